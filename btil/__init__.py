@@ -1,0 +1,1 @@
+"""Bayesian Team Imitation Learner."""

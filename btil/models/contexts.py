@@ -1,0 +1,118 @@
+"""Which contexts occur: parents expanded to columns, columns folded to unique rows."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from btil.demonstrations import Demonstrations
+
+
+def expand_parents(
+    parents: Sequence[str], agent: str, role: str, demos: Demonstrations
+) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    """Spell out `parents` as single variables.
+
+    "state" stands for all state variables, "next_state" for all of the next step, "actions" for
+    the actions of all agents, "own_action" and "other_actions" for the agent's and the others'.
+
+    Returns:
+        The expanded names, e.g. `("x", "y", "action_alice")`, and for each parent the columns
+        that it became.
+
+    Raises:
+        ValueError: If a parent is no variable of the data; the message lists what there is.
+    """
+    variables = tuple(demos.state_variables)
+    special = {
+        "state": variables,
+        "next_state": tuple(f"next_{name}" for name in variables),
+        "actions": tuple(f"action_{name}" for name in demos.agents),
+        "own_action": (f"action_{agent}",),
+        "other_actions": tuple(f"action_{name}" for name in demos.agents if name != agent),
+    }
+    single = {
+        *variables,
+        *special["next_state"],
+        *special["actions"],
+    }
+    names: list[str] = []
+    groups: list[tuple[int, ...]] = []
+    for parent in parents:
+        if parent in special:
+            expansion = special[parent]
+        elif parent in single:
+            expansion = (parent,)
+        else:
+            raise ValueError(
+                f"{role} of {agent}: unknown parent {parent!r}; the data have state variables "
+                f"{', '.join(variables)} and agents {', '.join(demos.agents)}, so a parent may be "
+                f"one of {', '.join(sorted({*special, *single}))}"
+            )
+        groups.append(tuple(range(len(names), len(names) + len(expansion))))
+        names.extend(expansion)
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{role} of {agent}: parent counted twice: {', '.join(repeated)}")
+    return tuple(names), tuple(groups)
+
+
+def parent_sizes(names: Sequence[str], demos: Demonstrations) -> tuple[int, ...]:
+    """Number of values of each expanded parent."""
+    actions = dict(zip(demos.agents, demos.num_actions, strict=True))
+    sizes = {f"action_{agent}": size for agent, size in actions.items()}
+    sizes |= {f"next_{name}": size for name, size in demos.num_states.items()}
+    sizes |= dict(demos.num_states)
+    return tuple(sizes[name] for name in names)
+
+
+def parent_columns(
+    names: Sequence[str],
+    states: Mapping[str, Int[np.ndarray, " k"]],
+    actions: Mapping[str, Int[np.ndarray, " k"]],
+    next_states: Mapping[str, Int[np.ndarray, " k"]],
+    num_rows: int,
+) -> Int[np.ndarray, "k parents"]:
+    """Values of the expanded parents, one row per step (or pair of steps)."""
+    available: dict[str, Int[np.ndarray, " k"]] = {}
+    available |= {f"action_{agent}": values for agent, values in actions.items()}
+    available |= {f"next_{name}": values for name, values in next_states.items()}
+    available |= dict(states)
+    columns = [np.asarray(available[name], np.int64) for name in names]
+    return np.stack(columns, 1) if columns else np.zeros((num_rows, 0), np.int64)
+
+
+def row_codes(rows: Int[np.ndarray, "k parents"]) -> Int[np.ndarray, " k"]:
+    """A dense code per distinct row, in lexicographic order of the rows.
+
+    Columns are folded one by one and re-coded densely, so that no product of sizes overflows.
+    """
+    codes = np.zeros(len(rows), np.int64)
+    width = 1
+    for column in rows.T:
+        values, value_codes = np.unique(column, return_inverse=True)
+        if width * len(values) >= np.iinfo(np.int64).max // 2:
+            present, codes = np.unique(codes, return_inverse=True)
+            width = len(present)
+        codes = codes * len(values) + value_codes
+        width *= len(values)
+    return np.unique(codes, return_inverse=True)[1] if len(rows) else codes
+
+
+def unique_rows(
+    rows: Int[np.ndarray, "k parents"],
+) -> tuple[Int[np.ndarray, "contexts parents"], Int[np.ndarray, " k"]]:
+    """Distinct rows in lexicographic order, and the index of each given row among them."""
+    codes = row_codes(rows)
+    _, first = np.unique(codes, return_index=True)
+    return rows[first], codes
+
+
+def match_rows(
+    rows: Int[np.ndarray, "contexts parents"], queries: Int[np.ndarray, "k parents"]
+) -> Int[np.ndarray, " k"]:
+    """Index in `rows` (distinct) of each query row, -1 where it is not there."""
+    codes = row_codes(np.concatenate([rows, queries]))
+    index = np.full(codes.max(initial=-1) + 1, -1, np.int64)
+    index[codes[: len(rows)]] = np.arange(len(rows))
+    return index[codes[len(rows) :]]

@@ -1,0 +1,368 @@
+"""Conditional probability tables: families, parents and priors.
+
+A table holds one probability row for each value of its parents (a *context*) and, for
+policies and transitions, for each latent. A family says what is believed of the rows:
+learned with a Dirichlet prior, known, static or uniform.
+"""
+
+import abc
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+Parents = tuple[str, ...] | Mapping[str, tuple[str, ...]]
+ROLES = ("policy", "transition", "initial")
+
+
+class Contexts(NamedTuple):
+    """The contexts for which a table's rows are asked.
+
+    Attributes:
+        role: "policy", "transition" or "initial".
+        owner: The agents whose table this is, for error messages.
+        parents: The parents as the modeler wrote them, e.g. `("state", "actions")`.
+        names: The expanded parents, one per column, e.g. `("x", "y", "action_alice")`.
+        sizes: Number of values of each expanded parent.
+        groups: For each entry of `parents`, the columns it expands to.
+        rows: Values of the expanded parents, one context per row.
+        num_latents: Number of latents K.
+        num_values: Number of columns V of a probability row: actions or next latents.
+    """
+
+    role: str
+    owner: str
+    parents: tuple[str, ...]
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+    rows: Int[np.ndarray, "contexts parents"]
+    num_latents: int
+    num_values: int
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one context's block: (K, V), or (V,) for an initial table."""
+        if self.role == "initial":
+            return (self.num_values,)
+        return (self.num_latents, self.num_values)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the table: contexts, then `row_shape`."""
+        return (len(self.rows), *self.row_shape)
+
+    def joint(self, columns: Sequence[int]) -> Int[np.ndarray, " contexts"]:
+        """Row-major joint index of some columns, the first most significant."""
+        sizes = [self.sizes[column] for column in columns]
+        if np.prod(sizes, dtype=float) > np.iinfo(np.int64).max:
+            raise ValueError(
+                f"{self.role} of {self.owner}: the joint index of {len(sizes)} parents overflows "
+                "64 bits; name single state variables as parents instead"
+            )
+        joint = np.zeros(len(self.rows), np.int64)
+        for column, size in zip(columns, sizes, strict=True):
+            joint = joint * size + self.rows[:, column]
+        return joint
+
+    def columns(self) -> dict[str, Int[np.ndarray, " contexts"]]:
+        """The mapping that a `KnownCPT` function receives: parent name to values."""
+        mapping = {name: self.rows[:, i].copy() for i, name in enumerate(self.names)}
+        for parent, group in zip(self.parents, self.groups, strict=True):
+            if parent in ("state", "next_state"):
+                mapping[parent] = self.joint(group)
+        return mapping
+
+
+def _check_parents(parents: Any, family: str) -> Parents:
+    """Normalise parents to a tuple of names or a mapping {agent: tuple of names}."""
+    if isinstance(parents, Mapping):
+        return {str(agent): _as_names(names, family) for agent, names in parents.items()}
+    return _as_names(parents, family)
+
+
+def _as_names(parents: Any, family: str) -> tuple[str, ...]:
+    if isinstance(parents, str):
+        raise ValueError(
+            f"{family}: parents must be a tuple of names, such as ({parents!r},); "
+            f"got the bare string {parents!r}"
+        )
+    names = tuple(parents)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"{family}: a parent must be a name (str), got {name!r}")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{family}: parent named more than once: {', '.join(repeated)}")
+    return names
+
+
+class CPT(abc.ABC):
+    """A family of conditional probability tables.
+
+    A family is one of three kinds, by the method it has: *conjugate* (`concentration` gives the
+    Dirichlet prior of each row, and every inference method works), *fixed* (`probabilities` gives
+    the rows, nothing is learned).
+
+    Attributes:
+        parents: Names of the parents, or a mapping {agent: names}.
+    """
+
+    parents: Parents = ()
+
+    def parents_of(self, agent: str) -> tuple[str, ...]:
+        """The parents of one agent's table, as written by the modeler.
+
+        Raises:
+            ValueError: If the parents are a mapping in which the agent is missing.
+        """
+        if isinstance(self.parents, Mapping):
+            if agent not in self.parents:
+                raise ValueError(
+                    f"parents are given for {', '.join(self.parents) or 'no agent'} "
+                    f"but not for agent {agent!r}"
+                )
+            return self.parents[agent]
+        return self.parents
+
+    @property
+    def learned(self) -> bool:
+        """Whether the rows are inferred from data."""
+        return False
+
+    def concentration(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        """Dirichlet concentration of every row, shape `contexts.shape`; learned families only."""
+        raise NotImplementedError(f"{type(self).__name__} has no Dirichlet prior")
+
+    def probabilities(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        """The rows, shape `contexts.shape`; fixed families only."""
+        raise NotImplementedError(f"{type(self).__name__} is learned, its rows are not given")
+
+    def validate(self, role: str) -> None:
+        """Refuse parents that the role of the table cannot have.
+
+        A policy sees no action and nothing of the next step, an initial table the state alone.
+
+        Raises:
+            ValueError: Naming the role, the parent and what is allowed.
+        """
+        tables = self.parents.values() if isinstance(self.parents, Mapping) else [self.parents]
+        for name in itertools.chain.from_iterable(tables):
+            future = name.startswith("next_")
+            action = name in ("actions", "own_action", "other_actions") or name.startswith(
+                "action_"
+            )
+            if role != "transition" and (future or action):
+                raise ValueError(
+                    f"{role}: {name!r} cannot be a parent; a {role} may have 'state' or the names "
+                    "of state variables as parents (actions and next_* are known only after it)"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class DirichletCPT(CPT):
+    r"""Learned rows with independent Dirichlet priors.
+
+    For every context c and latent x, the row is
+    $\theta_{c,x} \sim \mathrm{Dirichlet}(u_1, \dots, u_V)$; the paper's
+    $\pi_{i,sx} \sim \mathrm{Dir}(u^\pi)$ and $T_{x_i} \sim \mathrm{Dir}(u^{T})$. The row of a
+    context never visited is its prior, exactly, so only visited contexts are stored.
+
+    Args:
+        concentration: A scalar u per cell, or an array that broadcasts to one context's block,
+            (latents, values) or (values,) for an initial; or with one leading axis per expanded
+            parent (of the parent's size or 1) before that block.
+        parents: Names of the parents, or a mapping {agent: names}.
+
+    Raises:
+        ValueError: If a concentration is not positive and finite, or does not broadcast.
+
+    Example:
+        >>> DirichletCPT(1.2, parents=("state",)).parents
+        ('state',)
+    """
+
+    concentration_per_cell: float | Float[np.ndarray, "..."]
+    parents: Parents = ()
+
+    def __init__(self, concentration: Any = 1.0, parents: Any = ()) -> None:
+        values = np.array(concentration, dtype=np.float64)
+        if values.size == 0 or not np.all(np.isfinite(values) & (values > 0)):
+            raise ValueError(
+                "DirichletCPT: concentration must be positive and finite in every cell, got "
+                f"{concentration!r}"
+            )
+        values.flags.writeable = False
+        object.__setattr__(self, "concentration_per_cell", values)
+        object.__setattr__(self, "parents", _check_parents(parents, "DirichletCPT"))
+
+    @property
+    def learned(self) -> bool:
+        """Always true."""
+        return True
+
+    def concentration(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        """Dirichlet concentration of every row, shape `contexts.shape`."""
+        values = np.asarray(self.concentration_per_cell)
+        block = contexts.row_shape
+        leading = values.ndim - len(block)
+        expected = (*contexts.sizes, *block)
+        if leading > 0 and leading == len(contexts.names):
+            axes = zip(values.shape, expected, strict=True)
+            if all(given in (1, wanted) for given, wanted in axes):
+                index = tuple(
+                    contexts.rows[:, i] if values.shape[i] > 1 else np.zeros_like(contexts.rows[:, i])
+                    for i in range(leading)
+                )
+                return np.array(np.broadcast_to(values[index], contexts.shape))
+        while values.ndim > len(block) and values.shape[0] == 1:
+            values = values[0]
+        if values.ndim <= len(block):
+            try:
+                return np.array(np.broadcast_to(values, contexts.shape))
+            except ValueError:
+                pass
+        raise ValueError(
+            f"{contexts.role} of {contexts.owner}: concentration of shape "
+            f"{np.shape(self.concentration_per_cell)} does not broadcast to one context's block "
+            f"{block} or to one axis per parent {expected}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class KnownCPT(CPT):
+    """Given rows; nothing is learned. Zeros are allowed.
+
+    Args:
+        table_or_function: Either an array with one leading axis per parent, then (latents,
+            actions), (latents, next_latents) or, for an initial, (latents,); or a function of
+            one mapping from parent names to int arrays (k,) that returns the k rows. The
+            function is called on the host with contexts that occur (`contexts["state"]` is the
+            joint index of the state variables, `contexts["action_alice"]`, ...), never for
+            padding and never for a transition after the last step of an episode.
+        parents: Names of the parents, or a mapping {agent: names}.
+
+    Raises:
+        ValueError: When bound to data, if the shape is wrong or a row that occurs is not a
+            probability vector.
+
+    Example:
+        >>> cpt = KnownCPT(lambda contexts: np.full((len(contexts["state"]), 2, 3), 1 / 3),
+        ...                parents=("state",))
+    """
+
+    table_or_function: Any
+    parents: Parents = ()
+
+    def __init__(self, table_or_function: Any, parents: Any = ()) -> None:
+        value = table_or_function
+        if not callable(value):
+            value = np.array(value, dtype=np.float64)
+            value.flags.writeable = False
+        object.__setattr__(self, "table_or_function", value)
+        object.__setattr__(self, "parents", _check_parents(parents, "KnownCPT"))
+
+    def probabilities(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        """The rows of the contexts, checked to be probability vectors."""
+        where = f"{contexts.role} of {contexts.owner}"
+        if len(contexts.rows) == 0:
+            return np.zeros(contexts.shape)
+        if callable(self.table_or_function):
+            rows = np.asarray(self.table_or_function(contexts.columns()), dtype=np.float64)
+            if rows.shape != contexts.shape:
+                raise ValueError(
+                    f"{where}: the KnownCPT function returned shape {rows.shape} for "
+                    f"{len(contexts.rows)} contexts, expected {contexts.shape}"
+                )
+        else:
+            rows = self._look_up(contexts, where)
+        sums = rows.sum(-1)
+        # Single-precision tables are welcome: their rows sum to one within 1e-5.
+        wrong = (rows < 0).any(-1) | ~np.isfinite(rows).all(-1) | ~(np.abs(sums - 1) <= 1e-5)
+        if wrong.any():
+            first = np.argwhere(wrong)[0]
+            context = dict(zip(contexts.names, contexts.rows[first[0]].tolist(), strict=True))
+            latent = f", latent {first[1]}" if len(first) > 1 else ""
+            raise ValueError(
+                f"{where}: the row at {context or 'the only context'}{latent} is not a probability "
+                f"vector: {rows[tuple(first)].tolist()} (non-negative entries that sum to 1)"
+            )
+        return rows
+
+    def _look_up(self, contexts: Contexts, where: str) -> Float[np.ndarray, "..."]:
+        table = np.asarray(self.table_or_function)
+        leading = len(table.shape) - len(contexts.row_shape)
+        expected = []
+        # A parent such as "state" or "actions" may have one joint axis or one axis per variable.
+        for split in itertools.product((False, True), repeat=len(contexts.groups)):
+            axes: list[tuple[int, ...]] = []
+            for group, separate in zip(contexts.groups, split, strict=True):
+                axes += [(column,) for column in group] if separate else [group]
+            sizes = [
+                int(np.prod([contexts.sizes[c] for c in axis], dtype=object)) for axis in axes
+            ]
+            shape = (*sizes, *contexts.row_shape)
+            if table.shape == shape and leading == len(axes):
+                return table[tuple(contexts.joint(axis) for axis in axes)] if axes else np.array(
+                    np.broadcast_to(table, contexts.shape)
+                )
+            if shape not in expected:
+                expected.append(shape)
+        raise ValueError(
+            f"{where}: the KnownCPT table has shape {table.shape}, expected "
+            + " or ".join(map(str, expected))
+            + f" for parents {contexts.parents}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class StaticCPT(CPT):
+    """A transition in which the latent never changes, T_x = 1(x = x') (the paper, Section 4)."""
+
+    def validate(self, role: str) -> None:
+        """Only a transition can be static."""
+        if role != "transition":
+            raise ValueError(f"StaticCPT describes a transition, it cannot be a {role}")
+
+    def probabilities(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        """The identity for every context."""
+        return np.array(np.broadcast_to(np.eye(contexts.num_latents), contexts.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class UniformCPT(CPT):
+    """Every row uniform: 1/V in each of V cells."""
+
+    def probabilities(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        """1/V everywhere."""
+        return np.full(contexts.shape, 1.0 / contexts.num_values)
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """One table for all agents instead of one each.
+
+    The agents' latents and actions must agree in number, and the k-th parents of all agents are
+    one variable seen from each one's side: with
+    `Shared(DirichletCPT(1.0, parents={"ann": ("ann_held",), "bob": ("bob_held",)}))` both
+    players' rows are learned together as functions of what the player himself holds.
+
+    Args:
+        cpt: The family of the common table.
+    """
+
+    cpt: CPT
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cpt, CPT):
+            raise ValueError(f"Shared: expected a CPT, got {type(self.cpt).__name__}")
+
+
+CPTs = dict[str, type[CPT]]
+FAMILIES: CPTs = {
+    family.__name__: family for family in (DirichletCPT, KnownCPT, StaticCPT, UniformCPT)
+}
+KnownFunction = Callable[[Mapping[str, Int[np.ndarray, " contexts"]]], Any]

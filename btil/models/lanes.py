@@ -1,0 +1,79 @@
+"""Episodes of unequal lengths laid side by side, so that chains run in lock-step.
+
+A *lane* is a column of steps that holds whole episodes one after the other. Shapes are rounded
+up to a coarse grid: programs compiled for one data set serve others of about its size.
+"""
+
+import heapq
+
+import numpy as np
+from jaxtyping import Int
+
+_SMALLEST = 16
+_STEPS_PER_OCTAVE = 4
+
+
+def rounded_up(count: int, smallest: int = _SMALLEST, per_octave: int = _STEPS_PER_OCTAVE) -> int:
+    """The smallest grid size >= count; the grid has `per_octave` sizes between powers of two.
+
+    Example:
+        >>> [rounded_up(n) for n in (1, 17, 33, 1200)]
+        [16, 20, 40, 1280]
+    """
+    if count <= smallest:
+        return smallest
+    octave = 1 << (int(count - 1).bit_length() - 1)
+    spacing = max(1, octave // per_octave)
+    return -(-count // spacing) * spacing
+
+
+def pack_lanes(lengths: Int[np.ndarray, " episodes"]) -> Int[np.ndarray, "length lanes"]:
+    """Lay episodes into as few lanes as the longest episode allows.
+
+    The longest episodes are placed first, each into the emptiest lane if it fits there.
+
+    Args:
+        lengths: Steps of each episode; the rows of episode m follow those of episode m - 1.
+
+    Returns:
+        The row of the demonstrations at each place of each lane, -1 where there is none. Steps of
+        an episode are consecutive in one lane.
+    """
+    lengths = np.asarray(lengths)
+    height = rounded_up(int(lengths.max()))
+    offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    lane_of = np.empty(len(lengths), np.int64)
+    place_of = np.empty(len(lengths), np.int64)
+    filled: list[tuple[int, int]] = []
+    for episode in np.argsort(-lengths, kind="stable"):
+        length = int(lengths[episode])
+        if filled and filled[0][0] + length <= height:
+            used, lane = filled[0]
+            heapq.heapreplace(filled, (used + length, lane))
+        else:
+            used, lane = 0, len(filled)
+            heapq.heappush(filled, (length, lane))
+        lane_of[episode], place_of[episode] = lane, used
+    lanes = np.full((height, rounded_up(len(filled), smallest=1, per_octave=8)), -1, np.int64)
+    within = np.arange(lengths.sum()) - np.repeat(offsets, lengths)
+    lanes[np.repeat(place_of, lengths) + within, np.repeat(lane_of, lengths)] = np.arange(
+        lengths.sum()
+    )
+    return lanes
+
+
+def one_episode_per_lane(
+    lengths: Int[np.ndarray, " episodes"],
+) -> Int[np.ndarray, "length episodes"]:
+    """The row at each step of each episode, -1 after its end; as tall as the longest episode."""
+    lengths = np.asarray(lengths)
+    offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    step = np.arange(int(lengths.max()))[:, None]
+    return np.where(step < lengths, offsets + step, -1)
+
+
+def spread(
+    values: np.ndarray, lanes: Int[np.ndarray, "length lanes"], fill: int
+) -> np.ndarray:
+    """Values of the demonstrations' rows laid into lanes, `fill` where there is no row."""
+    return np.where(lanes >= 0, values[lanes], np.asarray(fill, values.dtype))

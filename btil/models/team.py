@@ -1,0 +1,312 @@
+"""The team model: three tables per agent, and what they become on a set of demonstrations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from btil.demonstrations import Demonstrations
+from btil.models.contexts import expand_parents, parent_columns, parent_sizes, unique_rows
+from btil.models.cpt import CPT, ROLES, Contexts, DirichletCPT, Shared, UniformCPT
+
+Family = CPT | Shared
+
+
+@dataclass(frozen=True, eq=False)
+class TeamModel:
+    r"""What we believe of a team before seeing it: for each agent three tables.
+
+    The joint density of actions and latents given the states is (the paper, Section 3.2)
+
+    .. math:: \prod_i b_{x_i}(x_i^0) \prod_t \pi_i(a_i^t \mid s^t, x_i^t)\,
+              T_{x_i}(x_i^{t+1} \mid x_i^t, s^t, a^t, s^{t+1}).
+
+    Args:
+        policy: P(action | parents, latent); parents are state variables.
+        transition: P(next latent | latent, parents); any parents.
+        initial: P(latent at step 0 | parents); parents are state variables or none.
+
+    Each is a CPT for all agents (every agent has a table of its own under it), `Shared(CPT)` for
+    one common table, or a mapping {agent: CPT}. The defaults are those of the paper's Movers.
+
+    Raises:
+        ValueError: If a table has parents that its role cannot have.
+
+    Example:
+        >>> model = TeamModel(
+        ...     policy=DirichletCPT(1.2, parents=("state",)),
+        ...     transition=DirichletCPT(1.01, parents=("state", "actions")),
+        ... )
+    """
+
+    policy: Family | Mapping[str, Family] = field(
+        default_factory=lambda: DirichletCPT(1.2, parents=("state",))
+    )
+    transition: Family | Mapping[str, Family] = field(
+        default_factory=lambda: DirichletCPT(1.01, parents=("state", "actions"))
+    )
+    initial: Family | Mapping[str, Family] = field(default_factory=UniformCPT)
+
+    def __post_init__(self) -> None:
+        for role in ROLES:
+            given = getattr(self, role)
+            families = list(given.values()) if isinstance(given, Mapping) else [given]
+            for family in families:
+                if not isinstance(family, CPT | Shared):
+                    raise ValueError(
+                        f"{role}: expected a CPT, Shared(CPT) or a mapping {{agent: CPT}}, "
+                        f"got {family!r}"
+                    )
+                (family.cpt if isinstance(family, Shared) else family).validate(role)
+            shared = {id(family) for family in families if isinstance(family, Shared)}
+            if len(shared) > 1:
+                raise ValueError(
+                    f"{role}: one Shared table per role; give the agents the same Shared object"
+                )
+            if isinstance(given, Mapping):
+                object.__setattr__(self, role, dict(given))
+
+    def family(self, role: str, agent: str) -> Family:
+        """The family of one agent's table.
+
+        Raises:
+            ValueError: If the role is given by a mapping in which the agent is missing.
+        """
+        given = getattr(self, role)
+        if not isinstance(given, Mapping):
+            return given
+        if agent not in given:
+            raise ValueError(
+                f"{role}: no CPT for agent {agent!r}; the model has one for {', '.join(given)}"
+            )
+        return given[agent]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A CPT bound to the contexts that a set of demonstrations visits.
+
+    Attributes:
+        name: The NumPyro site, e.g. "policy_alice", or "policy" where agents share it.
+        cpt: The family.
+        agents: The agents that use it.
+        contexts: The visited contexts in lexicographic order, and the shape of the rows.
+    """
+
+    name: str
+    cpt: CPT
+    agents: tuple[str, ...]
+    contexts: Contexts
+
+    @property
+    def learned(self) -> bool:
+        """Whether the table has rows to learn, and so a site."""
+        return self.cpt.learned and len(self.contexts.rows) > 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(contexts, latents, values), or (contexts, latents) for an initial table."""
+        return self.contexts.shape
+
+    def prior_mean(self) -> Float[np.ndarray, "..."]:
+        """E[rows] before any data: the Dirichlet's mean, or the given rows."""
+        if not self.cpt.learned:
+            return self.cpt.probabilities(self.contexts)
+        concentration = self.cpt.concentration(self.contexts)
+        return concentration / concentration.sum(-1, keepdims=True)
+
+
+@dataclass(frozen=True, eq=False)
+class AgentRows:
+    """Where each step of one agent looks in its tables.
+
+    Attributes:
+        policy: Row of the policy table of each step.
+        transition: Row of the transition table by which each step's latent came about;
+            -1 at the first step of an episode.
+        initial: Row of the initial table of each episode.
+    """
+
+    policy: Int[np.ndarray, " steps"]
+    transition: Int[np.ndarray, " steps"]
+    initial: Int[np.ndarray, " episodes"]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundModel:
+    """A team model on a set of demonstrations: visited contexts, and who looks where.
+
+    Attributes:
+        model: The model.
+        demos: The demonstrations.
+        tables: Site name to table, in the order policy, transition, initial.
+        rows: Agent to its row indices.
+    """
+
+    model: TeamModel
+    demos: Demonstrations
+    tables: dict[str, Table]
+    rows: dict[str, AgentRows]
+
+    def table(self, role: str, agent: str) -> Table:
+        """The table that an agent uses in a role."""
+        return self.tables[site_name(self.model, role, agent)]
+
+    @property
+    def learned(self) -> dict[str, Table]:
+        """The tables that have something to learn: the sites of the NumPyro model."""
+        return {name: table for name, table in self.tables.items() if table.learned}
+
+
+def site_name(model: TeamModel, role: str, agent: str) -> str:
+    """Name of the site of an agent's table: "policy_alice", or "policy" where it is shared."""
+    return role if isinstance(model.family(role, agent), Shared) else f"{role}_{agent}"
+
+
+def make_contexts(
+    model: TeamModel,
+    role: str,
+    agent: str,
+    demos: Demonstrations,
+    rows: Int[np.ndarray, "k parents"] | None = None,
+) -> Contexts:
+    """An agent's contexts of a role; without `rows` none yet, only names, sizes and shapes.
+
+    Raises:
+        ValueError: If a parent is unknown.
+    """
+    family = model.family(role, agent)
+    cpt = family.cpt if isinstance(family, Shared) else family
+    parents = cpt.parents_of(agent)
+    names, groups = expand_parents(parents, agent, role, demos)
+    position = demos.agents.index(agent)
+    num_latents = demos.num_latents[position]
+    return Contexts(
+        role=role,
+        owner=agent,
+        parents=parents,
+        names=names,
+        sizes=parent_sizes(names, demos),
+        groups=groups,
+        rows=np.zeros((0, len(names)), np.int64) if rows is None else rows,
+        num_latents=num_latents,
+        num_values=demos.num_actions[position] if role == "policy" else num_latents,
+    )
+
+
+def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
+    """Find the contexts that the demonstrations visit, for every table of the model.
+
+    Transition contexts are those of pairs of steps within an episode; nothing is asked of a
+    table after the last step of an episode.
+
+    Args:
+        model: The model.
+        demos: The demonstrations.
+
+    Returns:
+        The model bound to the demonstrations.
+
+    Raises:
+        ValueError: If an agent has no CPT, a parent is unknown, or agents that share a table
+            differ in latents, actions or number of parents.
+    """
+    for role in ROLES:
+        given = getattr(model, role)
+        unknown = set(given) - set(demos.agents) if isinstance(given, Mapping) else set()
+        if unknown:
+            raise ValueError(
+                f"{role}: the model names {', '.join(sorted(unknown))}, but the agents are "
+                f"{', '.join(demos.agents)}"
+            )
+    tables: dict[str, Table] = {}
+    found: dict[tuple[str, str], Int[np.ndarray, " k"]] = {}
+    for role in ROLES:
+        by_site: dict[str, list[str]] = {}
+        for agent in demos.agents:
+            by_site.setdefault(site_name(model, role, agent), []).append(agent)
+        for site, agents in by_site.items():
+            empty = [make_contexts(model, role, agent, demos) for agent in agents]
+            _check_agreement(role, agents, empty)
+            columns = [role_columns(role, contexts.names, demos) for contexts in empty]
+            rows, codes = unique_rows(np.concatenate(columns))
+            family = model.family(role, agents[0])
+            tables[site] = Table(
+                name=site,
+                cpt=family.cpt if isinstance(family, Shared) else family,
+                agents=tuple(agents),
+                contexts=empty[0]._replace(
+                    rows=rows, sizes=tuple(np.max([c.sizes for c in empty], 0).tolist())
+                ),
+            )
+            for agent, part in zip(agents, np.split(codes, len(agents)), strict=True):
+                found[role, agent] = part
+    moved = np.ones(demos.num_steps, bool)
+    moved[demos.episode_starts] = False
+    all_rows = {}
+    for agent in demos.agents:
+        transition = np.full(demos.num_steps, -1, np.int64)
+        transition[moved] = found["transition", agent]
+        all_rows[agent] = AgentRows(found["policy", agent], transition, found["initial", agent])
+    return BoundModel(model, demos, tables, all_rows)
+
+
+def _check_agreement(role: str, agents: list[str], contexts: list[Contexts]) -> None:
+    shapes = {
+        agent: (one.num_latents, one.num_values, len(one.names))
+        for agent, one in zip(agents, contexts, strict=True)
+    }
+    if len(set(shapes.values())) > 1:
+        described = "; ".join(
+            f"{agent} has {latents} latents, {values} values a row, {parents} parents"
+            for agent, (latents, values, parents) in shapes.items()
+        )
+        raise ValueError(f"{role}: a Shared table needs agents of equal sizes, but {described}")
+
+
+def role_columns(
+    role: str, names: tuple[str, ...], demos: Demonstrations
+) -> Int[np.ndarray, "k parents"]:
+    """Parent values wherever the table is read.
+
+    A policy is read at each step, a transition at each step but an episode's last, an initial
+    table at each episode's first.
+    """
+    states = demos.state_variables
+    if role == "transition":
+        follows = np.ones(demos.num_steps, bool)
+        follows[demos.episode_starts] = False
+        after = np.flatnonzero(follows)
+        before = after - 1
+    elif role == "policy":
+        before = after = np.arange(demos.num_steps)
+    else:
+        before = after = np.asarray(demos.episode_starts)
+    return parent_columns(
+        names,
+        {name: values[before] for name, values in states.items()},
+        {agent: demos.actions[before, i] for i, agent in enumerate(demos.agents)},
+        {name: values[after] for name, values in states.items()},
+        len(before),
+    )
+
+
+def describe_model(model: TeamModel) -> dict[str, Any]:
+    """A short text per role, for tables and reports."""
+    described = {}
+    for role in ROLES:
+        given = getattr(model, role)
+        families = given if isinstance(given, Mapping) else {"every agent": given}
+        described[role] = "; ".join(
+            f"{agent}: {_describe_family(family)}" for agent, family in families.items()
+        )
+    return described
+
+
+def _describe_family(family: Family) -> str:
+    if isinstance(family, Shared):
+        return f"Shared({_describe_family(family.cpt)})"
+    parents = family.parents
+    return f"{type(family).__name__}(parents={parents if parents else '()'})"

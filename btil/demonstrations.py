@@ -1,0 +1,1068 @@
+"""What was seen: recorded runs of a team, with the labels that are known.
+
+`Demonstrations` holds the data D of the paper: for every step the task state, the joint
+action, and, where somebody wrote it down, the latent of each agent. It is flat over steps;
+an episode is a run of rows. Tables on disk are read and written by `read_demonstrations` and
+`write_demonstrations`.
+
+Everything is checked once, when an object is made, so that no later code has to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import numbers
+import operator
+import os
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import numpy as np
+from jaxtyping import Int
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Names = tuple[str, ...]
+Columns = dict[str, Any]
+
+_MAX_INDEX = np.iinfo(np.int64).max
+# A float64 holds every whole number up to here; above, the value read may not be the one meant.
+_MAX_EXACT_FLOAT = 2.0**53
+_MISSING_TEXTS = frozenset(
+    ["", "nan", "NaN", "NAN", "None", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "<NA>"]
+)
+_MINUS_ONE = frozenset(["-1", "-1.0"])
+_UNKNOWN_TEXTS = _MISSING_TEXTS | _MINUS_ONE
+_METADATA_KEY = "btil_metadata"
+# Names that the tables, or the parents of a CPT, use for something else.
+_RESERVED = frozenset(["episode", "step", "actions", "latents", "next_state", _METADATA_KEY])
+# What other tools call the row number when they write it out as a column.
+_ROW_NUMBER_PREFIXES = ("Unnamed:", "__index_level_")
+
+
+class Demonstrations:
+    r"""Episodes of a team, step by step: states, joint actions, and the latents that are known.
+
+    Row t of an episode m holds the state s_t, the joint action a_t taken in it, and the latents
+    x_t held in it. Rows are flat over all episodes; each episode is one contiguous run of rows.
+    The object is immutable: its arrays cannot be written, and inputs are copied.
+
+    Args:
+        states: whole numbers (steps,), which make one state variable called "state"; or a mapping
+            (or DataFrame) {variable: (steps,)}; or (steps, k) with `state_names`.
+        actions: whole numbers (steps, agents), or (steps,) for a team of one; or a mapping (or
+            DataFrame) {agent: (steps,)}.
+        latents: (steps, agents) or a mapping {agent: (steps,)}; -1, NaN, None, pandas' NA, a
+            masked cell and a blank text all mean unknown. An agent left out of the mapping is
+            unlabelled; None: nobody is labelled.
+        episodes: (steps,) the episode id of each row, whole numbers or texts; the rows of an
+            episode must be contiguous. None: all rows are one episode, with id 0.
+        agents: names of the agents. Default: the keys of `actions`, else "agent_0", "agent_1", ...
+        num_states: number of values of the one state variable, or a mapping {variable: number}.
+        num_actions: number of actions, one for all agents or one per agent (a sequence or a
+            mapping). Likewise `num_latents`. A size not declared is the number of names, and
+            without names the largest value in the data plus one.
+        num_latents: see `num_actions`. Must be declared (or named) for an agent with no label.
+        state_names: with states (steps, k), a sequence of k texts names the *variables*. In all
+            other cases it gives the *texts of the values*: a mapping {variable: texts}, or, for
+            a single state variable, just the texts. With states (steps, k) the mapping's keys, in
+            order, name the k variables, and a value of None leaves a variable's values unnamed.
+        action_names: the text of each action: one sequence for all agents, or {agent: texts}.
+        latent_names: the text of each latent: one sequence for all agents, or {agent: texts}.
+
+    Texts in the data are turned into indices through the declared names; without declared names
+    through the sorted list of the texts that occur in that column, which is then recorded as its
+    names. Texts that are all numerals are read as numbers. Booleans count as 0 and 1.
+
+    Attributes:
+        agents: names of the agents.
+        num_states: {state variable: number of values}.
+        num_actions: number of actions of each agent, in the order of `agents`.
+        num_latents: number of latents of each agent, in the order of `agents`.
+        state_names: {state variable: texts}, only for the variables whose values have names.
+        action_names: {agent: texts}, only for the agents whose actions have names.
+        latent_names: {agent: texts}, only for the agents whose latents have names.
+            `value_names` has a text for every index, named or not.
+
+    Raises:
+        ValueError: anything out of range, not whole, missing where it may not be, of the wrong
+            shape, an episode id that returns after another one, no steps at all. The message
+            names column, episode, step, value and what is allowed. Nothing is clamped.
+
+    Example:
+        >>> demos = Demonstrations(
+        ...     states=[0, 1, 1, 0],
+        ...     actions={"alice": ["go", "go", "stay", "go"], "bob": [0, 1, 0, 1]},
+        ...     latents={"alice": ["help", None, None, "wait"], "bob": [1, -1, -1, 0]},
+        ...     episodes=[7, 7, 7, 8],
+        ... )
+        >>> demos
+        Demonstrations(2 episodes, 4 steps, 1 state variable, agents: alice, bob)
+        >>> demos.latents.tolist()
+        [[0, 1], [-1, -1], [-1, -1], [1, 0]]
+        >>> demos.latent_names
+        {'alice': ('help', 'wait')}
+
+    Source: the paper's "Problem setting" (demonstrations tau_m, and the labelled subset of them).
+    """
+
+    def __init__(
+        self,
+        states: Any,
+        actions: Any,
+        latents: Any = None,
+        episodes: Any = None,
+        agents: Sequence[str] | None = None,
+        num_states: int | Mapping[str, int] | None = None,
+        num_actions: int | Sequence[int] | Mapping[str, int] | None = None,
+        num_latents: int | Sequence[int] | Mapping[str, int] | None = None,
+        state_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+        action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+        latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+    ) -> None:
+        state_columns, state_names = _state_columns(states, state_names)
+        action_columns = _action_columns(actions, agents)
+        variables, team = tuple(state_columns), tuple(action_columns)
+        _check_variables(variables)
+        for agent in team:
+            _check_text("agent", agent)
+        columns = {
+            **state_columns,
+            **{f"action_{agent}": values for agent, values in action_columns.items()},
+            **{f"latent_{a}": values for a, values in _latent_columns(latents, team).items()},
+        }
+        num_steps = _common_length(columns, episodes)
+        runs = _episode_runs(episodes, num_steps)
+        for agent in team:
+            columns.setdefault(f"latent_{agent}", np.full(num_steps, -1))
+        sizes = {
+            **_declared_sizes("num_states", num_states, variables, ""),
+            **_declared_sizes("num_actions", num_actions, team, "action_"),
+            **_declared_sizes("num_latents", num_latents, team, "latent_"),
+        }
+        names = {
+            **_declared_names("state_names", state_names, variables, ""),
+            **_declared_names("action_names", action_names, team, "action_"),
+            **_declared_names("latent_names", latent_names, team, "latent_"),
+        }
+        coded = {
+            column: _code_column(column, values, sizes.get(column), names.get(column), runs)
+            for column, values in columns.items()
+        }
+        # Assignment is refused from here on, so the fields go straight into the dictionary.
+        self.__dict__.update(
+            agents=team,
+            _runs=runs,
+            _variables={name: _frozen(coded[name].indices) for name in variables},
+            actions=_frozen(np.stack([coded[f"action_{a}"].indices for a in team], axis=1)),
+            latents=_frozen(np.stack([coded[f"latent_{a}"].indices for a in team], axis=1)),
+            _sizes={column: values.size for column, values in coded.items()},
+            _names={c: values.names for c, values in coded.items() if values.names is not None},
+        )
+
+    agents: Names
+    actions: Int[np.ndarray, "steps agents"]
+    latents: Int[np.ndarray, "steps agents"]
+    _runs: _Runs
+    _variables: dict[str, np.ndarray]
+    _sizes: dict[str, int]
+    _names: dict[str, Names]
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"Demonstrations are immutable: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"Demonstrations are immutable: {name} cannot be deleted")
+
+    # ------------------------------------------------------------------ sizes and names
+
+    @property
+    def num_steps(self) -> int:
+        """Number of rows, over all episodes."""
+        return len(self.actions)
+
+    @property
+    def num_episodes(self) -> int:
+        """Number of episodes."""
+        return len(self._runs.ids)
+
+    @property
+    def num_agents(self) -> int:
+        """Number of agents."""
+        return len(self.agents)
+
+    @property
+    def num_states(self) -> dict[str, int]:
+        """Number of values of each state variable."""
+        return {name: self._sizes[name] for name in self._variables}
+
+    @property
+    def num_actions(self) -> tuple[int, ...]:
+        """Number of actions of each agent, in the order of `agents`."""
+        return tuple(self._sizes[f"action_{agent}"] for agent in self.agents)
+
+    @property
+    def num_latents(self) -> tuple[int, ...]:
+        """Number of latents of each agent, in the order of `agents`."""
+        return tuple(self._sizes[f"latent_{agent}"] for agent in self.agents)
+
+    @property
+    def state_names(self) -> dict[str, Names]:
+        """The text of each value, for the state variables whose values have names."""
+        return {name: self._names[name] for name in self._variables if name in self._names}
+
+    @property
+    def action_names(self) -> dict[str, Names]:
+        """The text of each action, for the agents whose actions have names."""
+        return self._names_of_agents("action_")
+
+    @property
+    def latent_names(self) -> dict[str, Names]:
+        """The text of each latent, for the agents whose latents have names."""
+        return self._names_of_agents("latent_")
+
+    def _names_of_agents(self, prefix: str) -> dict[str, Names]:
+        return {a: self._names[prefix + a] for a in self.agents if prefix + a in self._names}
+
+    def value_names(self, column: str) -> Names:
+        """The text of every index of a column: its names, or else "0", "1", ...
+
+        Args:
+            column: a state variable, "action_<agent>" or "latent_<agent>".
+
+        Raises:
+            ValueError: there is no such column.
+
+        Example:
+            >>> Demonstrations([0, 1], [0, 1], num_latents=2).value_names("latent_agent_0")
+            ('0', '1')
+        """
+        if column not in self._sizes:
+            raise ValueError(
+                f"there is no column {column!r}; the columns are {_listed(self._sizes)}"
+            )
+        return self._names.get(column) or tuple(map(str, range(self._sizes[column])))
+
+    # ------------------------------------------------------------------ columns and episodes
+
+    @property
+    def state_variables(self) -> dict[str, Int[np.ndarray, " steps"]]:
+        """The state variables in order: {name: (steps,)}."""
+        return dict(self._variables)
+
+    @cached_property
+    def states(self) -> Int[np.ndarray, " steps"]:
+        """One index per step: the state variable, or the joint index of several.
+
+        The joint index is row-major: the first variable is the most significant one.
+
+        Raises:
+            ValueError: the joint index would not fit into 64 bits.
+        """
+        if math.prod(self.num_states.values()) > _MAX_INDEX + 1:
+            raise ValueError(
+                "states: the joint index of the state variables would overflow 64 bits "
+                f"(numbers of values: {self.num_states}); use state_variables"
+            )
+        joint = np.zeros(self.num_steps, np.int64)
+        for name, values in self._variables.items():
+            joint = joint * self._sizes[name] + values
+        return _frozen(joint)
+
+    @cached_property
+    def episodes(self) -> np.ndarray:
+        """The episode id of each row (steps,): int64, or text."""
+        return _frozen(np.repeat(self._runs.ids, self._runs.lengths))
+
+    @property
+    def episode_ids(self) -> np.ndarray:
+        """The ids of the episodes (episodes,), in order."""
+        return self._runs.ids
+
+    @property
+    def episode_starts(self) -> Int[np.ndarray, " episodes"]:
+        """The first row of each episode."""
+        return self._runs.starts
+
+    @property
+    def episode_lengths(self) -> Int[np.ndarray, " episodes"]:
+        """The number of steps of each episode."""
+        return self._runs.lengths
+
+    @cached_property
+    def step_in_episode(self) -> Int[np.ndarray, " steps"]:
+        """The step of each row within its episode: 0, 1, 2, ..."""
+        first_rows = np.repeat(self._runs.starts, self._runs.lengths)
+        return _frozen(np.arange(self.num_steps) - first_rows)
+
+    # ------------------------------------------------------------------ other demonstrations
+
+    def select(self, episodes: Any) -> Demonstrations:
+        """Some of the episodes, in the order asked for; sizes and names stay.
+
+        Args:
+            episodes: indices of episodes (positions from 0, not ids), or a boolean mask
+                (episodes,).
+
+        Raises:
+            ValueError: an index out of range or given twice (an episode can be repeated with
+                `concatenate`), a mask of the wrong length, or nothing selected.
+
+        Example:
+            >>> demos = Demonstrations([0, 1, 1], [0, 0, 1], episodes=[5, 5, 6], num_latents=2)
+            >>> demos.select([1]).episode_ids.tolist()
+            [6]
+        """
+        chosen = self._episode_indices(episodes)
+        if len(chosen) == 0:
+            raise ValueError("episodes: nothing is selected; at least one episode is needed")
+        lengths = self._runs.lengths[chosen]
+        offsets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        rows = np.repeat(self._runs.starts[chosen], lengths) + offsets
+        return self._changed(
+            states={name: values[rows] for name, values in self._variables.items()},
+            actions=self.actions[rows],
+            latents=self.latents[rows],
+            episodes=self.episodes[rows],
+        )
+
+    def without_labels(self, episodes: Any = None) -> Demonstrations:
+        """The same demonstrations with the labels dropped; sizes and names stay.
+
+        Args:
+            episodes: indices of episodes or a boolean mask, as in `select`: only their labels
+                are dropped. None: all labels are.
+
+        Raises:
+            ValueError: as in `select`, but no episode at all is fine.
+        """
+        chosen = np.ones(self.num_episodes, bool)
+        if episodes is not None:
+            chosen[:] = False
+            chosen[self._episode_indices(episodes)] = True
+        dropped = np.repeat(chosen, self._runs.lengths)
+        return self._changed(latents=np.where(dropped[:, None], -1, self.latents))
+
+    def _changed(self, **changes: Any) -> Demonstrations:
+        """These demonstrations with some arguments of the constructor replaced."""
+        same = {
+            "states": self._variables,
+            "actions": self.actions,
+            "latents": self.latents,
+            "episodes": self.episodes,
+            "agents": self.agents,
+            **_sizes_and_names(self),
+        }
+        return Demonstrations(**(same | changes))
+
+    def _episode_indices(self, episodes: Any) -> Int[np.ndarray, " chosen"]:
+        allowed = f"indices from 0 to {self.num_episodes - 1}, or a mask ({self.num_episodes},)"
+        chosen = np.atleast_1d(np.asarray(episodes))
+        if chosen.size == 0:
+            return np.zeros(0, np.int64)
+        if chosen.ndim != 1 or chosen.dtype.kind not in "biu":
+            raise ValueError(f"episodes: {allowed} expected, got {episodes!r}")
+        if chosen.dtype.kind == "b":
+            if len(chosen) != self.num_episodes:
+                raise ValueError(f"episodes: {allowed} expected, got a mask ({len(chosen)},)")
+            return np.flatnonzero(chosen)
+        outside = (chosen < 0) | (chosen >= self.num_episodes)
+        if outside.any():
+            raise ValueError(f"episodes: {allowed} expected, got {chosen[outside][0]}")
+        values, counts = np.unique(chosen, return_counts=True)
+        if (counts > 1).any():
+            raise ValueError(
+                f"episodes: {values[counts > 1][0]} is given twice; concatenate repeats episodes"
+            )
+        return chosen.astype(np.int64)
+
+    # ------------------------------------------------------------------ what a person sees
+
+    def summary(self) -> Summary:
+        """Sizes, lengths, the share of labelled steps, and the visited states; print it."""
+        visited = np.zeros(self.num_steps, np.int64)
+        for values in self._variables.values():
+            distinct, codes = np.unique(values, return_inverse=True)
+            # Renumbered at every variable: both factors stay below the number of steps.
+            visited = np.unique(visited * len(distinct) + codes, return_inverse=True)[1]
+        lengths = self._runs.lengths
+        return Summary(
+            num_episodes=self.num_episodes,
+            num_steps=self.num_steps,
+            min_length=int(lengths.min()),
+            median_length=float(np.median(lengths)),
+            max_length=int(lengths.max()),
+            agents=self.agents,
+            num_states=self.num_states,
+            num_visited_states=int(visited.max()) + 1,
+            num_actions=self.num_actions,
+            num_latents=self.num_latents,
+            share_labelled=tuple((self.latents >= 0).mean(axis=0).tolist()),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Demonstrations({_counted(self.num_episodes, 'episode')}, "
+            f"{_counted(self.num_steps, 'step')}, "
+            f"{_counted(len(self._variables), 'state variable')}, "
+            f"agents: {', '.join(self.agents)})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Demonstrations):
+            return NotImplemented
+        return (
+            self.agents == other.agents
+            and list(self._sizes.items()) == list(other._sizes.items())
+            and self._names == other._names
+            and self._runs.ids.dtype.kind == other._runs.ids.dtype.kind
+            and np.array_equal(self._runs.ids, other._runs.ids)
+            and np.array_equal(self._runs.lengths, other._runs.lengths)
+            and np.array_equal(self.actions, other.actions)
+            and np.array_equal(self.latents, other.latents)
+            and all(np.array_equal(v, other._variables[k]) for k, v in self._variables.items())
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `Demonstrations.summary` counts; printing it gives a table.
+
+    Attributes:
+        num_episodes: number of episodes.
+        num_steps: number of steps over all episodes.
+        min_length: steps of the shortest episode.
+        median_length: median number of steps.
+        max_length: steps of the longest episode.
+        agents: names of the agents.
+        num_states: {state variable: number of values}.
+        num_visited_states: how many different joint states occur in the data.
+        num_actions: number of actions of each agent.
+        num_latents: number of latents of each agent.
+        share_labelled: share of the steps with a known latent, of each agent, from 0 to 1.
+    """
+
+    num_episodes: int
+    num_steps: int
+    min_length: int
+    median_length: float
+    max_length: int
+    agents: Names
+    num_states: dict[str, int]
+    num_visited_states: int
+    num_actions: tuple[int, ...]
+    num_latents: tuple[int, ...]
+    share_labelled: tuple[float, ...]
+
+    def __str__(self) -> str:
+        width = max(len("agent"), *map(len, self.agents))
+        variables = ", ".join(f"{name} ({size:,})" for name, size in self.num_states.items())
+        lines = [
+            f"episodes        {self.num_episodes:,}",
+            f"steps           {self.num_steps:,}",
+            f"episode length  {self.min_length:,} to {self.max_length:,}, "
+            f"median {self.median_length:,g}",
+            f"states          {variables}",
+            f"visited states  {self.num_visited_states:,} of "
+            f"{math.prod(self.num_states.values()):,}",
+            "",
+            f"{'agent':{width}}  actions  latents  labelled",
+        ]
+        for agent, *sizes, share in zip(
+            self.agents, self.num_actions, self.num_latents, self.share_labelled, strict=True
+        ):
+            lines.append(f"{agent:{width}}  {sizes[0]:7,}  {sizes[1]:7,}  {share:8.1%}")
+        return "\n".join(lines)
+
+
+def concatenate(parts: Sequence[Demonstrations]) -> Demonstrations:
+    """All episodes of several demonstrations, one after the other.
+
+    Sizes become the largest of the parts. Names declared in some parts hold for all. Where an
+    episode id occurs in more than one part, or one part has texts as ids and another numbers,
+    all episodes are renumbered 0, 1, 2, ... in order, so that all stay distinct.
+
+    Args:
+        parts: demonstrations of the same agents and state variables, in the same order.
+
+    Raises:
+        ValueError: no parts, other agents or state variables, or names that differ.
+
+    Example:
+        >>> day = Demonstrations([0, 1], [0, 1], num_latents=2)
+        >>> concatenate([day, day]).episode_ids.tolist()
+        [0, 1]
+    """
+    parts = list(parts)
+    if not parts:
+        raise ValueError("concatenate: there is nothing to concatenate")
+    first = parts[0]
+    sizes = dict(first._sizes)
+    names = dict(first._names)
+    for number, part in enumerate(parts[1:], start=1):
+        for what, expected, found in [
+            ("agents", first.agents, part.agents),
+            ("state variables", tuple(first._variables), tuple(part._variables)),
+        ]:
+            if expected != found:
+                raise ValueError(
+                    f"concatenate: part {number} has the {what} {_listed(found)}, "
+                    f"part 0 has {_listed(expected)}"
+                )
+        for column, texts in part._names.items():
+            if names.setdefault(column, texts) != texts:
+                raise ValueError(
+                    f"concatenate: the names of {column} are {_listed(texts)} in part {number}, "
+                    f"but {_listed(names[column])} before it"
+                )
+        for column, size in part._sizes.items():
+            sizes[column] = max(sizes[column], size)
+    ids = [part.episode_ids for part in parts]
+    kinds = {values.dtype.kind for values in ids}
+    all_ids = np.concatenate(ids) if len(kinds) == 1 else np.zeros(0)
+    if len(kinds) > 1 or len(np.unique(all_ids)) < len(all_ids):
+        all_ids = np.arange(sum(map(len, ids)))
+    return Demonstrations(
+        states={v: np.concatenate([p._variables[v] for p in parts]) for v in first._variables},
+        actions=np.concatenate([part.actions for part in parts]),
+        latents=np.concatenate([part.latents for part in parts]),
+        episodes=np.repeat(all_ids, np.concatenate([part.episode_lengths for part in parts])),
+        agents=first.agents,
+        **_as_arguments(tuple(first._variables), first.agents, sizes, names),
+    )
+
+
+def _sizes_and_names(demos: Demonstrations) -> dict[str, Any]:
+    return _as_arguments(tuple(demos._variables), demos.agents, demos._sizes, demos._names)
+
+
+def _as_arguments(
+    variables: Names, agents: Names, sizes: Mapping[str, int], names: Mapping[str, Names]
+) -> dict[str, Any]:
+    """Sizes and names by column, as the six arguments of the constructor."""
+    kinds = [("state", "", variables), ("action", "action_", agents), ("latent", "latent_", agents)]
+    arguments: dict[str, Any] = {}
+    for kind, prefix, keys in kinds:
+        arguments[f"num_{kind}s"] = {k: sizes[prefix + k] for k in keys if prefix + k in sizes}
+        arguments[f"{kind}_names"] = {k: names[prefix + k] for k in keys if prefix + k in names}
+    return arguments
+
+
+# ---------------------------------------------------------------------- the input, as columns
+
+
+def _state_columns(states: Any, state_names: Any) -> tuple[Columns, Any]:
+    """{variable: values}, and the names of the values as a mapping, or as given."""
+    if _is_table(states):
+        columns = {name: _as_array(name, states[name]) for name in states}
+        if not columns:
+            raise ValueError("states: there is no state variable; at least one is needed")
+        return columns, state_names
+    array = _as_array("states", states)
+    if array.ndim == 1:
+        return {"state": array}, state_names
+    if array.ndim != 2:
+        raise ValueError(f"states: (steps,) or (steps, variables) expected, got {array.shape}")
+    if state_names is None or isinstance(state_names, str):
+        raise ValueError(
+            f"states: has {array.shape[1]} columns; state_names must name these state variables"
+        )
+    variables = list(state_names)
+    if len(variables) != array.shape[1] or len(set(variables)) != len(variables):
+        raise ValueError(
+            f"state_names: {array.shape[1]} different names of state variables expected, one for "
+            f"each column of states; got {_listed(variables)}"
+        )
+    if not variables:
+        raise ValueError("states: there is no state variable; at least one is needed")
+    texts = dict(state_names) if isinstance(state_names, Mapping) else None
+    return {name: array[:, k] for k, name in enumerate(variables)}, texts
+
+
+def _action_columns(actions: Any, agents: Sequence[str] | None) -> Columns:
+    """{agent: values} in the order of the agents."""
+    if isinstance(agents, str):
+        raise ValueError(f"agents: a sequence of names expected, got the text {agents!r}")
+    if _is_table(actions):
+        columns = {agent: _as_array(f"action_{agent}", actions[agent]) for agent in actions}
+        order = list(columns) if agents is None else list(agents)
+        if set(order) != set(columns) or len(order) != len(columns):
+            raise ValueError(f"actions: has {_listed(columns)}, but agents is {_listed(order)}")
+    else:
+        array = _as_array("actions", actions)
+        if array.ndim not in (1, 2):
+            raise ValueError(f"actions: (steps, agents) expected, got {array.shape}")
+        parts = _columns_of(array)
+        order = [f"agent_{k}" for k in range(len(parts))] if agents is None else list(agents)
+        if len(order) != len(parts) or len(set(order)) != len(order):
+            raise ValueError(
+                f"actions: has {_counted(len(parts), 'column')}, one for each agent; "
+                f"agents is {_listed(order)}"
+            )
+        columns = dict(zip(order, parts, strict=True))
+    if not columns:
+        raise ValueError("actions: there is no agent; at least one is needed")
+    return {agent: columns[agent] for agent in order}
+
+
+def _latent_columns(latents: Any, agents: Names) -> Columns:
+    """{agent: values}; the agents with no labels at all are left out."""
+    if latents is None:
+        return {}
+    if _is_table(latents):
+        unknown = [agent for agent in latents if agent not in agents]
+        if unknown:
+            raise ValueError(
+                f"latent_{unknown[0]}: there is no such agent; the agents are {_listed(agents)}"
+            )
+        return {agent: _as_array(f"latent_{agent}", latents[agent]) for agent in latents}
+    array = _as_array("latents", latents)
+    if array.ndim not in (1, 2) or len(_columns_of(array)) != len(agents):
+        raise ValueError(
+            f"latents: (steps, agents) with {_counted(len(agents), 'agent')} expected, "
+            f"got {array.shape}"
+        )
+    return dict(zip(agents, _columns_of(array), strict=True))
+
+
+def _is_table(values: Any) -> bool:
+    """Whether columns can be taken out by name: a mapping, or a DataFrame."""
+    return isinstance(values, Mapping) or (
+        hasattr(values, "columns") and hasattr(values, "__getitem__")
+    )
+
+
+def _columns_of(array: Any) -> list[Any]:
+    return [array] if array.ndim == 1 else [array[:, k] for k in range(array.shape[1])]
+
+
+def _as_array(column: str, values: Any) -> Any:
+    """An array; masks, and pandas' categories (coded texts), are kept."""
+    dtype = getattr(values, "dtype", None)
+    if isinstance(values, np.ndarray) or getattr(dtype, "name", None) == "category":
+        return values
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{column}: cannot be read as an array: {error}") from None
+
+
+def _common_length(columns: Columns, episodes: Any) -> int:
+    lengths = {}
+    for column, values in columns.items():
+        if values.ndim != 1:
+            raise ValueError(f"{column}: one value per step expected, got shape {values.shape}")
+        lengths[column] = len(values)
+    if episodes is not None:
+        lengths["episode"] = len(_as_array("episode", episodes))
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{column} {length}" for column, length in lengths.items())
+        raise ValueError(f"all columns must have the same number of steps; found: {counts}")
+    num_steps = next(iter(lengths.values()))
+    if num_steps == 0:
+        raise ValueError("there are no steps; at least one is needed")
+    return num_steps
+
+
+# ---------------------------------------------------------------------- sizes and names
+
+
+def _declared_sizes(argument: str, declared: Any, keys: Names, prefix: str) -> dict[str, int]:
+    """The declared sizes by column."""
+    if declared is None:
+        return {}
+    if isinstance(declared, Mapping):
+        sizes = dict(declared)
+    elif np.ndim(declared) == 0:
+        if not prefix and len(keys) > 1:
+            raise ValueError(
+                f"{argument}: a mapping expected, one number for each of {_listed(keys)}"
+            )
+        sizes = dict.fromkeys(keys, declared)
+    else:
+        if not prefix or len(declared) != len(keys):
+            expected = f"one number for each of {_listed(keys)}"
+            raise ValueError(f"{argument}: {expected} expected, got {declared!r}")
+        sizes = dict(zip(keys, declared, strict=True))
+    _check_keys(argument, sizes, keys)
+    checked = {}
+    for key, size in sizes.items():
+        if isinstance(size, bool | np.bool_) or not hasattr(size, "__index__") or size < 1:
+            raise ValueError(f"{argument}: {key}: a whole number from 1 on expected, got {size!r}")
+        checked[prefix + key] = operator.index(size)
+    return checked
+
+
+def _declared_names(argument: str, declared: Any, keys: Names, prefix: str) -> dict[str, Names]:
+    """The declared names by column."""
+    if declared is None:
+        return {}
+    if isinstance(declared, Mapping):
+        _check_keys(argument, declared, keys)
+        names = {key: texts for key, texts in declared.items() if texts is not None}
+    else:
+        if not prefix and len(keys) > 1:
+            raise ValueError(
+                f"{argument}: a mapping expected, from a state variable to the texts of its values"
+            )
+        names = dict.fromkeys(keys, declared)
+    checked = {}
+    for key, texts in names.items():
+        if isinstance(texts, str) or not len(texts):
+            raise ValueError(f"{argument}: {key}: a sequence of texts expected, got {texts!r}")
+        texts = tuple(texts)
+        for text in texts:
+            _check_text(f"{argument}: {key}", text)
+        texts = tuple(map(str, texts))  # plain texts, where NumPy's were given
+        if len(set(texts)) < len(texts):
+            raise ValueError(f"{argument}: {key}: each name may occur once, got {_listed(texts)}")
+        if prefix == "latent_" and not _MINUS_ONE.isdisjoint(texts):
+            raise ValueError(f"{argument}: {key}: -1 means unknown, it cannot be a name")
+        checked[prefix + key] = texts
+    return checked
+
+
+def _check_keys(argument: str, given: Mapping[str, Any], keys: Names) -> None:
+    for key in given:
+        if key not in keys:
+            raise ValueError(f"{argument}: there is no {key!r}; allowed are {_listed(keys)}")
+
+
+def _check_text(what: str, text: Any) -> None:
+    """A name survives every file format: it is visible text in one line, not padded."""
+    if (
+        not isinstance(text, str)
+        or not text
+        or text != text.strip()
+        or any(c < " " or "\x7f" <= c <= "\x9f" or "\ud800" <= c <= "\udfff" for c in text)
+    ):
+        raise ValueError(
+            f"{what}: a text without control characters or spaces around it expected, got {text!r}"
+        )
+
+
+def _check_variables(variables: Names) -> None:
+    for name in variables:
+        _check_text("state variable", name)
+        if (
+            name in _RESERVED
+            or name.startswith(("action_", "latent_"))
+            or (name == "state" and len(variables) > 1)
+            or (name.startswith("next_") and name.removeprefix("next_") in variables)
+        ):
+            raise ValueError(f"state variable {name!r}: this name has another meaning here")
+        if name.startswith(_ROW_NUMBER_PREFIXES):
+            raise ValueError(
+                f"state variable {name!r}: looks like the row numbers of another tool; drop the "
+                "column, or give it another name"
+            )
+
+
+# ---------------------------------------------------------------------- episodes
+
+
+class _Runs(NamedTuple):
+    """The episodes as runs of rows: ids, first rows and lengths, all (episodes,)."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+    def place(self, row: int) -> str:
+        episode = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return f"episode {self.ids[episode].item()!r}, step {row - self.starts[episode]}"
+
+
+def _episode_runs(episodes: Any, num_steps: int) -> _Runs:
+    if episodes is None:
+        ids = np.zeros(num_steps, np.int64)
+    else:
+        array = _as_array("episode", episodes)
+        if array.ndim != 1:
+            raise ValueError(f"episodes: one id per step expected, got shape {array.shape}")
+        ids = _episode_ids(array)
+    starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
+    first_seen = np.unique(ids[starts], return_index=True)[1]
+    if len(first_seen) < len(starts):
+        returns = np.setdiff1d(np.arange(len(starts)), first_seen)[0]
+        row = starts[returns]
+        raise ValueError(
+            f"episode: row {row} (counted from 0): episode {ids[row].item()!r} returns after "
+            "another one; the rows of an episode must be contiguous"
+        )
+    return _Runs(
+        ids=_frozen(ids[starts]),
+        starts=_frozen(starts),
+        lengths=_frozen(np.diff(starts, append=num_steps)),
+    )
+
+
+def _episode_ids(values: Any) -> np.ndarray:
+    """The id of each row: int64, or text (never a mixture of both)."""
+
+    def refuse(row: int, value: object) -> NoReturn:
+        raise ValueError(
+            f"episode: row {row} (counted from 0): {value!r} is not allowed; expected an id, "
+            "all of them whole numbers or all of them texts"
+        )
+
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
+        whole, bad = _whole_numbers(np.ma.getdata(values))
+        bad = bad | np.ma.getmaskarray(values)
+        if bad.any():
+            row = int(np.argmax(bad))
+            refuse(row, _shown(values[row]))
+        return whole
+    codes, distinct = _distinct("episode", values)
+    if (codes < 0).any():
+        refuse(int(np.argmax(codes < 0)), None)
+    ids: list[Any] = []
+    for code, value in enumerate(distinct):
+        if isinstance(value, str) and value.strip() not in _MISSING_TEXTS:
+            _check_text("episode", value.strip())
+            ids.append(value.strip())
+        elif not isinstance(value, str | bool | np.bool_) and _as_index(value) is not None:
+            ids.append(_as_index(value))
+        else:
+            refuse(int(np.argmax(codes == code)), value)
+        if type(ids[code]) is not type(ids[0]):
+            refuse(int(np.argmax(codes == code)), value)
+    return np.array(ids)[codes]
+
+
+# ---------------------------------------------------------------------- values to indices
+
+
+class _Coded(NamedTuple):
+    """A column as indices (steps,), -1 where unknown, with its size and its names."""
+
+    indices: np.ndarray
+    size: int
+    names: Names | None
+
+
+def _code_column(
+    column: str, values: Any, size: int | None, names: Names | None, runs: _Runs
+) -> _Coded:
+    """Check one column and turn it into indices.
+
+    Only a latent may be missing. A size is what is declared, else the number of names, else the
+    largest value plus one.
+    """
+    may_miss = column.startswith("latent_")
+    if names is not None and size not in (None, len(names)):
+        raise ValueError(f"{column}: {len(names)} names, but the declared size is {size}")
+
+    size = size if names is None else len(names)
+
+    def refuse(row: int, value: object, expected: str | None = None) -> NoReturn:
+        shown = "a missing value" if value is None else repr(_shown(value))
+        expected = expected or _allowed(size, names, may_miss)
+        raise ValueError(
+            f"{column}: {runs.place(row)}: {shown} is not allowed; expected {expected}"
+        )
+
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        data = np.ma.getdata(values)
+        missing = np.ma.getmaskarray(values) | np.isnan(data)
+        whole, bad = _whole_numbers(data)
+        bad &= ~missing
+        if bad.any():
+            row = int(np.argmax(bad))
+            refuse(row, data[row])
+        indices = whole
+    else:
+        codes, distinct = _distinct(column, values)
+        table, occurring = _code_distinct(column, codes, distinct, names, may_miss, refuse)
+        table = np.append(table, _MISSING)
+        indices = table[codes]
+        missing = indices == _MISSING
+        if occurring is not None:
+            if size not in (None, len(occurring)):
+                raise ValueError(
+                    f"{column}: {len(occurring)} texts occur, but the declared size is {size}; "
+                    "declare the names of all its values"
+                )
+            names, size = occurring, len(occurring)
+    if missing.any():
+        if not may_miss:
+            refuse(int(np.argmax(missing)), None)
+        indices = np.where(missing, -1, indices)
+    outside = indices < (-1 if may_miss else 0)
+    if size is not None:
+        outside |= indices >= size
+    if outside.any():
+        row = int(np.argmax(outside))
+        refuse(row, indices[row])
+    if size is None:
+        size = int(indices.max()) + 1
+        if size == 0:
+            raise ValueError(
+                f"{column}: no step is labelled, so the number of latents must be declared: "
+                "num_latents=..., or latent_names=..."
+            )
+    return _Coded(indices, size, names)
+
+
+# An index that no column can have: larger ones are refused, and so is everything below -1.
+_MISSING = np.int64(np.iinfo(np.int64).min)
+
+
+def _code_distinct(
+    column: str,
+    codes: np.ndarray,
+    distinct: list[Any],
+    names: Names | None,
+    may_miss: bool,
+    refuse: Callable[..., NoReturn],
+) -> tuple[np.ndarray, Names | None]:
+    """The index of each distinct value, and the names where they come from the texts found."""
+    lookup = {} if names is None else {name: index for index, name in enumerate(names)}
+    missing_texts = _UNKNOWN_TEXTS if may_miss else _MISSING_TEXTS
+    table = np.full(len(distinct), _MISSING)
+    texts: dict[int, str] = {}
+    found: list[int] = []
+    for code, value in enumerate(distinct):
+        if not isinstance(value, str):
+            index = _as_index(value)
+            if index is None:
+                refuse(_first(codes, code), value)
+            table[code] = index
+            if not (may_miss and index == -1):
+                found.append(code)
+        elif (text := value.strip()) in lookup:
+            table[code] = lookup[text]
+            found.append(code)
+        elif text not in missing_texts:
+            texts[code] = text
+    if not texts:
+        return table, None
+
+    numerals = _numerals(list(texts.values()))
+    is_numeral = ~np.isnan(numerals)
+    where = np.fromiter(texts, int)
+    if is_numeral.all() and not (names and (found or _any_numeral(names))):
+        whole, bad = _whole_numbers(numerals)
+        if bad.any():
+            code = int(where[np.argmax(bad)])
+            refuse(_first(codes, code), texts[code])
+        table[where] = whole
+        return table, None
+    if names is not None:
+        row = min(_first(codes, code) for code in where)
+        refuse(row, texts[int(codes[row])])
+    if is_numeral.any() or found:
+        code = int(where[np.argmax(~is_numeral)])
+        refuse(
+            _first(codes, code),
+            texts[code],
+            "numbers only or names only, as other steps have numbers",
+        )
+    for text in texts.values():
+        _check_text(column, text)
+    names = tuple(sorted(set(texts.values())))
+    lookup = {name: index for index, name in enumerate(names)}
+    for code, text in texts.items():
+        table[code] = lookup[text]
+    return table, names
+
+
+def _distinct(column: str, values: Any) -> tuple[np.ndarray, list[Any]]:
+    """Values as codes into a list of the distinct ones; -1 where missing (None, NaN, masked)."""
+    import pandas as pd
+
+    if not isinstance(values, np.ndarray):  # a column of pandas' categories is coded already
+        categories = pd.Categorical(values)
+        return np.asarray(categories.codes, np.int64), categories.categories.tolist()
+    items = np.ma.getdata(values).astype(object)
+    if isinstance(values, np.ma.MaskedArray):
+        items[np.ma.getmaskarray(values)] = None
+    try:
+        codes, distinct = pd.factorize(items)
+    except TypeError:
+        raise ValueError(f"{column}: one number or text per step expected") from None
+    return codes.astype(np.int64), list(distinct)
+
+
+def _as_index(value: Any) -> int | None:
+    """A single number as an int, None where it is not a whole number of 64 bits."""
+    if isinstance(value, numbers.Integral | np.bool_):
+        index = int(value)
+    elif isinstance(value, numbers.Real) and math.isfinite(value) and value == math.floor(value):
+        index = int(value)
+        if abs(index) >= _MAX_EXACT_FLOAT:
+            return None
+    else:
+        return None
+    return index if -_MAX_INDEX <= index <= _MAX_INDEX else None
+
+
+def _whole_numbers(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers as int64, and where they are none: not whole, or not exact in 64 bits."""
+    if values.dtype.kind == "f":
+        bad = ~(np.abs(values) < _MAX_EXACT_FLOAT) | (values != np.floor(values))
+        return np.where(bad, 0, values).astype(np.int64), bad
+    if values.dtype.kind == "u":
+        bad = values > np.uint64(_MAX_INDEX)
+        return np.where(bad, 0, values).astype(np.int64), bad
+    return values.astype(np.int64), np.zeros(len(values), bool)
+
+
+def _numerals(texts: Sequence[str]) -> np.ndarray:
+    """The numbers that texts spell, NaN where they spell none."""
+    import pandas as pd
+
+    return np.asarray(pd.to_numeric(np.array(texts, object), errors="coerce"))
+
+
+def _any_numeral(texts: Sequence[str]) -> bool:
+    return not np.isnan(_numerals(texts)).all()
+
+
+def _first(codes: np.ndarray, code: int) -> int:
+    return int(np.argmax(codes == code))
+
+
+def _shown(value: Any) -> Any:
+    """A value as a person wrote it, not as NumPy's scalar."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _allowed(size: int | None, names: Names | None, may_miss: bool) -> str:
+    parts = [
+        "an index (a whole number 0, 1, 2, ... within 64 bits)"
+        if size is None
+        else f"a whole number from 0 to {size - 1}"
+    ]
+    if names:
+        parts.append(f"one of {_listed(names)}")
+    if may_miss:
+        parts.append("-1, NaN, None or a blank where it is unknown")
+    return ", or ".join(parts)
+
+
+def _listed(items: Any) -> str:
+    texts = [repr(item) for item in items]
+    shown = texts if len(texts) <= 12 else [*texts[:10], f"... ({len(texts)} in all)"]
+    return ", ".join(shown) or "nothing"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array = np.array(array)
+    array.flags.writeable = False
+    return array

@@ -1,8 +1,8 @@
 """The forward pass over latent chains, and the NumPyro distribution made of it."""
 
+import math
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -72,7 +72,7 @@ def forward_filter(
         Rabiner (1989), A tutorial on hidden Markov models, Section III.
     """
     latents = log_likelihood.shape[1]
-    uniform = jnp.full(log_likelihood.shape[1:], -jnp.log(latents), log_likelihood.dtype)
+    uniform = jnp.full(log_likelihood.shape[1:], -math.log(latents), log_likelihood.dtype)
 
     def step(
         log_previous: Float[Array, "latents lanes"], inputs: tuple[Array, Array, Array]
@@ -162,7 +162,7 @@ class LatentChain(dist.Distribution):  # type: ignore[misc]  # NumPyro is untype
             self.log_initial[:, None, None], (len(self.log_initial), 1, latents, latents)
         )
         moves = jnp.concatenate([first, self.log_transition], axis=1)
-        moves = jnp.where(real[..., None, None], moves, -jnp.log(latents))
+        moves = jnp.where(real[..., None, None], moves, -math.log(latents))
         start = jnp.broadcast_to((jnp.arange(steps) == 0)[:, None], (steps, len(value)))
         filtered = forward_filter(
             jnp.transpose(moves, (1, 2, 3, 0)), jnp.transpose(log_likelihood, (1, 2, 0)), start
@@ -186,5 +186,4 @@ def label_log_mask(
     shape[axis] = latents
     latent = jnp.arange(latents).reshape(shape)
     known = jnp.expand_dims(labels, axis)
-    dtype = jax.dtypes.canonicalize_dtype(float)
-    return jnp.where((known < 0) | (known == latent), 0.0, -jnp.inf).astype(dtype)
+    return jnp.where((known < 0) | (known == latent), 0.0, -jnp.inf)

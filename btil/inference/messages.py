@@ -1,0 +1,291 @@
+"""Message passing over latent chains: smoothing, sampling, the best path, expected counts.
+
+All functions work on many chains in lock-step, one *lane* each (`btil.models.lanes`), the lane on
+the last axis so that the arithmetic over lanes is contiguous. Given the states and actions the
+agents' chains are independent: the paper's joint messages, O(h |X|^{2n}), factorise into one run
+per agent, O(h n |X|^2).
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from btil.models.lanes import pack_lanes, rounded_up, spread
+from btil.models.latent_chain import Filtered, forward_filter, label_log_mask
+from btil.models.team import BoundModel
+
+
+class LaneIndex(NamedTuple):
+    """Where the steps of one agent look in its tables, laid into lanes.
+
+    Attributes:
+        policy: Cell (row * actions + action) of the policy table; past the end where padding.
+        transition: Row of the stacked transition, initial and padding tables by which each step's
+            latent came about.
+        label: Known latent, or -1.
+        start: True at the first step of an episode, and in padding.
+        real: False in padding.
+    """
+
+    policy: Int[Array, "length lanes"]
+    transition: Int[Array, "length lanes"]
+    label: Int[Array, "length lanes"]
+    start: Bool[Array, "length lanes"]
+    real: Bool[Array, "length lanes"]
+
+
+class Layout(NamedTuple):
+    """A bound model laid out for message passing.
+
+    Attributes:
+        lanes: Row of the demonstrations at each place, -1 in padding.
+        index: Per agent (NumPy arrays).
+        sites: Per agent, the names of its policy, transition and initial tables.
+        num_rows: Rows of each table, rounded up to a coarse grid so that programs are shared.
+    """
+
+    lanes: Int[np.ndarray, "length lanes"]
+    index: dict[str, LaneIndex]
+    sites: dict[str, tuple[str, str, str]]
+    num_rows: dict[str, int]
+
+
+class Counts(NamedTuple):
+    """Expected uses of each cell of an agent's tables."""
+
+    policy: Float[Array, "policy_rows latents actions"]
+    transition: Float[Array, "transition_rows latents next_latents"]
+    initial: Float[Array, "initial_rows latents"]
+
+
+class Potentials(NamedTuple):
+    """Log factors of the chains, in the form that `forward_filter` takes."""
+
+    log_transition: Float[Array, "length latents latents lanes"]
+    log_likelihood: Float[Array, "length latents lanes"]
+    start: Bool[Array, "length lanes"]
+
+
+class Smoothed(NamedTuple):
+    """Posterior marginals of the chains.
+
+    Attributes:
+        marginal: P(x_t = j | whole episode) at [t, j].
+        pair: P(x_{t-1} = k, x_t = j | whole episode) at [t, k, j]; at an episode's first step k
+            is nothing and the sum over k is the marginal.
+    """
+
+    marginal: Float[Array, "length latents lanes"]
+    pair: Float[Array, "length latents latents lanes"]
+
+
+def lay_out(bound: BoundModel) -> Layout:
+    """Lay the steps of all agents into lanes."""
+    demos = bound.demos
+    lanes = pack_lanes(demos.episode_lengths)
+    real = lanes >= 0
+    first = np.zeros(demos.num_steps, bool)
+    first[demos.episode_starts] = True
+    episode_of = np.repeat(np.arange(demos.num_episodes), demos.episode_lengths)
+    num_rows = {name: rounded_up(len(t.contexts.rows), 1) for name, t in bound.tables.items()}
+    index, sites = {}, {}
+    for position, agent in enumerate(demos.agents):
+        tables = tuple(bound.table(role, agent).name for role in ("policy", "transition", "initial"))
+        num_policy, num_transition, num_initial = (num_rows[name] for name in tables)
+        actions = demos.num_actions[position]
+        rows = bound.rows[agent]
+        arrived = np.where(first, num_transition + rows.initial[episode_of], rows.transition)
+        index[agent] = LaneIndex(
+            policy=spread(
+                (rows.policy * actions + demos.actions[:, position]).astype(np.int32),
+                lanes,
+                num_policy * actions,
+            ),
+            transition=spread(arrived.astype(np.int32), lanes, num_transition + num_initial),
+            label=spread(demos.latents[:, position].astype(np.int32), lanes, -1),
+            start=spread(first, lanes, True),
+            real=real,
+        )
+        sites[agent] = tables
+    return Layout(lanes, index, sites, num_rows)
+
+
+def pad_rows(
+    rows: Float[np.ndarray, "rows ..."], num_rows: int, fill: float
+) -> Float[np.ndarray, "padded ..."]:
+    """Rows followed by constant rows that nothing looks at."""
+    padding = np.full((num_rows - len(rows), *rows.shape[1:]), fill, rows.dtype)
+    return np.concatenate([rows, padding])
+
+
+def gather(in_lanes: np.ndarray, lanes: Int[np.ndarray, "length lanes"]) -> np.ndarray:
+    """Back from lanes to the rows of the demonstrations; axes: (length, ..., lanes)."""
+    real = lanes >= 0
+    values = np.moveaxis(np.asarray(in_lanes), -1, 1)[real]
+    flat = np.empty_like(values)
+    flat[lanes[real]] = values
+    return flat
+
+
+def potentials(
+    log_policy: Float[Array, "policy_rows latents actions"],
+    log_transition: Float[Array, "transition_rows latents latents"],
+    log_initial: Float[Array, "initial_rows latents"],
+    index: LaneIndex,
+) -> Potentials:
+    """Look up the log factors of every step; padding is an episode of its own that counts 0."""
+    rows, latents, actions = log_policy.shape
+    cells = jnp.swapaxes(log_policy, 1, 2).reshape(rows * actions, latents)
+    cells = jnp.concatenate([cells, jnp.zeros((1, latents), cells.dtype)])
+    likelihood = jnp.swapaxes(cells[index.policy], 1, 2)
+    likelihood = likelihood + label_log_mask(index.label, latents, axis=1)
+    started = jnp.broadcast_to(log_initial[:, None], (len(log_initial), latents, latents))
+    padding = jnp.full((1, latents, latents), -math.log(latents), log_transition.dtype)
+    stacked = jnp.concatenate([log_transition, started, padding])
+    moves = jnp.moveaxis(stacked[index.transition], 1, -1)
+    return Potentials(moves, likelihood, index.start)
+
+
+def smooth(filtered: Filtered, start: Bool[Array, "length lanes"]) -> Smoothed:
+    r"""Marginals and pair marginals given whole episodes, by one backward pass.
+
+    .. math:: P(x_{t-1} = k, x_t = j \mid o) =
+              P(x_{t-1} = k \mid x_t = j, o_{0:t-1})\, P(x_t = j \mid o)
+
+    Equal to the paper's F times B (Section 5), without a second set of logarithms.
+    """
+
+    def step(
+        carry: tuple[Array, Array], inputs: tuple[Array, Array, Array]
+    ) -> tuple[tuple[Array, Array], Smoothed]:
+        from_next, last = carry
+        log_filtered, kernel, fresh = inputs
+        marginal = jnp.where(last[None], jnp.exp(log_filtered), from_next)
+        pair = kernel * marginal[None]
+        return (jnp.sum(pair, axis=1), fresh), Smoothed(marginal, pair)
+
+    shape = filtered.log_filtered.shape[1:]
+    carry = (jnp.zeros(shape, filtered.log_filtered.dtype), jnp.ones(shape[-1], bool))
+    inputs = (filtered.log_filtered, filtered.backward_kernel, start)
+    return lax.scan(step, carry, inputs, reverse=True)[1]
+
+
+def sample_paths(
+    key: Key[Array, ""] | Array, filtered: Filtered, start: Bool[Array, "length lanes"]
+) -> Int[Array, "length lanes"]:
+    """Draw latent paths from P(x_0..x_h | whole episode): forward filter, backward sample.
+
+    References:
+        Fruehwirth-Schnatter (1994), Data augmentation and dynamic linear models; Scott (2002),
+        Bayesian methods for hidden Markov models.
+    """
+    dtype = filtered.log_filtered.dtype
+    # Scaled below one so that rounding never picks a latent past the last possible one.
+    uniforms = jax.random.uniform(key, start.shape, dtype) * (1 - 4 * jnp.finfo(dtype).eps)
+
+    def step(
+        carry: tuple[Array, Array], inputs: tuple[Array, Array, Array, Array]
+    ) -> tuple[tuple[Array, Array], Array]:
+        from_next, last = carry
+        log_filtered, kernel, fresh, uniform = inputs
+        weights = jnp.where(last[None], jnp.exp(log_filtered), from_next)
+        cumulative = jnp.cumsum(weights, axis=0)
+        latent = jnp.sum(cumulative <= uniform * cumulative[-1], axis=0)
+        before = jnp.take_along_axis(kernel, latent[None, None], axis=1)[:, 0]
+        return (before, fresh), latent
+
+    shape = filtered.log_filtered.shape[1:]
+    carry = (jnp.zeros(shape, dtype), jnp.ones(shape[-1], bool))
+    inputs = (filtered.log_filtered, filtered.backward_kernel, start, uniforms)
+    return lax.scan(step, carry, inputs, reverse=True)[1]
+
+
+def best_paths(factors: Potentials) -> Int[Array, "length lanes"]:
+    r"""The most probable latent path of every episode (Viterbi; the paper, Appendix B).
+
+    .. math:: V_t(j) = \ell_t(j) \max_k T_t(k, j) V_{t-1}(k)
+
+    Values are rescaled at each step: differences, not magnitudes, decide, even after 100,000
+    steps in single precision.
+    """
+
+    def forward(
+        previous: Float[Array, "latents lanes"], inputs: Potentials
+    ) -> tuple[Array, tuple[Array, Array]]:
+        previous = jnp.where(inputs.start[None], 0.0, previous)
+        scores = previous[:, None] + inputs.log_transition
+        best = jnp.argmax(scores, axis=0)
+        value = jnp.max(scores, axis=0) + inputs.log_likelihood
+        peak = jnp.max(value, axis=0)
+        value = value - jnp.where(jnp.isfinite(peak), peak, 0.0)[None]
+        return value, (value, best)
+
+    zeros = jnp.zeros_like(factors.log_likelihood[0])
+    _, (values, pointers) = lax.scan(forward, zeros, factors)
+
+    def backward(
+        carry: tuple[Array, Array], inputs: tuple[Array, Array, Array]
+    ) -> tuple[tuple[Array, Array], Array]:
+        from_next, last = carry
+        value, pointer, fresh = inputs
+        latent = jnp.where(last, jnp.argmax(value, axis=0), from_next)
+        return (jnp.take_along_axis(pointer, latent[None], axis=0)[0], fresh), latent
+
+    lanes = factors.start.shape[1]
+    carry = (jnp.zeros(lanes, pointers.dtype), jnp.ones(lanes, bool))
+    return lax.scan(backward, carry, (values, pointers, factors.start), reverse=True)[1]
+
+
+def expected_counts(
+    smoothed: Smoothed, index: LaneIndex, rows: tuple[int, int, int], actions: int
+) -> Counts:
+    """How often each cell of an agent's tables is used, in expectation (the paper, Eq. 7)."""
+    num_policy, num_transition, num_initial = rows
+    latents = smoothed.marginal.shape[1]
+    by_step = jnp.swapaxes(smoothed.marginal, 1, 2).reshape(-1, latents)
+    cells = jax.ops.segment_sum(
+        by_step, index.policy.reshape(-1), num_segments=num_policy * actions + 1
+    )
+    policy = jnp.swapaxes(cells[:-1].reshape(num_policy, actions, latents), 1, 2)
+    by_pair = jnp.moveaxis(smoothed.pair, -1, 1).reshape(-1, latents, latents)
+    stacked = jax.ops.segment_sum(
+        by_pair, index.transition.reshape(-1), num_segments=num_transition + num_initial + 1
+    )
+    return Counts(
+        policy=policy,
+        transition=stacked[:num_transition],
+        initial=jnp.sum(stacked[num_transition:-1], axis=1),
+    )
+
+
+def path_counts(
+    latent: Int[Array, "length lanes"], index: LaneIndex, rows: tuple[int, int, int], shape: tuple[int, int]
+) -> Counts:
+    """How often each cell is used by given latent paths; `shape` is (latents, actions)."""
+    num_policy, num_transition, num_initial = rows
+    latents, actions = shape
+    cell = (index.policy * latents + latent).reshape(-1)
+    ones = jnp.ones(cell.shape, jnp.zeros(()).dtype)
+    cells = jax.ops.segment_sum(ones, cell, num_segments=(num_policy * actions + 1) * latents)
+    before = jnp.concatenate([jnp.zeros_like(latent[:1]), latent[:-1]])
+    before = jnp.where(index.start, 0, before)
+    move = ((index.transition * latents + before) * latents + latent).reshape(-1)
+    total = num_transition + num_initial + 1
+    stacked = jax.ops.segment_sum(ones, move, num_segments=total * latents * latents)
+    stacked = stacked.reshape(total, latents, latents)
+    policy = cells.reshape(num_policy * actions + 1, latents)[:-1]
+    return Counts(
+        policy=jnp.swapaxes(policy.reshape(num_policy, actions, latents), 1, 2),
+        transition=stacked[:num_transition],
+        initial=jnp.sum(stacked[num_transition:-1], axis=1),
+    )
+
+
+def filter_lanes(factors: Potentials) -> Filtered:
+    """`forward_filter` on looked-up factors."""
+    return forward_filter(factors.log_transition, factors.log_likelihood, factors.start)

@@ -1,0 +1,36 @@
+"""In which floating-point type a fit runs, without touching JAX's global switch."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def default_dtype() -> np.dtype:
+    """float64 where 64-bit mode is on, else float32."""
+    return np.dtype(np.float64 if jax.config.read("jax_enable_x64") else np.float32)
+
+
+def as_dtype(dtype: Any) -> np.dtype:
+    """The float type meant by `dtype`; None is the default of the moment.
+
+    Raises:
+        ValueError: If it is not float32 or float64.
+    """
+    chosen = default_dtype() if dtype is None else np.dtype(dtype)
+    if chosen not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise ValueError(f"dtype must be float32 or float64 (or None), got {dtype!r}")
+    return chosen
+
+
+@contextlib.contextmanager
+def precision(dtype: Any) -> Iterator[np.dtype]:
+    """Compute in `dtype`: float64 runs in a local 64-bit context if the switch is off."""
+    chosen = as_dtype(dtype)
+    if chosen == np.float64 and default_dtype() != np.float64:
+        with jax.enable_x64(True):
+            yield chosen
+    else:
+        yield chosen

@@ -1,0 +1,18 @@
+"""One progress line for every long run; silent when not wanted."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def progress_line(total: int, description: str, enabled: bool) -> Iterator[Any]:
+    """A tqdm line on standard error; with `enabled=False` nothing is written at all.
+
+    Yields:
+        An object with `update(n)` and `set_postfix_str(text)`.
+    """
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=description, disable=not enabled, leave=True) as line:
+        yield line

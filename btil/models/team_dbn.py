@@ -1,0 +1,240 @@
+"""The team's dynamic Bayesian network as a NumPyro model, in two forms of one density."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jaxtyping import Array, Float
+from numpyro import distributions as dist
+from numpyro.contrib.control_flow import scan
+from numpyro.ops.indexing import Vindex
+
+from btil.demonstrations import Demonstrations
+from btil.models.lanes import one_episode_per_lane, spread
+from btil.models.latent_chain import LatentChain
+from btil.models.team import BoundModel, TeamModel, bind, site_name
+
+
+class AgentSites(NamedTuple):
+    """Names of an agent's tables."""
+
+    agent: str
+    policy: str
+    transition: str
+    initial: str
+
+
+class Structure(NamedTuple):
+    """What of a bound model is not data: hashable, so compiled programs can be kept by it.
+
+    Attributes:
+        agents: The agents' tables.
+        learned: Sites to sample, in order.
+    """
+
+    agents: tuple[AgentSites, ...]
+    learned: tuple[str, ...]
+
+
+class AgentSteps(NamedTuple):
+    """One agent's steps, episodes first; entries after an episode's end are padding.
+
+    Attributes:
+        policy: Policy row of each step, (episodes, steps).
+        transition: Transition row from each step to the next, (episodes, steps - 1).
+        initial: Initial row of each episode, (episodes,).
+        actions: (episodes, steps).
+        labels: Known latent or -1, (episodes, steps).
+    """
+
+    policy: Any
+    transition: Any
+    initial: Any
+    actions: Any
+    labels: Any
+
+
+class ModelData(NamedTuple):
+    """The arrays of a bound model.
+
+    Attributes:
+        concentration: Dirichlet prior of every learned site.
+        log_fixed: Log rows of every other table.
+        steps: Per agent.
+        lengths: Steps of each episode.
+    """
+
+    concentration: dict[str, Any]
+    log_fixed: dict[str, Any]
+    steps: dict[str, AgentSteps]
+    lengths: Any
+
+
+def team_dbn(
+    model: TeamModel, demos: Demonstrations, marginalize: str = "forward"
+) -> Callable[[], None]:
+    """The team's dynamic Bayesian network (the paper, Figure 3) as a NumPyro model.
+
+    Sites: `policy_<agent>`, `transition_<agent>`, `initial_<agent>` with one row per visited
+    context (learned tables only; a shared table is one site `policy`, ...), `action_<agent>`
+    observed. Both forms have the same log density, labels and unequal lengths included.
+
+    Args:
+        model: The team model.
+        demos: The demonstrations; their labels are observed.
+        marginalize: "forward" sums the latents out in the likelihood (`LatentChain`), which is
+            what NUTS and SVI want. "enumerate" spells the network out with `scan` and enumerated
+            sites `latent_<agent>`, observed sites `label_<agent>`, and a plate `episode` at
+            dim -1; evaluate it with `numpyro.contrib.funsor.log_density` under
+            `enum(config_enumerate(model), first_available_dim=-2)`.
+
+    Returns:
+        A model of no arguments.
+
+    Raises:
+        ValueError: If `marginalize` is neither, or the model does not fit the data.
+
+    Example:
+        >>> numpyro.infer.MCMC(numpyro.infer.NUTS(team_dbn(model, demos)), ...)  # doctest: +SKIP
+    """
+    forms = {"forward": forward_model, "enumerate": enumerated_model}
+    if marginalize not in forms:
+        raise ValueError(f"marginalize must be one of {', '.join(forms)}, got {marginalize!r}")
+    structure, data = model_data(bind(model, demos))
+    return partial(forms[marginalize], structure, data)
+
+
+def model_data(bound: BoundModel) -> tuple[Structure, ModelData]:
+    """Split a bound model into its hashable structure and its (NumPy) arrays."""
+    demos = bound.demos
+    lanes = one_episode_per_lane(demos.episode_lengths)
+    steps = {}
+    for position, agent in enumerate(demos.agents):
+        rows = bound.rows[agent]
+        steps[agent] = AgentSteps(
+            policy=spread(rows.policy, lanes, 0).T,
+            transition=np.maximum(spread(rows.transition, lanes, 0), 0).T[:, 1:],
+            initial=rows.initial,
+            actions=spread(demos.actions[:, position], lanes, 0).T,
+            labels=spread(demos.latents[:, position], lanes, -1).T,
+        )
+    concentration, log_fixed = {}, {}
+    for name, table in bound.tables.items():
+        if table.learned:
+            concentration[name] = table.cpt.concentration(table.contexts)
+        else:
+            log_fixed[name] = log_rows(table.prior_mean())
+    structure = Structure(
+        agents=tuple(
+            AgentSites(
+                agent,
+                *(site_name(bound.model, r, agent) for r in ("policy", "transition", "initial")),
+            )
+            for agent in demos.agents
+        ),
+        learned=tuple(concentration),
+    )
+    return structure, ModelData(concentration, log_fixed, steps, np.asarray(demos.episode_lengths))
+
+
+def log_rows(probabilities: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, "rows ..."]:
+    """Logs of given rows, zeros to -inf; a table of no rows becomes one uniform row.
+
+    The uniform row stands in where nothing is looked up (episodes of one step have no
+    transition): padding may point at it.
+    """
+    if len(probabilities) == 0:
+        shape = (1, *probabilities.shape[1:])
+        return np.full(shape, -np.log(probabilities.shape[-1]))
+    with np.errstate(divide="ignore"):
+        return np.log(probabilities)
+
+
+def sample_log_tables(structure: Structure, data: ModelData) -> dict[str, Float[Array, "..."]]:
+    """Sample every learned table; logs of all tables by site name."""
+    tables = {name: jnp.asarray(rows) for name, rows in data.log_fixed.items()}
+    for name in structure.learned:
+        prior = dist.Dirichlet(jnp.asarray(data.concentration[name]))
+        rows = numpyro.sample(name, prior.to_event(prior.concentration.ndim - 1))
+        # A tiny probability can round to zero; its log must stay finite, and so its gradient.
+        tables[name] = jnp.log(jnp.maximum(rows, jnp.finfo(rows.dtype).tiny))
+    return tables
+
+
+def forward_model(structure: Structure, data: ModelData) -> None:
+    """The collapsed form: every agent's latents summed out by its forward pass."""
+    tables = sample_log_tables(structure, data)
+    lengths = jnp.asarray(data.lengths)
+    for sites in structure.agents:
+        steps = jax.tree.map(jnp.asarray, data.steps[sites.agent])
+        with numpyro.plate("episode", len(lengths)):
+            numpyro.sample(
+                f"action_{sites.agent}",
+                LatentChain(
+                    tables[sites.initial][steps.initial],
+                    tables[sites.transition][steps.transition],
+                    tables[sites.policy][steps.policy],
+                    steps.labels,
+                    lengths,
+                ),
+                obs=steps.actions,
+            )
+
+
+def enumerated_model(structure: Structure, data: ModelData) -> None:
+    """The network as a person would write it: step by step, latents enumerated."""
+    tables = sample_log_tables(structure, data)
+    lengths = jnp.asarray(data.lengths)
+    episodes = len(lengths)
+    num_steps = data.steps[structure.agents[0].agent].actions.shape[1]
+    real = (jnp.arange(num_steps) < lengths[:, None]).T
+
+    def by_step(sites: AgentSites) -> tuple[Array, Array, Array, Array]:
+        steps = jax.tree.map(jnp.asarray, data.steps[sites.agent])
+        log_initial = tables[sites.initial][steps.initial]
+        latents = log_initial.shape[-1]
+        # The initial distribution is the transition of step 0, from whatever went before.
+        first = jnp.broadcast_to(log_initial[:, None, None], (episodes, 1, latents, latents))
+        log_moves = jnp.concatenate([first, tables[sites.transition][steps.transition]], axis=1)
+        log_policy = tables[sites.policy][steps.policy]
+        return (
+            jnp.swapaxes(jnp.exp(log_moves), 0, 1),
+            jnp.swapaxes(jnp.exp(log_policy), 0, 1),
+            steps.actions.T,
+            steps.labels.T,
+        )
+
+    def step(previous: tuple[Array, ...], inputs: Any) -> tuple[tuple[Array, ...], None]:
+        inside, agents = inputs
+        latents = []
+        with numpyro.plate("episode", episodes) as episode:
+            for sites, before, (moves, policy, action, label) in zip(
+                structure.agents, previous, agents, strict=True
+            ):
+                latent = numpyro.sample(
+                    f"latent_{sites.agent}",
+                    dist.Categorical(probs=Vindex(moves)[episode, before]),
+                    infer={"enumerate": "parallel"},
+                )
+                # Only observations are masked: a masked latent would count log K per step.
+                numpyro.sample(
+                    f"label_{sites.agent}",
+                    dist.Delta(latent).mask(inside & (label >= 0)),
+                    obs=label,
+                )
+                numpyro.sample(
+                    f"action_{sites.agent}",
+                    dist.Categorical(probs=Vindex(policy)[episode, latent]).mask(inside),
+                    obs=action,
+                )
+                latents.append(latent)
+        return tuple(latents), None
+
+    start = tuple(jnp.zeros(episodes, int) for _ in structure.agents)
+    scan(step, start, (real, tuple(by_step(sites) for sites in structure.agents)))
+
+

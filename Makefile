@@ -1,0 +1,31 @@
+# Everything runs in .venv, which scripts/make-venv sets up on first use. PYTHON=... picks the
+# interpreter it is made with (after `make clean`, where there is one already).
+
+BIN = .venv/bin
+PYTEST_FLAGS = -n 2 --dist loadfile
+
+.PHONY: help setup demo test lint clean
+
+help:
+	@echo "make demo   learn from recordings of real teams, compare the methods, write a report"
+	@echo "make test   lint, type check and test"
+	@echo "make lint   lint and type check only"
+	@echo "make setup  only set up .venv (the others do it when it is needed)"
+	@echo "make clean  remove .venv, caches and build folders"
+
+setup:
+	@sh scripts/make-venv
+
+demo: setup
+	@$(BIN)/btil demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,28 @@
+"""What all tests share: where they run, what is checked while they do, and float64."""
+
+import os
+from collections.abc import Iterator
+
+# Read when the libraries are imported, so they come before everything else.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["MPLBACKEND"] = "Agg"
+
+import hypothesis
+import pytest
+from jaxtyping import install_import_hook
+
+# Every shape and type annotation of btil is checked whenever a test calls the function.
+install_import_hook("btil", "beartype.beartype")
+
+# The same examples on every machine and in every order; nothing is kept between runs.
+hypothesis.settings.register_profile("btil", derandomize=True, database=None, deadline=None)
+hypothesis.settings.load_profile("btil")
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """JAX in float64 for the length of one test, without the global switch."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield

@@ -10,8 +10,8 @@ Everything is checked once, when an object is made, so that no later code has to
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import io
 import json
 import math
 import numbers
@@ -19,11 +19,12 @@ import operator
 import os
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 from jaxtyping import Int
@@ -36,13 +37,16 @@ Columns = dict[str, Any]
 
 _MAX_INDEX = np.iinfo(np.int64).max
 # A float64 holds every whole number up to here; above, the value read may not be the one meant.
-_MAX_EXACT_FLOAT = 2.0**53
+_MAX_EXACT_FLOAT = np.float64(2**53)
 _MISSING_TEXTS = frozenset(
     ["", "nan", "NaN", "NAN", "None", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "<NA>"]
 )
 _MINUS_ONE = frozenset(["-1", "-1.0"])
 _UNKNOWN_TEXTS = _MISSING_TEXTS | _MINUS_ONE
 _METADATA_KEY = "btil_metadata"
+_CSV_RECORD = "# btil:"
+_RECORD_VERSION = 1
+_DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
 # Names that the tables, or the parents of a CPT, use for something else.
 _RESERVED = frozenset(["episode", "step", "actions", "latents", "next_state", _METADATA_KEY])
 # What other tools call the row number when they write it out as a column.
@@ -85,13 +89,8 @@ class Demonstrations:
 
     Attributes:
         agents: names of the agents.
-        num_states: {state variable: number of values}.
-        num_actions: number of actions of each agent, in the order of `agents`.
-        num_latents: number of latents of each agent, in the order of `agents`.
-        state_names: {state variable: texts}, only for the variables whose values have names.
-        action_names: {agent: texts}, only for the agents whose actions have names.
-        latent_names: {agent: texts}, only for the agents whose latents have names.
-            `value_names` has a text for every index, named or not.
+        actions: int64 (steps, agents).
+        latents: int64 (steps, agents), -1 where unknown.
 
     Raises:
         ValueError: anything out of range, not whole, missing where it may not be, of the wrong
@@ -114,6 +113,14 @@ class Demonstrations:
 
     Source: the paper's "Problem setting" (demonstrations tau_m, and the labelled subset of them).
     """
+
+    agents: Names
+    actions: Int[np.ndarray, "steps agents"]
+    latents: Int[np.ndarray, "steps agents"]
+    _runs: _Runs
+    _variables: dict[str, np.ndarray]
+    _sizes: dict[str, int]
+    _names: dict[str, Names]
 
     def __init__(
         self,
@@ -168,14 +175,6 @@ class Demonstrations:
             _sizes={column: values.size for column, values in coded.items()},
             _names={c: values.names for c, values in coded.items() if values.names is not None},
         )
-
-    agents: Names
-    actions: Int[np.ndarray, "steps agents"]
-    latents: Int[np.ndarray, "steps agents"]
-    _runs: _Runs
-    _variables: dict[str, np.ndarray]
-    _sizes: dict[str, int]
-    _names: dict[str, Names]
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"Demonstrations are immutable: {name} cannot be set")
@@ -251,6 +250,15 @@ class Demonstrations:
                 f"there is no column {column!r}; the columns are {_listed(self._sizes)}"
             )
         return self._names.get(column) or tuple(map(str, range(self._sizes[column])))
+
+    def _indices(self) -> dict[str, np.ndarray]:
+        """The columns of a table with their indices, `episode` and `step` aside."""
+        of_agents = [("action_", self.actions), ("latent_", self.latents)]
+        return self._variables | {
+            prefix + agent: indices[:, k]
+            for prefix, indices in of_agents
+            for k, agent in enumerate(self.agents)
+        }
 
     # ------------------------------------------------------------------ columns and episodes
 
@@ -432,8 +440,6 @@ class Demonstrations:
             and all(np.array_equal(v, other._variables[k]) for k, v in self._variables.items())
         )
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 @dataclass(frozen=True)
 class Summary:
@@ -541,6 +547,107 @@ def concatenate(parts: Sequence[Demonstrations]) -> Demonstrations:
         agents=first.agents,
         **_as_arguments(tuple(first._variables), first.agents, sizes, names),
     )
+
+
+def read_demonstrations(
+    path: str | os.PathLike[str],
+    *,
+    like: Demonstrations | None = None,
+    num_states: int | Mapping[str, int] | None = None,
+    num_actions: int | Sequence[int] | Mapping[str, int] | None = None,
+    num_latents: int | Sequence[int] | Mapping[str, int] | None = None,
+    state_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+    action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+    latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+) -> Demonstrations:
+    """Read a table of demonstrations: `.csv`, `.parquet` or `.npz`, by the ending.
+
+    A table has one row per step and the columns `episode, step, <state variables>,
+    action_<agent>..., latent_<agent>...`. Without `episode` all rows are one episode; `step` may
+    be left out, and must else count 0, 1, 2, ... in every episode; an agent without its latent
+    column is unlabelled. Agents come in the order of their action columns; every column that is
+    none of these is a state variable. Blank, NaN, None, NA and -1 latents are unknown.
+
+    Files made by `write_demonstrations` carry sizes and names, and come back equal. In other
+    files they are found as in `Demonstrations`: so a second file in which one of the texts does
+    not occur would get other indices. `like` reads it by the names and sizes of the first.
+
+    Args:
+        path: the file.
+        like: demonstrations whose agents, state variables, sizes and names the file must follow.
+            Texts go through these names; a text that is none of them is an error.
+        num_states: declared as in `Demonstrations`, in place of what the file records. Likewise
+            `num_actions`, `num_latents`, `state_names`, `action_names` and `latent_names`.
+        num_actions: see `num_states`.
+        num_latents: see `num_states`; must be given for an agent without any label.
+        state_names: see `num_states`.
+        action_names: see `num_states`.
+        latent_names: see `num_states`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: another ending, a damaged file, an unknown or repeated column, steps that do
+            not count up, and all that `Demonstrations` refuses. The message begins with the path.
+
+    Example:
+        >>> train = read_demonstrations("train.csv")  # doctest: +SKIP
+        >>> test = read_demonstrations("test.csv", like=train)  # doctest: +SKIP
+    """
+    path = Path(path)
+    read = _file_format(path).read
+    declared = {
+        "num_states": num_states,
+        "num_actions": num_actions,
+        "num_latents": num_latents,
+        "state_names": state_names,
+        "action_names": action_names,
+        "latent_names": latent_names,
+    }
+    declared = {argument: value for argument, value in declared.items() if value is not None}
+    if like is not None and declared:
+        raise ValueError(f"like: sets all sizes and names; leave out {_listed(declared)}")
+    with open(path, "rb") as handle:
+        try:
+            columns, record = read(handle)
+            if like is not None:
+                record = _record(like)
+            return _from_columns(columns, record, declared)
+        # What the libraries raise on a damaged file; the file itself could be opened.
+        except (ValueError, OSError, EOFError, RuntimeError, *_DAMAGED_ZIP) as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def write_demonstrations(demos: Demonstrations, path: str | os.PathLike[str]) -> None:
+    """Write demonstrations as a table: `.csv`, `.parquet` or `.npz`, by the ending.
+
+    Nothing is lost: `read_demonstrations` gives back equal demonstrations. Named values are
+    written as their texts (in `.npz` as indices), unknown latents as blanks (in `.npz` as -1).
+    Sizes and names are recorded as JSON: in the first line of a CSV, which starts with `# btil:`
+    (for pandas: `read_csv(path, skiprows=1)`), in the schema metadata of a Parquet file, and
+    in the array `btil_metadata` of an NPZ file.
+
+    The file appears whole or not at all; an old one is replaced.
+
+    Args:
+        demos: what to write.
+        path: the file.
+
+    Raises:
+        ValueError: another ending.
+        OSError: the file cannot be written.
+
+    Example:
+        >>> write_demonstrations(demos, "team.parquet")  # doctest: +SKIP
+    """
+    path = Path(path)
+    write = _file_format(path).write
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, "xb") as handle:
+            write(demos, handle)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _sizes_and_names(demos: Demonstrations) -> dict[str, Any]:
@@ -754,6 +861,11 @@ def _check_text(what: str, text: Any) -> None:
 
 def _check_variables(variables: Names) -> None:
     for name in variables:
+        if isinstance(name, str) and (not name or name.startswith(_ROW_NUMBER_PREFIXES)):
+            raise ValueError(
+                f"state variable {name!r}: looks like the row numbers that another tool wrote; "
+                "drop the column, or give it a name"
+            )
         _check_text("state variable", name)
         if (
             name in _RESERVED
@@ -762,11 +874,6 @@ def _check_variables(variables: Names) -> None:
             or (name.startswith("next_") and name.removeprefix("next_") in variables)
         ):
             raise ValueError(f"state variable {name!r}: this name has another meaning here")
-        if name.startswith(_ROW_NUMBER_PREFIXES):
-            raise ValueError(
-                f"state variable {name!r}: looks like the row numbers of another tool; drop the "
-                "column, or give it another name"
-            )
 
 
 # ---------------------------------------------------------------------- episodes
@@ -997,15 +1104,12 @@ def _distinct(column: str, values: Any) -> tuple[np.ndarray, list[Any]]:
 
 def _as_index(value: Any) -> int | None:
     """A single number as an int, None where it is not a whole number of 64 bits."""
-    if isinstance(value, numbers.Integral | np.bool_):
-        index = int(value)
-    elif isinstance(value, numbers.Real) and math.isfinite(value) and value == math.floor(value):
-        index = int(value)
-        if abs(index) >= _MAX_EXACT_FLOAT:
-            return None
-    else:
-        return None
-    return index if -_MAX_INDEX <= index <= _MAX_INDEX else None
+    if isinstance(value, float | np.floating):
+        whole, bad = _whole_numbers(np.array([value]))
+        return None if bad[0] else int(whole[0])
+    if isinstance(value, numbers.Integral | np.bool_) and abs(int(value)) <= _MAX_INDEX:
+        return int(value)
+    return None
 
 
 def _whole_numbers(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -1023,14 +1127,16 @@ def _numerals(texts: Sequence[str]) -> np.ndarray:
     """The numbers that texts spell, NaN where they spell none."""
     import pandas as pd
 
-    return np.asarray(pd.to_numeric(np.array(texts, object), errors="coerce"))
+    spelled = np.asarray(pd.to_numeric(np.array(texts, object), errors="coerce"))
+    return spelled.astype(np.float64) if spelled.dtype == object else spelled
 
 
 def _any_numeral(texts: Sequence[str]) -> bool:
     return not np.isnan(_numerals(texts)).all()
 
 
-def _first(codes: np.ndarray, code: int) -> int:
+def _first(codes: np.ndarray, code: int | np.integer) -> int:
+    """The first row of a code."""
     return int(np.argmax(codes == code))
 
 
@@ -1066,3 +1172,261 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     array = np.array(array)
     array.flags.writeable = False
     return array
+
+
+# ---------------------------------------------------------------------- tables on disk
+
+
+def _record(demos: Demonstrations) -> dict[str, Any]:
+    """All that the columns of a table do not say."""
+    return {
+        "version": _RECORD_VERSION,
+        "agents": list(demos.agents),
+        "episode_ids": "number" if demos.episode_ids.dtype.kind == "i" else "text",
+        **_sizes_and_names(demos),
+    }
+
+
+def _parsed_record(text: str) -> dict[str, Any]:
+    kinds = {"version": int, "agents": list, "episode_ids": str}
+    kinds |= {f"num_{kind}s": dict for kind in ("state", "action", "latent")}
+    kinds |= {f"{kind}_names": dict for kind in ("state", "action", "latent")}
+    try:
+        record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the recorded sizes and names are damaged: {error}") from None
+    if not isinstance(record, dict) or not all(
+        isinstance(record.get(field), kind) for field, kind in kinds.items()
+    ):
+        raise ValueError(f"the recorded sizes and names are damaged; fields: {_listed(kinds)}")
+    if record["version"] != _RECORD_VERSION:
+        raise ValueError(
+            f"written in version {record['version']} of the table format; this version of btil "
+            f"reads {_RECORD_VERSION}"
+        )
+    return record
+
+
+def _from_columns(
+    columns: Columns, record: dict[str, Any] | None, declared: Mapping[str, Any]
+) -> Demonstrations:
+    """Demonstrations from the columns of a table; `declared` goes before `record`."""
+    if record is None:
+        agents = [c.removeprefix("action_") for c in columns if c.startswith("action_")]
+    else:
+        agents = record["agents"]
+    of_agents = [f"{kind}_{agent}" for kind in ("action", "latent") for agent in agents]
+    if record is None:
+        known = {"episode", "step", *of_agents}
+        variables = [c for c in columns if c not in known and not c.startswith("latent_")]
+    else:
+        variables = list(record["num_states"])
+    expected = ["episode", "step", *variables, *of_agents]
+    for column in columns:
+        if column not in expected:
+            raise ValueError(f"unknown column {column!r}; allowed are {_listed(expected)}")
+    if not agents:
+        raise ValueError(f"there is no column action_<agent>; the columns are {_listed(columns)}")
+    if not variables:
+        raise ValueError(f"there is no state variable; the columns are {_listed(columns)}")
+    for column in [*variables, *of_agents[: len(agents)]]:
+        if column not in columns:
+            raise ValueError(f"column {column!r} is missing; the columns are {_listed(columns)}")
+
+    arguments = dict(declared)
+    for kind in ("state", "action", "latent"):
+        size, names = f"num_{kind}s", f"{kind}_names"
+        if record is not None and names not in declared:
+            arguments[names] = record[names]
+            arguments.setdefault(size, record[size])
+    demos = Demonstrations(
+        states={variable: columns[variable] for variable in variables},
+        actions={agent: columns[f"action_{agent}"] for agent in agents},
+        latents={a: columns[f"latent_{a}"] for a in agents if f"latent_{a}" in columns},
+        episodes=columns.get("episode"),
+        agents=agents,
+        **arguments,
+    )
+    if "step" in columns:
+        _check_steps(columns["step"], demos)
+    return demos
+
+
+def _check_steps(values: Any, demos: Demonstrations) -> None:
+    array = _as_array("step", values)
+    _common_length({"step": array, "episode": demos.episodes}, None)
+    steps = _code_column("step", array, None, None, demos._runs).indices
+    wrong = steps != demos.step_in_episode
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"step: {demos._runs.place(row)}: found {steps[row]}; the steps of an episode must "
+            "count 0, 1, 2, ... in this order"
+        )
+
+
+def _arrow_table(demos: Demonstrations) -> pa.Table:
+    """The demonstrations as a table; named values are coded texts, unknown latents null."""
+    import pyarrow as pa
+
+    def coded(indices: np.ndarray, texts: Sequence[str]) -> pa.Array:
+        known = pa.array(indices.astype(np.int32), mask=indices < 0)
+        return pa.DictionaryArray.from_arrays(known, pa.array(texts, pa.string()))
+
+    ids = demos.episode_ids
+    if ids.dtype.kind == "i":
+        columns = {"episode": pa.array(demos.episodes)}
+    else:
+        of_rows = np.repeat(np.arange(demos.num_episodes), demos.episode_lengths)
+        columns = {"episode": coded(of_rows, ids.tolist())}
+    columns["step"] = pa.array(demos.step_in_episode)
+    for column, indices in demos._indices().items():
+        names = demos._names.get(column)
+        columns[column] = (
+            pa.array(indices, mask=indices < 0) if names is None else coded(indices, names)
+        )
+    return pa.table(columns)
+
+
+def _write_csv(demos: Demonstrations, handle: BinaryIO) -> None:
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    table = _arrow_table(demos)
+    header = io.StringIO()
+    header.write(f"{_CSV_RECORD} {json.dumps(_record(demos))}\n")
+    csv.writer(header, lineterminator="\n").writerow(table.column_names)
+    handle.write(header.getvalue().encode("utf-8"))
+    texts = [
+        column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+        for column in table.columns
+    ]
+    options = arrow_csv.WriteOptions(include_header=False)
+    arrow_csv.write_csv(pa.table(texts, names=table.column_names), handle, options)
+
+
+def _read_csv(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    record = None
+    line = handle.readline().decode("utf-8-sig")
+    if line.startswith(_CSV_RECORD):
+        record = _parsed_record(line.removeprefix(_CSV_RECORD))
+        line = handle.readline().decode("utf-8")
+    header = [name.strip() for name in next(csv.reader([line]), [])]
+    _check_no_repeats(header)
+    # Every cell stays a text here: Demonstrations turns texts into numbers, or into names, and
+    # no type is guessed from the first rows. Coded, because the same few texts come again.
+    text = pa.dictionary(pa.int32(), pa.string())
+    rest = handle.read()
+    if not rest.strip():
+        raise ValueError("there are no steps; at least one is needed")
+    table = arrow_csv.read_csv(
+        pa.BufferReader(rest),
+        read_options=arrow_csv.ReadOptions(column_names=header),
+        convert_options=arrow_csv.ConvertOptions(column_types=dict.fromkeys(header, text)),
+    )
+    columns = {name: table.column(name).to_pandas() for name in header}
+    if "episode" in columns and (record is None or record["episode_ids"] == "number"):
+        columns["episode"] = _ids_as_numbers(columns["episode"])
+    return columns, record
+
+
+def _ids_as_numbers(ids: Any) -> Any:
+    """Episode ids as numbers, or as they are where a number would not tell them apart (07, 7)."""
+    codes, distinct = _distinct("episode", ids)
+    whole, bad = _whole_numbers(_numerals(distinct))
+    return ids if bad.any() or len(np.unique(whole)) < len(whole) else whole[codes]
+
+
+def _write_parquet(demos: Demonstrations, handle: BinaryIO) -> None:
+    from pyarrow import parquet
+
+    metadata = {_METADATA_KEY: json.dumps(_record(demos))}
+    parquet.write_table(_arrow_table(demos).replace_schema_metadata(metadata), handle)
+
+
+def _read_parquet(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
+    from pyarrow import parquet
+
+    table = parquet.ParquetFile(handle).read()
+    _check_no_repeats(table.column_names)
+    text = (table.schema.metadata or {}).get(_METADATA_KEY.encode())
+    record = None if text is None else _parsed_record(text.decode("utf-8"))
+    return {name: _from_arrow(table.column(name)) for name in table.column_names}, record
+
+
+def _from_arrow(column: pa.ChunkedArray) -> Any:
+    """A column as NumPy or pandas holds it, without turning whole numbers into floats."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column.dictionary_encode().to_pandas()
+    if pa.types.is_dictionary(kind):
+        return column.to_pandas()
+    if pa.types.is_integer(kind) and column.null_count:
+        missing = column.is_null().to_numpy()
+        return np.ma.MaskedArray(column.fill_null(0).to_numpy(), missing)
+    return column.to_numpy()
+
+
+def _write_npz(demos: Demonstrations, handle: BinaryIO) -> None:
+    arrays = {
+        "episode": demos.episodes,
+        "step": demos.step_in_episode,
+        **demos._indices(),
+        _METADATA_KEY: np.array(json.dumps(_record(demos))),
+    }
+    # As numpy.savez_compressed does, which cannot write a column called "file".
+    with zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _read_npz(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
+    import pandas as pd
+
+    with zipfile.ZipFile(handle) as archive:
+        _check_no_repeats([name.removesuffix(".npy") for name in archive.namelist()])
+        columns: Columns = {}
+        for name in archive.namelist():
+            with archive.open(name) as member:
+                array = np.lib.format.read_array(member, allow_pickle=False)
+            columns[name.removesuffix(".npy")] = array
+    if _METADATA_KEY not in columns:
+        return columns, None
+    record = _parsed_record(str(columns.pop(_METADATA_KEY)))
+    # As texts, so that they can be read by the names of other demonstrations too.
+    for kind, prefix in [("state", ""), ("action", "action_"), ("latent", "latent_")]:
+        for key, names in record[f"{kind}_names"].items():
+            indices = columns.get(prefix + key)
+            if indices is not None and indices.dtype.kind in "iu":
+                columns[prefix + key] = pd.Categorical.from_codes(indices, names)
+    return columns, record
+
+
+def _check_no_repeats(columns: Sequence[str]) -> None:
+    repeated = [name for k, name in enumerate(columns) if name in columns[:k]]
+    if repeated:
+        raise ValueError(f"column {repeated[0]!r} occurs more than once")
+
+
+class _FileFormat(NamedTuple):
+    read: Callable[[BinaryIO], tuple[Columns, dict[str, Any] | None]]
+    write: Callable[[Demonstrations, BinaryIO], None]
+
+
+_FORMATS = {
+    ".csv": _FileFormat(_read_csv, _write_csv),
+    ".parquet": _FileFormat(_read_parquet, _write_parquet),
+    ".npz": _FileFormat(_read_npz, _write_npz),
+}
+
+
+def _file_format(path: Path) -> _FileFormat:
+    if path.suffix.lower() not in _FORMATS:
+        raise ValueError(f"{path}: the ending must be one of {', '.join(_FORMATS)}")
+    return _FORMATS[path.suffix.lower()]

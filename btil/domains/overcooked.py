@@ -49,7 +49,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import as_file, files
 from os import PathLike
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -87,8 +87,6 @@ THINGS = (
 """What a player may walk to. ``pot_to_fill`` is a pot with fewer than three onions and
 ``pot_with_soup`` the pot that is furthest on (ready, else cooking); where there is none, any pot.
 ``counter_object`` is a counter on which something lies, ``free_counter`` one with nothing."""
-
-Split = Literal["train", "test"]
 
 _SPLITS = ("train", "test")
 _HEADINGS = ACTIONS[:4]
@@ -137,7 +135,7 @@ _Table = Mapping[str, Int[np.ndarray, " steps"]]
 # Reading --------------------------------------------------------------------------------------
 
 
-def load(layout: str, split: Split | None = "train") -> Demonstrations:
+def load(layout: str, split: str | None = "train") -> Demonstrations:
     """Loads the carried human-human trials of one kitchen.
 
     Args:
@@ -160,9 +158,7 @@ def load(layout: str, split: Split | None = "train") -> Demonstrations:
         return from_table(path, layout, split)
 
 
-def from_table(
-    path: str | PathLike[str], layout: str, split: Split | None = None
-) -> Demonstrations:
+def from_table(path: str | PathLike[str], layout: str, split: str | None = None) -> Demonstrations:
     """Reads the trials of one kitchen from an NPZ file with the columns of ``data/README.md``.
 
     The maps come from the file (``layout_names`` and ``grid_<layout>``), so it may hold kitchens
@@ -254,7 +250,7 @@ def _grid_of(arrays: Mapping[str, np.ndarray], layout: str) -> tuple[str, ...]:
     return tuple(str(row) for row in arrays[f"grid_{layout}"])
 
 
-def _rows_of(arrays: Mapping[str, np.ndarray], layout: str, split: Split | None) -> _Table:
+def _rows_of(arrays: Mapping[str, np.ndarray], layout: str, split: str | None) -> _Table:
     """The rows of one layout and split, as 64-bit integers."""
     names = [str(name) for name in arrays["layout_names"]]
     _check_range(arrays, "split", len(_SPLITS))
@@ -365,7 +361,9 @@ def _kitchen(grid: tuple[str, ...]) -> _Kitchen:
     is_floor = np.isin(cells, list(" 0123456789"))
     unknown = cells[~is_floor & ~np.isin(cells, list("XPODS"))]
     if unknown.size:
-        raise ValueError(f"unknown cell {unknown[0]!r} in the map; allowed are X P O D S and floor")
+        raise ValueError(
+            f"unknown cell {str(unknown[0])!r} in the map; allowed are X P O D S and floor"
+        )
     if not is_floor.any() or is_floor[[0, -1]].any() or is_floor[:, [0, -1]].any():
         raise ValueError(f"the map must have floor, and none at its border: {list(grid)}")
     if (cells == "P").sum() > _NUM_POTS:
@@ -432,7 +430,7 @@ def _events(
         raise ValueError(
             f"trial {trial[row]}, step {table['step'][row]}: what {PLAYERS[player]} holds changes "
             f"from {_OBJECTS[before[row, player]]} to {_OBJECTS[after[row, player]]} in front of "
-            f"{kind[row, player]!r}, which is none of: {', '.join(INTENTS)}"
+            f"{str(kind[row, player])!r}, which is none of: {', '.join(INTENTS)}"
         )
     return events
 

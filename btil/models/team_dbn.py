@@ -19,6 +19,18 @@ from btil.models.latent_chain import LatentChain
 from btil.models.team import BoundModel, TeamModel, bind, site_name
 
 
+# Stands for log 0 in the enumerated form: exp of it is 0 exactly, yet sums over latents that are
+# all excluded keep a finite gradient, where -inf would give NaN.
+_EXCLUDED = -1e30
+
+
+class _Label(dist.Delta):  # type: ignore[misc]  # NumPyro is untyped
+    """A point mass whose log probability elsewhere is the finite stand-in for log 0."""
+
+    def log_prob(self, value: Array) -> Array:
+        return jnp.where(value == self.v, 0.0, _EXCLUDED)
+
+
 class AgentSites(NamedTuple):
     """Names of an agent's tables."""
 
@@ -90,7 +102,8 @@ def team_dbn(
             what NUTS and SVI want. "enumerate" spells the network out with `scan` and enumerated
             sites `latent_<agent>`, observed sites `label_<agent>`, and a plate `episode` at
             dim -1; evaluate it with `numpyro.contrib.funsor.log_density` under
-            `enum(config_enumerate(model), first_available_dim=-2)`.
+            `enum(config_enumerate(model), first_available_dim=-2)`. Impossible data have log
+            density -inf in the forward form, about -1e30 in this one.
 
     Returns:
         A model of no arguments.
@@ -202,8 +215,8 @@ def enumerated_model(structure: Structure, data: ModelData) -> None:
         log_moves = jnp.concatenate([first, tables[sites.transition][steps.transition]], axis=1)
         log_policy = tables[sites.policy][steps.policy]
         return (
-            jnp.swapaxes(jnp.exp(log_moves), 0, 1),
-            jnp.swapaxes(jnp.exp(log_policy), 0, 1),
+            jnp.swapaxes(jnp.maximum(log_moves, _EXCLUDED), 0, 1),
+            jnp.swapaxes(jnp.maximum(log_policy, _EXCLUDED), 0, 1),
             steps.actions.T,
             steps.labels.T,
         )
@@ -217,18 +230,18 @@ def enumerated_model(structure: Structure, data: ModelData) -> None:
             ):
                 latent = numpyro.sample(
                     f"latent_{sites.agent}",
-                    dist.Categorical(probs=Vindex(moves)[episode, before]),
+                    dist.Categorical(logits=Vindex(moves)[episode, before]),
                     infer={"enumerate": "parallel"},
                 )
                 # Only observations are masked: a masked latent would count log K per step.
                 numpyro.sample(
                     f"label_{sites.agent}",
-                    dist.Delta(latent).mask(inside & (label >= 0)),
+                    _Label(latent).mask(inside & (label >= 0)),
                     obs=label,
                 )
                 numpyro.sample(
                     f"action_{sites.agent}",
-                    dist.Categorical(probs=Vindex(policy)[episode, latent]).mask(inside),
+                    dist.Categorical(logits=Vindex(policy)[episode, latent]).mask(inside),
                     obs=action,
                 )
                 latents.append(latent)

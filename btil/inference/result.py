@@ -1,0 +1,141 @@
+"""What an inference method gives back, and the three families of answers over table rows."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+
+class DirichletRows(NamedTuple):
+    """Independent Dirichlet rows (mean field).
+
+    Attributes:
+        concentration: (contexts, latents, values), or (contexts, latents) for an initial table.
+    """
+
+    concentration: Float[np.ndarray, "..."]
+
+    def mean(self) -> Float[np.ndarray, "..."]:
+        """E[row]."""
+        return self.concentration / self.concentration.sum(-1, keepdims=True)
+
+    def sd(self) -> Float[np.ndarray, "..."]:
+        """Standard deviation of every cell."""
+        return np.sqrt(_dirichlet_second_moment(self.concentration) - self.mean() ** 2)
+
+    def mode(self) -> Float[np.ndarray, "..."]:
+        """The densest row, (w - 1) / sum(w - 1); the mean where a w < 1 leaves no mode."""
+        return dirichlet_mode(self.concentration)
+
+    def sample(
+        self, num_draws: int, generator: np.random.Generator
+    ) -> Float[np.ndarray, "draws ..."]:
+        """Independent draws."""
+        return dirichlet_draws(
+            generator, np.broadcast_to(self.concentration, (num_draws, *self.concentration.shape))
+        )
+
+
+class MixtureRows(NamedTuple):
+    """A finite mixture of Dirichlet rows (exact inference).
+
+    Attributes:
+        weights: Posterior probability of each component, (components,).
+        concentration: Rows of each component, (components, contexts, ...).
+        group: Tables with the same group share the component of a draw.
+    """
+
+    weights: Float[np.ndarray, " components"]
+    concentration: Float[np.ndarray, "components ..."]
+    group: str
+
+    def mean(self) -> Float[np.ndarray, "..."]:
+        """E[row]."""
+        means = self.concentration / self.concentration.sum(-1, keepdims=True)
+        return np.tensordot(self.weights, means, 1)
+
+    def sd(self) -> Float[np.ndarray, "..."]:
+        """Standard deviation of every cell, between and within components."""
+        second = np.tensordot(self.weights, _dirichlet_second_moment(self.concentration), 1)
+        return np.sqrt(np.maximum(second - self.mean() ** 2, 0.0))
+
+    def draw_components(self, num_draws: int, generator: np.random.Generator) -> np.ndarray:
+        """The component of each draw."""
+        return generator.choice(len(self.weights), num_draws, p=self.weights / self.weights.sum())
+
+
+class DrawnRows(NamedTuple):
+    """Draws of rows (chains, or a guide's draws as one chain).
+
+    Attributes:
+        draws: (chain, draw, contexts, ...).
+    """
+
+    draws: Float[np.ndarray, "chain draw ..."]
+
+    def mean(self) -> Float[np.ndarray, "..."]:
+        """Average over chains and draws, in double precision."""
+        return self.draws.mean((0, 1), dtype=np.float64)
+
+    def sd(self) -> Float[np.ndarray, "..."]:
+        """Standard deviation over chains and draws."""
+        return self.draws.std((0, 1), dtype=np.float64)
+
+
+RowsPosterior = DirichletRows | MixtureRows | DrawnRows
+
+
+class FitResult(NamedTuple):
+    """What an inference method returns to `btil.fit`.
+
+    Attributes:
+        rows: Posterior of every learned site.
+        converged: Whether the method's own criterion was met.
+        reason: A sentence that says why it stopped.
+        elbo: A lower bound of the log evidence, or the log evidence itself (exact), or None.
+        elbo_standard_error: Monte Carlo error of `elbo` where it is an estimate.
+        elbo_trace: The bound of each sweep of the run that was kept.
+        restart_traces: Bounds of all runs, the kept one included.
+        sample_stats: Per-draw statistics, (chain, draw), e.g. "diverging".
+        log_likelihood: Log likelihood of each episode under each draw, (chain, draw, episode).
+        notes: Method-specific numbers worth keeping (settings that were chosen, counts).
+    """
+
+    rows: dict[str, RowsPosterior]
+    converged: bool
+    reason: str
+    elbo: float | None = None
+    elbo_standard_error: float | None = None
+    elbo_trace: Float[np.ndarray, " sweeps"] | None = None
+    restart_traces: tuple[Float[np.ndarray, " sweeps"], ...] = ()
+    sample_stats: dict[str, Any] = {}  # noqa: RUF012  # never mutated
+    log_likelihood: Float[np.ndarray, "chain draw episode"] | None = None
+    notes: dict[str, Any] = {}  # noqa: RUF012  # never mutated
+
+
+def _dirichlet_second_moment(concentration: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    total = concentration.sum(-1, keepdims=True)
+    return concentration * (concentration + 1) / (total * (total + 1))
+
+
+def dirichlet_mode(concentration: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Mode of Dirichlet rows; a row without one (a w < 1, or all w = 1) gives its mean."""
+    excess = concentration - 1
+    total = excess.sum(-1, keepdims=True)
+    defined = (excess >= 0).all(-1, keepdims=True) & (total > 0)
+    mean = concentration / concentration.sum(-1, keepdims=True)
+    return np.where(defined, excess / np.where(defined, total, 1.0), mean)
+
+
+def dirichlet_draws(
+    generator: np.random.Generator, concentration: Float[np.ndarray, "..."]
+) -> Float[np.ndarray, "..."]:
+    """Draw rows, through log-gammas so that small concentrations do not underflow to 0/0.
+
+    Uses Gamma(a) = Gamma(a + 1) U^(1/a) in logs.
+    """
+    concentration = np.asarray(concentration, np.float64)
+    log_gamma = np.log(generator.standard_gamma(concentration + 1))
+    log_gamma -= generator.standard_exponential(concentration.shape) / concentration
+    rows = np.exp(log_gamma - log_gamma.max(-1, keepdims=True))
+    return rows / rows.sum(-1, keepdims=True)

@@ -1,0 +1,145 @@
+"""`btil.fit`: one verb for every inference method."""
+
+import importlib
+import inspect
+import time
+from typing import Any
+
+import numpy as np
+
+from btil.demonstrations import Demonstrations
+from btil.inference.messages import lay_out
+from btil.inference.posterior import TeamPosterior, filter_agents, refuse_impossible
+from btil.inference.precision import as_dtype, precision
+from btil.inference.result import FitResult
+from btil.models.team import BoundModel, TeamModel, bind
+
+# A new method is one file with a function `fit`, and one line here.
+METHODS = {
+    "mfvi": "btil.inference.mfvi",
+    "svi": "btil.inference.svi",
+    "nuts": "btil.inference.nuts",
+    "gibbs": "btil.inference.gibbs",
+    "exact": "btil.inference.exact",
+}
+_FLOAT64_BY_DEFAULT = ("nuts", "exact")
+_OWN_ARGUMENTS = ("bound", "seed", "progress", "dtype")
+
+
+def fit(
+    model: TeamModel,
+    demos: Demonstrations,
+    method: str = "mfvi",
+    *,
+    seed: int = 0,
+    progress: bool = True,
+    dtype: Any = None,
+    **options: Any,
+) -> TeamPosterior:
+    """Infer a team's policies, transitions and initial distributions from demonstrations.
+
+    Args:
+        model: What is believed before.
+        demos: What was seen; labels, where there are any, are conditioned on.
+        method: "mfvi" (the paper's Algorithm 1), "svi", "nuts", "gibbs" or "exact".
+        seed: A non-negative integer; the same seed gives the same bits.
+        progress: Whether to show a progress line on standard error.
+        dtype: float32 or float64; None is float64 for nuts and exact and wherever JAX's 64-bit
+            mode is on, else float32. float64 needs no global switch.
+        **options: Options of the method, e.g. `num_chains`, `num_warmup`, `num_samples` (nuts,
+            gibbs), `num_restarts` (mfvi), `tolerance`, `max_iterations` (mfvi, svi).
+
+    Returns:
+        The posterior, with the same interface for every method.
+
+    Raises:
+        ValueError: If the method or an option's value is unknown, the model does not fit the
+            data, or the data are impossible under the model (naming episode, agent and step).
+        TypeError: If the method has no such option; the message lists those it has.
+
+    Example:
+        >>> posterior = btil.fit(model, demos, method="mfvi")  # doctest: +SKIP
+    """
+    function = method_function(method)
+    allowed = method_options(method)
+    unknown = sorted(set(options) - set(allowed))
+    if unknown:
+        raise TypeError(
+            f"{method} has no option {', '.join(map(repr, unknown))}; it has "
+            f"{', '.join(allowed) or 'none'}"
+        )
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be an integer in 0..{2**32 - 1}, got {seed!r}")
+    if not isinstance(model, TeamModel):
+        raise ValueError(f"model must be a TeamModel, got {type(model).__name__}")
+    if not isinstance(demos, Demonstrations):
+        raise ValueError(f"demos must be Demonstrations, got {type(demos).__name__}")
+    chosen = as_dtype(np.float64 if dtype is None and method in _FLOAT64_BY_DEFAULT else dtype)
+    begun = time.perf_counter()
+    bound = bind(model, demos)
+    log_evidence = _check_possible(bound)
+    if bound.learned:
+        with precision(chosen):
+            result = function(
+                bound, seed=int(seed), progress=progress, dtype=chosen, **options
+            )
+    else:
+        result = _nothing_to_learn(method, log_evidence)
+    return TeamPosterior(
+        bound=bound,
+        method=method,
+        result=result,
+        seed=int(seed),
+        dtype=chosen,
+        wall_time=time.perf_counter() - begun,
+        options=options,
+    )
+
+
+def method_function(method: str) -> Any:
+    """The `fit` function of a method.
+
+    Raises:
+        ValueError: If there is no such method.
+    """
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
+    return importlib.import_module(METHODS[method]).fit
+
+
+def method_options(method: str) -> dict[str, Any]:
+    """Options of a method with their defaults."""
+    parameters = inspect.signature(method_function(method)).parameters
+    return {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if name not in _OWN_ARGUMENTS
+    }
+
+
+def _check_possible(bound: BoundModel) -> float:
+    """Refuse impossible data; the log evidence at prior means (all there is if nothing learns).
+
+    Rows with a Dirichlet prior make everything possible: only given zeros can exclude the data,
+    so the prior's means stand for any rows that could be learned.
+    """
+    tables = {name: table.prior_mean() for name, table in bound.tables.items()}
+    with precision(np.float64) as dtype:
+        layout = lay_out(bound)
+        total = 0.0
+        for agent, filtered in filter_agents(layout, tables, dtype).items():
+            refuse_impossible(bound.demos, agent, filtered.log_normalizer, layout)
+            total += float(np.sum(np.asarray(filtered.log_normalizer)[layout.lanes >= 0]))
+    return total
+
+
+def _nothing_to_learn(method: str, log_evidence: float) -> FitResult:
+    bounded = method in ("mfvi", "svi", "exact")
+    return FitResult(
+        rows={},
+        converged=True,
+        reason="nothing to learn: every table is given",
+        elbo=log_evidence if bounded else None,
+        elbo_standard_error=0.0 if method == "svi" else None,
+        elbo_trace=np.array([log_evidence]) if bounded else None,
+    )

@@ -1,0 +1,479 @@
+r"""Mean-field variational inference: the paper's Algorithm 1.
+
+The posterior is approximated by q(rows) q(latents) with one Dirichlet per row. Coordinate ascent
+alternates
+
+- local step (the paper, Eq. 8): q(x) is the posterior of the chains under the geometric means
+  exp E_q[log row] of the rows, by forward-backward;
+- global step (Eq. 7): w = u + expected counts under q(x).
+
+After a local step the bound is exactly
+
+.. math:: \mathcal{L}(q) = \sum_m \log Z_m - \sum_{rows} KL(\mathrm{Dir}(w) \| \mathrm{Dir}(u)),
+
+with Z_m the normalisers of the messages. It never falls.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import digamma, gammaln
+from jaxtyping import Array, Float, Int
+
+from btil.inference.messages import (
+    LaneIndex,
+    Layout,
+    expected_counts,
+    filter_lanes,
+    lay_out,
+    pad_rows,
+    potentials,
+    smooth,
+)
+from btil.inference.progress import progress_line
+from btil.inference.result import DirichletRows, FitResult
+from btil.models.team import BoundModel
+from btil.models.team_dbn import log_rows
+
+_SWEEPS_PER_CALL = 20
+
+Sites = tuple[tuple[str, str, str], ...]
+
+
+class State(NamedTuple):
+    """What the next sweep needs.
+
+    Attributes:
+        concentration: w of every learned site; rows are padded as in `Layout.num_rows`.
+    """
+
+    concentration: dict[str, Float[Array, "..."]]
+
+
+class Info(NamedTuple):
+    """What a sweep found.
+
+    Attributes:
+        elbo: The bound at the state it started from, with q(x) optimal for it.
+        log_evidence: Sum of log Z_m.
+        divergence: Sum of the rows' KL divergences from their priors.
+    """
+
+    elbo: Float[Array, ""]
+    log_evidence: Float[Array, ""]
+    divergence: Float[Array, ""]
+
+
+class Problem(NamedTuple):
+    """The arrays of a fit.
+
+    Attributes:
+        prior: u of every learned site.
+        log_fixed: Log rows of the other tables.
+        index: Per agent, where its steps look.
+    """
+
+    prior: dict[str, Float[Array, "..."]]
+    log_fixed: dict[str, Float[Array, "..."]]
+    index: tuple[LaneIndex, ...]
+
+
+def expected_log(concentration: Float[Array, "..."]) -> Float[Array, "..."]:
+    """E[log row] under Dirichlet rows: digamma(w) - digamma(sum w)."""
+    return digamma(concentration) - digamma(jnp.sum(concentration, axis=-1, keepdims=True))
+
+
+def dirichlet_divergence(
+    concentration: Float[Array, "..."], prior: Float[Array, "..."], log_mean: Float[Array, "..."]
+) -> Float[Array, ""]:
+    """Sum over rows of KL(Dir(w) || Dir(u)), given E[log row] under Dir(w)."""
+    total = gammaln(jnp.sum(concentration, -1)) - gammaln(jnp.sum(prior, -1))
+    cells = gammaln(prior) - gammaln(concentration) + (concentration - prior) * log_mean
+    return jnp.sum(total + jnp.sum(cells, -1))
+
+
+def sweep(state: State, problem: Problem, sites: Sites) -> tuple[State, Info]:
+    """One local and one global step, and the bound between them.
+
+    Args:
+        state: Where to start.
+        problem: The fit's arrays.
+        sites: Per agent, the names of its policy, transition and initial tables.
+
+    Returns:
+        The next state, and the bound of `state`.
+    """
+    log_means = {name: expected_log(w) for name, w in state.concentration.items()}
+    tables = problem.log_fixed | log_means
+    updated = dict(problem.prior)
+    log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
+    for names, index in zip(sites, problem.index, strict=True):
+        log_policy, log_transition, log_initial = (tables[name] for name in names)
+        filtered = filter_lanes(potentials(log_policy, log_transition, log_initial, index))
+        evidence = jnp.where(index.real, filtered.log_normalizer, 0.0)
+        # Lane by lane: sums of like magnitude keep single precision.
+        log_evidence = log_evidence + jnp.sum(jnp.sum(evidence, axis=0))
+        rows = (len(log_policy), len(log_transition), len(log_initial))
+        counts = expected_counts(
+            smooth(filtered, index.start), index, rows, log_policy.shape[-1]
+        )
+        for name, count in zip(names, counts, strict=True):
+            if name in updated:
+                updated[name] = updated[name] + count
+    divergence = sum(
+        (
+            dirichlet_divergence(state.concentration[name], problem.prior[name], log_means[name])
+            for name in state.concentration
+        ),
+        start=jnp.zeros((), log_evidence.dtype),
+    )
+    return State(updated), Info(log_evidence - divergence, log_evidence, divergence)
+
+
+class _Progress(NamedTuple):
+    """The ascent between two calls: the state to evaluate next, and what was evaluated last."""
+
+    upcoming: State
+    evaluated: State
+    elbo: Float[Array, ""]
+    trace: Float[Array, " sweeps"]
+    count: Int[Array, ""]
+    running: Any
+
+
+@partial(jax.jit, static_argnames=("sites",))
+def ascend(
+    state: State,
+    elbo: Float[Array, ""],
+    problem: Problem,
+    tolerance: Float[Array, ""],
+    num_sweeps: Int[Array, ""],
+    sites: Sites,
+) -> _Progress:
+    """Up to `num_sweeps` (at most `_SWEEPS_PER_CALL`) sweeps, fewer once the bound stops rising.
+
+    Args:
+        state: The state to evaluate first.
+        elbo: The bound before it; -inf at the start.
+        problem: The fit's arrays.
+        tolerance: A smaller change of the bound ends the ascent.
+        num_sweeps: Sweeps allowed.
+        sites: As in `sweep`.
+
+    Returns:
+        The next state, the last evaluated state with its bound, the bounds of this call.
+    """
+
+    def proceed(now: _Progress) -> Any:
+        return now.running & (now.count < num_sweeps)
+
+    def body(now: _Progress) -> _Progress:
+        following, info = sweep(now.upcoming, problem, sites)
+        change = info.elbo - now.elbo
+        running = jnp.isfinite(info.elbo) & (change >= tolerance)
+        return _Progress(
+            upcoming=following,
+            evaluated=now.upcoming,
+            elbo=info.elbo,
+            trace=now.trace.at[now.count].set(info.elbo),
+            count=now.count + 1,
+            running=running,
+        )
+
+    trace = jnp.full((_SWEEPS_PER_CALL,), jnp.nan, elbo.dtype)
+    begin = _Progress(state, state, elbo, trace, jnp.zeros((), jnp.int32), jnp.asarray(True))
+    return lax.while_loop(proceed, body, begin)
+
+
+class Verdict(NamedTuple):
+    """Whether an ascent converged, and a sentence that says why it ended."""
+
+    converged: bool
+    reason: str
+
+
+def judge(
+    trace: Float[np.ndarray, " sweeps"], tolerance: float, max_iterations: int, dtype: Any
+) -> Verdict:
+    """Judge a trace of bounds.
+
+    Converged means: the last change was below the tolerance before the cap was hit, every bound
+    is finite, and none fell by more than rounding explains (1e-8 of the bound in double
+    precision, the square root of the machine epsilon in single).
+
+    Args:
+        trace: The bounds, one per sweep.
+        tolerance: Absolute change of the bound per sweep.
+        max_iterations: The cap on sweeps.
+        dtype: The floating-point type of the computation.
+
+    Returns:
+        The verdict.
+
+    Example:
+        >>> judge(np.array([-10.0, -8.0, -9.0]), 1e-4, 100, np.float64).converged
+        False
+    """
+    trace = np.asarray(trace, np.float64)
+    if not np.all(np.isfinite(trace)):
+        at = int(np.flatnonzero(~np.isfinite(trace))[0])
+        return Verdict(False, f"the bound became {trace[at]} at sweep {at + 1}")
+    slack = 1e-8 if np.dtype(dtype) == np.float64 else float(np.sqrt(np.finfo(np.float32).eps))
+    falls = np.flatnonzero(np.diff(trace) < -slack * np.abs(trace[:-1]))
+    if len(falls):
+        at = int(falls[0]) + 1
+        return Verdict(
+            False, f"the bound fell from {trace[at - 1]:.6g} to {trace[at]:.6g} at sweep {at + 1}"
+        )
+    if len(trace) < 2:
+        return Verdict(False, f"the cap of {max_iterations} sweeps was reached")
+    change = abs(trace[-1] - trace[-2])
+    if change < tolerance:
+        return Verdict(True, f"the bound changed by {change:.2g} < {tolerance:g} in the last sweep")
+    return Verdict(
+        False,
+        f"the cap of {max_iterations} sweeps was reached with the bound still changing by "
+        f"{change:.2g} a sweep (tolerance {tolerance:g})",
+    )
+
+
+def labelled_counts(bound: BoundModel, layout: Layout) -> dict[str, Float[np.ndarray, "..."]]:
+    """Uses of each cell of the learned tables that the labels alone determine.
+
+    A policy cell counts where the step is labelled, a transition where both its ends are, an
+    initial latent where the first step is.
+    """
+    counts = {
+        name: np.zeros((layout.num_rows[name], *table.shape[1:]))
+        for name, table in bound.learned.items()
+    }
+    demos = bound.demos
+    for position, agent in enumerate(demos.agents):
+        rows = bound.rows[agent]
+        label = demos.latents[:, position]
+        policy, transition, initial = layout.sites[agent]
+        if policy in counts:
+            known = label >= 0
+            np.add.at(
+                counts[policy],
+                (rows.policy[known], label[known], demos.actions[known, position]),
+                1,
+            )
+        if transition in counts:
+            before = np.roll(label, 1)
+            known = (rows.transition >= 0) & (label >= 0) & (before >= 0)
+            np.add.at(
+                counts[transition], (rows.transition[known], before[known], label[known]), 1
+            )
+        if initial in counts:
+            first = label[demos.episode_starts]
+            known = first >= 0
+            np.add.at(counts[initial], (rows.initial[known], first[known]), 1)
+    return counts
+
+
+def random_counts(
+    bound: BoundModel, layout: Layout, generator: np.random.Generator
+) -> dict[str, Float[np.ndarray, "..."]]:
+    """The unlabelled uses of each observed cell, dealt out to the latents at random.
+
+    Every context's observed actions are kept, only which latent took them is random: a start as
+    far from symmetric as one draw of responsibilities makes it, at the scale of the data.
+    """
+    counts = {
+        name: np.zeros((layout.num_rows[name], *table.shape[1:]))
+        for name, table in bound.learned.items()
+    }
+    demos = bound.demos
+    for position, agent in enumerate(demos.agents):
+        rows = bound.rows[agent]
+        label = demos.latents[:, position]
+        latents = demos.num_latents[position]
+        policy, transition, initial = layout.sites[agent]
+        unknown = label < 0
+        if policy in counts:
+            shape = (layout.num_rows[policy], demos.num_actions[position])
+            uses = np.zeros(shape)
+            np.add.at(uses, (rows.policy[unknown], demos.actions[unknown, position]), 1)
+            shares = generator.dirichlet(np.ones(latents), size=shape)
+            counts[policy] += np.swapaxes(uses[..., None] * shares, 1, 2)
+        if transition in counts:
+            open_pair = (rows.transition >= 0) & (unknown | (np.roll(label, 1) < 0))
+            uses = np.bincount(rows.transition[open_pair], minlength=layout.num_rows[transition])
+            shares = generator.dirichlet(np.ones(latents**2), size=len(uses))
+            counts[transition] += uses[:, None, None] * shares.reshape(-1, latents, latents)
+        if initial in counts:
+            open_start = unknown[demos.episode_starts]
+            uses = np.bincount(rows.initial[open_start], minlength=layout.num_rows[initial])
+            counts[initial] += uses[:, None] * generator.dirichlet(np.ones(latents), len(uses))
+    return counts
+
+
+def is_symmetric(bound: BoundModel, layout: Layout, start: Mapping[str, np.ndarray]) -> bool:
+    """Whether two latents of some agent could be swapped in all its tables without a change.
+
+    Coordinate ascent never leaves such a start: it is a saddle of the bound, not an answer.
+    """
+    for agent, names in layout.sites.items():
+        tables = []
+        for name in names:
+            table = bound.tables[name]
+            rows = start[name] if name in start else table.prior_mean()
+            tables.append(np.asarray(rows))
+        policy, transition, initial = tables
+        latents = initial.shape[-1]
+        alike: dict[bytes, list[int]] = {}
+        for latent in range(latents):
+            alike.setdefault(np.ascontiguousarray(policy[:, latent]).tobytes(), []).append(latent)
+        for group in alike.values():
+            for other in group[1:]:
+                order = np.arange(latents)
+                order[[group[0], other]] = order[[other, group[0]]]
+                if np.array_equal(initial[:, order], initial) and np.array_equal(
+                    transition[:, order][:, :, order], transition
+                ):
+                    return True
+    return False
+
+
+def fit(
+    bound: BoundModel,
+    *,
+    seed: int,
+    progress: bool,
+    dtype: np.dtype,
+    num_restarts: int = 1,
+    tolerance: float = 1e-4,
+    max_iterations: int = 1000,
+    start: Mapping[str, Any] | None = None,
+) -> FitResult:
+    """Coordinate ascent from the labelled steps' counts, and from random starts if asked.
+
+    The first run starts from the prior plus the counts of the labelled steps; where that is
+    symmetric in two latents (nothing labelled, say) the unlabelled steps are dealt out at random
+    first. Further restarts always are random. The run with the highest bound is kept.
+
+    Args:
+        bound: The model on its data.
+        seed: Seeds the random starts.
+        progress: Whether to show a progress line.
+        dtype: float32 or float64.
+        num_restarts: Number of runs.
+        tolerance: Absolute change of the ELBO per sweep that ends a run.
+        max_iterations: Most sweeps of a run.
+        start: Dirichlet concentrations {site: (contexts, latents, values)} to start the first
+            run from, instead of the labelled counts.
+
+    Returns:
+        Dirichlet rows, the bound and its trace.
+
+    Raises:
+        ValueError: If an option is out of range, or a start has a wrong site, shape or value.
+    """
+    if num_restarts < 1 or max_iterations < 1:
+        raise ValueError(
+            f"num_restarts and max_iterations must be at least 1, got {num_restarts} and "
+            f"{max_iterations}"
+        )
+    if not tolerance > 0:
+        raise ValueError(f"tolerance must be positive, got {tolerance!r}")
+    layout = lay_out(bound)
+    prior = {
+        name: pad_rows(table.cpt.concentration(table.contexts), layout.num_rows[name], 1.0)
+        for name, table in bound.learned.items()
+    }
+    problem = Problem(
+        prior={name: jnp.asarray(u, dtype) for name, u in prior.items()},
+        log_fixed={
+            name: jnp.asarray(
+                pad_rows(log_rows(table.prior_mean()), max(layout.num_rows[name], 1), 0.0), dtype
+            )
+            for name, table in bound.tables.items()
+            if not table.learned
+        },
+        index=tuple(jax.tree.map(jnp.asarray, layout.index[a]) for a in bound.demos.agents),
+    )
+    sites = tuple(layout.sites[agent] for agent in bound.demos.agents)
+    known = labelled_counts(bound, layout)
+    given = None if start is None else _checked_start(start, bound, prior)
+    best: tuple[float, State, np.ndarray] | None = None
+    traces = []
+    with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
+        for restart in range(num_restarts):
+            generator = np.random.default_rng([seed, restart])
+            begin = {name: u + known[name] for name, u in prior.items()}
+            if restart == 0 and given is not None:
+                begin = given
+            elif restart > 0 or is_symmetric(bound, layout, begin):
+                dealt = random_counts(bound, layout, generator)
+                begin = {name: w + dealt[name] for name, w in begin.items()}
+            state = State({name: jnp.asarray(w, dtype) for name, w in begin.items()})
+            state, trace = _run(state, problem, sites, tolerance, max_iterations, line)
+            line.update(max_iterations - len(trace))
+            traces.append(trace)
+            if best is None or trace[-1] > best[0] or not np.isfinite(best[0]):
+                best = (float(trace[-1]), state, trace)
+    assert best is not None
+    elbo, state, trace = best
+    verdict = judge(trace, tolerance, max_iterations, dtype)
+    rows = {
+        name: DirichletRows(np.asarray(w)[: len(bound.tables[name].contexts.rows)])
+        for name, w in state.concentration.items()
+    }
+    return FitResult(
+        rows=rows,
+        converged=verdict.converged,
+        reason=verdict.reason,
+        elbo=elbo,
+        elbo_trace=trace,
+        restart_traces=tuple(traces),
+    )
+
+
+def _run(
+    state: State, problem: Problem, sites: Sites, tolerance: float, max_iterations: int, line: Any
+) -> tuple[State, Float[np.ndarray, " sweeps"]]:
+    dtype = next(iter(problem.prior.values())).dtype
+    elbo = jnp.asarray(-jnp.inf, dtype)
+    parts: list[np.ndarray] = []
+    done = 0
+    while True:
+        allowed = min(_SWEEPS_PER_CALL, max_iterations - done)
+        now = ascend(
+            state, elbo, problem, jnp.asarray(tolerance, dtype), jnp.asarray(allowed), sites
+        )
+        count = int(now.count)
+        parts.append(np.asarray(now.trace)[:count])
+        done += count
+        line.update(count)
+        line.set_postfix_str(f"elbo {float(now.elbo):.4f}")
+        state, elbo = now.upcoming, now.elbo
+        if not bool(now.running) or done >= max_iterations:
+            return now.evaluated, np.concatenate(parts)
+
+
+def _checked_start(
+    start: Mapping[str, Any], bound: BoundModel, prior: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    if set(start) != set(prior):
+        raise ValueError(
+            f"start names the sites {', '.join(sorted(start))}, expected {', '.join(sorted(prior))}"
+        )
+    checked = {}
+    for name, padded in prior.items():
+        values = np.asarray(start[name], np.float64)
+        shape = bound.tables[name].shape
+        if values.shape != shape or not np.all(np.isfinite(values) & (values > 0)):
+            raise ValueError(
+                f"start of {name}: expected positive finite concentrations of shape {shape}, got "
+                f"shape {values.shape}"
+            )
+        checked[name] = np.concatenate([values, padded[len(values) :]])
+    return checked
+
+

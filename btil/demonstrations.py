@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Names = tuple[str, ...]
 Columns = dict[str, Any]
+Size = int | np.integer
 
 _MAX_INDEX = np.iinfo(np.int64).max
 # A float64 holds every whole number up to here; above, the value read may not be the one meant.
@@ -129,9 +130,9 @@ class Demonstrations:
         latents: Any = None,
         episodes: Any = None,
         agents: Sequence[str] | None = None,
-        num_states: int | Mapping[str, int] | None = None,
-        num_actions: int | Sequence[int] | Mapping[str, int] | None = None,
-        num_latents: int | Sequence[int] | Mapping[str, int] | None = None,
+        num_states: Size | Mapping[str, Size] | None = None,
+        num_actions: Size | Sequence[Size] | Mapping[str, Size] | None = None,
+        num_latents: Size | Sequence[Size] | Mapping[str, Size] | None = None,
         state_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
         action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
         latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
@@ -139,9 +140,6 @@ class Demonstrations:
         state_columns, state_names = _state_columns(states, state_names)
         action_columns = _action_columns(actions, agents)
         variables, team = tuple(state_columns), tuple(action_columns)
-        _check_variables(variables)
-        for agent in team:
-            _check_text("agent", agent)
         columns = {
             **state_columns,
             **{f"action_{agent}": values for agent, values in action_columns.items()},
@@ -553,9 +551,9 @@ def read_demonstrations(
     path: str | os.PathLike[str],
     *,
     like: Demonstrations | None = None,
-    num_states: int | Mapping[str, int] | None = None,
-    num_actions: int | Sequence[int] | Mapping[str, int] | None = None,
-    num_latents: int | Sequence[int] | Mapping[str, int] | None = None,
+    num_states: Size | Mapping[str, Size] | None = None,
+    num_actions: Size | Sequence[Size] | Mapping[str, Size] | None = None,
+    num_latents: Size | Sequence[Size] | Mapping[str, Size] | None = None,
     state_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
     action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
     latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
@@ -672,29 +670,29 @@ def _as_arguments(
 def _state_columns(states: Any, state_names: Any) -> tuple[Columns, Any]:
     """{variable: values}, and the names of the values as a mapping, or as given."""
     if _is_table(states):
-        columns = {name: _as_array(name, states[name]) for name in states}
-        if not columns:
-            raise ValueError("states: there is no state variable; at least one is needed")
-        return columns, state_names
-    array = _as_array("states", states)
-    if array.ndim == 1:
-        return {"state": array}, state_names
-    if array.ndim != 2:
-        raise ValueError(f"states: (steps,) or (steps, variables) expected, got {array.shape}")
-    if state_names is None or isinstance(state_names, str):
-        raise ValueError(
-            f"states: has {array.shape[1]} columns; state_names must name these state variables"
-        )
-    variables = list(state_names)
-    if len(variables) != array.shape[1] or len(set(variables)) != len(variables):
-        raise ValueError(
-            f"state_names: {array.shape[1]} different names of state variables expected, one for "
-            f"each column of states; got {_listed(variables)}"
-        )
-    if not variables:
+        columns = {name: states[name] for name in states}
+    else:
+        array = _as_array("states", states)
+        if array.ndim not in (1, 2):
+            raise ValueError(f"states: (steps,) or (steps, variables) expected, got {array.shape}")
+        if array.ndim == 1:
+            return {"state": array}, state_names
+        if state_names is None or isinstance(state_names, str):
+            raise ValueError(
+                f"states: has {array.shape[1]} columns; state_names must name these variables"
+            )
+        variables = list(state_names)
+        if len(variables) != array.shape[1] or len(set(variables)) != len(variables):
+            raise ValueError(
+                f"state_names: {array.shape[1]} different names of state variables expected, one "
+                f"for each column of states; got {_listed(variables)}"
+            )
+        columns = dict(zip(variables, _columns_of(array), strict=True))
+        state_names = dict(state_names) if isinstance(state_names, Mapping) else None
+    if not columns:
         raise ValueError("states: there is no state variable; at least one is needed")
-    texts = dict(state_names) if isinstance(state_names, Mapping) else None
-    return {name: array[:, k] for k, name in enumerate(variables)}, texts
+    _check_variables(list(columns))
+    return {name: _as_array(name, values) for name, values in columns.items()}, state_names
 
 
 def _action_columns(actions: Any, agents: Sequence[str] | None) -> Columns:
@@ -720,6 +718,8 @@ def _action_columns(actions: Any, agents: Sequence[str] | None) -> Columns:
         columns = dict(zip(order, parts, strict=True))
     if not columns:
         raise ValueError("actions: there is no agent; at least one is needed")
+    for agent in order:
+        _check_text("agent", agent)
     return {agent: columns[agent] for agent in order}
 
 
@@ -859,7 +859,7 @@ def _check_text(what: str, text: Any) -> None:
         )
 
 
-def _check_variables(variables: Names) -> None:
+def _check_variables(variables: Sequence[Any]) -> None:
     for name in variables:
         if isinstance(name, str) and (not name or name.startswith(_ROW_NUMBER_PREFIXES)):
             raise ValueError(
@@ -867,6 +867,7 @@ def _check_variables(variables: Names) -> None:
                 "drop the column, or give it a name"
             )
         _check_text("state variable", name)
+    for name in variables:
         if (
             name in _RESERVED
             or name.startswith(("action_", "latent_"))
@@ -1067,7 +1068,7 @@ def _code_distinct(
         table[where] = whole
         return table, None
     if names is not None:
-        row = min(_first(codes, code) for code in where)
+        row = int(np.argmax(np.isin(codes, where)))
         refuse(row, texts[int(codes[row])])
     if is_numeral.any() or found:
         code = int(where[np.argmax(~is_numeral)])
@@ -1247,6 +1248,12 @@ def _from_columns(
         agents=agents,
         **arguments,
     )
+    for kind in ("state", "action", "latent"):
+        names = f"{kind}_names"
+        if record is not None and names not in declared:
+            # Texts where indices were recorded would be coded anew, in another order.
+            for key in getattr(demos, names).keys() - record[names].keys():
+                raise ValueError(f"{kind} of {key}: texts found, but no names are recorded for it")
     if "step" in columns:
         _check_steps(columns["step"], demos)
     return demos

@@ -1,1 +1,85 @@
-"""Bayesian Team Imitation Learner."""
+"""Bayesian Team Imitation Learner: what the members of a team had in mind.
+
+From recordings of a team (states, joint actions, and labels of a few mental states) btil learns
+each member's policy and how its mental state moves, and decodes what it had in mind at every
+step. `fit` a `TeamModel` to `Demonstrations`, ask the `TeamPosterior`, `compare` the methods.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from btil.demonstrations import (
+    Demonstrations,
+    concatenate,
+    read_demonstrations,
+    write_demonstrations,
+)
+
+if TYPE_CHECKING:
+    from btil import analysis, domains
+    from btil.analysis.compare import compare
+    from btil.inference.fit import fit
+    from btil.inference.posterior import TeamPosterior, mfvi_guide
+    from btil.inference.storage import load_posterior
+    from btil.models.cpt import CPT, DirichletCPT, KnownCPT, Shared, StaticCPT, UniformCPT
+    from btil.models.latent_chain import LatentChain
+    from btil.models.team import TeamModel
+    from btil.models.team_dbn import team_dbn
+
+__version__ = "0.1.0"
+
+# Loaded on first use, so that `import btil` is quick.
+_LAZY = {
+    "CPT": "btil.models.cpt",
+    "DirichletCPT": "btil.models.cpt",
+    "KnownCPT": "btil.models.cpt",
+    "LatentChain": "btil.models.latent_chain",
+    "Shared": "btil.models.cpt",
+    "StaticCPT": "btil.models.cpt",
+    "TeamModel": "btil.models.team",
+    "TeamPosterior": "btil.inference.posterior",
+    "UniformCPT": "btil.models.cpt",
+    "compare": "btil.analysis.compare",
+    "fit": "btil.inference.fit",
+    "load_posterior": "btil.inference.storage",
+    "mfvi_guide": "btil.inference.posterior",
+    "team_dbn": "btil.models.team_dbn",
+}
+_ROOMS = ("analysis", "domains")
+
+__all__ = [
+    "CPT",
+    "Demonstrations",
+    "DirichletCPT",
+    "KnownCPT",
+    "LatentChain",
+    "Shared",
+    "StaticCPT",
+    "TeamModel",
+    "TeamPosterior",
+    "UniformCPT",
+    "analysis",
+    "compare",
+    "concatenate",
+    "domains",
+    "fit",
+    "load_posterior",
+    "mfvi_guide",
+    "read_demonstrations",
+    "team_dbn",
+    "write_demonstrations",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"btil.{name}")
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'btil' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

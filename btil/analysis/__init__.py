@@ -1,0 +1,1 @@
+"""What we make of it: metrics, comparison, plots, reports."""

@@ -1,0 +1,1 @@
+"""How belief is updated: message passing and the inference methods."""

@@ -7,6 +7,7 @@ per agent, O(h n |X|^2).
 """
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -39,7 +40,8 @@ class LaneIndex(NamedTuple):
     real: Bool[Array, "length lanes"]
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Layout:
     """A bound model laid out for message passing.
 
     Attributes:

@@ -75,12 +75,12 @@ class Problem(NamedTuple):
     Attributes:
         prior: u of every learned site.
         log_fixed: Log rows of the other tables.
-        index: Per agent, where its steps look.
+        steps: Per agent, where its steps look.
     """
 
     prior: dict[str, Float[Array, "..."]]
     log_fixed: dict[str, Float[Array, "..."]]
-    index: tuple[LaneIndex, ...]
+    steps: tuple[LaneIndex, ...]
 
 
 def expected_log(concentration: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -112,7 +112,7 @@ def sweep(state: State, problem: Problem, sites: Sites) -> tuple[State, Info]:
     tables = problem.log_fixed | log_means
     updated = dict(problem.prior)
     log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
-    for names, index in zip(sites, problem.index, strict=True):
+    for names, index in zip(sites, problem.steps, strict=True):
         log_policy, log_transition, log_initial = (tables[name] for name in names)
         filtered = filter_lanes(potentials(log_policy, log_transition, log_initial, index))
         evidence = jnp.where(index.real, filtered.log_normalizer, 0.0)
@@ -152,6 +152,7 @@ def ascend(
     elbo: Float[Array, ""],
     problem: Problem,
     tolerance: Float[Array, ""],
+    resolution: Float[Array, ""],
     num_sweeps: Int[Array, ""],
     sites: Sites,
 ) -> _Progress:
@@ -162,6 +163,7 @@ def ascend(
         elbo: The bound before it; -inf at the start.
         problem: The fit's arrays.
         tolerance: A smaller change of the bound ends the ascent.
+        resolution: So does a change below this share of the bound.
         num_sweeps: Sweeps allowed.
         sites: As in `sweep`.
 
@@ -175,7 +177,9 @@ def ascend(
     def body(now: _Progress) -> _Progress:
         following, info = sweep(now.upcoming, problem, sites)
         change = info.elbo - now.elbo
-        running = jnp.isfinite(info.elbo) & (change >= tolerance)
+        enough = jnp.maximum(tolerance, resolution * jnp.abs(info.elbo))
+        fell = change < -fall_allowance(elbo.dtype) * jnp.abs(now.elbo)
+        running = jnp.isfinite(info.elbo) & (jnp.abs(change) >= enough) & ~fell
         return _Progress(
             upcoming=following,
             evaluated=now.upcoming,
@@ -188,6 +192,11 @@ def ascend(
     trace = jnp.full((_SWEEPS_PER_CALL,), jnp.nan, elbo.dtype)
     begin = _Progress(state, state, elbo, trace, jnp.zeros((), jnp.int32), jnp.asarray(True))
     return lax.while_loop(proceed, body, begin)
+
+
+def fall_allowance(dtype: Any) -> float:
+    """The share of the bound by which rounding may make it fall."""
+    return 1e-8 if np.dtype(dtype) == np.float64 else float(np.sqrt(np.finfo(np.float32).eps))
 
 
 class Verdict(NamedTuple):
@@ -223,8 +232,7 @@ def judge(
     if not np.all(np.isfinite(trace)):
         at = int(np.flatnonzero(~np.isfinite(trace))[0])
         return Verdict(False, f"the bound became {trace[at]} at sweep {at + 1}")
-    slack = 1e-8 if np.dtype(dtype) == np.float64 else float(np.sqrt(np.finfo(np.float32).eps))
-    falls = np.flatnonzero(np.diff(trace) < -slack * np.abs(trace[:-1]))
+    falls = np.flatnonzero(np.diff(trace) < -fall_allowance(dtype) * np.abs(trace[:-1]))
     if len(falls):
         at = int(falls[0]) + 1
         return Verdict(
@@ -234,11 +242,11 @@ def judge(
         return Verdict(False, f"the cap of {max_iterations} sweeps was reached")
     change = abs(trace[-1] - trace[-2])
     if change < tolerance:
-        return Verdict(True, f"the bound changed by {change:.2g} < {tolerance:g} in the last sweep")
+        return Verdict(True, f"the bound changed by {change:.2g} < {tolerance:.3g} in the last sweep")
     return Verdict(
         False,
         f"the cap of {max_iterations} sweeps was reached with the bound still changing by "
-        f"{change:.2g} a sweep (tolerance {tolerance:g})",
+        f"{change:.2g} a sweep (tolerance {tolerance:.3g})",
     )
 
 
@@ -348,7 +356,7 @@ def fit(
     progress: bool,
     dtype: np.dtype,
     num_restarts: int = 1,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     max_iterations: int = 1000,
     start: Mapping[str, Any] | None = None,
 ) -> FitResult:
@@ -364,7 +372,8 @@ def fit(
         progress: Whether to show a progress line.
         dtype: float32 or float64.
         num_restarts: Number of runs.
-        tolerance: Absolute change of the ELBO per sweep that ends a run.
+        tolerance: Absolute change of the ELBO per sweep that ends a run. None: 1e-4, or four
+            machine epsilons of the bound where single precision resolves no less.
         max_iterations: Most sweeps of a run.
         start: Dirichlet concentrations {site: (contexts, latents, values)} to start the first
             run from, instead of the labelled counts.
@@ -380,8 +389,10 @@ def fit(
             f"num_restarts and max_iterations must be at least 1, got {num_restarts} and "
             f"{max_iterations}"
         )
-    if not tolerance > 0:
+    if tolerance is not None and not tolerance > 0:
         raise ValueError(f"tolerance must be positive, got {tolerance!r}")
+    resolution = 4 * float(np.finfo(dtype).eps) if tolerance is None else 0.0
+    absolute = 1e-4 if tolerance is None else float(tolerance)
     layout = lay_out(bound)
     prior = {
         name: pad_rows(table.cpt.concentration(table.contexts), layout.num_rows[name], 1.0)
@@ -396,7 +407,7 @@ def fit(
             for name, table in bound.tables.items()
             if not table.learned
         },
-        index=tuple(jax.tree.map(jnp.asarray, layout.index[a]) for a in bound.demos.agents),
+        steps=tuple(jax.tree.map(jnp.asarray, layout.index[a]) for a in bound.demos.agents),
     )
     sites = tuple(layout.sites[agent] for agent in bound.demos.agents)
     known = labelled_counts(bound, layout)
@@ -413,14 +424,14 @@ def fit(
                 dealt = random_counts(bound, layout, generator)
                 begin = {name: w + dealt[name] for name, w in begin.items()}
             state = State({name: jnp.asarray(w, dtype) for name, w in begin.items()})
-            state, trace = _run(state, problem, sites, tolerance, max_iterations, line)
+            state, trace = _run(state, problem, sites, (absolute, resolution), max_iterations, line)
             line.update(max_iterations - len(trace))
             traces.append(trace)
             if best is None or trace[-1] > best[0] or not np.isfinite(best[0]):
                 best = (float(trace[-1]), state, trace)
     assert best is not None
     elbo, state, trace = best
-    verdict = judge(trace, tolerance, max_iterations, dtype)
+    verdict = judge(trace, max(absolute, resolution * abs(elbo)), max_iterations, dtype)
     rows = {
         name: DirichletRows(np.asarray(w)[: len(bound.tables[name].contexts.rows)])
         for name, w in state.concentration.items()
@@ -436,17 +447,21 @@ def fit(
 
 
 def _run(
-    state: State, problem: Problem, sites: Sites, tolerance: float, max_iterations: int, line: Any
+    state: State,
+    problem: Problem,
+    sites: Sites,
+    tolerances: tuple[float, float],
+    max_iterations: int,
+    line: Any,
 ) -> tuple[State, Float[np.ndarray, " sweeps"]]:
     dtype = next(iter(problem.prior.values())).dtype
+    absolute, resolution = (jnp.asarray(value, dtype) for value in tolerances)
     elbo = jnp.asarray(-jnp.inf, dtype)
     parts: list[np.ndarray] = []
     done = 0
     while True:
         allowed = min(_SWEEPS_PER_CALL, max_iterations - done)
-        now = ascend(
-            state, elbo, problem, jnp.asarray(tolerance, dtype), jnp.asarray(allowed), sites
-        )
+        now = ascend(state, elbo, problem, absolute, resolution, jnp.asarray(allowed), sites)
         count = int(now.count)
         parts.append(np.asarray(now.trace)[:count])
         done += count

@@ -27,10 +27,7 @@ def as_dtype(dtype: Any) -> np.dtype:
 
 @contextlib.contextmanager
 def precision(dtype: Any) -> Iterator[np.dtype]:
-    """Compute in `dtype`: float64 runs in a local 64-bit context if the switch is off."""
+    """Compute in `dtype`, in a local context where JAX's switch stands otherwise."""
     chosen = as_dtype(dtype)
-    if chosen == np.float64 and default_dtype() != np.float64:
-        with jax.enable_x64(True):
-            yield chosen
-    else:
+    with jax.enable_x64(bool(chosen == np.float64)):
         yield chosen

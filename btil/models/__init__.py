@@ -1,0 +1,1 @@
+"""What we believe of a team: tables, the team model, its NumPyro form."""

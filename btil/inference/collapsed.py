@@ -1,0 +1,66 @@
+"""What samplers and guides of the collapsed NumPyro model share."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpyro import handlers
+
+from btil.inference.messages import lay_out
+from btil.inference.mfvi import is_symmetric, labelled_counts, random_counts
+from btil.models.team import BoundModel
+from btil.models.team_dbn import ModelData, Structure, forward_model, model_data
+
+
+def collapsed_data(bound: BoundModel, dtype: np.dtype) -> tuple[Structure, ModelData]:
+    """The bound model's structure and its arrays, floating-point ones in `dtype`."""
+    structure, data = model_data(bound)
+    return structure, jax.tree.map(partial(_cast, dtype=dtype), data)
+
+
+def _cast(values: Any, dtype: np.dtype) -> Array:
+    values = np.asarray(values)
+    # Indices of 32 bits are half as much to move; no table comes near 2^31 rows.
+    return jnp.asarray(values, dtype if values.dtype.kind == "f" else np.int32)
+
+
+def episode_log_likelihood(
+    structure: Structure, data: ModelData, rows: dict[str, Float[Array, "..."]]
+) -> Float[Array, " episodes"]:
+    """log p(actions, labels | states, rows) of each episode, summed over agents."""
+    model = handlers.substitute(partial(forward_model, structure), data=rows)
+    trace = handlers.trace(model).get_trace(data)
+    parts = [
+        site["fn"].log_prob(site["value"])
+        for site in trace.values()
+        if site["type"] == "sample" and site["is_observed"]
+    ]
+    return jnp.sum(jnp.stack(parts), axis=0)
+
+
+@partial(jax.jit, static_argnames=("structure",))
+def drawn_log_likelihood(
+    structure: Structure, data: ModelData, rows: dict[str, Float[Array, "draw ..."]]
+) -> Float[Array, "draw episodes"]:
+    """`episode_log_likelihood` under each of a batch of draws."""
+    return jax.vmap(partial(episode_log_likelihood, structure, data))(rows)
+
+
+def starting_counts(
+    bound: BoundModel, generator: np.random.Generator
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Counts of the labelled steps, and the other steps' counts dealt to the latents at random.
+
+    Both without the padding that the message passing wants.
+    """
+    layout = lay_out(bound)
+    known = labelled_counts(bound, layout)
+    dealt = random_counts(bound, layout, generator)
+    sizes = {name: len(table.contexts.rows) for name, table in bound.learned.items()}
+    return (
+        {name: counts[: sizes[name]] for name, counts in known.items()},
+        {name: counts[: sizes[name]] for name, counts in dealt.items()},
+    )

@@ -1,0 +1,270 @@
+r"""Exact inference for tiny data: sums over every latent sequence.
+
+Given the latents the rows' posterior is Dirichlet, and the evidence of a sequence is
+
+.. math:: p(a, x) = \prod_{rows} \frac{B(u + n(a, x))}{B(u)} \prod_t p_{fixed}(a_t, x_t \mid x_{t-1}),
+
+with n the counts along the sequence and B the multivariate beta function. The posterior of the
+rows is the mixture of these Dirichlets, weighted by the evidence. Sequences of equal counts are
+one component: they are merged while they grow, step by step, so that few are ever held.
+
+Agents are independent of each other unless they share a learned table; those that do form a
+group, whose sequences are summed over jointly.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import gammaln, logsumexp
+
+from btil.inference.messages import filter_lanes, lay_out, pad_rows, potentials
+from btil.inference.precision import precision
+from btil.inference.result import FitResult, MixtureRows
+from btil.models.team import BoundModel
+from btil.models.team_dbn import log_rows
+
+
+class Sequences(NamedTuple):
+    """Latent sequences up to some step, those of equal future and counts taken together.
+
+    Attributes:
+        latent: The latent at the last step.
+        counts: Uses of each cell of the group's learned tables.
+        log_weight: Log of the summed products of fixed tables' probabilities.
+    """
+
+    latent: Int[np.ndarray, " sequences"]
+    counts: Int[np.ndarray, "sequences cells"]
+    log_weight: Float[np.ndarray, " sequences"]
+
+
+def coupled_agents(bound: BoundModel) -> list[tuple[str, ...]]:
+    """Groups of agents that share learned tables; agents with nothing to learn are left out."""
+    groups: list[set[str]] = []
+    for table in bound.learned.values():
+        joined = set(table.agents)
+        apart = []
+        for group in groups:
+            if group & joined:
+                joined |= group
+            else:
+                apart.append(group)
+        groups = [*apart, joined]
+    order = bound.demos.agents
+    ordered = [tuple(agent for agent in order if agent in group) for group in groups]
+    return sorted(ordered, key=lambda group: order.index(group[0]))
+
+
+def count_sequences(bound: BoundModel, group: tuple[str, ...]) -> int:
+    """Number of latent sequences of a group: K at each unlabelled step, multiplied."""
+    demos = bound.demos
+    count = 1
+    for agent in group:
+        position = demos.agents.index(agent)
+        unknown = int(np.sum(demos.latents[:, position] < 0))
+        count *= demos.num_latents[position] ** unknown
+    return count
+
+
+def merge(sequences: Sequences) -> Sequences:
+    """Take sequences of equal latent and counts together."""
+    # Whole numbers that tell sequences apart, as few as hold all cells.
+    words = []
+    word = np.zeros(len(sequences.latent), np.int64)
+    width = 1
+    for column in (sequences.latent, *sequences.counts.T):
+        size = int(column.max()) + 1
+        if width * size > np.iinfo(np.int64).max:
+            words.append(word)
+            word = np.zeros_like(word)
+            width = 1
+        if size > 1:
+            word = word * size + column
+            width *= size
+    words.append(word)
+    order = np.lexsort(words)
+    differs = np.ones(len(order), bool)
+    differs[1:] = np.any([np.diff(word[order]) != 0 for word in words], axis=0)
+    starts = np.flatnonzero(differs)
+    kept = order[starts]
+    log_weight = np.logaddexp.reduceat(sequences.log_weight[order], starts)
+    return Sequences(sequences.latent[kept], sequences.counts[kept], log_weight)
+
+
+def fit(
+    bound: BoundModel,
+    *,
+    seed: int,
+    progress: bool,
+    dtype: np.dtype,
+    max_sequences: int = 1_000_000,
+) -> FitResult:
+    """The posterior and the log evidence, to rounding, always in float64.
+
+    Memory grows with the number of distinct counts times the number of cells to learn.
+
+    Args:
+        bound: The model on its data.
+        seed: Not used: nothing is random.
+        progress: Not used: what would take long is refused.
+        dtype: Not used.
+        max_sequences: Most latent sequences, added up over independent groups of agents.
+
+    Returns:
+        Mixtures of Dirichlet rows; `elbo` is the log evidence, fixed tables included.
+
+    Raises:
+        ValueError: If there are more sequences, or the data are impossible under fixed tables.
+    """
+    del seed, progress, dtype
+    groups = coupled_agents(bound)
+    total = sum(count_sequences(bound, group) for group in groups)
+    if total > max_sequences:
+        size = f"{total:,}" if total < 10**15 else f"about 10^{power_of_ten(total)}"
+        raise ValueError(
+            f"exact inference would sum over {size} latent sequences, more than "
+            f"max_sequences={max_sequences:,}; label more steps, give fewer episodes, or use "
+            "method 'gibbs'"
+        )
+    rows: dict[str, Any] = {}
+    log_evidence = 0.0
+    for group in groups:
+        group_rows, group_evidence = fit_group(bound, group)
+        rows |= group_rows
+        log_evidence += group_evidence
+    idle = [agent for agent in bound.demos.agents if all(agent not in group for group in groups)]
+    log_evidence += known_log_evidence(bound, idle)
+    return FitResult(
+        rows={name: rows[name] for name in bound.learned},
+        converged=True,
+        reason="exact",
+        elbo=log_evidence,
+        notes={"num_sequences": total},
+    )
+
+
+def power_of_ten(count: int) -> int:
+    """Power of ten of a positive integer, however large."""
+    return int((count.bit_length() - 1) * np.log10(2))
+
+
+def fit_group(
+    bound: BoundModel, group: tuple[str, ...]
+) -> tuple[dict[str, MixtureRows], float]:
+    """Posterior of a group's learned tables, and its log evidence.
+
+    Raises:
+        ValueError: If the data are impossible under the fixed tables.
+    """
+    tables = {
+        name: table for name, table in bound.learned.items() if table.agents[0] in group
+    }
+    ends = np.cumsum([0, *(int(np.prod(table.shape)) for table in tables.values())])
+    offsets = dict(zip(tables, ends[:-1].tolist(), strict=True))
+    sequences = Sequences(
+        np.zeros(1, np.int32), np.zeros((1, int(ends[-1])), np.int32), np.zeros(1)
+    )
+    for agent in group:
+        sequences = walk(sequences, bound, agent, offsets)
+    log_evidence = sequences.log_weight.copy()
+    concentration = {}
+    for name, table in tables.items():
+        prior = table.cpt.concentration(table.contexts)
+        counts = sequences.counts[:, offsets[name] : offsets[name] + prior.size]
+        concentration[name] = prior + counts.reshape(-1, *table.shape)
+        log_evidence += log_beta(concentration[name]) - log_beta(prior[None])
+    log_total = float(logsumexp(log_evidence))
+    weights = np.exp(log_evidence - log_total)
+    label = "+".join(group)
+    rows = {name: MixtureRows(weights, w, label) for name, w in concentration.items()}
+    return rows, log_total
+
+
+def walk(
+    sequences: Sequences, bound: BoundModel, agent: str, offsets: dict[str, int]
+) -> Sequences:
+    """Extend sequences by all steps of one agent.
+
+    Args:
+        sequences: What the agents before it left.
+        bound: The model on its data.
+        agent: The agent.
+        offsets: Where the cells of each learned table start among the counts.
+
+    Returns:
+        The sequences after the last step, of latent 0.
+
+    Raises:
+        ValueError: If no latent sequence could have produced the data.
+    """
+    demos, rows = bound.demos, bound.rows[agent]
+    position = demos.agents.index(agent)
+    tables = [bound.table(role, agent) for role in ("policy", "transition", "initial")]
+    log_fixed = {t.name: None if t.learned else log_rows(t.prior_mean()) for t in tables}
+
+    def use(grown: Sequences, name: str, cell: tuple[Any, ...]) -> Sequences:
+        known = log_fixed[name]
+        if known is not None:
+            return grown._replace(log_weight=grown.log_weight + known[cell])
+        flat = np.ravel_multi_index(np.broadcast_arrays(*cell), bound.tables[name].shape)
+        grown.counts[np.arange(len(grown.counts)), offsets[name] + flat] += 1
+        return grown
+
+    policy, transition, initial = (table.name for table in tables)
+    for episode, (first, length) in enumerate(
+        zip(demos.episode_starts, demos.episode_lengths, strict=True)
+    ):
+        for t in range(first, first + length):
+            label = demos.latents[t, position]
+            options = np.arange(demos.num_latents[position]) if label < 0 else np.array([label])
+            before = np.repeat(sequences.latent, len(options))
+            latent = np.tile(options, len(sequences.latent)).astype(np.int32)
+            grown = Sequences(
+                latent,
+                np.repeat(sequences.counts, len(options), axis=0),
+                np.repeat(sequences.log_weight, len(options)),
+            )
+            if t == first:
+                grown = use(grown, initial, (rows.initial[episode], latent))
+            else:
+                grown = use(grown, transition, (rows.transition[t], before, latent))
+            grown = use(grown, policy, (rows.policy[t], latent, demos.actions[t, position]))
+            possible = grown.log_weight > -np.inf
+            if not possible.any():
+                raise ValueError(
+                    f"episode {demos.episode_ids[episode]}, agent {agent}, step {t - first}: "
+                    "impossible under the model's fixed tables"
+                )
+            sequences = Sequences(*(part[possible] for part in grown))
+            if len(options) > 1:
+                sequences = merge(sequences)
+        sequences = merge(sequences._replace(latent=np.zeros_like(sequences.latent)))
+    return sequences
+
+
+def log_beta(concentration: Float[np.ndarray, "components ..."]) -> Float[np.ndarray, " components"]:
+    """Log of the multivariate beta function, summed over the rows of each component."""
+    per_row = gammaln(concentration).sum(-1) - gammaln(concentration.sum(-1))
+    return per_row.reshape(len(per_row), -1).sum(-1)
+
+
+def known_log_evidence(bound: BoundModel, agents: list[str]) -> float:
+    """Log probability of the actions and labels of agents with nothing to learn."""
+    if not agents:
+        return 0.0
+    layout = lay_out(bound)
+    log_evidence = 0.0
+    with precision(np.float64):
+        for agent in agents:
+            log_tables = [
+                jnp.asarray(
+                    pad_rows(log_rows(bound.tables[name].prior_mean()), layout.num_rows[name], 0.0)
+                )
+                for name in layout.sites[agent]
+            ]
+            filtered = filter_lanes(potentials(*log_tables, layout.index[agent]))
+            evidence = np.asarray(filtered.log_normalizer)[layout.lanes >= 0]
+            log_evidence += float(evidence.sum())
+    return log_evidence

@@ -1,0 +1,749 @@
+"""`TeamPosterior`: what every inference method returns, and what can be asked of it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from btil.demonstrations import Demonstrations
+from btil.inference.messages import (
+    LaneIndex,
+    Layout,
+    best_paths,
+    filter_lanes,
+    gather,
+    lay_out,
+    pad_rows,
+    potentials,
+    smooth,
+)
+from btil.inference.precision import precision
+from btil.inference.result import (
+    DirichletRows,
+    DrawnRows,
+    FitResult,
+    MixtureRows,
+    dirichlet_draws,
+    dirichlet_mode,
+)
+from btil.models.contexts import match_rows, parent_columns
+from btil.models.cpt import Contexts
+from btil.models.team import BoundModel, TeamModel, bind
+from btil.models.team_dbn import log_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+Tables = Mapping[str, Float[np.ndarray, "..."]]
+PerAgent = dict[str, Float[np.ndarray, "steps values"]]
+
+
+@jax.jit
+def _forward(tables: tuple[Array, ...], index: LaneIndex) -> Any:
+    """Normalisers, predicted and filtered log beliefs."""
+    filtered = filter_lanes(potentials(*tables, index))
+    return filtered._replace(backward_kernel=jnp.zeros(()))
+
+
+@jax.jit
+def _normalizers(tables: tuple[Array, ...], index: LaneIndex) -> Float[Array, "length lanes"]:
+    return filter_lanes(potentials(*tables, index)).log_normalizer
+
+
+@jax.jit
+def _marginals(tables: tuple[Array, ...], index: LaneIndex) -> tuple[Array, Array]:
+    filtered = filter_lanes(potentials(*tables, index))
+    return filtered.log_normalizer, smooth(filtered, index.start).marginal
+
+
+@jax.jit
+def _best(tables: tuple[Array, ...], index: LaneIndex) -> tuple[Array, Array]:
+    factors = potentials(*tables, index)
+    return filter_lanes(factors).log_normalizer, best_paths(factors)
+
+
+def per_agent(
+    function: Callable[..., Any], layout: Layout, tables: Tables, dtype: np.dtype
+) -> dict[str, Any]:
+    """Run a lane program for each agent on tables of probabilities {site: rows}."""
+    logs = {
+        name: jnp.asarray(pad_rows(log_rows(rows), layout.num_rows[name], 0.0), dtype)
+        for name, rows in tables.items()
+    }
+    return {
+        agent: function(tuple(logs[name] for name in sites), layout.index[agent])
+        for agent, sites in layout.sites.items()
+    }
+
+
+def filter_agents(layout: Layout, tables: Tables, dtype: np.dtype) -> dict[str, Any]:
+    """Forward beliefs of every agent (`Filtered` without its kernels)."""
+    return per_agent(_forward, layout, tables, dtype)
+
+
+def refuse_impossible(
+    demos: Demonstrations, agent: str, log_normalizer: Any, layout: Layout
+) -> None:
+    """Raise if some step has probability zero given what went before.
+
+    Raises:
+        ValueError: Naming episode, agent, step and what was observed there.
+    """
+    by_step = gather(np.asarray(log_normalizer), layout.lanes)
+    impossible = np.flatnonzero(~np.isfinite(by_step))
+    if not len(impossible):
+        return
+    row = int(impossible[0])
+    episode = int(np.searchsorted(demos.episode_starts, row, side="right") - 1)
+    position = demos.agents.index(agent)
+    label = int(demos.latents[row, position])
+    latents = demos.value_names(f"latent_{agent}")
+    actions = demos.value_names(f"action_{agent}")
+    observed = f"action {actions[demos.actions[row, position]]}"
+    observed += f" with label {latents[label]}" if label >= 0 else ""
+    raise ValueError(
+        f"impossible under the model: episode {demos.episode_ids[episode]}, agent {agent}, step "
+        f"{row - int(demos.episode_starts[episode])}: {observed} has probability 0 given the "
+        "episode before it"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TeamPosterior:
+    """What is believed of a team after seeing demonstrations.
+
+    Beliefs about latents use a point estimate of the rows, `estimate="mean"` unless asked
+    otherwise; with `num_draws=k` they are averaged over k posterior draws instead. The two differ
+    where rows are uncertain: the average over draws is the Bayesian answer, the point estimate
+    is the faster and usually sharper one. Rows of contexts never visited are their prior.
+
+    Attributes:
+        bound: The model on the demonstrations it was fitted to.
+        method: The inference method.
+        result: What the method returned.
+        seed: The seed.
+        dtype: Floating-point type of the fit, also used for messages.
+        wall_time: Seconds.
+        options: The options given to the method.
+    """
+
+    bound: BoundModel
+    method: str
+    result: FitResult
+    seed: int
+    dtype: np.dtype
+    wall_time: float
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{n} {'x'.join(map(str, t.shape))}" for n, t in self.bound.learned.items())
+        state = "converged" if self.converged else "not converged"
+        return f"TeamPosterior({self.method}: {rows or 'nothing learned'}; {state}: {self.reason})"
+
+    @property
+    def model(self) -> TeamModel:
+        """The model."""
+        return self.bound.model
+
+    @property
+    def demos(self) -> Demonstrations:
+        """The demonstrations that were learned from."""
+        return self.bound.demos
+
+    @property
+    def elbo(self) -> float | None:
+        """mfvi: its bound; svi: a fresh estimate of its bound; exact: the log evidence."""
+        return self.result.elbo
+
+    @property
+    def elbo_se(self) -> float | None:
+        """Monte Carlo standard error of `elbo` where it is an estimate."""
+        return self.result.elbo_standard_error
+
+    @property
+    def elbo_trace(self) -> Float[np.ndarray, " sweeps"] | None:
+        """The bound of each sweep of the run that was kept."""
+        return self.result.elbo_trace
+
+    @property
+    def converged(self) -> bool:
+        """Whether the method's own criterion was met."""
+        return self.result.converged
+
+    @property
+    def reason(self) -> str:
+        """Why the method stopped, as a sentence."""
+        return self.result.reason
+
+    # ------------------------------------------------------------------ rows
+
+    def policy(self, agent: str, states: Any = None, estimate: str = "mean") -> Any:
+        """P(action | state, latent), shape (k, latents, actions).
+
+        Args:
+            agent: Name of the agent.
+            states: k states as in `Demonstrations`: indices of the one state variable (or joint
+                indices of several), a mapping {variable: (k,)} with at least the policy's
+                parents, or (k, variables). None: every state of a single state variable.
+            estimate: "mean", or "map" (mfvi and the Dirichlet guide): the arg max of the
+                Dirichlet, the mean where a row has none.
+
+        Raises:
+            ValueError: If the agent is unknown, a state is missing or out of range, or the
+                method has no such estimate.
+        """
+        return self._rows("policy", agent, states, None, None, estimate)
+
+    def transition(
+        self,
+        agent: str,
+        states: Any = None,
+        actions: Any = None,
+        next_states: Any = None,
+        estimate: str = "mean",
+    ) -> Any:
+        """P(next latent | latent, parents), shape (k, latents, next_latents).
+
+        Args:
+            agent: Name of the agent.
+            states: k states, as in `policy`.
+            actions: (k, agents) or a mapping {agent: (k,)}; needed where actions are parents.
+            next_states: k states one step later; needed where they are parents.
+            estimate: As in `policy`.
+        """
+        return self._rows("transition", agent, states, actions, next_states, estimate)
+
+    def initial(self, agent: str, states: Any = None, estimate: str = "mean") -> Any:
+        """P(latent at step 0 | state), shape (k, latents); arguments as in `policy`."""
+        return self._rows("initial", agent, states, None, None, estimate)
+
+    def contexts(self, agent: str, which: str) -> "pd.DataFrame":
+        """The visited contexts of a table, in row order of its site, values by their names.
+
+        Args:
+            agent: Name of the agent.
+            which: "policy", "transition" or "initial".
+
+        Raises:
+            ValueError: If the agent or the table is unknown.
+        """
+        import pandas as pd
+
+        self._position(agent)
+        if which not in ("policy", "transition", "initial"):
+            raise ValueError(f"which must be policy, transition or initial, got {which!r}")
+        contexts = self.bound.table(which, agent).contexts
+        columns = {}
+        for i, name in enumerate(contexts.names):
+            values = contexts.rows[:, i]
+            column = name.removeprefix("next_") if name not in self.demos.num_states else name
+            named = self._declared_names(column)
+            columns[name] = np.array(named)[values] if named else values
+        return pd.DataFrame(columns, index=pd.RangeIndex(len(contexts.rows), name="context"))
+
+    def _declared_names(self, column: str) -> tuple[str, ...] | None:
+        names = dict(self.demos.state_names)
+        names |= {f"action_{agent}": n for agent, n in self.demos.action_names.items()}
+        return names.get(column)
+
+    def _position(self, agent: str) -> int:
+        if agent not in self.demos.agents:
+            raise ValueError(
+                f"unknown agent {agent!r}; the agents are {', '.join(self.demos.agents)}"
+            )
+        return self.demos.agents.index(agent)
+
+    def _rows(
+        self, role: str, agent: str, states: Any, actions: Any, next_states: Any, estimate: str
+    ) -> Float[np.ndarray, "k ..."]:
+        self._position(agent)
+        table = self.bound.table(role, agent)
+        own = table.contexts.names
+        if len(table.agents) > 1:
+            from btil.models.team import make_contexts
+
+            own = make_contexts(self.model, role, agent, self.demos).names
+        given = {
+            "state": _query_states(self.demos, states, "states"),
+            "next": _query_states(self.demos, next_states, "next_states"),
+            "action": _query_actions(self.demos, actions),
+        }
+        if states is None and next_states is None and len(self.demos.num_states) == 1:
+            given["state"] = {
+                name: np.arange(size) for name, size in self.demos.num_states.items()
+            }
+        missing = [
+            name
+            for name in own
+            if name not in given["state"]
+            and name.removeprefix("next_") not in given["next"]
+            and name.removeprefix("action_") not in given["action"]
+        ]
+        if missing:
+            raise ValueError(
+                f"{role} of {agent} depends on {', '.join(own)}; no value is given for "
+                f"{', '.join(missing)}"
+            )
+        lengths = {len(v) for part in given.values() for v in part.values()} - {1} or {1}
+        if len(lengths) > 1:
+            raise ValueError(
+                f"{role} of {agent}: states, actions and next_states differ in length: "
+                f"{', '.join(map(str, sorted(lengths)))}"
+            )
+        k = lengths.pop()
+        spread = {
+            part: {name: np.broadcast_to(v, (k,)) for name, v in values.items()}
+            for part, values in given.items()
+        }
+        rows = parent_columns(own, spread["state"], spread["action"], spread["next"], k)
+        return self._estimate(table.name, table.contexts._replace(rows=rows), estimate)
+
+    def _point(self, site: str, estimate: str) -> Float[np.ndarray, "..."]:
+        posterior = self.result.rows[site]
+        if estimate == "mean":
+            return posterior.mean()
+        if not isinstance(posterior, DirichletRows):
+            raise ValueError(
+                f"estimate 'map' needs Dirichlet rows (mfvi, or svi with its Dirichlet guide); "
+                f"{self.method} has estimate 'mean'"
+            )
+        return posterior.mode()
+
+    def _estimate(
+        self, site: str, contexts: Contexts, estimate: str
+    ) -> Float[np.ndarray, "contexts ..."]:
+        """Point estimate of the rows of any contexts of a site."""
+        if estimate not in ("mean", "map"):
+            raise ValueError(f"estimate must be 'mean' or 'map', got {estimate!r}")
+        table = self.bound.tables[site]
+        if not table.cpt.learned:
+            return table.cpt.probabilities(contexts)
+        prior = table.cpt.concentration(contexts)
+        rows = (
+            dirichlet_mode(prior)
+            if estimate == "map"
+            else prior / prior.sum(-1, keepdims=True)
+        )
+        if table.learned:
+            found = match_rows(table.contexts.rows, contexts.rows)
+            rows[found >= 0] = self._point(site, estimate)[found[found >= 0]]
+        return rows
+
+    # ------------------------------------------------------------------ beliefs about latents
+
+    def smooth(
+        self,
+        demos: Demonstrations,
+        estimate: str = "mean",
+        num_draws: int | None = None,
+        seed: int = 0,
+    ) -> PerAgent:
+        """P(x_t | whole episode) of each agent, (steps, latents); labels are conditioned on.
+
+        Args:
+            demos: Episodes of the same team.
+            estimate: Point estimate of the rows.
+            num_draws: Average over so many posterior draws instead.
+            seed: Seeds the draws.
+
+        Raises:
+            ValueError: If the demonstrations do not fit, or are impossible under the estimate.
+        """
+        return self._beliefs(demos, estimate, num_draws, seed, _smoothed_beliefs)
+
+    def filter(
+        self,
+        demos: Demonstrations,
+        estimate: str = "mean",
+        num_draws: int | None = None,
+        seed: int = 0,
+    ) -> PerAgent:
+        """P(x_t | the episode up to and including step t), (steps, latents); as `smooth`."""
+        return self._beliefs(demos, estimate, num_draws, seed, _filtered_beliefs)
+
+    def predict_actions(
+        self,
+        demos: Demonstrations,
+        estimate: str = "mean",
+        num_draws: int | None = None,
+        seed: int = 0,
+    ) -> PerAgent:
+        """P(a_t | states up to t, actions and labels before t), (steps, actions); as `smooth`."""
+        return self._beliefs(demos, estimate, num_draws, seed, _predicted_actions)
+
+    def decode(
+        self,
+        demos: Demonstrations,
+        estimate: str = "mean",
+        num_draws: int | None = None,
+        seed: int = 0,
+    ) -> Int[np.ndarray, "steps agents"]:
+        """The most probable latents of each episode (Viterbi; the paper, Appendix B).
+
+        Labels are conditioned on. With `num_draws` the answer is, step by step, the latent of
+        highest averaged smoothed probability (there is no one path over draws).
+        """
+        if num_draws is not None:
+            smoothed = self.smooth(demos, estimate, num_draws, seed)
+            return np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
+        bound = self._bind(demos)
+        layout = lay_out(bound)
+        paths = []
+        with precision(self.dtype) as dtype:
+            results = per_agent(_best, layout, self._tables(bound, estimate), dtype)
+            for agent, (log_normalizer, path) in results.items():
+                refuse_impossible(bound.demos, agent, log_normalizer, layout)
+                paths.append(gather(np.asarray(path), layout.lanes))
+        return np.stack(paths, axis=1).astype(np.int64)
+
+    def log_likelihood(
+        self,
+        demos: Demonstrations,
+        estimate: str = "mean",
+        num_draws: int | None = None,
+        seed: int = 0,
+    ) -> Float[np.ndarray, " episodes"]:
+        """log p(actions, labels | states) of each episode, latents summed out, all agents.
+
+        With `num_draws` the log of the average over draws: the log predictive density of an
+        episode. -inf where an episode is impossible.
+        """
+        bound = self._bind(demos)
+        layout = lay_out(bound)
+        if num_draws is None:
+            return self._episode_log_likelihood(bound, layout, self._tables(bound, estimate))
+        draws = [
+            self._episode_log_likelihood(bound, layout, tables)
+            for tables in self._drawn_tables(bound, num_draws, seed)
+        ]
+        return np.logaddexp.reduce(draws, axis=0) - np.log(num_draws)
+
+    def _episode_log_likelihood(
+        self, bound: BoundModel, layout: Layout, tables: Tables
+    ) -> Float[np.ndarray, " episodes"]:
+        total = np.zeros(bound.demos.num_steps)
+        with precision(self.dtype) as dtype:
+            for log_normalizer in per_agent(_normalizers, layout, tables, dtype).values():
+                total += gather(np.asarray(log_normalizer), layout.lanes)
+        return np.add.reduceat(total, bound.demos.episode_starts)
+
+    def _beliefs(
+        self,
+        demos: Demonstrations,
+        estimate: str,
+        num_draws: int | None,
+        seed: int,
+        program: Callable[..., PerAgent],
+    ) -> PerAgent:
+        bound = self._bind(demos)
+        layout = lay_out(bound)
+        with precision(self.dtype) as dtype:
+            if num_draws is None:
+                return program(bound, layout, self._tables(bound, estimate), dtype)
+            average: PerAgent = {}
+            for tables in self._drawn_tables(bound, num_draws, seed):
+                for agent, values in program(bound, layout, tables, dtype).items():
+                    share = values / num_draws
+                    average[agent] = average[agent] + share if agent in average else share
+        return average
+
+    def _tables(self, bound: BoundModel, estimate: str) -> dict[str, Any]:
+        return {
+            name: self._estimate(name, table.contexts, estimate)
+            for name, table in bound.tables.items()
+        }
+
+    def _drawn_tables(
+        self, bound: BoundModel, num_draws: int, seed: int
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of all tables under posterior draws; contexts never visited draw from the prior."""
+        draws = self.sample(num_draws, seed)
+        generator = np.random.default_rng([seed, 1])
+        fixed = {
+            name: table.cpt.probabilities(table.contexts)
+            for name, table in bound.tables.items()
+            if not table.cpt.learned
+        }
+        priors, found = {}, {}
+        for name, table in bound.tables.items():
+            if table.cpt.learned:
+                priors[name] = table.cpt.concentration(table.contexts)
+                known = self.bound.tables[name].contexts.rows
+                found[name] = match_rows(known, table.contexts.rows)
+        for draw in range(num_draws):
+            tables = dict(fixed)
+            for name, prior in priors.items():
+                visited = found[name] >= 0
+                rows = np.empty(prior.shape)
+                rows[~visited] = dirichlet_draws(generator, prior[~visited])
+                if visited.any():
+                    rows[visited] = draws[name][draw][found[name][visited]]
+                tables[name] = rows
+            yield tables
+
+    def _bind(self, demos: Demonstrations) -> BoundModel:
+        if demos is self.demos:
+            return self.bound
+        return bind(self.model, conform(demos, self.demos))
+
+    # ------------------------------------------------------------------ draws
+
+    def sample(self, num_draws: int, seed: int = 0) -> dict[str, Float[np.ndarray, "draws ..."]]:
+        """Posterior draws of every learned site, {site: (draws, contexts, latents, values)}.
+
+        Chains: draws are picked at random, without replacement while there are enough.
+
+        Raises:
+            ValueError: If `num_draws` is not at least 1.
+        """
+        if num_draws < 1:
+            raise ValueError(f"num_draws must be at least 1, got {num_draws}")
+        generator = np.random.default_rng([seed, 0])
+        components: dict[str, np.ndarray] = {}
+        picked: np.ndarray | None = None
+        samples = {}
+        for name, posterior in self.result.rows.items():
+            if isinstance(posterior, DirichletRows):
+                samples[name] = posterior.sample(num_draws, generator)
+            elif isinstance(posterior, MixtureRows):
+                if posterior.group not in components:
+                    components[posterior.group] = posterior.draw_components(num_draws, generator)
+                chosen = posterior.concentration[components[posterior.group]]
+                samples[name] = dirichlet_draws(generator, chosen)
+            else:
+                flat = posterior.draws.reshape(-1, *posterior.draws.shape[2:])
+                if picked is None:
+                    picked = generator.choice(len(flat), num_draws, replace=num_draws > len(flat))
+                samples[name] = flat[picked]
+        return samples
+
+    @cached_property
+    def draws_info(self) -> "pd.DataFrame | None":
+        """Per group of rows (site): R-hat, effective sample sizes, divergences; None if no chains.
+
+        Constant cells (fully labelled rows, K = 1, structural zeros) have no R-hat: they are left
+        out and counted. R-hat and ESS are ArviZ's rank-normalised ones.
+        """
+        chains = {n: p.draws for n, p in self.result.rows.items() if isinstance(p, DrawnRows)}
+        if not chains or self.method == "svi":
+            return None
+        import pandas as pd
+
+        from btil.inference.chains import summarize_chains
+
+        diverging = self.result.sample_stats.get("diverging")
+        divergences = None if diverging is None else int(np.sum(diverging))
+        records = {name: summarize_chains(draws) for name, draws in chains.items()}
+        table = pd.DataFrame.from_dict(
+            {name: record._asdict() for name, record in records.items()}, orient="index"
+        )
+        table["divergences"] = divergences
+        return table.rename_axis("site")
+
+    def to_datatree(self, num_draws: int = 500, seed: int = 0) -> "xr.DataTree":
+        """The posterior for ArviZ: an xarray DataTree with named dimensions and coordinates.
+
+        Groups: posterior, sample_stats (chains), log_likelihood (variable `episodes`: chain,
+        draw, episode), observed_data, constant_data. Methods without chains give one chain of
+        `num_draws` independent draws.
+        """
+        from btil.inference.datatree import build_datatree
+
+        return build_datatree(self, num_draws, seed)
+
+    def save(self, path: Any) -> None:
+        """Write the posterior to a netCDF file, whole or not at all.
+
+        Args:
+            path: Where; an existing file is replaced once the new one is complete.
+        """
+        from btil.inference.storage import save_posterior
+
+        save_posterior(self, path)
+
+
+def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
+    """Other episodes of the same team, with the sizes the posterior was learned with.
+
+    Raises:
+        ValueError: If agents or state variables differ, value names differ, or an action or
+            label is out of the learned range.
+    """
+    if demos.agents != training.agents:
+        raise ValueError(
+            f"the demonstrations' agents are {', '.join(demos.agents)}, the posterior's are "
+            f"{', '.join(training.agents)}"
+        )
+    missing = set(training.num_states) - set(demos.num_states)
+    if missing:
+        raise ValueError(f"the demonstrations lack state variables {', '.join(sorted(missing))}")
+    for kind in ("state_names", "action_names", "latent_names"):
+        theirs, ours = getattr(demos, kind), getattr(training, kind)
+        for key in theirs.keys() & ours.keys():
+            if tuple(theirs[key]) != tuple(ours[key]):
+                raise ValueError(
+                    f"{kind} of {key} differ: {', '.join(theirs[key])} here, "
+                    f"{', '.join(ours[key])} where the posterior was learned"
+                )
+    sizes = {
+        name: max(size, demos.num_states[name]) for name, size in training.num_states.items()
+    }
+    if (
+        dict(demos.num_states) == sizes
+        and demos.num_actions == training.num_actions
+        and demos.num_latents == training.num_latents
+    ):
+        return demos
+    return Demonstrations(
+        states={name: demos.state_variables[name] for name in sizes},
+        actions=demos.actions,
+        latents=demos.latents,
+        episodes=demos.episodes,
+        agents=demos.agents,
+        num_states=sizes,
+        num_actions=training.num_actions,
+        num_latents=training.num_latents,
+    )
+
+
+def _smoothed_beliefs(
+    bound: BoundModel, layout: Layout, tables: Tables, dtype: np.dtype
+) -> PerAgent:
+    beliefs = {}
+    for agent, (log_normalizer, marginal) in per_agent(_marginals, layout, tables, dtype).items():
+        refuse_impossible(bound.demos, agent, log_normalizer, layout)
+        beliefs[agent] = gather(np.asarray(marginal), layout.lanes)
+    return beliefs
+
+
+def _filtered_beliefs(
+    bound: BoundModel, layout: Layout, tables: Tables, dtype: np.dtype
+) -> PerAgent:
+    beliefs = {}
+    for agent, filtered in filter_agents(layout, tables, dtype).items():
+        refuse_impossible(bound.demos, agent, filtered.log_normalizer, layout)
+        beliefs[agent] = np.exp(gather(np.asarray(filtered.log_filtered), layout.lanes))
+    return beliefs
+
+
+def _predicted_actions(
+    bound: BoundModel, layout: Layout, tables: Tables, dtype: np.dtype
+) -> PerAgent:
+    predictions = {}
+    for agent, filtered in filter_agents(layout, tables, dtype).items():
+        refuse_impossible(bound.demos, agent, filtered.log_normalizer, layout)
+        latent = np.exp(gather(np.asarray(filtered.log_predicted), layout.lanes))
+        policy = tables[layout.sites[agent][0]].astype(latent.dtype)
+        predictions[agent] = np.einsum(
+            "nk,nka->na", latent, policy[bound.rows[agent].policy], optimize=True
+        )
+    return predictions
+
+
+def _query_states(demos: Demonstrations, states: Any, argument: str) -> dict[str, Any]:
+    """States of a question, as {variable: indices}; checked against their sizes."""
+    if states is None:
+        return {}
+    sizes = dict(demos.num_states)
+    if isinstance(states, Mapping):
+        unknown = set(states) - set(sizes)
+        if unknown:
+            raise ValueError(
+                f"{argument}: unknown state variable {', '.join(map(str, sorted(unknown)))}; there "
+                f"are {', '.join(sizes)}"
+            )
+        given = {name: np.atleast_1d(values) for name, values in states.items()}
+    else:
+        array = np.atleast_1d(states)
+        if array.ndim == 2 and array.shape[1] == len(sizes):
+            given = dict(zip(sizes, array.T, strict=True))
+        elif array.ndim == 1 and len(sizes) == 1:
+            given = {next(iter(sizes)): array}
+        elif array.ndim == 1:
+            total = int(np.prod(list(sizes.values()), dtype=object))
+            _check_range(array, total, argument, "joint state")
+            given = dict(
+                zip(sizes, np.unravel_index(array, tuple(sizes.values())), strict=True)
+            )
+        else:
+            raise ValueError(
+                f"{argument}: shape {array.shape}; expected (k,), (k, {len(sizes)}) or a mapping "
+                "{variable: (k,)}"
+            )
+    checked = {}
+    for name, values in given.items():
+        names = demos.state_names.get(name)
+        if values.dtype.kind in "UO" and names:
+            lookup = {text: i for i, text in enumerate(names)}
+            values = np.array([lookup.get(v, v) for v in values.tolist()])
+        _check_range(values, sizes[name], argument, name)
+        checked[name] = values.astype(np.int64)
+    return checked
+
+
+def _query_actions(demos: Demonstrations, actions: Any) -> dict[str, Any]:
+    if actions is None:
+        return {}
+    sizes = dict(zip(demos.agents, demos.num_actions, strict=True))
+    if isinstance(actions, Mapping):
+        unknown = set(actions) - set(sizes)
+        if unknown:
+            raise ValueError(f"actions: unknown agent {', '.join(map(str, sorted(unknown)))}")
+        given = {agent: np.atleast_1d(values) for agent, values in actions.items()}
+    else:
+        array = np.atleast_2d(actions)
+        if array.ndim != 2 or array.shape[1] != len(sizes):
+            raise ValueError(
+                f"actions: shape {np.shape(actions)}; expected (k, {len(sizes)}) or a mapping"
+            )
+        given = dict(zip(sizes, array.T, strict=True))
+    for agent, values in given.items():
+        _check_range(values, sizes[agent], "actions", agent)
+    return {agent: values.astype(np.int64) for agent, values in given.items()}
+
+
+def _check_range(values: np.ndarray, size: int, argument: str, name: str) -> None:
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise ValueError(f"{argument}: {name} must be integers (k,), got {values!r}")
+    wrong = (values < 0) | (values >= size)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        raise ValueError(
+            f"{argument}: {name} at position {at} is {values[at]}; allowed are 0..{size - 1}"
+        )
+
+
+def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
+    """The fitted mean field as a NumPyro guide: for SVI, `Predictive` and `Trace_ELBO`.
+
+    It samples every learned site from its Dirichlet rows and has no parameters of its own.
+
+    Raises:
+        ValueError: If the posterior does not consist of Dirichlet rows.
+
+    Example:
+        >>> numpyro.infer.Predictive(btil.mfvi_guide(posterior), num_samples=10)  # doctest: +SKIP
+    """
+    for name, rows in posterior.result.rows.items():
+        if not isinstance(rows, DirichletRows):
+            raise ValueError(
+                f"{name}: {posterior.method} did not give Dirichlet rows; the guide needs mfvi, "
+                "or svi with its Dirichlet guide"
+            )
+    concentrations = {n: r.concentration for n, r in posterior.result.rows.items()}
+
+    def guide(*args: Any, **kwargs: Any) -> None:
+        import numpyro
+        from numpyro import distributions as dist
+
+        for name, concentration in concentrations.items():
+            rows = dist.Dirichlet(jnp.asarray(concentration))
+            numpyro.sample(name, rows.to_event(concentration.ndim - 1))
+
+    return guide

@@ -31,7 +31,9 @@ class ChainVerdict(NamedTuple):
     num_constant: int
 
 
-def rank_normalized_rhat(draws: Float[np.ndarray, "chain draw *cells"]) -> Float[np.ndarray, "*cells"]:
+def rank_normalized_rhat(
+    draws: Float[np.ndarray, "chain draw *cells"],
+) -> Float[np.ndarray, "*cells"]:
     r"""Split R-hat of rank-normalised draws, the larger of bulk and tails, for many cells at once.
 
     Every chain is cut in half; draws are replaced by normal scores of their ranks among all
@@ -127,9 +129,16 @@ def judge_chains(
         return ChainVerdict(
             False,
             f"one chain cannot show convergence ({numbers} between its halves{told})",
-            largest, num_cells, num_above, num_constant,
+            largest,
+            num_cells,
+            num_above,
+            num_constant,
         )
     return ChainVerdict(
-        num_above == 0, f"{num_chains} chains: {numbers}{told}",
-        largest, num_cells, num_above, num_constant,
+        num_above == 0,
+        f"{num_chains} chains: {numbers}{told}",
+        largest,
+        num_cells,
+        num_above,
+        num_constant,
     )

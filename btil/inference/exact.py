@@ -150,17 +150,13 @@ def power_of_ten(count: int) -> int:
     return int((count.bit_length() - 1) * np.log10(2))
 
 
-def fit_group(
-    bound: BoundModel, group: tuple[str, ...]
-) -> tuple[dict[str, MixtureRows], float]:
+def fit_group(bound: BoundModel, group: tuple[str, ...]) -> tuple[dict[str, MixtureRows], float]:
     """Posterior of a group's learned tables, and its log evidence.
 
     Raises:
         ValueError: If the data are impossible under the fixed tables.
     """
-    tables = {
-        name: table for name, table in bound.learned.items() if table.agents[0] in group
-    }
+    tables = {name: table for name, table in bound.learned.items() if table.agents[0] in group}
     ends = np.cumsum([0, *(int(np.prod(table.shape)) for table in tables.values())])
     offsets = dict(zip(tables, ends[:-1].tolist(), strict=True))
     sequences = Sequences(
@@ -182,9 +178,7 @@ def fit_group(
     return rows, log_total
 
 
-def walk(
-    sequences: Sequences, bound: BoundModel, agent: str, offsets: dict[str, int]
-) -> Sequences:
+def walk(sequences: Sequences, bound: BoundModel, agent: str, offsets: dict[str, int]) -> Sequences:
     """Extend sequences by all steps of one agent.
 
     Args:
@@ -244,7 +238,9 @@ def walk(
     return sequences
 
 
-def log_beta(concentration: Float[np.ndarray, "components ..."]) -> Float[np.ndarray, " components"]:
+def log_beta(
+    concentration: Float[np.ndarray, "components ..."],
+) -> Float[np.ndarray, " components"]:
     """Log of the multivariate beta function, summed over the rows of each component."""
     per_row = gammaln(concentration).sum(-1) - gammaln(concentration.sum(-1))
     return per_row.reshape(len(per_row), -1).sum(-1)

@@ -80,9 +80,7 @@ def fit(
     log_evidence = _check_possible(bound)
     if bound.learned:
         with precision(chosen):
-            result = function(
-                bound, seed=int(seed), progress=progress, dtype=chosen, **options
-            )
+            result = function(bound, seed=int(seed), progress=progress, dtype=chosen, **options)
     else:
         result = _nothing_to_learn(method, log_evidence)
     return TeamPosterior(

@@ -82,9 +82,7 @@ class Problem(NamedTuple):
     episode: Int[Array, "length lanes"]
 
 
-def draw_log_rows(
-    key: Key[Array, ""], concentration: Float[Array, "..."]
-) -> Float[Array, "..."]:
+def draw_log_rows(key: Key[Array, ""], concentration: Float[Array, "..."]) -> Float[Array, "..."]:
     """Logs of Dirichlet rows, floored at the log of the smallest normal number.
 
     Normalised in logs: at concentrations of 0.001 gamma draws underflow, their logs do not.
@@ -134,7 +132,9 @@ def step(
 
 
 @jax.jit
-def start(chain_keys: Key[Array, " chains"], concentration: dict[str, Float[Array, "..."]]) -> State:
+def start(
+    chain_keys: Key[Array, " chains"], concentration: dict[str, Float[Array, "..."]]
+) -> State:
     """The first tables of each chain: independent draws of Dirichlet rows."""
 
     def one(chain_key: Key[Array, ""]) -> State:

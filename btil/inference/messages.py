@@ -97,7 +97,9 @@ def lay_out(bound: BoundModel) -> Layout:
     num_rows = {name: rounded_up(len(t.contexts.rows), 1) for name, t in bound.tables.items()}
     index, sites = {}, {}
     for position, agent in enumerate(demos.agents):
-        tables = tuple(bound.table(role, agent).name for role in ("policy", "transition", "initial"))
+        tables = tuple(
+            bound.table(role, agent).name for role in ("policy", "transition", "initial")
+        )
         num_policy, num_transition, num_initial = (num_rows[name] for name in tables)
         actions = demos.num_actions[position]
         rows = bound.rows[agent]
@@ -266,7 +268,10 @@ def expected_counts(
 
 
 def path_counts(
-    latent: Int[Array, "length lanes"], index: LaneIndex, rows: tuple[int, int, int], shape: tuple[int, int]
+    latent: Int[Array, "length lanes"],
+    index: LaneIndex,
+    rows: tuple[int, int, int],
+    shape: tuple[int, int],
 ) -> Counts:
     """How often each cell is used by given latent paths; `shape` is (latents, actions)."""
     num_policy, num_transition, num_initial = rows

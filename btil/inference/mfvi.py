@@ -119,9 +119,7 @@ def sweep(state: State, problem: Problem, sites: Sites) -> tuple[State, Info]:
         # Lane by lane: sums of like magnitude keep single precision.
         log_evidence = log_evidence + jnp.sum(jnp.sum(evidence, axis=0))
         rows = (len(log_policy), len(log_transition), len(log_initial))
-        counts = expected_counts(
-            smooth(filtered, index.start), index, rows, log_policy.shape[-1]
-        )
+        counts = expected_counts(smooth(filtered, index.start), index, rows, log_policy.shape[-1])
         for name, count in zip(names, counts, strict=True):
             if name in updated:
                 updated[name] = updated[name] + count
@@ -242,7 +240,9 @@ def judge(
         return Verdict(False, f"the cap of {max_iterations} sweeps was reached")
     change = abs(trace[-1] - trace[-2])
     if change < tolerance:
-        return Verdict(True, f"the bound changed by {change:.2g} < {tolerance:.3g} in the last sweep")
+        return Verdict(
+            True, f"the bound changed by {change:.2g} < {tolerance:.3g} in the last sweep"
+        )
     return Verdict(
         False,
         f"the cap of {max_iterations} sweeps was reached with the bound still changing by "
@@ -275,9 +275,7 @@ def labelled_counts(bound: BoundModel, layout: Layout) -> dict[str, Float[np.nda
         if transition in counts:
             before = np.roll(label, 1)
             known = (rows.transition >= 0) & (label >= 0) & (before >= 0)
-            np.add.at(
-                counts[transition], (rows.transition[known], before[known], label[known]), 1
-            )
+            np.add.at(counts[transition], (rows.transition[known], before[known], label[known]), 1)
         if initial in counts:
             first = label[demos.episode_starts]
             known = first >= 0
@@ -490,5 +488,3 @@ def _checked_start(
             )
         checked[name] = np.concatenate([values, padded[len(values) :]])
     return checked
-
-

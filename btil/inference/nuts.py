@@ -72,7 +72,9 @@ class LogWeights(dist.Distribution):  # type: ignore[misc]  # NumPyro is untyped
     ) -> None:
         self.concentration = concentration
         self.shape_parameter = shape
-        super().__init__(concentration.shape[:-1], concentration.shape[-1:], validate_args=validate_args)
+        super().__init__(
+            concentration.shape[:-1], concentration.shape[-1:], validate_args=validate_args
+        )
 
     def log_prob(self, value: Float[Array, "*rows values"]) -> Float[Array, "*rows"]:
         """Log density of the log weights."""
@@ -164,9 +166,9 @@ def make_programs(structure: Structure, settings: Settings, dtype: np.dtype) -> 
 
     @jax.jit
     def start(keys: Array, inputs: Inputs) -> Any:
-        return jax.vmap(
-            lambda key: kernel.init(key, settings.num_warmup, None, (inputs,), {})
-        )(keys)
+        return jax.vmap(lambda key: kernel.init(key, settings.num_warmup, None, (inputs,), {}))(
+            keys
+        )
 
     @jax.jit
     def advance(states: Any, inputs: Inputs, count: Array) -> Any:

@@ -142,7 +142,9 @@ class TeamPosterior:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        rows = ", ".join(f"{n} {'x'.join(map(str, t.shape))}" for n, t in self.bound.learned.items())
+        rows = ", ".join(
+            f"{n} {'x'.join(map(str, t.shape))}" for n, t in self.bound.learned.items()
+        )
         state = "converged" if self.converged else "not converged"
         return f"TeamPosterior({self.method}: {rows or 'nothing learned'}; {state}: {self.reason})"
 
@@ -275,9 +277,7 @@ class TeamPosterior:
             "action": _query_actions(self.demos, actions),
         }
         if states is None and next_states is None and len(self.demos.num_states) == 1:
-            given["state"] = {
-                name: np.arange(size) for name, size in self.demos.num_states.items()
-            }
+            given["state"] = {name: np.arange(size) for name, size in self.demos.num_states.items()}
         missing = [
             name
             for name in own
@@ -325,11 +325,7 @@ class TeamPosterior:
         if not table.cpt.learned:
             return table.cpt.probabilities(contexts)
         prior = table.cpt.concentration(contexts)
-        rows = (
-            dirichlet_mode(prior)
-            if estimate == "map"
-            else prior / prior.sum(-1, keepdims=True)
-        )
+        rows = dirichlet_mode(prior) if estimate == "map" else prior / prior.sum(-1, keepdims=True)
         if table.learned:
             found = match_rows(table.contexts.rows, contexts.rows)
             rows[found >= 0] = self._point(site, estimate)[found[found >= 0]]
@@ -417,16 +413,17 @@ class TeamPosterior:
         bound = self._bind(demos)
         layout = lay_out(bound)
         if num_draws is None:
-            return self._episode_log_likelihood(bound, layout, self._tables(bound, estimate))
+            return self.episode_log_likelihood(bound, layout, self._tables(bound, estimate))
         draws = [
-            self._episode_log_likelihood(bound, layout, tables)
+            self.episode_log_likelihood(bound, layout, tables)
             for tables in self._drawn_tables(bound, num_draws, seed)
         ]
         return np.logaddexp.reduce(draws, axis=0) - np.log(num_draws)
 
-    def _episode_log_likelihood(
+    def episode_log_likelihood(
         self, bound: BoundModel, layout: Layout, tables: Tables
     ) -> Float[np.ndarray, " episodes"]:
+        """log p(actions, labels | states) of each bound episode under given rows {site: rows}."""
         total = np.zeros(bound.demos.num_steps)
         with precision(self.dtype) as dtype:
             for log_normalizer in per_agent(_normalizers, layout, tables, dtype).values():
@@ -591,9 +588,7 @@ def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
                     f"{kind} of {key} differ: {', '.join(theirs[key])} here, "
                     f"{', '.join(ours[key])} where the posterior was learned"
                 )
-    sizes = {
-        name: max(size, demos.num_states[name]) for name, size in training.num_states.items()
-    }
+    sizes = {name: max(size, demos.num_states[name]) for name, size in training.num_states.items()}
     if (
         dict(demos.num_states) == sizes
         and demos.num_actions == training.num_actions
@@ -668,9 +663,7 @@ def _query_states(demos: Demonstrations, states: Any, argument: str) -> dict[str
         elif array.ndim == 1:
             total = int(np.prod(list(sizes.values()), dtype=object))
             _check_range(array, total, argument, "joint state")
-            given = dict(
-                zip(sizes, np.unravel_index(array, tuple(sizes.values())), strict=True)
-            )
+            given = dict(zip(sizes, np.unravel_index(array, tuple(sizes.values())), strict=True))
         else:
             raise ValueError(
                 f"{argument}: shape {array.shape}; expected (k,), (k, {len(sizes)}) or a mapping "

@@ -5,9 +5,8 @@ policies and transitions, for each latent. A family says what is believed of the
 learned with a Dirichlet prior, known, static or uniform.
 """
 
-import abc
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -100,12 +99,11 @@ def _as_names(parents: Any, family: str) -> tuple[str, ...]:
     return names
 
 
-class CPT(abc.ABC):
+class CPT:
     """A family of conditional probability tables.
 
-    A family is one of three kinds, by the method it has: *conjugate* (`concentration` gives the
-    Dirichlet prior of each row, and every inference method works), *fixed* (`probabilities` gives
-    the rows, nothing is learned).
+    A family is one of two kinds: *learned* (`concentration` gives the Dirichlet prior of each
+    row, and every inference method works) or *fixed* (`probabilities` gives the rows).
 
     Attributes:
         parents: Names of the parents, or a mapping {agent: names}.
@@ -140,6 +138,10 @@ class CPT(abc.ABC):
     def probabilities(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
         """The rows, shape `contexts.shape`; fixed families only."""
         raise NotImplementedError(f"{type(self).__name__} is learned, its rows are not given")
+
+    def arguments(self) -> dict[str, Any] | None:
+        """The arguments that make this family anew, for a file; None if a file cannot hold them."""
+        return {}
 
     def validate(self, role: str) -> None:
         """Refuse parents that the role of the table cannot have.
@@ -204,6 +206,10 @@ class DirichletCPT(CPT):
         """Always true."""
         return True
 
+    def arguments(self) -> dict[str, Any] | None:
+        """Concentration and parents."""
+        return {"concentration": self.concentration_per_cell, "parents": self.parents}
+
     def concentration(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
         """Dirichlet concentration of every row, shape `contexts.shape`."""
         values = np.asarray(self.concentration_per_cell)
@@ -214,7 +220,9 @@ class DirichletCPT(CPT):
             axes = zip(values.shape, expected, strict=True)
             if all(given in (1, wanted) for given, wanted in axes):
                 index = tuple(
-                    contexts.rows[:, i] if values.shape[i] > 1 else np.zeros_like(contexts.rows[:, i])
+                    contexts.rows[:, i]
+                    if values.shape[i] > 1
+                    else np.zeros_like(contexts.rows[:, i])
                     for i in range(leading)
                 )
                 return np.array(np.broadcast_to(values[index], contexts.shape))
@@ -265,6 +273,12 @@ class KnownCPT(CPT):
         object.__setattr__(self, "table_or_function", value)
         object.__setattr__(self, "parents", _check_parents(parents, "KnownCPT"))
 
+    def arguments(self) -> dict[str, Any] | None:
+        """Table and parents; None for a function."""
+        if callable(self.table_or_function):
+            return None
+        return {"table_or_function": self.table_or_function, "parents": self.parents}
+
     def probabilities(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
         """The rows of the contexts, checked to be probability vectors."""
         where = f"{contexts.role} of {contexts.owner}"
@@ -301,13 +315,13 @@ class KnownCPT(CPT):
             axes: list[tuple[int, ...]] = []
             for group, separate in zip(contexts.groups, split, strict=True):
                 axes += [(column,) for column in group] if separate else [group]
-            sizes = [
-                int(np.prod([contexts.sizes[c] for c in axis], dtype=object)) for axis in axes
-            ]
+            sizes = [int(np.prod([contexts.sizes[c] for c in axis], dtype=object)) for axis in axes]
             shape = (*sizes, *contexts.row_shape)
             if table.shape == shape and leading == len(axes):
-                return table[tuple(contexts.joint(axis) for axis in axes)] if axes else np.array(
-                    np.broadcast_to(table, contexts.shape)
+                return (
+                    table[tuple(contexts.joint(axis) for axis in axes)]
+                    if axes
+                    else np.array(np.broadcast_to(table, contexts.shape))
                 )
             if shape not in expected:
                 expected.append(shape)
@@ -361,8 +375,6 @@ class Shared:
             raise ValueError(f"Shared: expected a CPT, got {type(self.cpt).__name__}")
 
 
-CPTs = dict[str, type[CPT]]
-FAMILIES: CPTs = {
+FAMILIES: dict[str, type[CPT]] = {
     family.__name__: family for family in (DirichletCPT, KnownCPT, StaticCPT, UniformCPT)
 }
-KnownFunction = Callable[[Mapping[str, Int[np.ndarray, " contexts"]]], Any]

@@ -72,8 +72,6 @@ def one_episode_per_lane(
     return np.where(step < lengths, offsets + step, -1)
 
 
-def spread(
-    values: np.ndarray, lanes: Int[np.ndarray, "length lanes"], fill: int
-) -> np.ndarray:
+def spread(values: np.ndarray, lanes: Int[np.ndarray, "length lanes"], fill: int) -> np.ndarray:
     """Values of the demonstrations' rows laid into lanes, `fill` where there is no row."""
     return np.where(lanes >= 0, values[lanes], np.asarray(fill, values.dtype))

@@ -178,9 +178,7 @@ class LatentChain(dist.Distribution):  # type: ignore[misc]  # NumPyro is untype
         )
 
 
-def label_log_mask(
-    labels: Int[Array, "..."], latents: int, axis: int = -1
-) -> Float[Array, "..."]:
+def label_log_mask(labels: Int[Array, "..."], latents: int, axis: int = -1) -> Float[Array, "..."]:
     """0 where a latent agrees with the label or there is none, -inf elsewhere."""
     shape = [1] * (labels.ndim + 1)
     shape[axis] = latents

@@ -13,6 +13,13 @@ from btil.models.cpt import CPT, ROLES, Contexts, DirichletCPT, Shared, UniformC
 
 Family = CPT | Shared
 
+# Names of a table's axes; per agent they end in its name, "policy_context_alice".
+ROLE_AXES = {
+    "policy": ("policy_context", "latent", "action"),
+    "transition": ("transition_context", "latent", "next_latent"),
+    "initial": ("initial_context", "latent"),
+}
+
 
 @dataclass(frozen=True, eq=False)
 class TeamModel:

@@ -249,5 +249,3 @@ def enumerated_model(structure: Structure, data: ModelData) -> None:
 
     start = tuple(jnp.zeros(episodes, int) for _ in structure.agents)
     scan(step, start, (real, tuple(by_step(sites) for sites in structure.agents)))
-
-

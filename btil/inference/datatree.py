@@ -1,0 +1,131 @@
+"""A posterior as an xarray DataTree, the form in which ArviZ takes it."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from btil.inference.result import DrawnRows
+from btil.models.team import ROLE_AXES, Table, make_contexts
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from btil.inference.posterior import TeamPosterior
+
+
+def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr.DataTree":
+    """Build the groups posterior, sample_stats, log_likelihood, observed_data, constant_data.
+
+    Args:
+        posterior: The posterior.
+        num_draws: Independent draws where the method has no chains (one chain).
+        seed: Seeds them.
+    """
+    import xarray as xr
+
+    result, demos = posterior.result, posterior.demos
+    chains = {n: r.draws for n, r in result.rows.items() if isinstance(r, DrawnRows)}
+    draws: dict[str, Any] = chains or {
+        name: rows[None] for name, rows in posterior.sample(num_draws, seed).items()
+    }
+    variables = {}
+    for name, values in draws.items():
+        dims, coords = _named_axes(posterior, posterior.bound.tables[name])
+        variables[name] = xr.DataArray(values, dims=("chain", "draw", *dims), coords=coords)
+    groups = {"posterior": xr.Dataset(variables)}
+    if result.sample_stats:
+        groups["sample_stats"] = xr.Dataset(
+            {name: (("chain", "draw"), values) for name, values in result.sample_stats.items()}
+        )
+    log_likelihood = result.log_likelihood
+    if log_likelihood is None and variables:
+        log_likelihood = _log_likelihood(posterior, draws)
+    if log_likelihood is not None:
+        groups["log_likelihood"] = xr.Dataset(
+            {"episodes": (("chain", "draw", "episode"), log_likelihood)},
+            coords={"episode": demos.episode_ids},
+        )
+    steps = {"agent": list(demos.agents)}
+    groups["observed_data"] = xr.Dataset(
+        {
+            "actions": (("step", "agent"), demos.actions),
+            "labels": (("step", "agent"), demos.latents),
+        },
+        coords=steps,
+    )
+    groups["constant_data"] = xr.Dataset(
+        {
+            "states": (
+                ("step", "state_variable"),
+                np.stack(list(demos.state_variables.values()), axis=1),
+            ),
+            "episode_of_step": (("step",), demos.episodes),
+        },
+        coords={"state_variable": list(demos.state_variables)},
+    )
+    tree = xr.DataTree.from_dict(groups)
+    tree.attrs |= {"method": posterior.method, "created_by": "btil", "seed": posterior.seed}
+    for group in tree.children.values():
+        group.attrs["inference_library"] = "btil"
+        for name in ("chain", "draw"):
+            if name in group.dims and name not in group.coords:
+                group.coords[name] = np.arange(group.sizes[name])
+    return tree
+
+
+def _log_likelihood(
+    posterior: "TeamPosterior", draws: dict[str, Any]
+) -> Float[np.ndarray, "chain draw episode"]:
+    """Per episode and draw, for methods that did not keep it."""
+    from btil.inference.messages import lay_out
+
+    layout = lay_out(posterior.bound)
+    fixed = {
+        name: table.prior_mean()
+        for name, table in posterior.bound.tables.items()
+        if not table.learned
+    }
+    chains, num_draws = next(iter(draws.values())).shape[:2]
+    values = [
+        posterior.episode_log_likelihood(
+            posterior.bound, layout, fixed | {name: rows[c, d] for name, rows in draws.items()}
+        )
+        for c in range(chains)
+        for d in range(num_draws)
+    ]
+    return np.reshape(values, (chains, num_draws, -1))
+
+
+def _named_axes(
+    posterior: "TeamPosterior", table: Table
+) -> tuple[tuple[str, ...], dict[str, Shaped[np.ndarray, " values"]]]:
+    """Dimension names of a table's axes, and the labels along them."""
+    demos = posterior.demos
+    role = table.contexts.role
+    suffix = table.name.removeprefix(role)
+    dims = tuple(f"{axis}{suffix}" for axis in ROLE_AXES[role])
+    agent = table.agents[0]
+    contexts = make_contexts(posterior.model, role, agent, demos)
+    labels: dict[str, list[str]] = {
+        "context": [
+            ", ".join(
+                f"{name}={demos.value_names(_column(name, demos.num_states))[value]}"
+                for name, value in zip(contexts.names, row, strict=True)
+            )
+            or "all"
+            for row in table.contexts.rows.tolist()
+        ],
+        "latent": list(demos.value_names(f"latent_{agent}")),
+        "action": list(demos.value_names(f"action_{agent}")),
+    }
+    coords = {}
+    for dim, axis in zip(dims, ROLE_AXES[role], strict=True):
+        kind = axis.removeprefix("next_") if axis.startswith("next_") else axis.split("_")[-1]
+        coords[dim] = np.array(labels[kind])
+    return dims, coords
+
+
+def _column(parent: str, variables: Any) -> str:
+    """The data column whose names a parent's values have."""
+    return parent if parent in variables else parent.removeprefix("next_")

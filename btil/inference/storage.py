@@ -1,0 +1,231 @@
+"""Posteriors on disk: one netCDF file, no pickle, written whole or not at all."""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from btil.demonstrations import Demonstrations
+from btil.inference.posterior import TeamPosterior
+from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows
+from btil.models.cpt import FAMILIES, Shared
+from btil.models.team import TeamModel, bind
+
+_FORMAT = "btil posterior"
+_VERSION = 1
+_ROWS = {kind.__name__: kind for kind in (DirichletRows, MixtureRows, DrawnRows)}
+
+
+def save_posterior(posterior: TeamPosterior, path: Any) -> None:
+    """Write a posterior; an existing file stays intact until the new one is complete.
+
+    Args:
+        posterior: The posterior.
+        path: A file name, usually ending in .nc.
+    """
+    import xarray as xr
+
+    arrays: dict[str, np.ndarray] = {}
+    demos, result = posterior.demos, posterior.result
+    record = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "method": posterior.method,
+        "seed": posterior.seed,
+        "dtype": posterior.dtype.name,
+        "wall_time": posterior.wall_time,
+        "options": {k: v for k, v in posterior.options.items() if _is_plain(v)},
+        "model": {
+            role: _family_record(getattr(posterior.model, role))
+            for role in ("policy", "transition", "initial")
+        },
+        "demonstrations": _demonstrations_record(demos),
+        "result": result._asdict()
+        | {
+            "rows": {
+                name: {"kind": type(rows).__name__} | rows._asdict()
+                for name, rows in result.rows.items()
+            },
+            "restart_traces": list(result.restart_traces),
+        },
+    }
+    text = json.dumps(_without_arrays(record, arrays))
+    variables: dict[str, Any] = {"record": ((), text)}
+    for name, values in arrays.items():
+        dims = tuple(f"{name}_axis_{i}" for i in range(values.ndim))
+        variables[name] = (dims, values)
+    target = Path(path)
+    with _replacing(target) as temporary:
+        xr.Dataset(variables).to_netcdf(temporary, engine="h5netcdf")
+
+
+def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
+    """Read a posterior written by `TeamPosterior.save`.
+
+    Args:
+        path: The file.
+        model: The model it was fitted with; needed only where a table is given by a function or
+            by a class of the modeler's own, neither of which a file can hold.
+
+    Raises:
+        ValueError: If the file is no posterior of btil, is damaged, or needs `model`.
+
+    Example:
+        >>> posterior = btil.load_posterior("team.nc")  # doctest: +SKIP
+    """
+    import xarray as xr
+
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"no such file: {source}")
+    try:
+        with xr.open_dataset(source, engine="h5netcdf") as dataset:
+            dataset.load()
+        record = json.loads(str(dataset["record"].item()))
+        if record.get("format") != _FORMAT:
+            raise KeyError("format")
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"{source} is not a posterior saved by btil, or is damaged") from error
+    if record["version"] != _VERSION:
+        raise ValueError(
+            f"{source} has format version {record['version']}, this btil reads {_VERSION}"
+        )
+    record = _with_arrays(record, dataset)
+    demos = Demonstrations(**record["demonstrations"])
+    if model is None:
+        model = TeamModel(
+            **{role: _family(given, role, source) for role, given in record["model"].items()}
+        )
+    bound = bind(model, demos)
+    fields = record["result"]
+    rows = {}
+    for name, stored in fields["rows"].items():
+        rows[name] = _ROWS[stored.pop("kind")](**stored)
+    if set(rows) != set(bound.learned):
+        raise ValueError(
+            f"{source} holds the tables {', '.join(sorted(rows)) or 'none'}, the model learns "
+            f"{', '.join(sorted(bound.learned)) or 'none'}"
+        )
+    result = FitResult(**fields | {"rows": rows, "restart_traces": tuple(fields["restart_traces"])})
+    return TeamPosterior(
+        bound=bound,
+        method=record["method"],
+        result=result,
+        seed=record["seed"],
+        dtype=np.dtype(record["dtype"]),
+        wall_time=record["wall_time"],
+        options=record["options"],
+    )
+
+
+@contextlib.contextmanager
+def _replacing(target: Path) -> Any:
+    """A temporary file beside the target that takes its place once it is complete."""
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _demonstrations_record(demos: Demonstrations) -> dict[str, Any]:
+    ids = demos.episodes
+    return {
+        "states": dict(demos.state_variables),
+        "actions": demos.actions,
+        "latents": demos.latents,
+        "episodes": ids if ids.dtype.kind == "i" else ids.tolist(),
+        "agents": list(demos.agents),
+        "num_states": dict(demos.num_states),
+        "num_actions": list(demos.num_actions),
+        "num_latents": list(demos.num_latents),
+        "state_names": {k: list(v) for k, v in demos.state_names.items()},
+        "action_names": {k: list(v) for k, v in demos.action_names.items()},
+        "latent_names": {k: list(v) for k, v in demos.latent_names.items()},
+    }
+
+
+def _family_record(given: Any) -> dict[str, Any]:
+    if isinstance(given, Mapping):
+        shared = {id(f): f for f in given.values() if isinstance(f, Shared)}
+        return {
+            "by_agent": {
+                agent: {"reference": "shared"} if isinstance(f, Shared) else _family_record(f)
+                for agent, f in given.items()
+            },
+            "shared": [_family_record(f) for f in shared.values()],
+        }
+    if isinstance(given, Shared):
+        return {"family": "Shared", "cpt": _family_record(given.cpt)}
+    arguments = given.arguments() if type(given).__name__ in FAMILIES else None
+    return {"family": type(given).__name__, "arguments": arguments}
+
+
+def _family(record: dict[str, Any], role: str, source: Path) -> Any:
+    if "by_agent" in record:
+        shared = [_family(one, role, source) for one in record["shared"]]
+        return {
+            agent: shared[0] if "reference" in one else _family(one, role, source)
+            for agent, one in record["by_agent"].items()
+        }
+    if record["family"] == "Shared":
+        return Shared(_family(record["cpt"], role, source))
+    if record["arguments"] is None:
+        raise ValueError(
+            f"{source}: the {role} table is a {record['family']} that a file cannot hold (given "
+            "by a function, or of a class outside btil); pass the model: "
+            "load_posterior(path, model=...)"
+        )
+    arguments = dict(record["arguments"])
+    parents = arguments.get("parents")
+    if isinstance(parents, dict):
+        arguments["parents"] = {agent: tuple(names) for agent, names in parents.items()}
+    return FAMILIES[record["family"]](**arguments)
+
+
+def _without_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The value for JSON; its arrays are moved to `arrays` and referred to by name."""
+    if isinstance(value, np.ndarray):
+        if value.size == 0:
+            return {"__empty__": list(value.shape), "dtype": value.dtype.name}
+        name = f"array_{len(arrays)}"
+        arrays[name] = value.astype(np.int8) if value.dtype == bool else value
+        return {"__array__": name, "dtype": value.dtype.name}
+    if isinstance(value, Mapping):
+        return {str(k): _without_arrays(v, arrays) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_arrays(v, arrays) for v in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def _with_arrays(value: Any, dataset: Any) -> Any:
+    if isinstance(value, dict):
+        if "__array__" in value:
+            return dataset[value["__array__"]].values.astype(value["dtype"])
+        if "__empty__" in value:
+            return np.zeros(value["__empty__"], value["dtype"])
+        return {k: _with_arrays(v, dataset) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_with_arrays(v, dataset) for v in value]
+    return value

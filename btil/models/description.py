@@ -1,0 +1,255 @@
+"""A team model as a small text: read from TOML (or a mapping), and written as TOML.
+
+The text names, for each of the three roles, a family and what it needs:
+
+.. code-block:: toml
+
+    [policy]
+    family = "dirichlet"        # "dirichlet", "uniform", or for a transition "static"
+    concentration = 1.2         # per cell; or an array, as in DirichletCPT
+    parents = ["state"]         # or {alice = ["alice_x"], bob = ["bob_x"]}
+    shared = true               # one table for all agents
+
+    [transition]
+    concentration = 1.01
+    parents = ["state", "actions"]
+
+    [initial.agents.alice]      # or a section per agent
+    family = "uniform"
+
+    [initial.agents.bob]
+    family = "dirichlet"
+
+What is left out is as in `TeamModel()`. Given tables (`KnownCPT`) and own families are written in
+Python, not here.
+"""
+
+import json
+import numbers
+import tomllib
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from btil.models.cpt import CPT, ROLES, DirichletCPT, Shared, StaticCPT, UniformCPT
+from btil.models.team import Family, TeamModel
+
+_FAMILY_NAMES: dict[type[CPT], str] = {
+    DirichletCPT: "dirichlet",
+    UniformCPT: "uniform",
+    StaticCPT: "static",
+}
+_KEYS = {
+    "dirichlet": ("family", "concentration", "parents", "shared"),
+    "uniform": ("family", "shared"),
+    "static": ("family", "shared"),
+}
+_DEFAULT_FAMILY = {"policy": "dirichlet", "transition": "dirichlet", "initial": "uniform"}
+_DEFAULT_PRIOR: dict[str, tuple[float, tuple[str, ...]]] = {
+    "policy": (1.2, ("state",)),
+    "transition": (1.01, ("state", "actions")),
+    "initial": (1.0, ()),
+}
+
+
+def read_model(path: str | PathLike[str]) -> TeamModel:
+    """Read a team model from a TOML file.
+
+    Args:
+        path: The file, in UTF-8.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is not TOML, or as `model_from_description`; the message begins with
+            the path.
+
+    Example:
+        >>> model = read_model("model.toml")  # doctest: +SKIP
+    """
+    with open(path, "rb") as handle:
+        try:
+            return model_from_description(tomllib.load(handle))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def model_from_description(description: Mapping[str, Any]) -> TeamModel:
+    """Make a team model from a mapping of the form above.
+
+    Args:
+        description: {"policy": {...}, "transition": {...}, "initial": {...}}; each section may be
+            left out.
+
+    Returns:
+        The model. Sections with `shared = true` under `agents` stand for one and the same table.
+
+    Raises:
+        ValueError: Naming the section, the key or value that is wrong, and what is allowed.
+
+    Example:
+        >>> model = model_from_description({"transition": {"family": "static"}})
+        >>> model.transition
+        StaticCPT()
+    """
+    _refuse_unknown("the model", "section", description, ROLES)
+    families = {role: _role(role, section) for role, section in description.items()}
+    return TeamModel(**families)
+
+
+def describe(model: TeamModel) -> str:
+    """The text that `model_from_description` reads back.
+
+    A given table, or a family of one's own, appears with its class name as the family; a text
+    with one of these is for people, and is refused when it is read.
+
+    Example:
+        >>> print(describe(TeamModel(transition=StaticCPT())), end="")
+        [policy]
+        family = "dirichlet"
+        concentration = 1.2
+        parents = ["state"]
+        <BLANKLINE>
+        [transition]
+        family = "static"
+        <BLANKLINE>
+        [initial]
+        family = "uniform"
+    """
+    sections = []
+    for role in ROLES:
+        given = getattr(model, role)
+        if isinstance(given, Mapping):
+            sections += [
+                _section_text(f"{role}.agents.{json.dumps(agent)}", family)
+                for agent, family in given.items()
+            ]
+        else:
+            sections.append(_section_text(role, given))
+    return "\n".join(sections)
+
+
+def _role(role: str, section: Any) -> Family | dict[str, Family]:
+    _check_table(role, section)
+    if "agents" not in section:
+        return _family(role, role, section)
+    _refuse_unknown(
+        role, "key beside 'agents'", {k: v for k, v in section.items() if k != "agents"}, ()
+    )
+    agents = section["agents"]
+    _check_table(f"{role}.agents", agents)
+    families = {
+        agent: _family(role, f"{role}.agents.{agent}", own) for agent, own in agents.items()
+    }
+    pooled = [agent for agent, family in families.items() if isinstance(family, Shared)]
+    for agent in pooled[1:]:
+        if agents[agent] != agents[pooled[0]]:
+            raise ValueError(
+                f"{role}.agents.{agent}: differs from {role}.agents.{pooled[0]}, but agents with "
+                "shared = true have one table and so one description"
+            )
+        families[agent] = families[pooled[0]]
+    return families
+
+
+def _family(role: str, where: str, section: Any) -> Family:
+    _check_table(where, section)
+    name = section.get("family", _DEFAULT_FAMILY[role])
+    allowed = [family for family in _KEYS if family != "static" or role == "transition"]
+    if name not in allowed:
+        raise ValueError(
+            f"{where}: unknown family {name!r}; allowed are {_listed(allowed)}"
+            + ("; given tables are written in Python" if name == "KnownCPT" else "")
+        )
+    _refuse_unknown(where, f"key of a {name} table", section, _KEYS[name])
+    shared = section.get("shared", False)
+    if not isinstance(shared, bool):
+        raise ValueError(f"{where}: shared is {shared!r}; allowed are true and false")
+    cpt = _cpt(name, role, where, section)
+    return Shared(cpt) if shared else cpt
+
+
+def _cpt(name: str, role: str, where: str, section: Mapping[str, Any]) -> CPT:
+    if name == "uniform":
+        return UniformCPT()
+    if name == "static":
+        return StaticCPT()
+    concentration, parents = _DEFAULT_PRIOR[role]
+    concentration = _concentration(where, section.get("concentration", concentration))
+    parents = _parents(where, section.get("parents", parents))
+    try:
+        return DirichletCPT(concentration, parents)
+    except ValueError as error:
+        raise ValueError(f"{where}: {str(error).removeprefix('DirichletCPT: ')}") from None
+
+
+def _concentration(where: str, value: Any) -> Any:
+    """A number or nested lists of numbers; a text or true would be cast silently."""
+
+    def numeric(part: Any) -> bool:
+        if isinstance(part, list | tuple):
+            return all(map(numeric, part))
+        return isinstance(part, numbers.Real) and not isinstance(part, bool)
+
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not numeric(value):
+        raise ValueError(
+            f"{where}: concentration is {value!r}; allowed are a positive number, or an array of "
+            "them"
+        )
+    return value
+
+
+def _parents(where: str, value: Any) -> Any:
+    tables = value.values() if isinstance(value, Mapping) else [value]
+    for names in tables:
+        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+            raise ValueError(
+                f"{where}: parents are {value!r}; allowed are a list of names, such as "
+                '["state"], or a table {agent = [names]}'
+            )
+    return value
+
+
+def _check_table(where: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}: {value!r} is no table; write a section [{where}]")
+
+
+def _refuse_unknown(
+    where: str, what: str, given: Mapping[str, Any], allowed: tuple[str, ...]
+) -> None:
+    for key in given:
+        if key not in allowed:
+            raise ValueError(
+                f"{where}: unknown {what}: {key!r}; allowed are {_listed(allowed) or 'none'}"
+            )
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _section_text(title: str, family: Family) -> str:
+    cpt = family.cpt if isinstance(family, Shared) else family
+    name = _FAMILY_NAMES.get(type(cpt), type(cpt).__name__)
+    lines = [f"[{title}]", f"family = {json.dumps(name)}"]
+    if isinstance(cpt, DirichletCPT):
+        values = np.asarray(cpt.concentration_per_cell).tolist()
+        lines += [
+            f"concentration = {json.dumps(values)}",
+            f"parents = {_parents_text(cpt.parents)}",
+        ]
+    if isinstance(family, Shared):
+        lines.append("shared = true")
+    return "\n".join(lines) + "\n"
+
+
+def _parents_text(parents: Any) -> str:
+    # JSON texts, numbers and arrays are TOML's too; its objects are not.
+    if isinstance(parents, Mapping):
+        entries = ", ".join(f"{json.dumps(k)} = {json.dumps(list(v))}" for k, v in parents.items())
+        return f"{{{entries}}}"
+    return json.dumps(list(parents))

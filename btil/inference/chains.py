@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-_AGREE = 1.05
-# Cells are ranked in batches of about this many numbers, so that memory stays small.
-_BATCH = 4_000_000
+RHAT_LIMIT = 1.05
+_FEWEST_DRAWS = 4
 
 
 class ChainVerdict(NamedTuple):
@@ -31,62 +30,82 @@ class ChainVerdict(NamedTuple):
     num_constant: int
 
 
-def rank_normalized_rhat(
-    draws: Float[np.ndarray, "chain draw *cells"],
-) -> Float[np.ndarray, "*cells"]:
-    r"""Split R-hat of rank-normalised draws, the larger of bulk and tails, for many cells at once.
+class ChainSummary(NamedTuple):
+    """Convergence of the chains of one table.
 
-    Every chain is cut in half; draws are replaced by normal scores of their ranks among all
-    (and, for the tails, of the ranks of their distance from the median); then
+    Attributes:
+        rows: Number of probability rows.
+        cells: Number of cells.
+        constant_cells: Cells that never vary; they have no R-hat and are left out.
+        max_rhat: Largest R-hat; NaN with one chain.
+        rows_above: Rows with a cell whose R-hat is 1.05 or more.
+        min_ess_bulk: Smallest bulk effective sample size.
+        min_ess_tail: Smallest tail effective sample size.
+    """
 
-    .. math:: \hat R = \sqrt{\frac{n-1}{n} + \frac{B}{n W}}
+    rows: int
+    cells: int
+    constant_cells: int
+    max_rhat: float
+    rows_above: int
+    min_ess_bulk: float
+    min_ess_tail: float
 
-    with n draws per half chain, B the variance between and W that within half chains.
 
-    Args:
-        draws: At least four draws per chain.
+def constant_cells(draws: Float[np.ndarray, "chain draw *cells"]) -> Bool[np.ndarray, "*cells"]:
+    """Cells with the same value in every draw of every chain."""
+    return (draws == draws[:1, :1]).all((0, 1))
 
-    Returns:
-        R-hat; NaN where a cell never changes.
+
+def rhat(draws: Float[np.ndarray, "chain draw *cells"]) -> Float[np.ndarray, "*cells"]:
+    """ArviZ's rank-normalised split R-hat of every cell; NaN for constant cells.
 
     References:
         Vehtari, Gelman, Simpson, Carpenter, Buerkner (2021), Rank-normalization, folding, and
         localization: an improved R-hat for assessing convergence of MCMC.
     """
-    num_chains, num_draws, *cells = draws.shape
-    flat = draws.reshape(num_chains, num_draws, -1)
-    width = max(1, _BATCH // max(1, num_chains * num_draws))
-    parts = [
-        _rhat_of_columns(flat[:, :, begin : begin + width])
-        for begin in range(0, flat.shape[-1], width)
-    ]
-    values = np.concatenate(parts) if parts else np.zeros(0)
-    return values.reshape(cells)
+    return _statistic("rhat", draws)
 
 
-def _rhat_of_columns(draws: Float[np.ndarray, "chain draw cells"]) -> Float[np.ndarray, " cells"]:
-    half = draws.shape[1] // 2
-    split = np.concatenate([draws[:, :half], draws[:, -half:]]).astype(np.float64)
-    folded = np.abs(split - np.median(split, axis=(0, 1)))
-    return np.fmax(_rhat_of_scores(_normal_scores(split)), _rhat_of_scores(_normal_scores(folded)))
+def ess(
+    draws: Float[np.ndarray, "chain draw *cells"], method: str = "bulk"
+) -> Float[np.ndarray, "*cells"]:
+    """ArviZ's effective sample size of every cell; NaN for constant cells."""
+    return _statistic("ess", draws, method=method)
 
 
-def _normal_scores(values: Float[np.ndarray, "chain draw cells"]) -> Float[np.ndarray, "..."]:
-    from scipy.special import ndtri
-    from scipy.stats import rankdata
+def _statistic(
+    name: str, draws: Float[np.ndarray, "chain draw *cells"], **options: str
+) -> Float[np.ndarray, "*cells"]:
+    from arviz_stats.base import array_stats
 
-    ranks = rankdata(values.reshape(-1, values.shape[-1]), axis=0)
-    return ndtri((ranks - 0.375) / (len(ranks) + 0.25)).reshape(values.shape)
+    values = np.full(draws.shape[2:], np.nan)
+    varying = ~constant_cells(draws)
+    if varying.any() and draws.shape[1] >= _FEWEST_DRAWS:
+        chosen = np.asarray(draws[:, :, varying], np.float64)
+        values[varying] = getattr(array_stats, name)(chosen, chain_axis=0, draw_axis=1, **options)
+    return values
 
 
-def _rhat_of_scores(scores: Float[np.ndarray, "chain draw cells"]) -> Float[np.ndarray, " cells"]:
-    num_draws = scores.shape[1]
-    between = scores.mean(1).var(0, ddof=1)
-    within = scores.var(1, ddof=1).mean(0)
-    varies = within > 0
-    ratio = between / np.where(varies, within, 1.0)
-    stuck = np.where(between > 0, np.inf, np.nan)
-    return np.where(varies, np.sqrt((num_draws - 1) / num_draws + ratio), stuck)
+def summarize_chains(draws: Float[np.ndarray, "chain draw *cells"]) -> ChainSummary:
+    """Convergence of the chains of one table, shape (chain, draw, ..., values)."""
+    hats = rhat(draws) if len(draws) > 1 else np.full(draws.shape[2:], np.nan)
+
+    def extreme(values: Float[np.ndarray, "*cells"], largest: bool) -> float:
+        known = values[~np.isnan(values)]
+        if not known.size:
+            return float("nan")
+        return float(known.max() if largest else known.min())
+
+    return ChainSummary(
+        rows=int(np.prod(draws.shape[2:-1])),
+        cells=int(np.prod(draws.shape[2:])),
+        constant_cells=int(constant_cells(draws).sum()),
+        max_rhat=extreme(hats, True),
+        rows_above=int((hats >= RHAT_LIMIT).any(-1).sum()),
+        min_ess_bulk=extreme(ess(draws, "bulk"), False),
+        min_ess_tail=extreme(ess(draws, "tail"), False),
+    )
 
 
 def judge_chains(
@@ -104,27 +123,22 @@ def judge_chains(
     """
     flat = [np.asarray(draws).reshape(*draws.shape[:2], -1) for draws in rows.values()]
     num_chains, num_draws = flat[0].shape[:2]
-    constant = [(draws == draws[:1, :1]).all((0, 1)) for draws in flat]
+    constant = [constant_cells(draws) for draws in flat]
     num_constant = int(sum(cells.sum() for cells in constant))
     num_cells = sum(len(cells) for cells in constant) - num_constant
     told = "" if num_divergences is None else f"; {num_divergences} divergent transitions"
-    if num_draws < 4:
-        reason = f"{num_draws} draws per chain are too few to judge (4 are needed){told}"
+    if num_draws < _FEWEST_DRAWS:
+        reason = (
+            f"{num_draws} draws per chain are too few to judge ({_FEWEST_DRAWS} are needed){told}"
+        )
         return ChainVerdict(False, reason, np.nan, num_cells, 0, num_constant)
-    rhat = np.concatenate(
-        [
-            rank_normalized_rhat(draws[:, :, ~cells])
-            for draws, cells in zip(flat, constant, strict=True)
-        ]
-    )
-    largest = float(rhat.max(initial=-np.inf)) if len(rhat) else np.nan
-    num_above = int((rhat >= _AGREE).sum())
+    hats = np.concatenate([rhat(draws) for draws in flat])
+    largest = float(np.nanmax(hats)) if num_cells else np.nan
+    num_above = int((hats >= RHAT_LIMIT).sum())
     if not num_cells:
         numbers = "no cell varies"
     else:
-        numbers = (
-            f"largest R-hat {largest:.3f}, {num_above} of {num_cells} cells at {_AGREE} or above"
-        )
+        numbers = f"largest R-hat {largest:.3f}, {num_above} of {num_cells} cells at {RHAT_LIMIT} or above"
     if num_chains == 1:
         return ChainVerdict(
             False,

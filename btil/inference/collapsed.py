@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from numpyro import handlers
 
 from btil.inference.messages import lay_out
-from btil.inference.mfvi import is_symmetric, labelled_counts, random_counts
+from btil.inference.mfvi import labelled_counts, random_counts
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, forward_model, model_data
 

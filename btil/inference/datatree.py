@@ -30,9 +30,12 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
         name: rows[None] for name, rows in posterior.sample(num_draws, seed).items()
     }
     variables = {}
+    # A slash would make paths of names in a tree.
     for name, values in draws.items():
         dims, coords = _named_axes(posterior, posterior.bound.tables[name])
-        variables[name] = xr.DataArray(values, dims=("chain", "draw", *dims), coords=coords)
+        variables[_tree_name(name)] = xr.DataArray(
+            values, dims=("chain", "draw", *dims), coords=coords
+        )
     groups = {"posterior": xr.Dataset(variables)}
     if result.sample_stats:
         groups["sample_stats"] = xr.Dataset(
@@ -104,7 +107,7 @@ def _named_axes(
     demos = posterior.demos
     role = table.contexts.role
     suffix = table.name.removeprefix(role)
-    dims = tuple(f"{axis}{suffix}" for axis in ROLE_AXES[role])
+    dims = tuple(_tree_name(f"{axis}{suffix}") for axis in ROLE_AXES[role])
     agent = table.agents[0]
     contexts = make_contexts(posterior.model, role, agent, demos)
     labels: dict[str, list[str]] = {
@@ -124,6 +127,11 @@ def _named_axes(
         kind = axis.removeprefix("next_") if axis.startswith("next_") else axis.split("_")[-1]
         coords[dim] = np.array(labels[kind])
     return dims, coords
+
+
+def _tree_name(name: str) -> str:
+    """A name for a tree, in which "/" separates groups."""
+    return name.replace("/", "_")
 
 
 def _column(parent: str, variables: Any) -> str:

@@ -20,6 +20,10 @@ from btil.models.lanes import pack_lanes, rounded_up, spread
 from btil.models.latent_chain import Filtered, forward_filter, label_log_mask
 from btil.models.team import BoundModel
 
+# Index arrays are NumPy when laid out and JAX inside compiled programs.
+Whole = Int[Array | np.ndarray, "length lanes"]
+Flags = Bool[Array | np.ndarray, "length lanes"]
+
 
 class LaneIndex(NamedTuple):
     """Where the steps of one agent look in its tables, laid into lanes.
@@ -33,11 +37,11 @@ class LaneIndex(NamedTuple):
         real: False in padding.
     """
 
-    policy: Int[Array, "length lanes"]
-    transition: Int[Array, "length lanes"]
-    label: Int[Array, "length lanes"]
-    start: Bool[Array, "length lanes"]
-    real: Bool[Array, "length lanes"]
+    policy: Whole
+    transition: Whole
+    label: Whole
+    start: Flags
+    real: Flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +74,7 @@ class Potentials(NamedTuple):
 
     log_transition: Float[Array, "length latents latents lanes"]
     log_likelihood: Float[Array, "length latents lanes"]
-    start: Bool[Array, "length lanes"]
+    start: Flags
 
 
 class Smoothed(NamedTuple):
@@ -97,8 +101,10 @@ def lay_out(bound: BoundModel) -> Layout:
     num_rows = {name: rounded_up(len(t.contexts.rows), 1) for name, t in bound.tables.items()}
     index, sites = {}, {}
     for position, agent in enumerate(demos.agents):
-        tables = tuple(
-            bound.table(role, agent).name for role in ("policy", "transition", "initial")
+        tables = (
+            bound.table("policy", agent).name,
+            bound.table("transition", agent).name,
+            bound.table("initial", agent).name,
         )
         num_policy, num_transition, num_initial = (num_rows[name] for name in tables)
         actions = demos.num_actions[position]
@@ -155,7 +161,7 @@ def potentials(
     return Potentials(moves, likelihood, index.start)
 
 
-def smooth(filtered: Filtered, start: Bool[Array, "length lanes"]) -> Smoothed:
+def smooth(filtered: Filtered, start: Flags) -> Smoothed:
     r"""Marginals and pair marginals given whole episodes, by one backward pass.
 
     .. math:: P(x_{t-1} = k, x_t = j \mid o) =
@@ -180,7 +186,7 @@ def smooth(filtered: Filtered, start: Bool[Array, "length lanes"]) -> Smoothed:
 
 
 def sample_paths(
-    key: Key[Array, ""] | Array, filtered: Filtered, start: Bool[Array, "length lanes"]
+    key: Key[Array, ""] | Array, filtered: Filtered, start: Flags
 ) -> Int[Array, "length lanes"]:
     """Draw latent paths from P(x_0..x_h | whole episode): forward filter, backward sample.
 

@@ -140,7 +140,7 @@ class _Progress(NamedTuple):
     evaluated: State
     elbo: Float[Array, ""]
     trace: Float[Array, " sweeps"]
-    count: Int[Array, ""]
+    sweeps: Int[Array, ""]
     running: Any
 
 
@@ -170,7 +170,7 @@ def ascend(
     """
 
     def proceed(now: _Progress) -> Any:
-        return now.running & (now.count < num_sweeps)
+        return now.running & (now.sweeps < num_sweeps)
 
     def body(now: _Progress) -> _Progress:
         following, info = sweep(now.upcoming, problem, sites)
@@ -182,8 +182,8 @@ def ascend(
             upcoming=following,
             evaluated=now.upcoming,
             elbo=info.elbo,
-            trace=now.trace.at[now.count].set(info.elbo),
-            count=now.count + 1,
+            trace=now.trace.at[now.sweeps].set(info.elbo),
+            sweeps=now.sweeps + 1,
             running=running,
         )
 
@@ -304,10 +304,10 @@ def random_counts(
         unknown = label < 0
         if policy in counts:
             shape = (layout.num_rows[policy], demos.num_actions[position])
-            uses = np.zeros(shape)
-            np.add.at(uses, (rows.policy[unknown], demos.actions[unknown, position]), 1)
+            by_action = np.zeros(shape)
+            np.add.at(by_action, (rows.policy[unknown], demos.actions[unknown, position]), 1)
             shares = generator.dirichlet(np.ones(latents), size=shape)
-            counts[policy] += np.swapaxes(uses[..., None] * shares, 1, 2)
+            counts[policy] += np.swapaxes(by_action[..., None] * shares, 1, 2)
         if transition in counts:
             open_pair = (rows.transition >= 0) & (unknown | (np.roll(label, 1) < 0))
             uses = np.bincount(rows.transition[open_pair], minlength=layout.num_rows[transition])
@@ -460,7 +460,7 @@ def _run(
     while True:
         allowed = min(_SWEEPS_PER_CALL, max_iterations - done)
         now = ascend(state, elbo, problem, absolute, resolution, jnp.asarray(allowed), sites)
-        count = int(now.count)
+        count = int(now.sweeps)
         parts.append(np.asarray(now.trace)[:count])
         done += count
         line.update(count)

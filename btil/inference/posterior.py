@@ -41,29 +41,30 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Tables = Mapping[str, Float[np.ndarray, "..."]]
+LogTables = tuple[Array, Array, Array]
 PerAgent = dict[str, Float[np.ndarray, "steps values"]]
 
 
 @jax.jit
-def _forward(tables: tuple[Array, ...], index: LaneIndex) -> Any:
+def _forward(tables: LogTables, index: LaneIndex) -> Any:
     """Normalisers, predicted and filtered log beliefs."""
     filtered = filter_lanes(potentials(*tables, index))
     return filtered._replace(backward_kernel=jnp.zeros(()))
 
 
 @jax.jit
-def _normalizers(tables: tuple[Array, ...], index: LaneIndex) -> Float[Array, "length lanes"]:
+def _normalizers(tables: LogTables, index: LaneIndex) -> Float[Array, "length lanes"]:
     return filter_lanes(potentials(*tables, index)).log_normalizer
 
 
 @jax.jit
-def _marginals(tables: tuple[Array, ...], index: LaneIndex) -> tuple[Array, Array]:
+def _marginals(tables: LogTables, index: LaneIndex) -> tuple[Array, Array]:
     filtered = filter_lanes(potentials(*tables, index))
     return filtered.log_normalizer, smooth(filtered, index.start).marginal
 
 
 @jax.jit
-def _best(tables: tuple[Array, ...], index: LaneIndex) -> tuple[Array, Array]:
+def _best(tables: LogTables, index: LaneIndex) -> tuple[Array, Array]:
     factors = potentials(*tables, index)
     return filter_lanes(factors).log_normalizer, best_paths(factors)
 
@@ -77,8 +78,8 @@ def per_agent(
         for name, rows in tables.items()
     }
     return {
-        agent: function(tuple(logs[name] for name in sites), layout.index[agent])
-        for agent, sites in layout.sites.items()
+        agent: function((logs[policy], logs[transition], logs[initial]), layout.index[agent])
+        for agent, (policy, transition, initial) in layout.sites.items()
     }
 
 
@@ -723,13 +724,15 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     Example:
         >>> numpyro.infer.Predictive(btil.mfvi_guide(posterior), num_samples=10)  # doctest: +SKIP
     """
+    concentrations = {}
     for name, rows in posterior.result.rows.items():
-        if not isinstance(rows, DirichletRows):
+        if isinstance(rows, DirichletRows):
+            concentrations[name] = rows.concentration
+        else:
             raise ValueError(
                 f"{name}: {posterior.method} did not give Dirichlet rows; the guide needs mfvi, "
                 "or svi with its Dirichlet guide"
             )
-    concentrations = {n: r.concentration for n, r in posterior.result.rows.items()}
 
     def guide(*args: Any, **kwargs: Any) -> None:
         import numpyro

@@ -1,5 +1,6 @@
 """What an inference method gives back, and the three families of answers over table rows."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,7 +102,7 @@ class FitResult(NamedTuple):
         notes: Method-specific numbers worth keeping (settings that were chosen, counts).
     """
 
-    rows: dict[str, RowsPosterior]
+    rows: Mapping[str, RowsPosterior]
     converged: bool
     reason: str
     elbo: float | None = None

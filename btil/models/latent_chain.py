@@ -4,6 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 from numpyro import distributions as dist
@@ -48,7 +49,7 @@ def _log_sum_exp(
 def forward_filter(
     log_transition: Float[Array, "length latents latents lanes"],
     log_likelihood: Float[Array, "length latents lanes"],
-    start: Bool[Array, "length lanes"],
+    start: Bool[Array | np.ndarray, "length lanes"],
 ) -> Filtered:
     r"""Run the forward messages of many chains in lock-step, normalised at every step.
 
@@ -178,7 +179,9 @@ class LatentChain(dist.Distribution):  # type: ignore[misc]  # NumPyro is untype
         )
 
 
-def label_log_mask(labels: Int[Array, "..."], latents: int, axis: int = -1) -> Float[Array, "..."]:
+def label_log_mask(
+    labels: Int[Array | np.ndarray, "..."], latents: int, axis: int = -1
+) -> Float[Array, "..."]:
     """0 where a latent agrees with the label or there is none, -inf elsewhere."""
     shape = [1] * (labels.ndim + 1)
     shape[axis] = latents

@@ -18,13 +18,12 @@ from btil.models.lanes import one_episode_per_lane, spread
 from btil.models.latent_chain import LatentChain
 from btil.models.team import BoundModel, TeamModel, bind, site_name
 
-
 # Stands for log 0 in the enumerated form: exp of it is 0 exactly, yet sums over latents that are
 # all excluded keep a finite gradient, where -inf would give NaN.
 _EXCLUDED = -1e30
 
 
-class _Label(dist.Delta):  # type: ignore[misc]  # NumPyro is untyped
+class _Label(dist.Delta):
     """A point mass whose log probability elsewhere is the finite stand-in for log 0."""
 
     def log_prob(self, value: Array) -> Array:

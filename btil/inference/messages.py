@@ -20,10 +20,6 @@ from btil.models.lanes import pack_lanes, rounded_up, spread
 from btil.models.latent_chain import Filtered, forward_filter, label_log_mask
 from btil.models.team import BoundModel
 
-# Index arrays are NumPy when laid out and JAX inside compiled programs.
-Whole = Int[Array | np.ndarray, "length lanes"]
-Flags = Bool[Array | np.ndarray, "length lanes"]
-
 
 class LaneIndex(NamedTuple):
     """Where the steps of one agent look in its tables, laid into lanes.
@@ -37,11 +33,11 @@ class LaneIndex(NamedTuple):
         real: False in padding.
     """
 
-    policy: Whole
-    transition: Whole
-    label: Whole
-    start: Flags
-    real: Flags
+    policy: Int[Array, "length lanes"]
+    transition: Int[Array, "length lanes"]
+    label: Int[Array, "length lanes"]
+    start: Bool[Array, "length lanes"]
+    real: Bool[Array, "length lanes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +46,7 @@ class Layout:
 
     Attributes:
         lanes: Row of the demonstrations at each place, -1 in padding.
-        index: Per agent (NumPy arrays).
+        index: Per agent.
         sites: Per agent, the names of its policy, transition and initial tables.
         num_rows: Rows of each table, rounded up to a coarse grid so that programs are shared.
     """
@@ -74,7 +70,7 @@ class Potentials(NamedTuple):
 
     log_transition: Float[Array, "length latents latents lanes"]
     log_likelihood: Float[Array, "length latents lanes"]
-    start: Flags
+    start: Bool[Array, "length lanes"]
 
 
 class Smoothed(NamedTuple):
@@ -110,16 +106,13 @@ def lay_out(bound: BoundModel) -> Layout:
         actions = demos.num_actions[position]
         rows = bound.rows[agent]
         arrived = np.where(first, num_transition + rows.initial[episode_of], rows.transition)
+        cells = rows.policy * actions + demos.actions[:, position]
         index[agent] = LaneIndex(
-            policy=spread(
-                (rows.policy * actions + demos.actions[:, position]).astype(np.int32),
-                lanes,
-                num_policy * actions,
-            ),
-            transition=spread(arrived.astype(np.int32), lanes, num_transition + num_initial),
-            label=spread(demos.latents[:, position].astype(np.int32), lanes, -1),
-            start=spread(first, lanes, True),
-            real=real,
+            policy=jnp.asarray(spread(cells, lanes, num_policy * actions), jnp.int32),
+            transition=jnp.asarray(spread(arrived, lanes, num_transition + num_initial), jnp.int32),
+            label=jnp.asarray(spread(demos.latents[:, position], lanes, -1), jnp.int32),
+            start=jnp.asarray(spread(first, lanes, True)),
+            real=jnp.asarray(real),
         )
         sites[agent] = tables
     return Layout(lanes, index, sites, num_rows)
@@ -161,7 +154,7 @@ def potentials(
     return Potentials(moves, likelihood, index.start)
 
 
-def smooth(filtered: Filtered, start: Flags) -> Smoothed:
+def smooth(filtered: Filtered, start: Bool[Array, "length lanes"]) -> Smoothed:
     r"""Marginals and pair marginals given whole episodes, by one backward pass.
 
     .. math:: P(x_{t-1} = k, x_t = j \mid o) =
@@ -186,7 +179,7 @@ def smooth(filtered: Filtered, start: Flags) -> Smoothed:
 
 
 def sample_paths(
-    key: Key[Array, ""] | Array, filtered: Filtered, start: Flags
+    key: Key[Array, ""] | Array, filtered: Filtered, start: Bool[Array, "length lanes"]
 ) -> Int[Array, "length lanes"]:
     """Draw latent paths from P(x_0..x_h | whole episode): forward filter, backward sample.
 

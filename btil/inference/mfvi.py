@@ -325,7 +325,7 @@ def is_symmetric(bound: BoundModel, layout: Layout, start: Mapping[str, np.ndarr
 
     Coordinate ascent never leaves such a start: it is a saddle of the bound, not an answer.
     """
-    for agent, names in layout.sites.items():
+    for names in layout.sites.values():
         tables = []
         for name in names:
             table = bound.tables[name]
@@ -405,7 +405,7 @@ def fit(
             for name, table in bound.tables.items()
             if not table.learned
         },
-        steps=tuple(jax.tree.map(jnp.asarray, layout.index[a]) for a in bound.demos.agents),
+        steps=tuple(layout.index[agent] for agent in bound.demos.agents),
     )
     sites = tuple(layout.sites[agent] for agent in bound.demos.agents)
     known = labelled_counts(bound, layout)

@@ -4,7 +4,6 @@ import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 from numpyro import distributions as dist
@@ -49,7 +48,7 @@ def _log_sum_exp(
 def forward_filter(
     log_transition: Float[Array, "length latents latents lanes"],
     log_likelihood: Float[Array, "length latents lanes"],
-    start: Bool[Array | np.ndarray, "length lanes"],
+    start: Bool[Array, "length lanes"],
 ) -> Filtered:
     r"""Run the forward messages of many chains in lock-step, normalised at every step.
 
@@ -96,7 +95,8 @@ def forward_filter(
 class LatentChain(dist.Distribution):  # type: ignore[misc]  # NumPyro is untyped
     r"""Actions of one agent in many episodes, its latent chain summed out.
 
-    .. math:: p(a_{0:h}) = \sum_{x_{0:h}} b(x_0) \prod_t \pi_t(a_t \mid x_t) \prod_t T_t(x_t \mid x_{t-1})
+    .. math:: p(a_{0:h}) =
+              \sum_{x_{0:h}} b(x_0) \prod_t \pi_t(a_t \mid x_t) \prod_t T_t(x_t \mid x_{t-1})
 
     Batch shape (episodes,), event shape (steps,): the log probability is per episode. Known
     latents are conditioned on, jointly with the actions: the density is p(actions, labels).
@@ -179,9 +179,7 @@ class LatentChain(dist.Distribution):  # type: ignore[misc]  # NumPyro is untype
         )
 
 
-def label_log_mask(
-    labels: Int[Array | np.ndarray, "..."], latents: int, axis: int = -1
-) -> Float[Array, "..."]:
+def label_log_mask(labels: Int[Array, "..."], latents: int, axis: int = -1) -> Float[Array, "..."]:
     """0 where a latent agrees with the label or there is none, -inf elsewhere."""
     shape = [1] * (labels.ndim + 1)
     shape[axis] = latents

@@ -92,7 +92,7 @@ def forward_filter(
     return filtered
 
 
-class LatentChain(dist.Distribution):  # type: ignore[misc]  # NumPyro is untyped
+class LatentChain(dist.Distribution):
     r"""Actions of one agent in many episodes, its latent chain summed out.
 
     .. math:: p(a_{0:h}) =

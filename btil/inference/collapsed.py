@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from numpyro import handlers
 
 from btil.inference.messages import lay_out
-from btil.inference.mfvi import labelled_counts, random_counts
+from btil.inference.mfvi import is_symmetric, labelled_counts, random_counts
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, forward_model, model_data
 
@@ -64,3 +64,21 @@ def starting_counts(
         {name: counts[: sizes[name]] for name, counts in known.items()},
         {name: counts[: sizes[name]] for name, counts in dealt.items()},
     )
+
+
+def starting_concentrations(
+    bound: BoundModel, generator: np.random.Generator
+) -> dict[str, Float[np.ndarray, "..."]]:
+    """Prior plus the counts of the labelled steps.
+
+    Where that is symmetric in two latents, a saddle of the bound, the other steps are dealt to
+    the latents at random and counted too.
+    """
+    known, dealt = starting_counts(bound, generator)
+    start = {
+        name: table.cpt.concentration(table.contexts) + known[name]
+        for name, table in bound.learned.items()
+    }
+    if is_symmetric(bound, lay_out(bound), start):
+        start = {name: values + dealt[name] for name, values in start.items()}
+    return start

@@ -1,0 +1,73 @@
+"""What each agent had in mind, as a table with a row per step."""
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from btil.demonstrations import Demonstrations
+from btil.files import replacing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLE_ENDINGS = (".csv", ".parquet", ".npz")
+
+
+def decoded_table(
+    demos: Demonstrations,
+    decoded: Int[np.ndarray, "steps agents"],
+    smoothed: Mapping[str, Float[np.ndarray, "steps latents"]] | None = None,
+) -> "pd.DataFrame":
+    """What was decoded, by name, and how probable each latent is.
+
+    Args:
+        demos: The episodes.
+        decoded: Latents of every step, as from `posterior.decode(demos)`.
+        smoothed: Their probabilities, as from `posterior.smooth(demos)`.
+
+    Returns:
+        A row per step: `episode`, `step`, `decoded_<agent>` and, with `smoothed`,
+        `probability_<agent>_<latent>`.
+
+    Example:
+        >>> table = decoded_table(demos, posterior.decode(demos))  # doctest: +SKIP
+    """
+    import pandas as pd
+
+    columns: dict[str, np.ndarray] = {"episode": demos.episodes, "step": demos.step_in_episode}
+    for agent, path in zip(demos.agents, decoded.T, strict=True):
+        columns[f"decoded_{agent}"] = np.array(demos.value_names(f"latent_{agent}"))[path]
+    for agent, beliefs in (smoothed or {}).items():
+        names = demos.value_names(f"latent_{agent}")
+        for name, belief in zip(names, beliefs.T, strict=True):
+            columns[f"probability_{agent}_{name}"] = belief
+    return pd.DataFrame(columns)
+
+
+def write_table(table: "pd.DataFrame", path: str | PathLike[str]) -> None:
+    """Write a table as `.csv`, `.parquet` or `.npz` (an array per column), whole or not at all.
+
+    Raises:
+        ValueError: If the ending is another one.
+        OSError: If the file cannot be written.
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in TABLE_ENDINGS:
+        raise ValueError(f"{path}: the ending must be {' or '.join(TABLE_ENDINGS)}")
+    with replacing(path) as temporary, open(temporary, "xb") as handle:
+        if ending == ".csv":
+            table.to_csv(handle, index=False, lineterminator="\n")
+        elif ending == ".parquet":
+            table.to_parquet(handle, index=False)
+        else:
+            arrays = {str(name): _plain(column.to_numpy()) for name, column in table.items()}
+            np.savez_compressed(handle, allow_pickle=False, **arrays)
+
+
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Texts as NumPy's own, which need no pickle."""
+    return values if values.dtype.kind in "biuf" else values.astype(np.str_)

@@ -1,0 +1,618 @@
+"""The command `btil`: what the package does, from a shell.
+
+Results go to standard output, progress, warnings and errors to standard error. Exit codes: 0 done,
+1 a fit that failed, 2 bad usage or bad input, 130 interrupted. Everything heavy is imported inside
+the commands, so that `btil --help` is quick.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from btil import Demonstrations, __version__, read_demonstrations
+
+if TYPE_CHECKING:
+    from btil.inference.posterior import TeamPosterior
+    from btil.models.team import TeamModel
+
+_CARRIED = "overcooked"
+_SHOWN_NAMES = 12
+
+# ---------------------------------------------------------------------- errors
+
+
+class _Commands(TyperGroup):
+    """Turns what goes wrong into one line on standard error and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(130) from None
+        except (ValueError, TypeError, OSError) as error:
+            _refuse(ctx, error, 2)
+        except (ArithmeticError, RuntimeError, MemoryError) as error:
+            _refuse(ctx, error, 1)
+
+
+def _refuse(ctx: Any, error: Exception, code: int) -> NoReturn:
+    if ctx.meta.get("debug"):
+        raise error
+    text = str(error)
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        text = f"{error.filename}: {error.strerror}"
+    typer.echo(f"error: {' '.join(text.split()) or type(error).__name__}", err=True)
+    raise typer.Exit(code) from None
+
+
+def _remember_debug(ctx: typer.Context, value: bool) -> bool:
+    # `meta` is one dictionary for a command and those above it.
+    ctx.meta["debug"] = ctx.meta.get("debug", False) or value
+    return value
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"btil {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # Plain text: it reads the same in a terminal, a pager and a log.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+# ---------------------------------------------------------------------- arguments
+
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", callback=_remember_debug, help="Show the whole traceback of an error."),
+]
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A table (.csv, .parquet or .npz), or carried data: overcooked:LAYOUT[:train|test], "
+        "such as overcooked:cramped_room:test.",
+        show_default=False,
+    ),
+]
+NumLatents = Annotated[
+    str | None,
+    typer.Option(
+        metavar="K[,K...]",
+        help="Number of latents, one for all agents or one per agent. Needed where an agent has "
+        "no label and the file does not record it.",
+    ),
+]
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="MODEL.toml",
+        help="A model file with the sections [policy], [transition] and [initial], each with "
+        "family, concentration, parents and shared. It replaces the options below.",
+    ),
+]
+PolicyParents = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,...", help="What a policy depends on; `btil info` lists what can."),
+]
+PolicyConcentration = Annotated[
+    float | None, typer.Option(help="Dirichlet concentration of a policy's cells.")
+]
+TransitionParents = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,...", help='What a latent\'s next value depends on; "" is nothing.'),
+]
+TransitionConcentration = Annotated[
+    float | None, typer.Option(help="Dirichlet concentration of a transition's cells.")
+]
+Initial = Annotated[
+    str | None,
+    typer.Option(
+        metavar="dirichlet|uniform", help="Whether the first latent's distribution is learned."
+    ),
+]
+SharedTables = Annotated[
+    bool, typer.Option("--shared", help="All agents have one table in common per role.")
+]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same answer, bit by bit.")]
+NumChains = Annotated[int | None, typer.Option(help="nuts, gibbs: number of chains.")]
+NumWarmup = Annotated[int | None, typer.Option(help="nuts, gibbs: draws thrown away per chain.")]
+NumSamples = Annotated[int | None, typer.Option(help="nuts, gibbs, svi: draws kept (per chain).")]
+NumRestarts = Annotated[int | None, typer.Option(help="mfvi: runs, of which the best is kept.")]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(help="mfvi, svi: change of the bound per sweep that is small enough."),
+]
+MaxIterations = Annotated[int | None, typer.Option(help="mfvi, svi: most sweeps.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Nothing on standard error unless it goes wrong.")
+]
+
+
+@app.callback()
+def btil(
+    debug: Debug = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Learn what the members of a team had in mind, from recordings of which few are labelled.
+
+    \b
+    The main job on recordings of real people, with a report at the end:
+        btil demo
+
+    \b
+    Your own data, one row per step (episode, step, states, action_<agent>, latent_<agent>):
+        btil info team.csv
+        btil fit team.csv --out team.nc
+        btil decode team.nc new.csv --out decoded.csv
+        btil compare team.csv --methods mfvi,gibbs --out report
+
+    Every command explains itself: btil fit --help.
+    """  # noqa: D301  # click needs the character itself
+
+
+# ---------------------------------------------------------------------- commands
+
+
+@app.command()
+def info(data: Data, num_latents: NumLatents = None, debug: Debug = False) -> None:
+    """Show what is in the data, and what a model may use as parents.
+
+    \b
+    Examples:
+        btil info team.csv
+        btil info overcooked:cramped_room:test
+    """  # noqa: D301  # click needs the character itself
+    demos = _read(data, num_latents)
+    typer.echo(demos.summary())
+    typer.echo("\nnames")
+    for column in [
+        *demos.state_names,
+        *(f"action_{agent}" for agent in demos.action_names),
+        *(f"latent_{agent}" for agent in demos.latent_names),
+    ]:
+        names = demos.value_names(column)
+        more = f", ... ({len(names):,} in all)" if len(names) > _SHOWN_NAMES else ""
+        typer.echo(f"  {column}: {', '.join(names[:_SHOWN_NAMES])}{more}")
+    if not demos.state_names and not demos.action_names and not demos.latent_names:
+        typer.echo("  none: values are numbers")
+    actions = ", ".join(f"action_{agent}" for agent in demos.agents)
+    typer.echo(
+        "\nparents that a model may use\n"
+        "  policy, initial  state (all state variables), or any of the states above\n"
+        "  transition       these, and of the next step next_state (all) or next_<state>;\n"
+        f"                   actions (all), own_action, other_actions, {actions}"
+    )
+
+
+@app.command()
+def fit(
+    data: Data,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="P.nc", help="Where the posterior is saved.")
+    ],
+    method: Annotated[str, typer.Option(help="mfvi, svi, nuts, gibbs or exact.")] = "mfvi",
+    num_latents: NumLatents = None,
+    model: Model = None,
+    policy_parents: PolicyParents = None,
+    policy_concentration: PolicyConcentration = None,
+    transition_parents: TransitionParents = None,
+    transition_concentration: TransitionConcentration = None,
+    initial: Initial = None,
+    shared: SharedTables = False,
+    seed: Seed = 0,
+    num_chains: NumChains = None,
+    num_warmup: NumWarmup = None,
+    num_samples: NumSamples = None,
+    num_restarts: NumRestarts = None,
+    tolerance: Tolerance = None,
+    max_iterations: MaxIterations = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Learn a team's policies and how its latents move; save the posterior.
+
+    Labels in the data are conditioned on, unlabelled steps are inferred along. Without model
+    options carried data get their recommended model, and a table the paper's: policies depend on
+    the state, transitions on state and actions.
+
+    \b
+    Methods: mfvi (the paper's variational inference, quick), svi, gibbs and nuts (draws from the
+    posterior; nuts is slow), exact (tiny data).
+
+    \b
+    Examples:
+        btil fit overcooked:cramped_room --out kitchen.nc
+        btil fit team.csv --out team.nc --policy-parents x,y --transition-parents actions
+        btil fit team.csv --out team.nc --method gibbs --num-samples 1000 --model model.toml
+    """  # noqa: D301  # click needs the character itself
+    from btil.files import check_writable
+    from btil.inference.fit import fit as infer
+
+    check_writable(out, (".nc",))
+    options = _given(
+        num_chains=num_chains,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_restarts=num_restarts,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+    )
+    team = _model(
+        data,
+        model,
+        policy_parents,
+        policy_concentration,
+        transition_parents,
+        transition_concentration,
+        initial,
+        shared,
+    )
+    demos = _read(data, num_latents)
+    posterior = infer(team, demos, method, seed=seed, progress=not quiet, **options)
+    _refuse_failure(method, posterior)
+    posterior.save(out)
+    typer.echo(_summary(posterior))
+    typer.echo(f"saved      {out}\n\nnext       btil decode {_quoted(out)} {_quoted(data)}")
+    if not quiet:
+        _warn_unless_converged(method, posterior)
+
+
+@app.command()
+def decode(
+    posterior: Annotated[
+        Path,
+        typer.Argument(
+            metavar="P.nc", help="A posterior that `btil fit` saved.", show_default=False
+        ),
+    ],
+    data: Data,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="TABLE",
+            help="Where the table goes: .csv, .parquet or .npz. Without it, standard output.",
+        ),
+    ] = None,
+    smooth: Annotated[
+        bool, typer.Option("--smooth", help="Add the probability of every latent at every step.")
+    ] = False,
+    use_labels: Annotated[
+        bool,
+        typer.Option(
+            "--use-labels", help="Let the labels in DATA guide the decoding; no error is counted."
+        ),
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Tell what each agent had in mind at every step: a table with a row per step.
+
+    The most probable latents of each episode (Viterbi). Labels in the data are not looked at, but
+    compared with afterwards: the error is the share of labelled steps decoded wrongly (mean over
+    episodes).
+
+    \b
+    Examples:
+        btil decode kitchen.nc overcooked:cramped_room:test --out decoded.csv
+        btil decode team.nc new.csv --smooth | head
+    """  # noqa: D301  # click needs the character itself
+    from btil.analysis.decoding import TABLE_ENDINGS, decoded_table, write_table
+    from btil.analysis.metrics import hamming_distance
+    from btil.files import check_writable
+    from btil.inference.storage import load_posterior
+
+    if out is not None:
+        check_writable(out, TABLE_ENDINGS)
+    fitted = load_posterior(posterior)
+    demos = _read(data, like=fitted.demos)
+    seen = demos if use_labels else demos.without_labels()
+    decoded = fitted.decode(seen)
+    table = decoded_table(seen, decoded, fitted.smooth(seen) if smooth else None)
+    if out is None:
+        table.to_csv(sys.stdout, index=False, lineterminator="\n")
+    else:
+        write_table(table, out)
+        typer.echo(f"saved {out} ({len(table):,} steps)")
+    if not use_labels and (demos.latents >= 0).any():
+        errors = hamming_distance(demos, decoded)
+        shares = (demos.latents >= 0).mean(axis=0)
+        for agent, error, share in zip(demos.agents, errors, shares, strict=True):
+            if share > 0:
+                # Without a file the table has standard output to itself.
+                typer.echo(
+                    f"error of {agent}: {error:.4f} ({share:.1%} of the steps are labelled)",
+                    err=out is None,
+                )
+
+
+@app.command()
+def compare(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the report.")],
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Of mfvi, svi, gibbs, nuts and exact.")
+    ] = "mfvi,svi,gibbs,nuts",
+    test: Annotated[
+        str | None,
+        typer.Option(metavar="DATA2", help="Held-out episodes to be predicted and decoded."),
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="METHOD", help="What the others are measured against.")
+    ] = None,
+    num_latents: NumLatents = None,
+    model: Model = None,
+    policy_parents: PolicyParents = None,
+    policy_concentration: PolicyConcentration = None,
+    transition_parents: TransitionParents = None,
+    transition_concentration: TransitionConcentration = None,
+    initial: Initial = None,
+    shared: SharedTables = False,
+    seed: Seed = 0,
+    num_chains: NumChains = None,
+    num_warmup: NumWarmup = None,
+    num_samples: NumSamples = None,
+    num_restarts: NumRestarts = None,
+    tolerance: Tolerance = None,
+    max_iterations: MaxIterations = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Fit the same model by several methods, print how the answers compare, write a report.
+
+    An option such as --num-samples goes to every method that has it.
+
+    \b
+    Examples:
+        btil compare team.csv --methods mfvi,gibbs --test new.csv --out report
+        btil compare overcooked:cramped_room --test overcooked:cramped_room:test \\
+            --methods mfvi,svi,gibbs --out kitchen
+    """  # noqa: D301  # click needs the character itself
+    from btil.analysis.compare import compare as compare_methods
+    from btil.analysis.demo import print_table
+    from btil.analysis.report import prepare_directory
+    from btil.inference.fit import method_options
+
+    chosen = _listed(methods, "--methods")
+    options = _given(
+        num_chains=num_chains,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_restarts=num_restarts,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+    )
+    known = {name: method_options(name) for name in chosen}
+    for option in options:
+        if not any(option in has for has in known.values()):
+            raise ValueError(f"none of {', '.join(chosen)} has the option {_flag(option)}")
+    team = _model(
+        data,
+        model,
+        policy_parents,
+        policy_concentration,
+        transition_parents,
+        transition_concentration,
+        initial,
+        shared,
+    )
+    demos = _read(data, num_latents)
+    held_out = None if test is None else _read(test, like=demos)
+    prepare_directory(out)
+    comparison = compare_methods(
+        team,
+        demos,
+        methods=chosen,
+        test=held_out,
+        seed=seed,
+        progress=not quiet,
+        reference=reference,
+        options={
+            name: {option: value for option, value in options.items() if option in has}
+            for name, has in known.items()
+        },
+    )
+    for name, posterior in comparison.posteriors.items():
+        _refuse_failure(name, posterior)
+    page = comparison.report(out, command=shlex.join(["btil", *sys.argv[1:]]))
+    print_table(comparison)
+    typer.echo(f"report     {page}")
+    if not quiet:
+        for name, posterior in comparison.posteriors.items():
+            _warn_unless_converged(name, posterior)
+
+
+@app.command()
+def demo(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the report.")
+    ] = Path("btil-demo"),
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """The main job on carried recordings of real people, in a few minutes.
+
+    Two people cook soup in a small kitchen. A quarter of the recordings is labelled with what each
+    of them was about to do; four methods learn from all of them and are tested on others. Prints
+    what it does and the table, writes a report.
+
+    \b
+    Example:
+        btil demo --out kitchen
+    """  # noqa: D301  # click needs the character itself
+    from btil.analysis.demo import run_demo
+
+    page = run_demo(out, progress=not quiet, say=typer.echo)
+    typer.echo(f"report: {page}")
+
+
+# ---------------------------------------------------------------------- input
+
+
+def _read(
+    data: str, num_latents: str | None = None, like: Demonstrations | None = None
+) -> Demonstrations:
+    """Carried data or a file; with `like`, by the names and sizes of other demonstrations."""
+    family, *parts = data.split(":")
+    if family == _CARRIED and parts:
+        if num_latents is not None:
+            raise ValueError("--num-latents is for files; carried data know their latents")
+        if len(parts) > 2:
+            raise ValueError(f"{data}: carried data are written overcooked:LAYOUT[:train|test]")
+        from btil.domains.overcooked import load
+
+        return load(*parts)
+    if like is not None:
+        # The state variables' sizes are left to the file: it may visit states that are new.
+        return read_demonstrations(
+            data,
+            num_actions=dict(zip(like.agents, like.num_actions, strict=True)),
+            num_latents=dict(zip(like.agents, like.num_latents, strict=True)),
+            state_names=like.state_names or None,
+            action_names=like.action_names or None,
+            latent_names=like.latent_names or None,
+        )
+    if num_latents is None:
+        return read_demonstrations(data)
+    try:
+        sizes = [int(size) for size in num_latents.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--num-latents is {num_latents!r}; allowed are a whole number, or one per agent "
+            "separated by commas"
+        ) from None
+    return read_demonstrations(data, num_latents=sizes[0] if len(sizes) == 1 else sizes)
+
+
+def _model(
+    data: str,
+    path: Path | None,
+    policy_parents: str | None,
+    policy_concentration: float | None,
+    transition_parents: str | None,
+    transition_concentration: float | None,
+    initial: str | None,
+    shared: bool,
+) -> "TeamModel":
+    """The model that a file or options describe; without either the one that suits the data."""
+    from btil.models.description import model_from_description, read_model
+
+    description: dict[str, dict[str, Any]] = {
+        "policy": _section("policy", policy_parents, policy_concentration),
+        "transition": _section("transition", transition_parents, transition_concentration),
+        "initial": {} if initial is None else {"family": initial},
+    }
+    if not any(description.values()) and not shared:
+        if path is not None:
+            return read_model(path)
+        if data.startswith(f"{_CARRIED}:"):
+            from btil.domains.overcooked import recommended_model
+
+            return recommended_model(data.split(":")[1])
+    if path is not None:
+        raise ValueError("--model describes the whole model; leave out the other model options")
+    if shared:
+        description = {role: {**section, "shared": True} for role, section in description.items()}
+    return model_from_description(description)
+
+
+def _section(role: str, parents: str | None, concentration: float | None) -> dict[str, Any]:
+    return _given(
+        parents=None
+        if parents is None
+        else _listed(parents, f"--{role}-parents", may_be_none=True),
+        concentration=concentration,
+    )
+
+
+def _listed(text: str, option: str, may_be_none: bool = False) -> list[str]:
+    """The names of a list with commas."""
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    if "" in names or not (names or may_be_none):
+        raise ValueError(f"{option} is {text!r}; names separated by commas are expected")
+    return names
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+# ---------------------------------------------------------------------- output
+
+
+def _refuse_failure(name: str, posterior: "TeamPosterior") -> None:
+    """Raise `ArithmeticError` if a fit did not give numbers."""
+    import numpy as np
+
+    means = [rows.mean() for rows in posterior.result.rows.values()]
+    if posterior.elbo is not None:
+        means.append(np.asarray(posterior.elbo))
+    if not all(np.isfinite(values).all() for values in means):
+        raise ArithmeticError(f"the {name} fit failed: {posterior.reason}")
+
+
+def _warn_unless_converged(name: str, posterior: "TeamPosterior") -> None:
+    if not posterior.converged:
+        typer.echo(f"warning: {name} did not converge: {posterior.reason}", err=True)
+
+
+def _summary(posterior: "TeamPosterior") -> str:
+    learned = posterior.bound.learned
+    lines = [
+        f"method     {posterior.method}, seed {posterior.seed}, {posterior.dtype.name}, "
+        f"{posterior.wall_time:.1f} s",
+        f"converged  {'yes' if posterior.converged else 'NO'}: {posterior.reason}",
+    ]
+    if posterior.elbo is not None:
+        error = "" if not posterior.elbo_se else f" (standard error {posterior.elbo_se:.2g})"
+        lines.append(f"bound      {posterior.elbo:.4f}{error}")
+    chains = posterior.draws_info
+    for name, table in learned.items():
+        text = f"learned    {name}: {' x '.join(map(str, table.shape))} cells"
+        if chains is not None:
+            one = chains.loc[name]
+            text += (
+                f"; largest R-hat {one['max_rhat']:.3f}, {one['rows_above']:,} of "
+                f"{one['rows']:,} rows at 1.05 or more, least ESS {one['min_ess_bulk']:.0f}"
+            )
+        lines.append(text)
+    if not learned:
+        lines.append("learned    nothing: every table is given")
+    return "\n".join(lines)
+
+
+def _quoted(word: Any) -> str:
+    return shlex.quote(str(word))
+
+
+def main() -> None:
+    """The console command."""
+    app(prog_name="btil")
+
+
+if __name__ == "__main__":
+    main()

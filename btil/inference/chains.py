@@ -1,7 +1,7 @@
 """Do chains agree? R-hat of every cell, and the verdict that follows from it."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -70,12 +70,16 @@ def rhat(draws: Float[np.ndarray, "chain draw *cells"]) -> Float[np.ndarray, "*c
 def ess(
     draws: Float[np.ndarray, "chain draw *cells"], method: str = "bulk"
 ) -> Float[np.ndarray, "*cells"]:
-    """ArviZ's effective sample size of every cell; NaN for constant cells."""
-    return _statistic("ess", draws, method=method)
+    """ArviZ's effective sample size, "bulk" or "tail" (5% and 95% quantiles), of every cell.
+
+    NaN for constant cells.
+    """
+    quantiles = {"prob": (0.05, 0.95)} if method == "tail" else {}
+    return _statistic("ess", draws, method=method, **quantiles)
 
 
 def _statistic(
-    name: str, draws: Float[np.ndarray, "chain draw *cells"], **options: str
+    name: str, draws: Float[np.ndarray, "chain draw *cells"], **options: Any
 ) -> Float[np.ndarray, "*cells"]:
     from arviz_stats.base import array_stats
 

@@ -1,1 +1,111 @@
 """What we make of it: metrics, comparison, plots, reports."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from btil.analysis.alignment import (
+        align,
+        context_visits,
+        interchangeable_latents,
+        latents_pinned,
+        match_latents,
+        posterior_means,
+        relabel_rows,
+        shared_contexts,
+    )
+    from btil.analysis.compare import Comparison, compare
+    from btil.analysis.metrics import (
+        confusion_matrix,
+        decoding_error,
+        hamming_distance,
+        majority_class_error,
+        most_probable,
+        weighted_js_divergence,
+    )
+    from btil.analysis.plots import (
+        RowChoice,
+        choose_rows,
+        plot_confusion,
+        plot_elbo_traces,
+        plot_ess,
+        plot_forest,
+        plot_method_against_method,
+        plot_rank,
+        plot_sd_ratios,
+        plot_timeline,
+        plot_trace,
+    )
+
+# Loaded on first use: plots and tables need libraries that take seconds to import.
+_LAZY = {
+    "Comparison": "btil.analysis.compare",
+    "RowChoice": "btil.analysis.plots",
+    "align": "btil.analysis.alignment",
+    "choose_rows": "btil.analysis.plots",
+    "compare": "btil.analysis.compare",
+    "confusion_matrix": "btil.analysis.metrics",
+    "context_visits": "btil.analysis.alignment",
+    "decoding_error": "btil.analysis.metrics",
+    "hamming_distance": "btil.analysis.metrics",
+    "interchangeable_latents": "btil.analysis.alignment",
+    "latents_pinned": "btil.analysis.alignment",
+    "majority_class_error": "btil.analysis.metrics",
+    "match_latents": "btil.analysis.alignment",
+    "most_probable": "btil.analysis.metrics",
+    "plot_confusion": "btil.analysis.plots",
+    "plot_elbo_traces": "btil.analysis.plots",
+    "plot_ess": "btil.analysis.plots",
+    "plot_forest": "btil.analysis.plots",
+    "plot_method_against_method": "btil.analysis.plots",
+    "plot_rank": "btil.analysis.plots",
+    "plot_sd_ratios": "btil.analysis.plots",
+    "plot_timeline": "btil.analysis.plots",
+    "plot_trace": "btil.analysis.plots",
+    "posterior_means": "btil.analysis.alignment",
+    "relabel_rows": "btil.analysis.alignment",
+    "shared_contexts": "btil.analysis.alignment",
+    "weighted_js_divergence": "btil.analysis.metrics",
+}
+
+__all__ = [
+    "Comparison",
+    "RowChoice",
+    "align",
+    "choose_rows",
+    "compare",
+    "confusion_matrix",
+    "context_visits",
+    "decoding_error",
+    "hamming_distance",
+    "interchangeable_latents",
+    "latents_pinned",
+    "majority_class_error",
+    "match_latents",
+    "most_probable",
+    "plot_confusion",
+    "plot_elbo_traces",
+    "plot_ess",
+    "plot_forest",
+    "plot_method_against_method",
+    "plot_rank",
+    "plot_sd_ratios",
+    "plot_timeline",
+    "plot_trace",
+    "posterior_means",
+    "relabel_rows",
+    "shared_contexts",
+    "weighted_js_divergence",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'btil.analysis' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

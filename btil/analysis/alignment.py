@@ -1,0 +1,451 @@
+r"""Which latent of one posterior is which of another.
+
+Where no label, no prior and no given table tells latents apart, renaming them changes nothing in
+the model, and two fits may answer under different names. Before posteriors are compared, those
+latents that could be renamed are matched.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from btil.demonstrations import Demonstrations
+from btil.inference.posterior import TeamPosterior
+from btil.inference.result import DirichletRows, DrawnRows, MixtureRows, RowsPosterior
+from btil.models.contexts import match_rows
+from btil.models.team import BoundModel, TeamModel, bind
+
+# Up to so many permutations are simply tried.
+_MOST_TRIED = 5040
+
+Rows = Mapping[str, Float[np.ndarray, "..."]]
+Permutations = Mapping[str, Sequence[int] | Int[np.ndarray, " latents"]]
+
+
+class Use(NamedTuple):
+    """That an agent reads a table, and how often it reads each context of it.
+
+    Attributes:
+        role: "policy", "transition" or "initial".
+        site: Name of the table.
+        visits: Number of reads of each context.
+    """
+
+    role: str
+    site: str
+    visits: Int[np.ndarray, " contexts"]
+
+
+def interchangeable_latents(
+    model: TeamModel, demos: Demonstrations
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Classes of latents that nothing tells apart, per agent.
+
+    Two latents of an agent are interchangeable if neither is ever labelled and swapping them
+    leaves every prior and every given table as it is; this is an equivalence, and every
+    permutation within its classes leaves the model as it is. Agents that share a table have their
+    latents in common: a label of one speaks for all of them. Symmetries that are not made of
+    swaps, such as turning a given cyclic transition, are not looked for.
+
+    Args:
+        model: The model.
+        demos: The demonstrations it is fitted to, with their labels.
+
+    Returns:
+        {agent: classes}; each latent is in exactly one class, mostly alone.
+
+    Example:
+        >>> demos = Demonstrations([0, 0], [0, 1], latents=[0, -1], num_latents=3)
+        >>> interchangeable_latents(TeamModel(), demos)
+        {'agent_0': ((0,), (1, 2))}
+    """
+    return _classes(bind(model, demos))
+
+
+def latents_pinned(model: TeamModel, demos: Demonstrations) -> dict[str, bool]:
+    """Whether labels, priors and given tables leave an agent's latents only one order.
+
+    Args:
+        model: The model.
+        demos: The demonstrations it is fitted to, with their labels.
+
+    Returns:
+        {agent: pinned}: true where no two latents are interchangeable, e.g. where all latents but
+        at most one are labelled somewhere. Labels decide in principle, however few they are.
+    """
+    return {
+        agent: all(len(members) == 1 for members in classes)
+        for agent, classes in interchangeable_latents(model, demos).items()
+    }
+
+
+def match_latents(bound: BoundModel, reference: Rows, rows: Rows) -> dict[str, np.ndarray]:
+    r"""The renaming of latents under which rows come closest to reference rows.
+
+    Over permutations within the interchangeable classes, minimises the total variation distance
+    of the rows that the data read, each as often as they read it:
+
+    .. math:: \sum_c n_c \Big[ \sum_k d(\pi_{ck}, \pi'_{c,\sigma k})
+              + \sum_k d(T_{ck\cdot}, T'_{c,\sigma k,\sigma\cdot}) \Big]
+              + \sum_c n_c\, d(b_{c\cdot}, b'_{c,\sigma\cdot})
+
+    Up to 5,040 permutations (seven interchangeable latents) are all tried. Beyond, the policy's
+    part is an assignment problem (Hungarian method); the transition's, in which :math:`\sigma`
+    occurs twice, is made one by holding the inner :math:`\sigma` fixed; both are solved anew, and
+    pairs swapped, until nothing improves.
+
+    Args:
+        bound: The model on its demonstrations.
+        reference: {site: rows}, e.g. posterior means; a missing site is not compared, nor is a
+            context with NaN in it.
+        rows: {site: rows} of another posterior of the same model and demonstrations.
+
+    Returns:
+        {agent: permutation}, for `relabel_rows`: latent k of the reference is latent
+        `permutation[k]` of `rows`. The identity where latents are pinned.
+
+    Raises:
+        ValueError: If the rows of a site differ in shape from its table.
+    """
+    for name, given in (("reference", reference), ("rows", rows)):
+        _check_shapes(name, bound, given, leading=0)
+    classes = _classes(bound)
+    permutations: dict[str, np.ndarray] = {}
+    for agents in _teams(bound):
+        own = classes[agents[0]]
+        if all(len(members) == 1 for members in own):
+            best = np.arange(sum(map(len, own)))
+        else:
+            uses = [use for agent in agents for use in _uses(bound, agent)]
+            best = _match(own, uses, reference, rows)
+        permutations |= {agent: best.copy() for agent in agents}
+    return permutations
+
+
+def relabel_rows(bound: BoundModel, rows: Rows, permutations: Permutations) -> dict[str, Any]:
+    """Rename latents: the new latent k is the old latent `permutation[k]`.
+
+    Policies are permuted on their latent axis, transitions on both, initials on their last.
+
+    Args:
+        bound: The model on its demonstrations.
+        rows: {site: (..., contexts, latents, values)}; leading axes (draws) are welcome.
+        permutations: {agent: permutation}; agents that share a table must have the same one.
+
+    Raises:
+        ValueError: If an agent lacks a permutation, it is none, or agents that share a table
+            differ in theirs; if a shape does not end as the table's does.
+
+    Example:
+        >>> relabel_rows(bound, posterior_means, {"alice": [1, 0], "bob": [0, 1]})  # doctest: +SKIP
+    """
+    _check_shapes("rows", bound, rows)
+    checked = _checked_permutations(bound, permutations)
+    relabelled = {}
+    for site, values in rows.items():
+        table = bound.tables[site]
+        permutation = np.asarray(checked[table.agents[0]])
+        relabelled[site] = _renamed(np.asarray(values), table.contexts.role, permutation)
+    return relabelled
+
+
+def align(posterior: TeamPosterior, reference: TeamPosterior) -> TeamPosterior:
+    """The posterior with its latents named as in the reference.
+
+    Chains may differ in names among themselves: each is matched on its own. Only contexts that
+    both have visited are compared. What may be renamed is what the posterior's own data leave
+    open.
+
+    Args:
+        posterior: Any posterior.
+        reference: Another one of the same model; its demonstrations may be other ones.
+
+    Returns:
+        The posterior itself where everything is pinned already, else a renamed copy. Evidence and
+        likelihoods are the same under both names.
+
+    Raises:
+        ValueError: If the two have other agents, parents or numbers of latents and actions.
+
+    Example:
+        >>> btil.analysis.align(btil.fit(model, demos, "gibbs"), posterior)  # doctest: +SKIP
+    """
+    bound = posterior.bound
+    target = _in_order_of(posterior, reference)
+    if all(len(members) == 1 for own in _classes(bound).values() for members in own):
+        return posterior
+    rows = posterior.result.rows
+    chains = {site: one.draws for site, one in rows.items() if isinstance(one, DrawnRows)}
+    renamed: dict[str, RowsPosterior] = {}
+    if chains:
+        num_chains = len(next(iter(chains.values())))
+        parts = []
+        for chain in range(num_chains):
+            draws = {site: values[chain] for site, values in chains.items()}
+            means = {site: values.mean(0, dtype=np.float64) for site, values in draws.items()}
+            parts.append(relabel_rows(bound, draws, match_latents(bound, target, means)))
+        renamed = {site: DrawnRows(np.stack([part[site] for part in parts])) for site in chains}
+    else:
+        permutations = match_latents(bound, target, posterior_means(posterior))
+        for site, one in rows.items():
+            assert isinstance(one, DirichletRows | MixtureRows)
+            values = relabel_rows(bound, {site: one.concentration}, permutations)[site]
+            renamed[site] = one._replace(concentration=values)
+    return dataclasses.replace(posterior, result=posterior.result._replace(rows=renamed))
+
+
+def posterior_means(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "..."]]:
+    """Posterior mean rows of every learned site, {site: (contexts, latents, values)}."""
+    return {site: rows.mean() for site, rows in posterior.result.rows.items()}
+
+
+def shared_contexts(
+    posterior: TeamPosterior, reference: TeamPosterior, site: str
+) -> tuple[Int[np.ndarray, " shared"], Int[np.ndarray, " shared"]]:
+    """The contexts of a table that two posteriors have both visited.
+
+    Returns:
+        Their row indices in the one, and in the other.
+
+    Raises:
+        ValueError: If the table has other parents or another shape in the two.
+    """
+    own, other = (one.bound.tables[site].contexts for one in (posterior, reference))
+    if (own.names, own.row_shape) != (other.names, other.row_shape):
+        raise ValueError(
+            f"{site}: rows of shape {own.row_shape} with parents {own.names or 'none'} cannot be "
+            f"compared with rows {other.row_shape} with parents {other.names or 'none'}"
+        )
+    found = match_rows(other.rows, own.rows)
+    return np.flatnonzero(found >= 0), found[found >= 0]
+
+
+def _in_order_of(posterior: TeamPosterior, reference: TeamPosterior) -> dict[str, np.ndarray]:
+    """Mean rows of the reference in the posterior's contexts; NaN where it has none."""
+    sites, others = set(posterior.bound.tables), set(reference.bound.tables)
+    if sites != others:
+        raise ValueError(
+            f"the posteriors have different tables: {', '.join(sorted(sites))} and, of the "
+            f"reference, {', '.join(sorted(others))}"
+        )
+    target = {}
+    for site, rows in posterior_means(reference).items():
+        ours, theirs = shared_contexts(posterior, reference, site)
+        target[site] = np.full(posterior.bound.tables[site].shape, np.nan)
+        target[site][ours] = rows[theirs]
+    return target
+
+
+def context_visits(bound: BoundModel, site: str) -> Int[np.ndarray, " contexts"]:
+    """How often the demonstrations read each context of a table, all its agents together.
+
+    Raises:
+        ValueError: If there is no such site.
+    """
+    if site not in bound.tables:
+        raise ValueError(f"unknown site {site!r}; the sites are {', '.join(bound.tables)}")
+    uses = [use for agent in bound.tables[site].agents for use in _uses(bound, agent)]
+    return np.sum([use.visits for use in uses if use.site == site], axis=0)
+
+
+def _uses(bound: BoundModel, agent: str) -> list[Use]:
+    """The tables of an agent, each with the number of visits that this agent pays it."""
+    reads = bound.rows[agent]
+    found = []
+    for role, index in (
+        ("policy", reads.policy),
+        ("transition", reads.transition[reads.transition >= 0]),
+        ("initial", reads.initial),
+    ):
+        table = bound.table(role, agent)
+        visits = np.bincount(index, minlength=len(table.contexts.rows))
+        found.append(Use(role, table.name, visits))
+    return found
+
+
+def _teams(bound: BoundModel) -> list[list[str]]:
+    """Agents in sets that have latents in common, through tables that they share."""
+    teams = [[agent] for agent in bound.demos.agents]
+    for table in bound.tables.values():
+        joined = [team for team in teams if set(team) & set(table.agents)]
+        if len(joined) > 1:
+            teams = [team for team in teams if team not in joined]
+            teams.append([agent for team in joined for agent in team])
+    return teams
+
+
+def _classes(bound: BoundModel) -> dict[str, tuple[tuple[int, ...], ...]]:
+    demos = bound.demos
+    sizes = dict(zip(demos.agents, demos.num_latents, strict=True))
+    classes: dict[str, tuple[tuple[int, ...], ...]] = {}
+    for agents in _teams(bound):
+        columns = [demos.agents.index(agent) for agent in agents]
+        labelled = np.isin(np.arange(sizes[agents[0]]), demos.latents[:, columns])
+        sites = {use.site for agent in agents for use in _uses(bound, agent)}
+        own: list[list[int]] = []
+        for latent in range(sizes[agents[0]]):
+            for members in own if not labelled[latent] else []:
+                first = members[0]
+                if not labelled[first] and _swap_changes_nothing(bound, sites, first, latent):
+                    members.append(latent)
+                    break
+            else:
+                own.append([latent])
+        found = tuple(tuple(members) for members in own)
+        classes |= dict.fromkeys(agents, found)
+    # In the order of the agents, not of the teams.
+    return {agent: classes[agent] for agent in demos.agents}
+
+
+def _swap_changes_nothing(bound: BoundModel, sites: set[str], first: int, second: int) -> bool:
+    """Whether all priors and given tables are the same with two latents swapped."""
+    for site in sites:
+        cpt, contexts = bound.tables[site].cpt, bound.tables[site].contexts
+        prior = cpt.concentration(contexts) if cpt.learned else cpt.probabilities(contexts)
+        swap = np.arange(contexts.num_latents)
+        swap[[first, second]] = second, first
+        if not np.array_equal(_renamed(prior, contexts.role, swap), prior):
+            return False
+    return True
+
+
+def _renamed(
+    values: Float[np.ndarray, "..."], role: str, permutation: Int[np.ndarray, " latents"]
+) -> Float[np.ndarray, "..."]:
+    if role != "policy":
+        values = values[..., permutation]
+    return values if role == "initial" else values[..., permutation, :]
+
+
+def _match(
+    classes: tuple[tuple[int, ...], ...], uses: list[Use], reference: Rows, rows: Rows
+) -> Int[np.ndarray, " latents"]:
+    size = sum(map(len, classes))
+    new = np.arange(size)
+    single, double = _costs(uses, reference, rows, size)
+
+    def total(permutation: Int[np.ndarray, " latents"]) -> float:
+        inner = double[new[:, None], permutation[:, None], new, permutation]
+        return float(single[new, permutation].sum() + inner.sum())
+
+    if math.prod(math.factorial(len(members)) for members in classes) <= _MOST_TRIED:
+        return min(_orders(classes), key=total)
+    return _search(classes, single, double, total)
+
+
+def _orders(classes: tuple[tuple[int, ...], ...]) -> Iterator[Int[np.ndarray, " latents"]]:
+    """Every permutation within the classes, the identity first."""
+    positions = np.concatenate(classes)
+    for orders in itertools.product(*map(itertools.permutations, classes)):
+        permutation = np.empty_like(positions)
+        permutation[positions] = np.concatenate(orders)
+        yield permutation
+
+
+def _search(
+    classes: tuple[tuple[int, ...], ...],
+    single: Float[np.ndarray, "k l"],
+    double: Float[np.ndarray, "k l next_k next_l"],
+    total: Callable[[Int[np.ndarray, " latents"]], float],
+) -> Int[np.ndarray, " latents"]:
+    """A permutation of low cost: assignments with the inner one held fixed, then swaps."""
+    from scipy.optimize import linear_sum_assignment
+
+    new = np.arange(len(single))
+    allowed = np.zeros(single.shape, bool)
+    for members in classes:
+        allowed[np.ix_(members, members)] = True
+
+    def assignment(cost: Float[np.ndarray, "k l"]) -> Int[np.ndarray, " latents"]:
+        # Larger than any sum of allowed costs, so that no forbidden pair is ever chosen.
+        forbidden = 1.0 + len(new) * float(cost.max())
+        return linear_sum_assignment(np.where(allowed, cost, forbidden))[1]
+
+    # To begin with, of the transitions only how readily a latent stays.
+    best = assignment(single + double[new[:, None], new, new[:, None], new])
+    lowest = total(best)
+    improved = True
+    while improved:
+        tried = [assignment(single + double[:, :, new, best].sum(-1))]
+        for i, j in itertools.combinations(new, 2):
+            if allowed[i, j]:
+                tried.append(best.copy())
+                tried[-1][[i, j]] = best[[j, i]]
+        candidate = min(tried, key=total)
+        improved = total(candidate) < lowest - 1e-12 * lowest
+        if improved:
+            best, lowest = candidate, total(candidate)
+    return best
+
+
+def _costs(
+    uses: list[Use], reference: Rows, rows: Rows, size: int
+) -> tuple[Float[np.ndarray, "k l"], Float[np.ndarray, "k l next_k next_l"]]:
+    """What it costs to call latent l of `rows` k, and to call l' k' at the same time.
+
+    Policies and initial distributions cost by single latents, transitions by pairs of them.
+    """
+    single = np.zeros((size, size))
+    double = np.zeros((size, size, size, size))
+    for role, site, visits in uses:
+        if site not in reference or site not in rows:
+            continue
+        ours, theirs = np.asarray(reference[site]), np.asarray(rows[site])
+        compared = ~np.isnan(ours.reshape(len(ours), -1)).any(-1)
+        ours, theirs, visits = ours[compared], theirs[compared], visits[compared]
+        for k in range(size):
+            for l in range(size):  # noqa: E741  # k and l are latents of one and the other
+                if role == "policy":
+                    difference = np.abs(ours[:, k] - theirs[:, l]).sum(-1) / 2
+                    single[k, l] += visits @ difference
+                elif role == "initial":
+                    single[k, l] += visits @ np.abs(ours[:, k] - theirs[:, l]) / 2
+                else:
+                    cells = np.abs(ours[:, k, :, None] - theirs[:, l, None, :]) / 2
+                    double[k, l] += np.tensordot(visits, cells, 1)
+    return single, double
+
+
+def _check_shapes(name: str, bound: BoundModel, rows: Rows, leading: int | None = None) -> None:
+    """Refuse rows of unknown sites or of other shapes; `leading` None: any leading axes go."""
+    for site, values in rows.items():
+        if site not in bound.tables:
+            raise ValueError(
+                f"{name}: unknown site {site!r}; the sites are {', '.join(bound.tables)}"
+            )
+        shape = bound.tables[site].shape
+        given = np.shape(values)
+        if given[-len(shape) :] != shape or leading not in (None, len(given) - len(shape)):
+            must = "must end in" if leading is None else "must be"
+            raise ValueError(f"{name}: {site} has shape {given}, which {must} {shape}")
+
+
+def _checked_permutations(
+    bound: BoundModel, permutations: Permutations
+) -> dict[str, Int[np.ndarray, " latents"]]:
+    checked = {}
+    sizes = dict(zip(bound.demos.agents, bound.demos.num_latents, strict=True))
+    for table in bound.tables.values():
+        for agent in table.agents:
+            if agent not in permutations:
+                raise ValueError(f"permutations: agent {agent} is missing")
+            permutation = np.asarray(permutations[agent])
+            if not np.array_equal(np.sort(permutation), np.arange(sizes[agent])):
+                raise ValueError(
+                    f"permutations: agent {agent} has {permutation.tolist()}, which is no order of "
+                    f"0..{sizes[agent] - 1}"
+                )
+            checked[agent] = permutation
+        first = table.agents[0]
+        for agent in table.agents[1:]:
+            if not np.array_equal(checked[agent], checked[first]):
+                raise ValueError(
+                    f"permutations: {agent} and {first} share the table {table.name}, so they "
+                    "must have the same one"
+                )
+    return checked

@@ -1,0 +1,284 @@
+"""How right the answers are: decoded latents against labels, learned policies against true ones."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from btil.demonstrations import Demonstrations
+
+# What rounding may do to the sum of a probability vector, single-precision ones included.
+_SUM_TOLERANCE = 1e-5
+
+
+def hamming_distance(demos: Demonstrations, decoded: Any) -> Float[np.ndarray, " agents"]:
+    r"""Share of labelled steps that are decoded wrongly, averaged over episodes.
+
+    .. math:: \frac{1}{|E_i|} \sum_{m \in E_i} \frac{1}{|L_{im}|}
+              \sum_{t \in L_{im}} 1(\hat x_{i,m}^t \ne x_{i,m}^t)
+
+    with :math:`L_{im}` the labelled steps of agent i in episode m, and :math:`E_i` the episodes
+    that have some. Every episode counts the same, whatever its length.
+
+    Args:
+        demos: Demonstrations with labels, the truth.
+        decoded: Whole numbers (steps, agents), e.g. `posterior.decode(demos.without_labels())`.
+            If `demos` itself is decoded, labels are conditioned on, and the distance is 0.
+
+    Returns:
+        One distance in [0, 1] per agent, in the order of `demos.agents`; NaN for an agent with no
+        label.
+
+    Raises:
+        ValueError: If `decoded` has another shape, or values that are no latents.
+
+    Example:
+        >>> demos = Demonstrations([0, 0, 0], [0, 1, 0], latents=[1, 1, -1], num_latents=2)
+        >>> hamming_distance(demos, [[0], [1], [0]]).tolist()
+        [0.5]
+
+    Source: the normalised Hamming distance of the paper, "Experiments".
+    """
+    path = _checked_path(demos, decoded)
+    labelled = demos.latents >= 0
+    wrong = labelled & (path != demos.latents)
+    num_wrong = np.add.reduceat(wrong, demos.episode_starts, axis=0, dtype=np.int64)
+    num_labelled = np.add.reduceat(labelled, demos.episode_starts, axis=0, dtype=np.int64)
+    shares = num_wrong / np.maximum(num_labelled, 1)
+    return _ratio(shares.sum(0), (num_labelled > 0).sum(0))
+
+
+def decoding_error(
+    demos: Demonstrations, decoded: Any | Mapping[str, Any]
+) -> Float[np.ndarray, " agents"]:
+    """Share of labelled steps that are decoded wrongly, every step counting the same.
+
+    Args:
+        demos: Demonstrations with labels, the truth.
+        decoded: Whole numbers (steps, agents), or beliefs {agent: (steps, latents)} as from
+            `posterior.smooth` or `posterior.filter`, of which the most probable latent is taken.
+
+    Returns:
+        One error in [0, 1] per agent; NaN for an agent with no label.
+
+    Raises:
+        ValueError: If `decoded` has another shape, lacks an agent, or has values that are no
+            latents.
+
+    Example:
+        >>> demos = Demonstrations([0, 0, 0], [0, 1, 0], latents=[1, 1, -1], num_latents=2)
+        >>> decoding_error(demos, {"agent_0": np.array([[.2, .8], [.7, .3], [.5, .5]])}).tolist()
+        [0.5]
+    """
+    path = most_probable(demos, decoded) if isinstance(decoded, Mapping) else decoded
+    path = _checked_path(demos, path)
+    labelled = demos.latents >= 0
+    return _ratio((labelled & (path != demos.latents)).sum(0), labelled.sum(0))
+
+
+def most_probable(
+    demos: Demonstrations, beliefs: Mapping[str, Any]
+) -> Int[np.ndarray, "steps agents"]:
+    """The latent of highest probability at each step (the first of equals).
+
+    Args:
+        demos: The demonstrations that the beliefs are about.
+        beliefs: {agent: (steps, latents)}.
+
+    Raises:
+        ValueError: If an agent is missing, or a shape is another one.
+    """
+    paths = []
+    for agent, num_latents in zip(demos.agents, demos.num_latents, strict=True):
+        if agent not in beliefs:
+            raise ValueError(
+                f"beliefs: agent {agent} is missing; there are {', '.join(map(str, beliefs))}"
+            )
+        values = np.asarray(beliefs[agent])
+        if values.shape != (demos.num_steps, num_latents):
+            raise ValueError(
+                f"beliefs: agent {agent} has shape {values.shape}, expected (steps, latents) = "
+                f"{(demos.num_steps, num_latents)}"
+            )
+        paths.append(values.argmax(-1))
+    return np.stack(paths, axis=1)
+
+
+def majority_class_error(
+    train: Demonstrations, test: Demonstrations
+) -> Float[np.ndarray, " agents"]:
+    """`hamming_distance` of always guessing an agent's most frequent label of `train`.
+
+    What a decoder must beat. Of equally frequent labels the first is guessed.
+
+    Args:
+        train: Demonstrations whose labels are counted.
+        test: Demonstrations with labels, the truth.
+
+    Returns:
+        One error per agent; NaN for an agent without labels in `train` or in `test`.
+
+    Raises:
+        ValueError: If the agents differ, or the guess is no latent of `test`.
+    """
+    if train.agents != test.agents:
+        raise ValueError(
+            f"the agents of train are {', '.join(train.agents)}, those of test "
+            f"{', '.join(test.agents)}"
+        )
+    counts = [
+        np.bincount(labels[labels >= 0], minlength=size)
+        for labels, size in zip(train.latents.T, train.num_latents, strict=True)
+    ]
+    guess = np.array([count.argmax() for count in counts])
+    error = hamming_distance(test, np.tile(guess, (test.num_steps, 1)))
+    return np.where([count.any() for count in counts], error, np.nan)
+
+
+def confusion_matrix(
+    demos: Demonstrations, decoded: Any, agent: str
+) -> Int[np.ndarray, "latents latents"]:
+    """How often a label (row) was decoded as each latent (column), over an agent's labelled steps.
+
+    Args:
+        demos: Demonstrations with labels, the truth.
+        decoded: Whole numbers (steps, agents).
+        agent: Name of the agent.
+
+    Raises:
+        ValueError: If the agent is unknown, or `decoded` has another shape or values that are no
+            latents.
+
+    Example:
+        >>> demos = Demonstrations([0, 0, 0], [0, 1, 0], latents=[1, 1, -1], num_latents=2)
+        >>> confusion_matrix(demos, [[0], [1], [0]], "agent_0").tolist()
+        [[0, 0], [1, 1]]
+    """
+    position = agent_position(demos, agent)
+    path = _checked_path(demos, decoded)[:, position]
+    labels = demos.latents[:, position]
+    size = demos.num_latents[position]
+    known = labels >= 0
+    codes = labels[known] * size + path[known]
+    return np.bincount(codes, minlength=size * size).reshape(size, size)
+
+
+def weighted_js_divergence(true_policy: Any, policy: Any, weights: Any) -> float:
+    r"""Jensen-Shannon divergence between rows, averaged with given weights; natural logarithm.
+
+    .. math:: \sum_c w_c \left[ \tfrac12 \mathrm{KL}(p_c \| m_c) + \tfrac12 \mathrm{KL}(q_c \| m_c)
+              \right], \qquad m_c = \tfrac12 (p_c + q_c)
+
+    Between 0 (equal rows) and log 2 (rows without a common action). Zeros in rows are fine.
+
+    Args:
+        true_policy: Rows p on the last axis, (..., actions), e.g. (states, latents, actions).
+        policy: Rows q, of the same shape.
+        weights: Broadcast to the leading axes; non-negative, and the sum over all rows is 1. The
+            paper weights by the share of each (state, latent) in the training set. Rows of weight
+            0 are ignored, whatever they hold.
+
+    Returns:
+        The divergence, in nats.
+
+    Raises:
+        ValueError: If shapes differ, weights are negative, not finite or do not sum to 1, or a row
+            of positive weight is no probability vector.
+
+    Example:
+        >>> round(weighted_js_divergence([[1, 0], [0, 1]], [[0, 1], [0, 1]], [0.5, 0.5]), 4)
+        0.3466
+
+    References:
+        J. Lin (1991), Divergence measures based on the Shannon entropy. The measure of policies
+        learned in the paper, "Experiments", after Unhelkar and Shah (2019).
+    """
+    rows = {
+        "true_policy": np.asarray(true_policy, np.float64),
+        "policy": np.asarray(policy, np.float64),
+    }
+    shape = rows["true_policy"].shape
+    if rows["policy"].shape != shape or len(shape) == 0 or shape[-1] == 0:
+        raise ValueError(
+            f"true_policy has shape {shape} and policy {rows['policy'].shape}; they must be the "
+            "same, (..., actions)"
+        )
+    weight = np.asarray(weights, np.float64)
+    try:
+        weight = np.broadcast_to(weight, shape[:-1])
+    except ValueError:
+        raise ValueError(
+            f"weights: shape {weight.shape} does not broadcast to the rows, {shape[:-1]}"
+        ) from None
+    wrong = ~(np.isfinite(weight) & (weight >= 0))
+    if wrong.any():
+        where = tuple(np.argwhere(wrong)[0].tolist())
+        raise ValueError(f"weights: {weight[where]} at {where}; they must be 0 or more")
+    total = float(weight.sum())
+    if not abs(total - 1) <= _SUM_TOLERANCE:
+        raise ValueError(f"weights: the sum over the rows is {total:.6g}; it must be 1")
+    used = np.asarray(weight > 0)  # of a single row NumPy makes a scalar
+    for name, values in rows.items():
+        _check_rows(name, values, used)
+    p, q = (values[used] for values in rows.values())
+    middle = (p + q) / 2
+    divergence = (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
+    # Rounding can leave a divergence of equal rows a hair below 0.
+    return max(0.0, float(weight[used] @ divergence))
+
+
+def agent_position(demos: Demonstrations, agent: str) -> int:
+    """Column of an agent.
+
+    Raises:
+        ValueError: If there is no such agent.
+    """
+    if agent not in demos.agents:
+        raise ValueError(f"unknown agent {agent!r}; the agents are {', '.join(demos.agents)}")
+    return demos.agents.index(agent)
+
+
+def _relative_entropy(
+    p: Float[np.ndarray, "rows values"], q: Float[np.ndarray, "rows values"]
+) -> Float[np.ndarray, " rows"]:
+    from scipy.special import rel_entr
+
+    return rel_entr(p, q).sum(-1)
+
+
+def _check_rows(name: str, rows: Float[np.ndarray, "..."], used: np.ndarray) -> None:
+    good = np.isfinite(rows).all(-1) & (rows >= 0).all(-1)
+    good &= np.abs(np.where(good[..., None], rows, 0.0).sum(-1) - 1) <= _SUM_TOLERANCE
+    wrong = used & ~good
+    if wrong.any():
+        where = tuple(np.argwhere(wrong)[0].tolist())
+        raise ValueError(
+            f"{name}: the row at {where} has a positive weight but is no probability vector: "
+            f"{rows[where].tolist()}"
+        )
+
+
+def _checked_path(demos: Demonstrations, decoded: Any) -> Int[np.ndarray, "steps agents"]:
+    path = np.asarray(decoded)
+    expected = (demos.num_steps, demos.num_agents)
+    if path.shape != expected:
+        raise ValueError(
+            f"decoded: shape {path.shape}, expected (steps, agents) = {expected}"
+        )
+    if path.dtype.kind not in "iu":
+        raise ValueError(f"decoded: whole numbers expected, got an array of {path.dtype}")
+    outside = (path < 0) | (path >= np.array(demos.num_latents))
+    if outside.any():
+        step, position = np.argwhere(outside)[0]
+        raise ValueError(
+            f"decoded: {path[step, position]} for agent {demos.agents[position]} in row {step}; "
+            f"allowed are 0..{demos.num_latents[position] - 1}"
+        )
+    return path.astype(np.int64)
+
+
+def _ratio(
+    numerator: np.ndarray, denominator: Int[np.ndarray, " agents"]
+) -> Float[np.ndarray, " agents"]:
+    return np.where(denominator > 0, numerator / np.maximum(denominator, 1), np.nan)

@@ -1,0 +1,315 @@
+"""Matching latents: random renamings are found again, and only where nothing forbids them."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from btil import Demonstrations, DirichletCPT, KnownCPT, Shared, StaticCPT, TeamModel, TeamPosterior
+from btil.analysis import (
+    align,
+    context_visits,
+    interchangeable_latents,
+    latents_pinned,
+    match_latents,
+    posterior_means,
+    relabel_rows,
+    shared_contexts,
+)
+from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows
+from btil.models.team import bind
+
+
+def make_demos(latents=(3, 4), labels=None, seed=0, steps=60, agents=("ann", "bob")):
+    rng = np.random.default_rng(seed)
+    return Demonstrations(
+        states=rng.integers(0, 3, steps),
+        actions=rng.integers(0, 3, (steps, len(latents))),
+        latents=labels,
+        episodes=np.repeat(np.arange(3), steps // 3),
+        num_states=3,
+        num_actions=3,
+        num_latents=latents,
+        agents=agents,
+    )
+
+
+def make_model(shared=()):
+    roles = {
+        "policy": DirichletCPT(0.5, parents=("state",)),
+        "transition": DirichletCPT(0.5, parents=("state",)),
+        "initial": DirichletCPT(1.0),
+    }
+    return TeamModel(**{r: Shared(cpt) if r in shared else cpt for r, cpt in roles.items()})
+
+
+def random_rows(bound, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        site: rng.dirichlet(np.full(table.shape[-1], 0.4), size=table.shape[:-1])
+        for site, table in bound.learned.items()
+    }
+
+
+def random_permutations(bound, seed, together=()):
+    rng = np.random.default_rng(seed)
+    sizes = dict(zip(bound.demos.agents, bound.demos.num_latents, strict=True))
+    permutations = {agent: rng.permutation(size) for agent, size in sizes.items()}
+    return permutations | dict.fromkeys(together, permutations["ann"])
+
+
+def posterior_of(bound, rows):
+    """A posterior made of given rows, without a fit."""
+    result = FitResult(rows=rows, converged=True, reason="made by hand")
+    return TeamPosterior(bound, "mfvi", result, seed=0, dtype=np.dtype(np.float64), wall_time=0.0)
+
+
+def flat_posterior(model, demos):
+    bound = bind(model, demos)
+    rows = {site: DirichletRows(np.ones(table.shape)) for site, table in bound.learned.items()}
+    return posterior_of(bound, rows)
+
+
+# ------------------------------------------------------------------ what may be renamed
+
+
+def labels_of(rows, latents=(3, 4), steps=60):
+    labels = np.full((steps, len(latents)), -1)
+    for step, agent, value in rows:
+        labels[step, agent] = value
+    return labels
+
+
+def test_labels_tell_latents_apart():
+    labels = labels_of([(0, 0, 0), (5, 0, 2), (7, 1, 1)])
+    model, demos = make_model(), make_demos(labels=labels)
+    assert interchangeable_latents(model, demos) == {
+        "ann": ((0,), (1,), (2,)),
+        "bob": ((0, 2, 3), (1,)),
+    }
+    assert latents_pinned(model, demos) == {"ann": True, "bob": False}
+    assert latents_pinned(model, demos.without_labels()) == {"ann": False, "bob": False}
+
+
+@pytest.mark.parametrize("role", ["policy", "transition", "initial"])
+def test_agents_that_share_a_table_share_their_labels(role):
+    demos = make_demos((3, 3), labels_of([(0, 0, 0), (1, 1, 2)], (3, 3)))
+    shared = interchangeable_latents(make_model((role,)), demos)
+    assert shared == dict.fromkeys(("ann", "bob"), ((0,), (1,), (2,)))
+    assert latents_pinned(make_model(), demos) == {"ann": False, "bob": False}
+
+
+def test_priors_and_given_tables_tell_latents_apart():
+    demos = make_demos((3,), agents=("ann",))
+    sticky = DirichletCPT(np.eye(3) + 0.5)
+    lopsided = DirichletCPT(np.array([[1.0, 2, 2], [2, 1, 1], [2, 1, 1]]))
+    policy = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
+    cases = [
+        (TeamModel(transition=sticky), ((0, 1, 2),)),
+        (TeamModel(transition=StaticCPT()), ((0, 1, 2),)),
+        (TeamModel(transition=lopsided), ((0,), (1, 2))),
+        (TeamModel(initial=DirichletCPT([1.0, 1.0, 2.0])), ((0, 1), (2,))),
+        (TeamModel(initial=KnownCPT([0.5, 0.3, 0.2])), ((0,), (1,), (2,))),
+        (TeamModel(policy=KnownCPT(policy)), ((0,), (1,), (2,))),
+        # Turning a cycle is a symmetry, but not one made of swaps.
+        (TeamModel(transition=KnownCPT(np.roll(np.eye(3), 1, axis=1))), ((0,), (1,), (2,))),
+    ]
+    for model, expected in cases:
+        assert interchangeable_latents(model, demos) == {"ann": expected}
+
+
+# ------------------------------------------------------------------ renaming
+
+
+def test_relabelled_rows_by_hand():
+    bound = bind(make_model(), make_demos())
+    rows = random_rows(bound)
+    permutations = {"ann": [2, 0, 1], "bob": [3, 1, 0, 2]}
+    new = relabel_rows(bound, rows, permutations)
+    for agent, permutation in permutations.items():
+        for k, old in enumerate(permutation):
+            policy, transition = rows[f"policy_{agent}"], rows[f"transition_{agent}"]
+            np.testing.assert_array_equal(new[f"policy_{agent}"][:, k], policy[:, old])
+            assert (new[f"initial_{agent}"][:, k] == rows[f"initial_{agent}"][:, old]).all()
+            for following, old_following in enumerate(permutation):
+                np.testing.assert_array_equal(
+                    new[f"transition_{agent}"][:, k, following],
+                    transition[:, old, old_following],
+                )
+    inverse = {agent: np.argsort(permutation) for agent, permutation in permutations.items()}
+    back = relabel_rows(bound, new, inverse)
+    for site, values in rows.items():
+        np.testing.assert_array_equal(back[site], values)
+        many = relabel_rows(bound, {site: np.stack([values, values])}, permutations)[site]
+        np.testing.assert_array_equal(many[1], new[site])
+
+
+def test_wrong_permutations_and_rows_are_refused():
+    bound = bind(make_model(("policy",)), make_demos((3, 3)))
+    rows = random_rows(bound)
+    same = [0, 1, 2]
+    with pytest.raises(ValueError, match=r"agent bob has \[0, 0, 1\], which is no order of 0\.\.2"):
+        relabel_rows(bound, rows, {"ann": same, "bob": [0, 0, 1]})
+    with pytest.raises(ValueError, match="agent bob is missing"):
+        relabel_rows(bound, rows, {"ann": same})
+    with pytest.raises(ValueError, match="bob and ann share the table policy"):
+        relabel_rows(bound, rows, {"ann": same, "bob": [1, 0, 2]})
+    with pytest.raises(ValueError, match="unknown site 'other'"):
+        relabel_rows(bound, {"other": rows["policy"]}, {"ann": same, "bob": same})
+    with pytest.raises(ValueError, match=r"policy has shape \(3, 2, 3\), which must be \(3, 3"):
+        match_latents(bound, rows, {"policy": rows["policy"][:, :2]})
+
+
+# ------------------------------------------------------------------ matching
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("sizes", "shared"),
+    [((3, 4), ()), ((1, 9), ()), ((4, 4), ("policy",)), ((3, 3), ("transition", "initial"))],
+)
+def test_random_renamings_are_found_again(seed, sizes, shared):
+    bound = bind(make_model(shared), make_demos(sizes))
+    reference = random_rows(bound, seed)
+    together = ("ann", "bob") if shared else ()
+    permutations = random_permutations(bound, seed + 100, together)
+    renamed = relabel_rows(bound, reference, permutations)
+    rng = np.random.default_rng(seed)
+    noisy = {site: 0.9 * r + 0.1 * rng.dirichlet(np.ones(r.shape[-1]), r.shape[:-1])
+             for site, r in renamed.items()}
+    found = match_latents(bound, reference, noisy)
+    for agent, permutation in permutations.items():
+        np.testing.assert_array_equal(found[agent], np.argsort(permutation))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_transitions_alone_can_tell(seed):
+    # The policy is given and the same for all latents: only T and b say which latent is which.
+    given = KnownCPT(np.full((4, 3), 1 / 3))
+    model = TeamModel(policy=given, transition=DirichletCPT(0.5), initial=DirichletCPT(1.0))
+    bound = bind(model, make_demos((4,), agents=("ann",)))
+    reference = random_rows(bound, seed)
+    permutations = random_permutations(bound, seed)
+    found = match_latents(bound, reference, relabel_rows(bound, reference, permutations))
+    np.testing.assert_array_equal(found["ann"], np.argsort(permutations["ann"]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_match_is_the_best_of_all_permutations(seed):
+    bound = bind(make_model(), make_demos((4,), agents=("ann",)))
+    reference, rows = random_rows(bound, seed), random_rows(bound, seed + 50)
+
+    def distance(permutation):
+        renamed = relabel_rows(bound, rows, {"ann": np.array(permutation)})
+        total = 0.0
+        for site, values in renamed.items():
+            visits = context_visits(bound, site)
+            total += visits @ np.abs(values - reference[site]).reshape(len(visits), -1).sum(1) / 2
+        return total
+
+    best = min(distance(permutation) for permutation in itertools.permutations(range(4)))
+    found = match_latents(bound, reference, rows)["ann"]
+    assert distance(found) == pytest.approx(best)
+
+
+def test_labelled_latents_keep_their_names():
+    demos = make_demos((4,), labels_of([(0, 0, 1)], (4,)), agents=("ann",))
+    bound = bind(make_model(), demos)
+    reference = random_rows(bound)
+    renamed = relabel_rows(bound, reference, {"ann": np.array([0, 2, 1, 3])})
+    found = match_latents(bound, reference, renamed)["ann"]
+    assert found[1] == 1
+    assert sorted(found.tolist()) == [0, 1, 2, 3]
+
+
+def test_visits_count_the_reads_of_every_agent():
+    bound = bind(make_model(("policy",)), make_demos((3, 3)))
+    states = bound.demos.states
+    counts = np.bincount(states, minlength=3)
+    np.testing.assert_array_equal(context_visits(bound, "policy"), 2 * counts)
+    last = np.append(bound.demos.episode_starts[1:] - 1, bound.demos.num_steps - 1)
+    np.testing.assert_array_equal(
+        context_visits(bound, "transition_bob"), np.bincount(np.delete(states, last), minlength=3)
+    )
+    with pytest.raises(ValueError, match="unknown site 'policy_ann'"):
+        context_visits(bound, "policy_ann")
+
+
+# ------------------------------------------------------------------ posteriors
+
+
+@pytest.mark.parametrize("family", [DirichletRows, MixtureRows])
+def test_a_renamed_posterior_is_aligned(family):
+    bound = bind(make_model(), make_demos())
+    rows = random_rows(bound)
+
+    def make(values):
+        if family is DirichletRows:
+            made = {site: DirichletRows(20 * v + 0.1) for site, v in values.items()}
+        else:
+            weights = np.array([0.3, 0.7])
+            made = {
+                site: MixtureRows(weights, np.stack([20 * v + 0.1, 30 * v + 0.2]), site)
+                for site, v in values.items()
+            }
+        return posterior_of(bound, made)
+
+    reference = make(rows)
+    renamed = make(relabel_rows(bound, rows, random_permutations(bound, 3)))
+    aligned = align(renamed, reference)
+    for site, mean in posterior_means(reference).items():
+        np.testing.assert_allclose(posterior_means(aligned)[site], mean)
+
+
+def test_every_chain_is_aligned_on_its_own():
+    bound = bind(make_model(), make_demos())
+    rows = random_rows(bound)
+    reference = posterior_of(bound, {site: DirichletRows(50 * v + 0.1) for site, v in rows.items()})
+    chains = [relabel_rows(bound, rows, random_permutations(bound, seed)) for seed in range(3)]
+    drawn = {
+        site: DrawnRows(np.repeat(np.stack([chain[site] for chain in chains])[:, None], 2, axis=1))
+        for site in rows
+    }
+    aligned = align(posterior_of(bound, drawn), reference)
+    for site, values in rows.items():
+        np.testing.assert_array_equal(
+            aligned.result.rows[site].draws, np.broadcast_to(values, drawn[site].draws.shape)
+        )
+
+
+def test_a_pinned_posterior_is_left_alone():
+    labels = np.arange(120).reshape(60, 2) % 3
+    demos = make_demos((3, 3), labels)
+    posterior = flat_posterior(make_model(), demos)
+    assert align(posterior, flat_posterior(make_model(), demos)) is posterior
+
+
+def test_posteriors_of_different_episodes_are_aligned_by_what_both_have_seen():
+    demos = make_demos((3,), agents=("ann",))
+    states = np.where(demos.episodes == 2, 2, demos.states % 2)
+    demos = demos._changed(states={"state": states})
+    whole, part = bind(make_model(), demos), bind(make_model(), demos.select([0, 1]))
+    rows = random_rows(whole)
+    permutation = {"ann": np.array([1, 2, 0])}
+    renamed = relabel_rows(whole, rows, permutation)
+    reference = posterior_of(
+        part, {s: DirichletRows(50 * rows[s][: t.shape[0]] + 0.1) for s, t in part.learned.items()}
+    )
+    aligned = align(
+        posterior_of(whole, {site: DirichletRows(50 * v + 0.1) for site, v in renamed.items()}),
+        reference,
+    )
+    for site, values in rows.items():
+        np.testing.assert_allclose(aligned.result.rows[site].concentration, 50 * values + 0.1)
+    ours, theirs = shared_contexts(aligned, reference, "policy_ann")
+    assert (ours.tolist(), theirs.tolist()) == ([0, 1], [0, 1])
+
+
+def test_posteriors_of_other_models_are_refused():
+    demos = make_demos((3,), agents=("ann",))
+    one = flat_posterior(make_model(), demos)
+    plain = TeamModel(transition=DirichletCPT(1.0), initial=DirichletCPT(1.0))
+    with pytest.raises(ValueError, match=r"transition_ann: rows .* with parents \('state',\)"):
+        align(one, flat_posterior(plain, demos))
+    with pytest.raises(ValueError, match="different tables"):
+        align(one, flat_posterior(make_model(("policy",)), demos))

@@ -1,0 +1,537 @@
+"""The report of a comparison: one page that holds all it shows, and the files beside it."""
+
+import base64
+import io
+import os
+import platform
+import tempfile
+from collections.abc import Iterable, Iterator
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from btil.analysis.metrics import majority_class_error
+from btil.demonstrations import Demonstrations, write_demonstrations
+from btil.models.cpt import ROLES
+from btil.models.team import BoundModel, Table, make_contexts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from btil.analysis.compare import Comparison
+
+PAGE = "report.html"
+# The files of the last report, so that the next one replaces those and nothing else.
+_LIST = "files.txt"
+# A larger drawing is shown as a picture of dots; the drawing lies beside it all the same.
+_LARGEST_DRAWING = 400_000
+_VERSIONS = ("btil", "jax", "numpyro", "arviz", "numpy")
+
+_STYLE = """
+:root { color-scheme: light; --ink: #1d2733; --soft: #5b6775; --line: #d9dfe6; --tint: #f4f6f9;
+        --accent: #1f5f8b; --warn: #8a4b00; --warn-tint: #fff6e8; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 66rem; color: var(--ink);
+       font: 16px/1.55 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; background: #fff; }
+h1 { font-size: 1.9rem; margin: 0 0 .3rem; }
+h2 { font-size: 1.3rem; margin: 2.6rem 0 .8rem; padding-bottom: .3rem;
+     border-bottom: 2px solid var(--line); }
+h3 { font-size: 1.05rem; margin: 1.6rem 0 .5rem; }
+p, li { max-width: 48rem; }
+.lead { color: var(--soft); margin-top: 0; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .92rem; width: 100%; }
+th, td { padding: .38rem .7rem; border-bottom: 1px solid var(--line); text-align: left;
+         vertical-align: top; }
+thead th { background: var(--tint); border-bottom: 2px solid var(--line); }
+th[scope=row] { font-weight: 600; }
+td.number, th.number { text-align: right; white-space: nowrap;
+                       font-variant-numeric: tabular-nums; }
+td.what { color: var(--soft); font-size: .86rem; min-width: 17rem; }
+.warn { color: var(--warn); font-weight: 700; }
+.notes { background: var(--warn-tint); border-left: 4px solid #e0a548; margin: 1rem 0;
+         padding: .7rem 1rem .7rem 2.1rem; max-width: 52rem; }
+.notes li { margin: .25rem 0; }
+figure { margin: 1.4rem 0 2.2rem; }
+figure img { max-width: 100%; height: auto; display: block; }
+figcaption { color: var(--soft); font-size: .92rem; max-width: 48rem; margin-top: .5rem; }
+pre { background: var(--tint); border: 1px solid var(--line); border-radius: 4px;
+      padding: .8rem 1rem; overflow-x: auto; font-size: .86rem; line-height: 1.45; }
+nav a { color: var(--accent); margin-right: 1.1rem; }
+a { color: var(--accent); }
+@media print { body { max-width: none; padding: 0; } figure { break-inside: avoid; } }
+"""
+
+
+class Picture(NamedTuple):
+    """A figure of the report.
+
+    Attributes:
+        name: Its file name without ending.
+        section: The heading it stands under.
+        figure: The drawing.
+        caption: What it shows and how to read it, in plain words.
+    """
+
+    name: str
+    section: str
+    figure: "Figure"
+    caption: str
+
+
+def prepare_directory(path: Any) -> Path:
+    """Make the folder of a report, or say at once why that cannot be.
+
+    Call it before a long computation whose report goes there.
+
+    Args:
+        path: The folder; it and the folders above it are made where they are missing.
+
+    Returns:
+        The folder.
+
+    Raises:
+        NotADirectoryError: If the path, or something above it, is a file.
+        PermissionError: If nothing can be written there.
+    """
+    directory = Path(path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise NotADirectoryError(f"{directory}: not a folder; a report needs one") from None
+    except OSError as error:
+        raise PermissionError(f"{directory}: cannot make this folder: {error.strerror}") from error
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise PermissionError(f"{directory}: cannot write there: {error.strerror}") from error
+    return directory
+
+
+def write_report(comparison: "Comparison", directory: Any, command: str | None = None) -> Path:
+    """Write `report.html`, `figures/`, `table.csv`, `posteriors/` and the test data to a folder.
+
+    Everything is first written to a folder of its own and moved when it is complete, the page
+    last; files of an earlier report there are replaced, other files stay.
+
+    Args:
+        comparison: What to tell.
+        directory: The folder; made if it is not there.
+        command: The shell command that made the comparison, to be told in the page.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        OSError: If the folder cannot be written to.
+    """
+    directory = prepare_directory(directory)
+    with tempfile.TemporaryDirectory(prefix=".report-", dir=directory) as temporary:
+        staging = Path(temporary)
+        for folder in ("figures", "posteriors"):
+            (staging / folder).mkdir()
+        shown = [_draw(picture, staging / "figures") for picture in _pictures(comparison)]
+        comparison.table.to_csv(staging / "table.csv")
+        if len(comparison.chains):
+            comparison.chains.to_csv(staging / "chains.csv")
+        for name, posterior in comparison.posteriors.items():
+            posterior.save(staging / "posteriors" / f"{name}.nc")
+        if comparison.test is not None:
+            write_demonstrations(comparison.test, staging / "test.npz")
+        page = _page(comparison, shown, command)
+        (staging / PAGE).write_text(page, encoding="utf-8")
+        _move(staging, directory)
+    return directory / PAGE
+
+
+def _move(staging: Path, directory: Path) -> None:
+    """Put complete files in their place, the page last, and drop those of an earlier report."""
+    files = sorted(f.relative_to(staging).as_posix() for f in staging.rglob("*") if f.is_file())
+    listed = directory / _LIST
+    earlier = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
+    (staging / _LIST).write_text("\n".join(files) + "\n", encoding="utf-8")
+    for name in [*(f for f in files if f != PAGE), _LIST, PAGE]:
+        (directory / name).parent.mkdir(exist_ok=True)
+        os.replace(staging / name, directory / name)
+    for name in set(earlier) - set(files):
+        stale = directory / name
+        if stale.resolve().is_relative_to(directory.resolve()):
+            stale.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def _pictures(comparison: "Comparison") -> Iterator[Picture]:
+    """The figures of a comparison, one at a time."""
+    from btil.analysis import plots
+
+    reference = comparison.reference
+    if len(comparison.posteriors) > 1:
+        yield Picture(
+            "method_against_method",
+            "Methods side by side",
+            comparison.plot_method_against_method(),
+            "Every point is one probability of the learned tables: its posterior mean by a method "
+            f"(upright) against its mean by {reference} (across), with intervals. On the diagonal "
+            "the two agree.",
+        )
+        yield Picture(
+            "sd_ratios",
+            "Methods side by side",
+            comparison.plot_sd_ratios(),
+            "How certain each method is: posterior standard deviation of every probability over "
+            f"that by {reference}. Left of 1 a method is more certain than {reference}; mean field "
+            "tends to be too certain where labels are few.",
+        )
+    if any(p.elbo_trace is not None for p in comparison.posteriors.values()):
+        yield Picture(
+            "bounds",
+            "Optimisation",
+            comparison.plot_elbo_traces(),
+            "The lower bound of the log evidence as optimisation goes on. It has converged where "
+            "the line is flat.",
+        )
+    kinds = {
+        "trace": (
+            plots.plot_trace,
+            "the draws of a few probabilities in order, a colour per chain. Chains that agree "
+            "look like one band of noise.",
+        ),
+        "rank": (
+            plots.plot_rank,
+            "ranks of each chain's draws among all. Chains that agree give flat histograms.",
+        ),
+        "forest": (
+            plots.plot_forest,
+            "intervals of a few probabilities, each chain's beside the others'. They should lie "
+            "over one another.",
+        ),
+        "ess": (
+            plots.plot_ess,
+            "effective sample size: how many independent draws the chains are worth.",
+        ),
+    }
+    for name, posterior in comparison.aligned.items():
+        if posterior.draws_info is not None:
+            for kind, (plot, caption) in kinds.items():
+                caption = f"{name}, {caption}"
+                yield Picture(f"{kind}_{name}", "Chains", plot(posterior), caption)
+    shown = comparison.test if comparison.test is not None else comparison.demos
+    source = "held-out" if comparison.test is not None else "training"
+    first = next(iter(comparison.posteriors))
+    for position, agent in enumerate(comparison.demos.agents, 1):
+        yield Picture(
+            f"timeline_agent_{position}",
+            "One episode, step by step",
+            comparison.plot_timeline(agent),
+            f"What {first} believes {agent} had in mind in {source} episode "
+            f"{shown.episode_ids[0]}, without seeing labels: the darker, the more probable. With "
+            "it the true mental states, where they are known, and the most probable path.",
+        )
+    for position, agent in enumerate(comparison.demos.agents, 1):
+        if (shown.latents[:, position - 1] >= 0).any():
+            yield Picture(
+                f"confusion_agent_{position}",
+                "Decoded against true",
+                comparison.plot_confusion(agent),
+                f"Where {first} errs about {agent} in the {source} episodes: steps of each true "
+                "mental state (row) by the one decoded (column). All on the diagonal would be "
+                "perfect.",
+            )
+
+
+class _Shown(NamedTuple):
+    """A figure as the page holds it."""
+
+    section: str
+    title: str
+    html: str
+
+
+def _draw(picture: Picture, folder: Path) -> _Shown:
+    """Write a figure as SVG and PNG, and give the one for the page."""
+    import matplotlib as mpl
+
+    drawn = {}
+    # Without date and random identifiers the same figure is the same file.
+    with mpl.rc_context({"svg.hashsalt": "btil", "svg.fonttype": "path"}):
+        for ending, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 150})):
+            buffer = io.BytesIO()
+            picture.figure.savefig(buffer, format=ending, bbox_inches="tight", **options)
+            drawn[ending] = buffer.getvalue()
+            (folder / f"{picture.name}.{ending}").write_bytes(drawn[ending])
+    ending = "svg" if len(drawn["svg"]) <= _LARGEST_DRAWING else "png"
+    kind = {"svg": "image/svg+xml", "png": "image/png"}[ending]
+    data = base64.b64encode(drawn[ending]).decode("ascii")
+    caption = escape(picture.caption)
+    return _Shown(
+        picture.section,
+        picture.name,
+        f'<figure id="{escape(picture.name)}">\n'
+        f'<img alt="{caption}" src="data:{kind};base64,{data}">\n'
+        f"<figcaption>{caption}</figcaption>\n</figure>\n",
+    )
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) -> str:
+    names = ", ".join(comparison.posteriors)
+    agents = ", ".join(comparison.demos.agents)
+    title = f"What {agents} had in mind, by {names}"
+    sections = [
+        ("Data", _data(comparison)),
+        ("Model", _model(comparison.posteriors[comparison.reference].bound)),
+        ("Results", _results(comparison)),
+        ("Convergence", _convergence(comparison)),
+    ]
+    for heading in dict.fromkeys(one.section for one in shown):
+        body = "".join(one.html for one in shown if one.section == heading)
+        sections = [(h, b + body if h == heading else b) for h, b in sections]
+        if heading not in dict(sections):
+            sections.append((heading, body))
+    sections.append(("Run it again", _rerun(comparison, command)))
+    links = "".join(f'<a href="#{_anchor(h)}">{escape(h)}</a>' for h, _ in sections)
+    body = "".join(
+        f'<section>\n<h2 id="{_anchor(heading)}">{escape(heading)}</h2>\n{content}</section>\n'
+        for heading, content in sections
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<header>\n<h1>{escape(title)}</h1>\n"
+        f'<p class="lead">The same team model fitted to the same demonstrations by different '
+        f"inference methods, compared with {escape(comparison.reference)}.</p>\n"
+        f"<nav>{links}</nav>\n</header>\n{body}</body>\n</html>\n"
+    )
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(" ", "-")
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]], numbers: bool = True) -> str:
+    """An HTML table of texts, escaped here; the first column names the row."""
+    kind = ' class="number"' if numbers else ""
+    first, *others = header
+    head = f"<th>{escape(first)}</th>" + "".join(f"<th{kind}>{escape(t)}</th>" for t in others)
+    body = ""
+    for label, *cells in rows:
+        written = "".join(f"<td{kind}>{escape(text)}</td>" for text in cells)
+        body += f'<tr><th scope="row">{escape(label)}</th>{written}</tr>\n'
+    return (
+        f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}</tbody></table></div>\n"
+    )
+
+
+def _list(items: Iterable[str], attribute: str = "") -> str:
+    return f"<ul{attribute}>\n" + "".join(f"<li>{escape(i)}</li>\n" for i in items) + "</ul>\n"
+
+
+def _data(comparison: "Comparison") -> str:
+    """What was learned from and what was held out."""
+    parts = {"training": comparison.demos}
+    if comparison.test is not None:
+        parts["held out"] = comparison.test
+    sizes = {kind: demos.summary() for kind, demos in parts.items()}
+    rows = [
+        (
+            kind,
+            f"{s.num_episodes:,}",
+            f"{s.num_steps:,}",
+            f"{s.min_length:,} to {s.max_length:,}, median {s.median_length:,g}",
+            f"{s.num_visited_states:,}",
+        )
+        for kind, s in sizes.items()
+    ]
+    html = _table(("", "episodes", "steps", "steps per episode", "different states seen"), rows)
+    html += "<h3>Agents</h3>\n"
+    header = ["agent", "actions", "mental states"]
+    header += [f"steps labelled, {kind}" for kind in sizes]
+    guess = _majority_errors(comparison.demos, comparison.test)
+    if guess is not None:
+        header.append("error of always guessing the most frequent")
+    rows_of_agents = []
+    for i, agent in enumerate(comparison.demos.agents):
+        latents = comparison.demos.latent_names.get(agent)
+        number = f"{comparison.demos.num_latents[i]}"
+        row = [
+            agent,
+            f"{comparison.demos.num_actions[i]}",
+            f"{number}: {', '.join(latents)}" if latents else number,
+        ]
+        row += [f"{s.share_labelled[i]:.1%}" for s in sizes.values()]
+        if guess is not None:
+            row.append("–" if np.isnan(guess[i]) else f"{guess[i]:.3f}")
+        rows_of_agents.append(row)
+    return html + _table(header, rows_of_agents, numbers=False)
+
+
+def _majority_errors(train: Demonstrations, test: Demonstrations | None) -> Any:
+    """Held-out error of guessing the commonest label of the training data; None without any."""
+    if test is None or not ((train.latents >= 0).any(0) & (test.latents >= 0).any(0)).all():
+        return None
+    return majority_class_error(train, test)
+
+
+def _model(bound: BoundModel) -> str:
+    intro = (
+        "<p>At every step each agent holds one mental state (latent), which nobody sees. It acts "
+        "by its policy, and the mental state may change before the next step.</p>\n"
+    )
+    return intro + _list(
+        _describe(bound, table)
+        for role in ROLES
+        for table in bound.tables.values()
+        if table.contexts.role == role
+    )
+
+
+def _describe(bound: BoundModel, table: Table) -> str:
+    """A table in words."""
+    role = table.contexts.role
+    subject = {
+        "policy": "Policy: the action, given the mental state",
+        "transition": "Transition: the next mental state, given the present one",
+        "initial": "Initial: the mental state at the first step",
+    }[role]
+    told = []
+    for agent in table.agents:
+        parents = make_contexts(bound.model, role, agent, bound.demos).names
+        told.append(f"{agent}: {', '.join(parents) or 'nothing else'}")
+    family = type(table.cpt).__name__
+    size = f"{len(table.contexts.rows):,} combinations of these seen"
+    if family == "DirichletCPT":
+        prior = np.asarray(table.cpt.concentration(table.contexts))
+        low, high = prior.min(initial=np.inf), prior.max(initial=-np.inf)
+        amount = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        how = f"learned; prior Dirichlet with concentration {amount} per cell"
+    else:
+        how = {
+            "UniformCPT": "uniform, not learned",
+            "StaticCPT": "it never changes, not learned",
+            "KnownCPT": "given, not learned",
+        }.get(family, f"{family}, {'learned' if table.cpt.learned else 'not learned'}")
+    shared = ", one table for all" if len(table.agents) > 1 else ""
+    return f"{subject}, depends on ({'; '.join(told)}); {size}{shared}; {how}."
+
+
+def _results(comparison: "Comparison") -> str:
+    names = list(comparison.posteriors)
+    head = "".join(
+        f'<th class="number">{escape(n)}{" (reference)" if n == comparison.reference else ""}</th>'
+        for n in names
+    )
+    body = ""
+    for quantity in comparison.quantities():
+        if quantity.column == "reason":
+            continue
+        cells = ""
+        for name in names:
+            text = comparison.written(quantity, name)
+            doubtful = text == "NO" or (quantity.column == "rows_above" and text not in "–0")
+            kind = "number warn" if doubtful else "number"
+            cells += f'<td class="{kind}">{escape(text)}</td>'
+        body += (
+            f'<tr><th scope="row">{escape(quantity.label)}</th>{cells}'
+            f'<td class="what">{escape(quantity.explanation)}</td></tr>\n'
+        )
+    return (
+        f'<div class="scroll"><table>\n<thead><tr><th></th>{head}<th>what it says</th></tr>'
+        f"</thead>\n<tbody>\n{body}</tbody></table></div>\n"
+        + _list(comparison.notes, ' class="notes"')
+    )
+
+
+def _convergence(comparison: "Comparison") -> str:
+    """Why each method stopped, and what chains say table by table and one by one."""
+    html = _table(
+        ("method", "converged", "why it stopped"),
+        [
+            (name, "yes" if p.converged else "NO", p.reason)
+            for name, p in comparison.posteriors.items()
+        ],
+        numbers=False,
+    )
+    for name, posterior in comparison.aligned.items():
+        info = posterior.draws_info
+        if info is None:
+            continue
+        html += f"<h3>Chains of {escape(name)}, table by table</h3>\n"
+        html += _table(
+            ["table", *(c.replace("_", " ") for c in info.columns)],
+            [
+                [site, *map(_brief, record)]
+                for site, record in zip(info.index, info.itertuples(index=False), strict=True)
+            ],
+        )
+    if len(comparison.chains):
+        html += "<h3>Chain by chain</h3>\n<p>Chains that sit in different modes differ here by "
+        html += "more than each of them moves (its sd).</p>\n"
+        html += _table(
+            ["chain", *(c.replace("_", " ") for c in comparison.chains.columns)],
+            [
+                [f"{name}, {chain}", *map(_brief, record)]
+                for (name, chain), record in zip(
+                    comparison.chains.index,
+                    comparison.chains.itertuples(index=False),
+                    strict=True,
+                )
+            ],
+        )
+    return html
+
+
+def _brief(value: Any) -> str:
+    """A number in a table of diagnostics."""
+    if value is None or np.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+
+
+def _rerun(comparison: "Comparison", command: str | None) -> str:
+    html = ""
+    if command is not None:
+        html += f"<p>In a shell:</p>\n<pre>{escape(command)}</pre>\n"
+    html += (
+        "<p>In Python, from this folder. The posteriors carry their model and their "
+        "demonstrations; a model with a table given by a function is passed as "
+        "<code>load_posterior(path, model=...)</code>.</p>\n"
+        f"<pre>{escape(_python(comparison))}</pre>\n"
+    )
+    seeds = sorted({p.seed for p in comparison.posteriors.values()})
+    made = ", ".join(f"{package} {version(package)}" for package in _VERSIONS)
+    return html + (
+        f"<p>Seed {', '.join(map(str, seeds))}; the same seed gives the same numbers on the same "
+        f"machine. Made with Python {escape(platform.python_version())}, {escape(made)}.</p>\n"
+    )
+
+
+def _python(comparison: "Comparison") -> str:
+    """Python lines that fit and compare once more."""
+    reference = comparison.posteriors[comparison.reference]
+    methods = {name: p.method for name, p in comparison.posteriors.items()}
+    options = {name: dict(p.options) for name, p in comparison.posteriors.items() if p.options}
+    others = [n for n, p in comparison.posteriors.items() if p.demos != reference.demos]
+    lines = ["import btil", "", "saved = {"]
+    lines += [f'    {n!r}: btil.load_posterior("posteriors/{n}.nc"),' for n in methods]
+    lines += ["}", f"whole = saved[{comparison.reference!r}]", "comparison = btil.compare("]
+    lines += ["    whole.model,", "    whole.demos,", f"    methods={methods!r},"]
+    if comparison.test is not None:
+        lines.append('    test=btil.read_demonstrations("test.npz"),')
+    lines += [f"    seed={reference.seed},", f"    reference={comparison.reference!r},"]
+    if options:
+        lines.append(f"    options={options!r},")
+    if others:
+        lines.append("    demos_by_method={")
+        lines += [f"        {n!r}: saved[{n!r}].demos," for n in others]
+        lines.append("    },")
+    return "\n".join([*lines, ")", 'comparison.report("again")'])

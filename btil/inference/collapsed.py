@@ -14,6 +14,9 @@ from btil.inference.mfvi import is_symmetric, labelled_counts, random_counts
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, forward_model, model_data
 
+# Draws evaluated side by side: bounds the memory.
+_DRAWS_AT_ONCE = 50
+
 
 def collapsed_data(bound: BoundModel, dtype: np.dtype) -> tuple[Structure, ModelData]:
     """The bound model's structure and its arrays, floating-point ones in `dtype`."""
@@ -46,7 +49,8 @@ def drawn_log_likelihood(
     structure: Structure, data: ModelData, rows: dict[str, Float[Array, "draw ..."]]
 ) -> Float[Array, "draw episodes"]:
     """`episode_log_likelihood` under each of a batch of draws."""
-    return jax.vmap(partial(episode_log_likelihood, structure, data))(rows)
+    one = partial(episode_log_likelihood, structure, data)
+    return jax.lax.map(one, rows, batch_size=_DRAWS_AT_ONCE)
 
 
 def starting_counts(

@@ -42,7 +42,7 @@ _STATISTICS = ("diverging", "potential_energy", "energy", "num_steps", "accept_p
 _CHAIN_METHODS = ("vectorized", "sequential")
 
 
-class LogWeights(dist.Distribution):  # type: ignore[misc]  # NumPyro is untyped
+class LogWeights(dist.Distribution):
     r"""Log weights g whose softmax is a Dirichlet row, and whose sum of weights is Gamma.
 
     With s = sum exp(g), row = exp(g) / s and a shape k of free choice,
@@ -93,7 +93,7 @@ class LogWeights(dist.Distribution):  # type: ignore[misc]  # NumPyro is untyped
         return jax.nn.log_softmax(cells) + log_sum[..., None]
 
 
-class LogWeightsReparam(Reparam):  # type: ignore[misc]  # NumPyro is untyped
+class LogWeightsReparam(Reparam):
     """Sample a Dirichlet site as the softmax of the site `<name>_log_weights`.
 
     Args:

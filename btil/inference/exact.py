@@ -2,7 +2,8 @@ r"""Exact inference for tiny data: sums over every latent sequence.
 
 Given the latents the rows' posterior is Dirichlet, and the evidence of a sequence is
 
-.. math:: p(a, x) = \prod_{rows} \frac{B(u + n(a, x))}{B(u)} \prod_t p_{fixed}(a_t, x_t \mid x_{t-1}),
+.. math:: p(a, x) = \prod_{rows} \frac{B(u + n(a, x))}{B(u)}
+          \prod_t p_{fixed}(a_t, x_t \mid x_{t-1}),
 
 with n the counts along the sequence and B the multivariate beta function. The posterior of the
 rows is the mixture of these Dirichlets, weighted by the evidence. Sequences of equal counts are
@@ -254,13 +255,15 @@ def known_log_evidence(bound: BoundModel, agents: list[str]) -> float:
     log_evidence = 0.0
     with precision(np.float64):
         for agent in agents:
-            log_tables = [
+            log_policy, log_transition, log_initial = (
                 jnp.asarray(
                     pad_rows(log_rows(bound.tables[name].prior_mean()), layout.num_rows[name], 0.0)
                 )
                 for name in layout.sites[agent]
-            ]
-            filtered = filter_lanes(potentials(*log_tables, layout.index[agent]))
+            )
+            filtered = filter_lanes(
+                potentials(log_policy, log_transition, log_initial, layout.index[agent])
+            )
             evidence = np.asarray(filtered.log_normalizer)[layout.lanes >= 0]
             log_evidence += float(evidence.sum())
     return log_evidence

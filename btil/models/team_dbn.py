@@ -153,7 +153,7 @@ def model_data(bound: BoundModel) -> tuple[Structure, ModelData]:
     return structure, ModelData(concentration, log_fixed, steps, np.asarray(demos.episode_lengths))
 
 
-def log_rows(probabilities: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, "rows ..."]:
+def log_rows(probabilities: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, "_ ..."]:
     """Logs of given rows, zeros to -inf; a table of no rows becomes one uniform row.
 
     The uniform row stands in where nothing is looked up (episodes of one step have no

@@ -175,9 +175,8 @@ def judge_chains(
     if not num_cells:
         numbers = "no cell varies"
     else:
-        numbers = (
-            f"largest R-hat {largest:.3f}, {num_above} of {num_cells} cells at {RHAT_LIMIT} or above"
-        )
+        above = f"{num_above} of {num_cells} cells at {RHAT_LIMIT} or above"
+        numbers = f"largest R-hat {largest:.3f}, {above}"
     if num_chains == 1:
         return ChainVerdict(
             False,

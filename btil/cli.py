@@ -52,16 +52,17 @@ def _refuse(ctx: Any, error: Exception, code: int) -> NoReturn:
     raise typer.Exit(code) from None
 
 
-def _remember_debug(ctx: typer.Context, value: bool) -> bool:
+def _remember_debug(ctx: Any, value: bool) -> bool:
     # `meta` is one dictionary for a command and those above it.
     ctx.meta["debug"] = ctx.meta.get("debug", False) or value
     return value
 
 
-def _print_version(value: bool) -> None:
+def _print_version(value: bool) -> bool:
     if value:
         typer.echo(f"btil {__version__}")
         raise typer.Exit
+    return value
 
 
 app = typer.Typer(
@@ -612,7 +613,3 @@ def _quoted(word: Any) -> str:
 def main() -> None:
     """The console command."""
     app(prog_name="btil")
-
-
-if __name__ == "__main__":
-    main()

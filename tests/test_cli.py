@@ -1,0 +1,471 @@
+"""The command line: what it prints, where, and with which exit code."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+import btil
+from btil.analysis.metrics import hamming_distance
+from btil.cli import app
+from btil.demonstrations import Demonstrations, read_demonstrations, write_demonstrations
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = ("info", "fit", "decode", "compare", "demo")
+
+
+def run(*arguments: object) -> Result:
+    """Run `btil` in this process."""
+    return CliRunner().invoke(app, list(map(str, arguments)), prog_name="btil")
+
+
+def run_apart(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run `btil` as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "btil", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def assert_refused(result: Result, *says: str, code: int = 2) -> None:
+    """One line on standard error that starts with "error: ", and no traceback."""
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: "), result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
+    for text in says:
+        assert text in result.stderr
+
+
+def team(num_episodes: int = 4, seed: int = 0, **changes) -> Demonstrations:
+    """Ann and bob: they act by what they have in mind; half of the episodes are labelled."""
+    generator = np.random.default_rng(seed)
+    shape = (num_episodes * 5, 2)
+    latents = generator.integers(0, 2, shape)
+    demos = Demonstrations(
+        states={"x": generator.integers(0, 3, shape[0]), "y": generator.integers(0, 2, shape[0])},
+        actions=np.where(generator.random(shape) < 0.9, latents, 1 - latents),
+        latents=latents,
+        episodes=np.repeat(np.arange(num_episodes), 5),
+        agents=("ann", "bob"),
+        num_states={"x": 3, "y": 2},
+        num_actions=2,
+        num_latents=2,
+        latent_names=("help", "wait"),
+    )
+    return demos.without_labels(np.arange(num_episodes // 2)) if num_episodes > 1 else demos
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a space in its name, that holds the tables."""
+    folder = tmp_path_factory.mktemp("my data")
+    write_demonstrations(team(), folder / "team.csv")
+    write_demonstrations(team(2, seed=1), folder / "new.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fitted(folder: Path) -> tuple[Path, Result]:
+    """A posterior that `btil fit` made."""
+    out = folder / "team posterior.nc"
+    options = ("--transition-parents", "", "--policy-parents", "x,y", "--initial", "dirichlet")
+    return out, run("fit", folder / "team.csv", "--out", out, *options)
+
+
+# ---------------------------------------------------------------------- help and version
+
+
+def test_help_of_every_command_shows_an_example() -> None:
+    overall = run("--help")
+    assert overall.exit_code == 0
+    for command in COMMANDS:
+        assert f"  {command} " in overall.stdout
+        result = run(command, "--help")
+        assert result.exit_code == 0
+        assert "Example" in result.stdout
+        assert f"      btil {command}" in result.stdout
+        assert "--debug" in result.stdout
+        assert "\b" not in result.stdout
+
+
+def test_no_arguments_show_the_help() -> None:
+    result = run()
+    assert "Usage: btil" in result.output
+    assert "btil demo" in result.output
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"btil {btil.__version__}\n")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = ("jax", "numpyro", "matplotlib", "arviz", "pandas", "pyarrow", "xarray")
+    code = (
+        "import sys; from btil.cli import app; app(['--help'], standalone_mode=False); "
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_console_command_is_the_one_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"] == {"btil": "btil.cli:main"}
+
+
+def test_as_a_process(folder: Path) -> None:
+    done = run_apart("info", folder / "team.csv")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "episodes        4" in done.stdout
+    refused = run_apart("info", folder / "none.csv")
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert refused.stderr == f"error: {folder / 'none.csv'}: No such file or directory\n"
+
+
+# ---------------------------------------------------------------------- info
+
+
+def test_info_shows_sizes_names_and_parents(folder: Path) -> None:
+    result = run("info", folder / "team.csv")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert str(team().summary()) in result.stdout
+    assert "latent_ann: help, wait" in result.stdout
+    assert "next_<state>" in result.stdout
+    assert "action_ann, action_bob" in result.stdout
+
+
+def test_info_on_carried_data() -> None:
+    result = run("info", "overcooked:cramped_room:test")
+    assert result.exit_code == 0
+    assert "episodes        4" in result.stdout
+    assert "latent_player_0: take onion, fill pot" in result.stdout
+    assert "episodes        8" in run("info", "overcooked:cramped_room").stdout
+
+
+@pytest.mark.parametrize("sizes", ["3", "3,3"])
+def test_number_of_latents_of_a_foreign_file(tmp_path: Path, sizes: str) -> None:
+    path = tmp_path / "foreign.csv"
+    path.write_text("x,action_ann,action_bob\n0,0,1\n1,1,0\n", encoding="utf-8")
+    assert_refused(run("info", path), "foreign.csv", "latent_ann")
+    result = run("info", path, "--num-latents", sizes)
+    assert result.exit_code == 0
+    assert "ann          2        3      0.0%" in result.stdout
+    assert "none: values are numbers" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("overcooked:nowhere", "unknown layout 'nowhere'"),
+        ("overcooked:cramped_room:dev", "split is 'dev'"),
+        ("overcooked:cramped_room:test:1", "overcooked:LAYOUT[:train|test]"),
+        ("overcooked:", "unknown layout ''"),
+        ("team.xlsx", "the ending must be one of .csv, .parquet, .npz"),
+    ],
+)
+def test_info_refuses_other_data(data: str, says: str) -> None:
+    assert_refused(run("info", data), says)
+
+
+def test_number_of_latents_that_is_none(folder: Path) -> None:
+    assert_refused(run("info", folder / "team.csv", "--num-latents", "two"), "--num-latents")
+    assert_refused(run("info", "overcooked:cramped_room", "--num-latents", 2), "--num-latents")
+
+
+# ---------------------------------------------------------------------- fit
+
+
+def test_fit_saves_what_it_was_asked_for(folder: Path, fitted: tuple[Path, Result]) -> None:
+    out, result = fitted
+    assert result.exit_code == 0, result.output
+    assert "method     mfvi, seed 0, float32" in result.stdout
+    assert "converged  yes: " in result.stdout
+    assert "learned    policy_ann: " in result.stdout
+    assert "learned    transition_bob: 1 x 2 x 2 cells" in result.stdout
+    # What to type next is quoted for the shell.
+    assert f"btil decode '{out}' '{folder / 'team.csv'}'" in result.stdout
+    posterior = btil.load_posterior(out)
+    assert posterior.demos == team()
+    assert posterior.bound.table("policy", "ann").contexts.names == ("x", "y")
+    assert posterior.bound.table("transition", "ann").contexts.names == ()
+    assert set(posterior.bound.learned) >= {"initial_ann", "initial_bob"}
+
+
+def test_quiet_fit_says_nothing_on_standard_error(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = "[policy]\nparents = ['x']\nshared = true\n\n[transition]\nfamily = 'uniform'\n"
+    model = tmp_path / "my model.toml"
+    model.write_text(text, encoding="utf-8")
+    out = tmp_path / "p.nc"
+    result = run("fit", folder / "team.csv", "--model", model, "-o", out, "--quiet", "--seed", 3)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert capfd.readouterr().err == ""
+    posterior = btil.load_posterior(out)
+    assert list(posterior.bound.learned) == ["policy"]
+    assert posterior.seed == 3
+
+
+def test_fit_that_does_not_converge_warns(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.nc"
+    result = run("fit", folder / "team.csv", "--out", out, "--max-iterations", 1, "--shared")
+    assert result.exit_code == 0
+    assert "warning: mfvi did not converge: " in result.stderr
+    assert "converged  NO: " in result.stdout
+    assert set(btil.load_posterior(out).bound.learned) == {"policy", "transition"}
+
+
+def test_fit_by_chains_tells_whether_they_agree(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.nc"
+    sizes = ("--num-chains", 2, "--num-warmup", 5, "--num-samples", 20)
+    result = run(
+        *("fit", folder / "team.csv", "--method", "gibbs", "--out", out, *sizes, "-q"),
+        *("--policy-parents", "x", "--transition-parents", "", "--policy-concentration", 2.5),
+    )
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "largest R-hat" in result.stdout
+    posterior = btil.load_posterior(out)
+    assert posterior.options == {"num_chains": 2, "num_warmup": 5, "num_samples": 20}
+    table = posterior.bound.table("policy", "ann")
+    assert (table.cpt.concentration(table.contexts) == 2.5).all()
+
+
+def test_fit_that_fails_exits_with_1_and_saves_nothing(
+    folder: Path, tmp_path: Path, fitted: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = btil.load_posterior(fitted[0])
+    rows = {
+        name: one._replace(concentration=np.full_like(one.concentration, np.nan))
+        for name, one in good.result.rows.items()
+    }
+    broken = dataclasses.replace(
+        good, result=good.result._replace(rows=rows, converged=False, reason="it is not finite")
+    )
+    monkeypatch.setattr("btil.inference.fit.fit", lambda *_, **__: broken)
+    result = run("fit", folder / "team.csv", "--out", tmp_path / "p.nc", "--quiet")
+    assert_refused(result, "the mfvi fit failed: it is not finite", code=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--method", "magic"), "unknown method 'magic'; there are mfvi"),
+        (("--num-chains", 2), "mfvi has no option 'num_chains'; it has"),
+        (("--max-iterations", 0), "max_iterations"),
+        (("--seed", -1), "seed must be"),
+        (("--policy-parents", "z"), "unknown parent 'z'"),
+        (("--policy-parents", "x,,y"), "--policy-parents is 'x,,y'"),
+        (("--policy-parents", "actions"), "policy: 'actions' cannot be a parent"),
+        (("--policy-concentration", -1), "policy: concentration must be positive"),
+        (("--initial", "static"), "initial: unknown family 'static'"),
+        (("--model", "none.toml"), "none.toml: No such file"),
+        (("--model", "none.toml", "--shared"), "--model describes the whole model"),
+    ],
+)
+def test_fit_refuses_bad_options(folder: Path, tmp_path: Path, options, says: str) -> None:
+    assert_refused(run("fit", folder / "team.csv", "-o", tmp_path / "p.nc", *options, "-q"), says)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_model_file_is_one_line(folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model.toml"
+    model.write_text("[policy]\nconcentraton = 1\n", encoding="utf-8")
+    result = run("fit", folder / "team.csv", "--out", tmp_path / "p.nc", "--model", model)
+    assert_refused(result, f"{model}: policy: unknown key", "'concentraton'", "'concentration'")
+
+
+def test_output_is_checked_before_the_data_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("read too early")
+
+    monkeypatch.setattr("btil.cli._read", refuse)
+    assert_refused(run("fit", "team.csv", "-o", tmp_path / "p.txt"), "the ending must be .nc")
+    (tmp_path / "taken.nc").mkdir()
+    assert_refused(run("fit", "team.csv", "-o", tmp_path / "taken.nc"), "is a folder")
+    result = run("fit", "team.csv", "-o", tmp_path / "none" / "p.nc")
+    assert_refused(result, "there is no folder")
+    assert_refused(run("decode", "p.nc", "team.csv", "-o", "table.txt"), "the ending must be .csv")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert_refused(run("fit", "team.csv", "-o", tmp_path / "p.nc"), "Permission denied")
+
+
+# ---------------------------------------------------------------------- decode
+
+
+def test_decode_prints_a_table_and_the_errors_apart(
+    folder: Path, fitted: tuple[Path, Result]
+) -> None:
+    result = run("decode", fitted[0], folder / "new.parquet")
+    assert result.exit_code == 0
+    demos = team(2, seed=1)
+    decoded = btil.load_posterior(fitted[0]).decode(demos.without_labels())
+    lines = result.stdout.splitlines()
+    assert lines[0] == "episode,step,decoded_ann,decoded_bob"
+    names = np.array(["help", "wait"])
+    expected = [
+        f"{episode},{step},{names[ann]},{names[bob]}"
+        for episode, step, (ann, bob) in zip(
+            demos.episodes, demos.step_in_episode, decoded, strict=True
+        )
+    ]
+    assert lines[1:] == expected
+    error = hamming_distance(demos, decoded)[0]
+    assert f"error of ann: {error:.4f} (50.0% of the steps are labelled)" in result.stderr
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+def test_decode_writes_tables(
+    folder: Path, tmp_path: Path, fitted: tuple[Path, Result], ending: str
+) -> None:
+    out = tmp_path / f"decoded here.{ending}"
+    result = run("decode", fitted[0], folder / "new.parquet", "--out", out, "--smooth")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert f"saved {out} (10 steps)" in result.stdout
+    assert "error of bob: " in result.stdout
+    if ending == "npz":
+        with np.load(out, allow_pickle=False) as archive:
+            table = pd.DataFrame({name: archive[name] for name in archive.files})
+    else:
+        table = getattr(pd, f"read_{ending}")(out)
+    demos = team(2, seed=1).without_labels()
+    posterior = btil.load_posterior(fitted[0])
+    smoothed = posterior.smooth(demos)["bob"]
+    found = table[["probability_bob_help", "probability_bob_wait"]].to_numpy()
+    np.testing.assert_allclose(found, smoothed, rtol=1e-6)
+    names = np.array(["help", "wait"])
+    assert table["decoded_bob"].tolist() == names[posterior.decode(demos)[:, 1]].tolist()
+    assert table["step"].tolist() == [0, 1, 2, 3, 4] * 2
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_decode_with_labels_keeps_them(folder: Path, fitted: tuple[Path, Result]) -> None:
+    result = run("decode", fitted[0], folder / "team.csv", "--use-labels")
+    assert (result.exit_code, result.stderr) == (0, "")
+    names = ["help", "wait"]
+    rows = [line.split(",")[2:] for line in result.stdout.splitlines()[1:]]
+    labels = team().latents
+    assert (labels[10:] >= 0).all()
+    assert rows[10:] == [[names[ann], names[bob]] for ann, bob in labels[10:]]
+
+
+def test_decode_of_a_foreign_file_with_new_states(
+    tmp_path: Path, fitted: tuple[Path, Result]
+) -> None:
+    path = tmp_path / "foreign.csv"
+    text = "x,y,action_ann,action_bob,latent_ann\n0,0,0,1,wait\n7,1,1,0,\n"
+    path.write_text(text, encoding="utf-8")
+    result = run("decode", fitted[0], path)
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 3
+    assert "error of ann" in result.stderr
+    assert "error of bob" not in result.stderr
+
+
+def test_decode_refuses_what_does_not_fit(
+    folder: Path, tmp_path: Path, fitted: tuple[Path, Result]
+) -> None:
+    assert_refused(run("decode", folder / "team.csv", folder / "team.csv"), "not a posterior")
+    assert_refused(run("decode", tmp_path / "none.nc", folder / "team.csv"), "none.nc")
+    assert_refused(run("decode", fitted[0], "overcooked:cramped_room"), "player_0", "ann")
+    path = tmp_path / "other.csv"
+    path.write_text("x,y,action_ann,action_bob\n0,0,0,9\n", encoding="utf-8")
+    assert_refused(run("decode", fitted[0], path), "action_bob", "9")
+
+
+# ---------------------------------------------------------------------- compare
+
+
+@pytest.mark.slow
+def test_compare_prints_a_table_and_writes_a_report(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "my report"
+    result = run(
+        *("compare", folder / "team.csv", "--methods", "mfvi,gibbs", "--out", out),
+        *("--test", folder / "new.parquet", "--policy-parents", "x", "--transition-parents", ""),
+        *("--num-chains", 2, "--num-warmup", 10, "--num-samples", 40, "--quiet"),
+    )
+    assert (result.exit_code, result.stderr) == (0, "")
+    page = out / "report.html"
+    assert result.stdout.splitlines()[-1] == f"report     {page}"
+    assert "mfvi" in result.stdout
+    assert "gibbs" in result.stdout
+    assert "btil compare" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--methods", "mfvi,magic"), "unknown method 'magic'"),
+        (("--methods", ""), "--methods is ''"),
+        (("--methods", "mfvi,mfvi"), "twice"),
+        (("--methods", "mfvi", "--num-chains", 2), "none of mfvi has the option --num-chains"),
+        (("--methods", "mfvi", "--reference", "gibbs"), "reference: 'gibbs'"),
+        (("--methods", "mfvi", "--test", "none.csv"), "none.csv: No such file"),
+    ],
+)
+def test_compare_refuses_bad_options(folder: Path, tmp_path: Path, options, says: str) -> None:
+    assert_refused(run("compare", folder / "team.csv", "--out", tmp_path / "r", *options), says)
+
+
+def test_compare_refuses_a_file_as_folder(folder: Path) -> None:
+    out = folder / "team.csv"
+    result = run("compare", folder / "team.csv", "--out", out, "--methods", "mfvi")
+    assert_refused(result, "not a folder")
+    assert read_demonstrations(out) == team()
+
+
+# ---------------------------------------------------------------------- errors in general
+
+
+def test_debug_lets_the_traceback_through(folder: Path) -> None:
+    for arguments in (("info", "none.csv", "--debug"), ("--debug", "info", "none.csv")):
+        result = run(*arguments)
+        assert isinstance(result.exception, FileNotFoundError)
+        assert result.exit_code != 0
+    done = run_apart("info", folder / "none.csv", "--debug")
+    assert "Traceback" in done.stderr
+    assert done.returncode == 1
+
+
+def test_usage_errors_exit_with_2() -> None:
+    for arguments in (("fit",), ("fit", "team.csv"), ("nothing",), ("info", "a.csv", "--wrong")):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert "Traceback" not in result.stderr
+
+
+def test_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("btil.domains.overcooked.load", interrupt)
+    result = run("info", "overcooked:cramped_room")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.strip() == "interrupted"
+
+
+def test_demo_refuses_a_file_as_folder_at_once(folder: Path) -> None:
+    assert_refused(run("demo", "--out", folder / "team.csv"), "not a folder")

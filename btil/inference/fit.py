@@ -123,7 +123,7 @@ def _check_possible(bound: BoundModel) -> float:
     """
     tables = {name: table.prior_mean() for name, table in bound.tables.items()}
     with precision(np.float64) as dtype:
-        layout = lay_out(bound)
+        layout = lay_out(bound, coarse=True)
         total = 0.0
         for agent, filtered in filter_agents(layout, tables, dtype).items():
             refuse_impossible(bound.demos, agent, filtered.log_normalizer, layout)

@@ -86,15 +86,30 @@ class Smoothed(NamedTuple):
     pair: Float[Array, "length latents latents lanes"]
 
 
-def lay_out(bound: BoundModel) -> Layout:
-    """Lay the steps of all agents into lanes."""
+def lay_out(bound: BoundModel, coarse: bool = False) -> Layout:
+    """Lay the steps of all agents into lanes.
+
+    Args:
+        bound: The model on its data.
+        coarse: Round shapes up to powers of two, small ones to 64. A fit wants little padding, as
+            it runs many times over; questions about ever new episodes want few programs.
+
+    Returns:
+        The layout.
+    """
     demos = bound.demos
-    lanes = pack_lanes(demos.episode_lengths)
+    if coarse:
+        lanes = pack_lanes(demos.episode_lengths, smallest=64, per_octave=1)
+    else:
+        lanes = pack_lanes(demos.episode_lengths)
     real = lanes >= 0
     first = np.zeros(demos.num_steps, bool)
     first[demos.episode_starts] = True
     episode_of = np.repeat(np.arange(demos.num_episodes), demos.episode_lengths)
-    num_rows = {name: rounded_up(len(t.contexts.rows), 1) for name, t in bound.tables.items()}
+    num_rows = {
+        name: rounded_up(len(table.contexts.rows), *((64, 1) if coarse else (1, 4)))
+        for name, table in bound.tables.items()
+    }
     index, sites = {}, {}
     for position, agent in enumerate(demos.agents):
         tables = (
@@ -169,6 +184,9 @@ def smooth(filtered: Filtered, start: Bool[Array, "length lanes"]) -> Smoothed:
         from_next, last = carry
         log_filtered, kernel, fresh = inputs
         marginal = jnp.where(last[None], jnp.exp(log_filtered), from_next)
+        # Rounding would otherwise build up over 100,000 steps.
+        total = jnp.sum(marginal, axis=0)
+        marginal = marginal / jnp.where(total > 0, total, 1.0)
         pair = kernel * marginal[None]
         return (jnp.sum(pair, axis=1), fresh), Smoothed(marginal, pair)
 

@@ -27,20 +27,26 @@ def rounded_up(count: int, smallest: int = _SMALLEST, per_octave: int = _STEPS_P
     return -(-count // spacing) * spacing
 
 
-def pack_lanes(lengths: Int[np.ndarray, " episodes"]) -> Int[np.ndarray, "length lanes"]:
+def pack_lanes(
+    lengths: Int[np.ndarray, " episodes"],
+    smallest: int = _SMALLEST,
+    per_octave: int = _STEPS_PER_OCTAVE,
+) -> Int[np.ndarray, "length lanes"]:
     """Lay episodes into as few lanes as the longest episode allows.
 
     The longest episodes are placed first, each into the emptiest lane if it fits there.
 
     Args:
         lengths: Steps of each episode; the rows of episode m follow those of episode m - 1.
+        smallest: Height of the lowest lanes.
+        per_octave: Heights between powers of two, as in `rounded_up`.
 
     Returns:
         The row of the demonstrations at each place of each lane, -1 where there is none. Steps of
         an episode are consecutive in one lane.
     """
     lengths = np.asarray(lengths)
-    height = rounded_up(int(lengths.max()))
+    height = rounded_up(int(lengths.max()), smallest, per_octave)
     offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     lane_of = np.empty(len(lengths), np.int64)
     place_of = np.empty(len(lengths), np.int64)

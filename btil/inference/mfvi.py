@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 from jax.scipy.special import digamma, gammaln
 from jaxtyping import Array, Float, Int
+from scipy import special
 
 from btil.inference.messages import (
     LaneIndex,
@@ -74,27 +75,69 @@ class Problem(NamedTuple):
 
     Attributes:
         prior: u of every learned site.
+        prior_log_gamma: log Gamma of the cells of u, and of its rows' sums, per learned site.
         log_fixed: Log rows of the other tables.
         steps: Per agent, where its steps look.
     """
 
     prior: dict[str, Float[Array, "..."]]
+    prior_log_gamma: dict[str, tuple[Float[Array, "..."], Float[Array, "..."]]]
     log_fixed: dict[str, Float[Array, "..."]]
     steps: tuple[LaneIndex, ...]
 
 
-def expected_log(concentration: Float[Array, "..."]) -> Float[Array, "..."]:
-    """E[log row] under Dirichlet rows: digamma(w) - digamma(sum w)."""
-    return digamma(concentration) - digamma(jnp.sum(concentration, axis=-1, keepdims=True))
+class Moments(NamedTuple):
+    """Functions of the concentrations w of one site.
+
+    Attributes:
+        log_mean: E[log row] = digamma(w) - digamma(sum w).
+        log_gamma: log Gamma of every w, and of every row's sum.
+    """
+
+    log_mean: Float[Array, "*rows values"]
+    log_gamma: tuple[Float[Array, "*rows values"], Float[Array, "*rows"]]
+
+
+def dirichlet_moments(concentration: dict[str, Float[Array, "..."]]) -> dict[str, Moments]:
+    """The moments of all sites, from one digamma and one log Gamma of all their cells.
+
+    These two are most of a sweep's arithmetic, and of its compilation.
+    """
+    sums = {name: jnp.sum(w, axis=-1) for name, w in concentration.items()}
+    parts = [*concentration.values(), *sums.values()]
+    flat = jnp.concatenate([part.ravel() for part in parts])
+    ends = np.cumsum([part.size for part in parts])[:-1]
+    digammas, log_gammas = (
+        [
+            piece.reshape(part.shape)
+            for piece, part in zip(jnp.split(f(flat), ends), parts, strict=True)
+        ]
+        for f in (digamma, gammaln)
+    )
+    number = len(concentration)
+    return {
+        name: Moments(
+            digammas[i] - digammas[number + i][..., None], (log_gammas[i], log_gammas[number + i])
+        )
+        for i, name in enumerate(concentration)
+    }
 
 
 def dirichlet_divergence(
-    concentration: Float[Array, "..."], prior: Float[Array, "..."], log_mean: Float[Array, "..."]
+    concentration: Float[Array, "*rows values"],
+    moments: Moments,
+    prior: Float[Array, "*rows values"],
+    prior_log_gamma: tuple[Float[Array, "*rows values"], Float[Array, "*rows"]],
 ) -> Float[Array, ""]:
-    """Sum over rows of KL(Dir(w) || Dir(u)), given E[log row] under Dir(w)."""
-    total = gammaln(jnp.sum(concentration, -1)) - gammaln(jnp.sum(prior, -1))
-    cells = gammaln(prior) - gammaln(concentration) + (concentration - prior) * log_mean
-    return jnp.sum(total + jnp.sum(cells, -1))
+    """Sum over rows of KL(Dir(w) || Dir(u)).
+
+    Differences are taken cell by cell before they are added: in single precision sums of log
+    Gammas would swallow them.
+    """
+    cells, sums = moments.log_gamma
+    prior_cells, prior_sums = prior_log_gamma
+    by_cell = prior_cells - cells + (concentration - prior) * moments.log_mean
+    return jnp.sum(sums - prior_sums + jnp.sum(by_cell, -1))
 
 
 def sweep(state: State, problem: Problem, sites: Sites) -> tuple[State, Info]:
@@ -108,8 +151,8 @@ def sweep(state: State, problem: Problem, sites: Sites) -> tuple[State, Info]:
     Returns:
         The next state, and the bound of `state`.
     """
-    log_means = {name: expected_log(w) for name, w in state.concentration.items()}
-    tables = problem.log_fixed | log_means
+    moments = dirichlet_moments(state.concentration)
+    tables = problem.log_fixed | {name: one.log_mean for name, one in moments.items()}
     updated = dict(problem.prior)
     log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
     for names, index in zip(sites, problem.steps, strict=True):
@@ -125,8 +168,10 @@ def sweep(state: State, problem: Problem, sites: Sites) -> tuple[State, Info]:
                 updated[name] = updated[name] + count
     divergence = sum(
         (
-            dirichlet_divergence(state.concentration[name], problem.prior[name], log_means[name])
-            for name in state.concentration
+            dirichlet_divergence(
+                w, moments[name], problem.prior[name], problem.prior_log_gamma[name]
+            )
+            for name, w in state.concentration.items()
         ),
         start=jnp.zeros((), log_evidence.dtype),
     )
@@ -321,30 +366,43 @@ def random_counts(
 
 
 def is_symmetric(bound: BoundModel, layout: Layout, start: Mapping[str, np.ndarray]) -> bool:
-    """Whether two latents of some agent could be swapped in all its tables without a change.
+    """Whether some latents of an agent cannot be told apart by any of its tables.
 
     Coordinate ascent never leaves such a start: it is a saddle of the bound, not an answer.
+    Latents are told apart by their policy rows and initial cells, then by their moves to and from
+    latents already told apart, until nothing changes (colour refinement). So swaps of two latents
+    are found as well as cycles of several.
     """
     for names in layout.sites.values():
-        tables = []
-        for name in names:
-            table = bound.tables[name]
-            rows = start[name] if name in start else table.prior_mean()
-            tables.append(np.asarray(rows))
-        policy, transition, initial = tables
-        latents = initial.shape[-1]
-        alike: dict[bytes, list[int]] = {}
-        for latent in range(latents):
-            alike.setdefault(np.ascontiguousarray(policy[:, latent]).tobytes(), []).append(latent)
-        for group in alike.values():
-            for other in group[1:]:
-                order = np.arange(latents)
-                order[[group[0], other]] = order[[other, group[0]]]
-                if np.array_equal(initial[:, order], initial) and np.array_equal(
-                    transition[:, order][:, :, order], transition
-                ):
-                    return True
+        policy, transition, initial = (
+            np.asarray(start[name] if name in start else bound.tables[name].prior_mean())
+            for name in names
+        )
+        latents = range(initial.shape[-1])
+        kinds = _numbered([(policy[:, x].tobytes(), initial[:, x].tobytes()) for x in latents])
+        num_kinds = 0
+        while num_kinds < len(set(kinds)) < len(latents):
+            num_kinds = len(set(kinds))
+            moves = [
+                sorted(
+                    (kinds[y], transition[:, x, y].tobytes(), transition[:, y, x].tobytes())
+                    for y in latents
+                    if y != x
+                )
+                for x in latents
+            ]
+            kinds = _numbered(
+                [(kinds[x], transition[:, x, x].tobytes(), *moves[x]) for x in latents]
+            )
+        if len(set(kinds)) < len(latents):
+            return True
     return False
+
+
+def _numbered(keys: list[Any]) -> list[int]:
+    """A number per key, the same for equal keys."""
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
 def fit(
@@ -361,7 +419,7 @@ def fit(
     """Coordinate ascent from the labelled steps' counts, and from random starts if asked.
 
     The first run starts from the prior plus the counts of the labelled steps; where that is
-    symmetric in two latents (nothing labelled, say) the unlabelled steps are dealt out at random
+    symmetric in some latents (nothing labelled, say) the unlabelled steps are dealt out at random
     first. Further restarts always are random. The run with the highest bound is kept.
 
     Args:
@@ -374,7 +432,7 @@ def fit(
             machine epsilons of the bound where single precision resolves no less.
         max_iterations: Most sweeps of a run.
         start: Dirichlet concentrations {site: (contexts, latents, values)} to start the first
-            run from, instead of the labelled counts.
+            run from, instead of the labelled counts; a symmetric one is treated alike.
 
     Returns:
         Dirichlet rows, the bound and its trace.
@@ -398,6 +456,13 @@ def fit(
     }
     problem = Problem(
         prior={name: jnp.asarray(u, dtype) for name, u in prior.items()},
+        prior_log_gamma={
+            name: (
+                jnp.asarray(special.gammaln(u), dtype),
+                jnp.asarray(special.gammaln(u.sum(-1)), dtype),
+            )
+            for name, u in prior.items()
+        },
         log_fixed={
             name: jnp.asarray(
                 pad_rows(log_rows(table.prior_mean()), max(layout.num_rows[name], 1), 0.0), dtype
@@ -418,7 +483,7 @@ def fit(
             begin = {name: u + known[name] for name, u in prior.items()}
             if restart == 0 and given is not None:
                 begin = given
-            elif restart > 0 or is_symmetric(bound, layout, begin):
+            if restart > 0 or is_symmetric(bound, layout, begin):
                 dealt = random_counts(bound, layout, generator)
                 begin = {name: w + dealt[name] for name, w in begin.items()}
             state = State({name: jnp.asarray(w, dtype) for name, w in begin.items()})

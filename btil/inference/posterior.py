@@ -390,7 +390,7 @@ class TeamPosterior:
             smoothed = self.smooth(demos, estimate, num_draws, seed)
             return np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
         bound = self._bind(demos)
-        layout = lay_out(bound)
+        layout = lay_out(bound, coarse=True)
         paths = []
         with precision(self.dtype) as dtype:
             results = per_agent(_best, layout, self._tables(bound, estimate), dtype)
@@ -412,7 +412,7 @@ class TeamPosterior:
         episode. -inf where an episode is impossible.
         """
         bound = self._bind(demos)
-        layout = lay_out(bound)
+        layout = lay_out(bound, coarse=True)
         if num_draws is None:
             return self.episode_log_likelihood(bound, layout, self._tables(bound, estimate))
         draws = [
@@ -440,7 +440,7 @@ class TeamPosterior:
         program: Callable[..., PerAgent],
     ) -> PerAgent:
         bound = self._bind(demos)
-        layout = lay_out(bound)
+        layout = lay_out(bound, coarse=True)
         with precision(self.dtype) as dtype:
             if num_draws is None:
                 return program(bound, layout, self._tables(bound, estimate), dtype)
@@ -590,8 +590,9 @@ def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
                     f"{', '.join(ours[key])} where the posterior was learned"
                 )
     sizes = {name: max(size, demos.num_states[name]) for name, size in training.num_states.items()}
+    # Orders count too: "state" as a parent means the variables as they were first listed.
     if (
-        dict(demos.num_states) == sizes
+        list(demos.num_states.items()) == list(sizes.items())
         and demos.num_actions == training.num_actions
         and demos.num_latents == training.num_latents
     ):
@@ -605,6 +606,8 @@ def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
         num_states=sizes,
         num_actions=training.num_actions,
         num_latents=training.num_latents,
+        action_names=training.action_names,
+        latent_names=training.latent_names,
     )
 
 
@@ -691,7 +694,9 @@ def _query_actions(demos: Demonstrations, actions: Any) -> dict[str, Any]:
             raise ValueError(f"actions: unknown agent {', '.join(map(str, sorted(unknown)))}")
         given = {agent: np.atleast_1d(values) for agent, values in actions.items()}
     else:
-        array = np.atleast_2d(actions)
+        array = np.asarray(actions)
+        if array.ndim < 2:
+            array = array.reshape(-1, 1) if len(sizes) == 1 else array.reshape(1, -1)
         if array.ndim != 2 or array.shape[1] != len(sizes):
             raise ValueError(
                 f"actions: shape {np.shape(actions)}; expected (k, {len(sizes)}) or a mapping"

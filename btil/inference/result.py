@@ -139,4 +139,5 @@ def dirichlet_draws(
     log_gamma = np.log(generator.standard_gamma(concentration + 1))
     log_gamma -= generator.standard_exponential(concentration.shape) / concentration
     rows = np.exp(log_gamma - log_gamma.max(-1, keepdims=True))
-    return rows / rows.sum(-1, keepdims=True)
+    # No draw is zero: where one rounds to it, data would become impossible.
+    return np.maximum(rows / rows.sum(-1, keepdims=True), np.finfo(np.float64).tiny)

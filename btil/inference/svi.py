@@ -28,7 +28,7 @@ from btil.inference.collapsed import (
     drawn_log_likelihood,
     starting_concentrations,
 )
-from btil.inference.mfvi import dirichlet_divergence, expected_log
+from btil.inference.mfvi import dirichlet_divergence, dirichlet_moments
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, DrawnRows, FitResult, RowsPosterior
 from btil.models.team import BoundModel
@@ -390,8 +390,13 @@ def _dirichlet_bounds(
         for name, values in concentrations.items()
     }
     log_likelihood = np.asarray(drawn_log_likelihood(structure, data, draws), np.float64).sum(-1)
+    fitted, prior = dirichlet_moments(concentrations), dirichlet_moments(data.concentration)
     divergence = sum(
-        float(dirichlet_divergence(values, data.concentration[name], expected_log(values)))
+        float(
+            dirichlet_divergence(
+                values, fitted[name], data.concentration[name], prior[name].log_gamma
+            )
+        )
         for name, values in concentrations.items()
     )
     return log_likelihood - divergence

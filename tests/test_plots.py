@@ -1,0 +1,395 @@
+"""Plots: what is drawn is what was computed, under the names in the data, and nothing leaks."""
+
+import dataclasses
+import io
+import math
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from btil import Demonstrations, DirichletCPT, TeamModel, TeamPosterior
+from btil.analysis import (
+    RowChoice,
+    choose_rows,
+    confusion_matrix,
+    plot_confusion,
+    plot_elbo_traces,
+    plot_ess,
+    plot_forest,
+    plot_method_against_method,
+    plot_rank,
+    plot_sd_ratios,
+    plot_timeline,
+    plot_trace,
+)
+from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows
+from btil.models.team import bind
+
+MOODS = ("wait $5", "help", "go/home")
+ACTS = ("push", "pull")
+SKY_BLUE, VERMILION = "#56B4E9", "#D55E00"
+CHAIN_PLOTS = (plot_trace, plot_rank, plot_forest, plot_ess)
+
+
+@pytest.fixture(scope="module")
+def demos():
+    rng = np.random.default_rng(0)
+    labels = np.stack([np.repeat(rng.integers(0, k, 30), 3) for k in (3, 2)], axis=1)
+    labels[80:, 0] = -1
+    return Demonstrations(
+        states={"room": rng.integers(0, 2, 90)},
+        actions=rng.integers(0, 2, (90, 2)),
+        latents=labels,
+        episodes=np.repeat(["first", "second"], [50, 40]),
+        agents=("ann", "bob"),
+        num_latents=(3, 2),
+        state_names={"room": ("hall", "yard")},
+        action_names={"ann": ACTS, "bob": ("sing", "hum")},
+        latent_names={"ann": MOODS},
+    )
+
+
+@pytest.fixture(scope="module")
+def bound(demos):
+    model = TeamModel(
+        policy=DirichletCPT(1.0, parents=("room",)),
+        transition=DirichletCPT(1.0),
+        initial=DirichletCPT(1.0),
+    )
+    return bind(model, demos)
+
+
+def make(bound, rows, method="mfvi", **result):
+    return TeamPosterior(
+        bound=bound,
+        method=method,
+        result=FitResult(rows=rows, converged=True, reason="made by hand", **result),
+        seed=0,
+        dtype=np.dtype(np.float64),
+        wall_time=1.0,
+    )
+
+
+def concentrations(bound, seed=0):
+    rng = np.random.default_rng(seed)
+    return {site: rng.gamma(2.0, 4.0, table.shape) + 0.5 for site, table in bound.learned.items()}
+
+
+@pytest.fixture(scope="module")
+def mfvi(bound):
+    rows = {site: DirichletRows(values) for site, values in concentrations(bound).items()}
+    trace = -100 / np.arange(1.0, 21) - 50
+    return make(
+        bound, rows, elbo=-55.25, elbo_trace=trace, restart_traces=(trace, trace[:7] - 9.0)
+    )
+
+
+@pytest.fixture(scope="module")
+def chains(bound):
+    rng = np.random.default_rng(1)
+    rows = {}
+    for site, values in concentrations(bound).items():
+        flat = values.reshape(-1, values.shape[-1])
+        draws = np.stack([rng.dirichlet(row, (2, 60)) for row in flat], axis=2)
+        rows[site] = DrawnRows(draws.reshape(2, 60, *values.shape))
+    # One row on which the chains do not agree at all.
+    rows["policy_ann"].draws[0, :, 1, 2] = rng.dirichlet([2, 40], 60)
+    rows["policy_ann"].draws[1, :, 1, 2] = rng.dirichlet([40, 2], 60)
+    diverging = np.zeros((2, 60), bool)
+    diverging[0, 5] = True
+    return make(bound, rows, "nuts", sample_stats={"diverging": diverging})
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks():
+    settings = dict(matplotlib.rcParams)
+    yield
+    assert pyplot.get_fignums() == []
+    assert dict(matplotlib.rcParams) == settings
+
+
+def texts(figure):
+    """Every visible text, from a figure that has really been drawn."""
+    figure.savefig(io.BytesIO(), format="png")
+    found = [t.get_text() for t in figure.findobj(matplotlib.text.Text) if t.get_visible()]
+    return [text for text in found if text]
+
+
+def overlapping(labels, figure):
+    """Pairs of tick labels that lie over each other."""
+    figure.draw_without_rendering()
+    boxes = [(t.get_text(), t.get_window_extent()) for t in labels if t.get_text()]
+    return [
+        (a, b) for k, (a, one) in enumerate(boxes) for b, two in boxes[:k] if one.overlaps(two)
+    ]
+
+
+def panels(figure):
+    return [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+
+
+# ------------------------------------------------------------------ method against method
+
+
+def test_method_against_method_draws_means_of_both(bound, mfvi, chains):
+    figure = plot_method_against_method(chains, {"mean field": mfvi, "itself": chains})
+    assert isinstance(figure, Figure)
+    first, second = panels(figure)
+    assert first.get_xlabel() == "posterior mean, nuts"
+    assert first.get_ylabel() == "posterior mean, mean field"
+    assert "mean field" in first.get_title()
+    points = np.concatenate([c.get_offsets() for c in first.collections if c.get_label() in
+                             ("policy", "transition", "initial")])  # fmt: skip
+    expected = np.concatenate(
+        [
+            np.stack([chains.result.rows[s].mean().ravel(), r.mean().ravel()], axis=1)
+            for s, r in mfvi.result.rows.items()
+        ]
+    )
+    in_order = [values[np.lexsort(values.T)] for values in (points, expected)]
+    np.testing.assert_allclose(in_order[0], in_order[1])
+    assert "mean difference 0.000" in second.get_title()
+    assert {"policy", "transition", "initial"} <= set(texts(figure))
+
+
+@pytest.mark.parametrize("family", ["dirichlet", "draws", "mixture"])
+def test_intervals_hold_89_percent(bound, family):
+    from btil.analysis.plots import _intervals
+
+    rng = np.random.default_rng(3)
+    values = concentrations(bound)["policy_ann"]
+    rows = {
+        "dirichlet": DirichletRows(values),
+        "mixture": MixtureRows(np.array([0.5, 0.5]), np.stack([values, values]), "policy_ann"),
+        "draws": DrawnRows(
+            np.stack([rng.dirichlet(row, 4000) for row in values.reshape(-1, 2)], axis=1).reshape(
+                1, 4000, *values.shape
+            )
+        ),
+    }[family]
+    cells = np.array([0, 3, 5])
+    low, high = _intervals(make(bound, {"policy_ann": rows}), "policy_ann", cells)
+    draws = rng.beta(values.ravel()[cells], values[..., ::-1].ravel()[cells], (200_000, 3))
+    assert np.mean((draws > low) & (draws < high), axis=0) == pytest.approx([0.89] * 3, abs=0.03)
+    assert np.mean(draws < low, axis=0) == pytest.approx([0.055] * 3, abs=0.02)
+
+
+def test_many_cells_are_thinned_and_the_count_is_told(mfvi, chains):
+    figure = plot_method_against_method(chains, {"mean field": mfvi}, max_cells=10)
+    (axes,) = panels(figure)
+    # policies 2 x 3 x 2 and 2 x 2 x 2, transitions 9 and 4, initials 3 and 2.
+    assert "10 of 38 cells" in axes.get_title()
+    drawn = sum(len(c.get_offsets()) for c in axes.collections if c.get_label() in
+                ("policy", "transition", "initial"))  # fmt: skip
+    assert drawn == 10
+
+
+def test_sd_ratios_draws_the_quantiles(bound, mfvi, chains):
+    half = {s: DrawnRows(0.5 * r.draws) for s, r in chains.result.rows.items()}
+    figure = plot_sd_ratios(chains, {"halved": make(bound, half, "gibbs"), "mean field": mfvi})
+    (axes,) = panels(figure)
+    assert axes.get_xscale() == "log"
+    assert axes.get_xlabel() == "posterior standard deviation / that of nuts"
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["halved", "mean field"]
+    medians = [float(c.get_offsets()[0, 0]) for c in axes.collections]
+    assert medians[:3] == pytest.approx([0.5] * 3)
+    ratios = np.concatenate(
+        [
+            (mfvi.result.rows[s].sd() / chains.result.rows[s].sd()).ravel()
+            for s in ("policy_ann", "policy_bob")
+        ]
+    )
+    assert medians[3] == pytest.approx(np.median(ratios))
+    assert any(text.startswith("0.50") for text in texts(figure))
+    assert not overlapping(axes.get_xticklabels(), figure)
+
+
+def test_known_cells_have_no_ratio(bound, chains):
+    rows = dict(chains.result.rows)
+    rows["policy_ann"] = DrawnRows(np.full_like(rows["policy_ann"].draws, 0.5))
+    figure = plot_sd_ratios(chains, {"some known": make(bound, rows, "gibbs")})
+    assert any("(8 cells)" in text for text in texts(figure))
+
+
+def test_nothing_to_compare_is_refused(mfvi):
+    for plot in (plot_method_against_method, plot_sd_ratios):
+        with pytest.raises(ValueError, match="at least one posterior"):
+            plot(mfvi, {})
+
+
+# ------------------------------------------------------------------ the bound
+
+
+def test_elbo_traces_hold_the_traces(mfvi, chains):
+    figure = plot_elbo_traces({"mean field": mfvi, "chains": chains})
+    (axes,) = panels(figure)
+    assert axes.get_xlabel() == "iteration"
+    assert axes.get_title() == "mean field\nfinal -55.25 (dashed)"
+    drawn = {tuple(line.get_ydata()) for line in axes.lines}
+    assert tuple(mfvi.elbo_trace) in drawn
+    assert tuple(mfvi.elbo_trace[:7] - 9.0) in drawn
+    assert not overlapping(axes.get_yticklabels(), figure)
+    with pytest.raises(ValueError, match="no posterior has a trace of its bound: chains"):
+        plot_elbo_traces({"chains": chains})
+
+
+# ------------------------------------------------------------------ one episode
+
+
+def lane_steps(axes, color):
+    """(lane, step) pairs that the bars of one colour cover."""
+    wanted = matplotlib.colors.to_rgba(color)
+    return {
+        (round(bar.get_y() + bar.get_height() / 2), step)
+        for bar in axes.patches
+        if bar.get_facecolor() == wanted
+        for step in range(
+            math.ceil(bar.get_x()), math.floor(bar.get_x() + bar.get_width()) + 1
+        )
+    }
+
+
+def test_timeline_shows_beliefs_labels_and_path(demos, mfvi):
+    figure = plot_timeline(mfvi, demos, 1, "ann")
+    (axes,) = panels(figure)
+    hidden = demos.select([1]).without_labels()
+    (image,) = axes.findobj(AxesImage)
+    np.testing.assert_array_equal(image.get_array(), mfvi.smooth(hidden)["ann"].T)
+    assert image.get_cmap().name == "cividis"
+    assert [t.get_text() for t in axes.get_yticklabels()] == list(MOODS)
+    assert axes.get_xlabel() == "step"
+    labels = demos.select([1]).latents[:, 0]
+    assert lane_steps(axes, "white") == {(k, t) for t, k in enumerate(labels) if k >= 0}
+    path = mfvi.decode(hidden)[:, 0]
+    right, wrong = lane_steps(axes, SKY_BLUE), lane_steps(axes, VERMILION)
+    assert right | wrong == {(k, t) for t, k in enumerate(path)}
+    assert wrong == {(k, t) for t, k in enumerate(path) if labels[t] not in (-1, k)}
+    assert wrong
+    known = labels >= 0
+    error = np.mean(path[known] != labels[known])
+    assert f"mfvi: {error:.1%} of labelled steps decoded wrongly" in axes.get_title(loc="left")
+    assert "ann, episode second" in axes.get_title(loc="left")
+    assert {"true label", "most probable path"} <= set(texts(figure))
+
+
+def test_timeline_may_condition_on_labels(demos, mfvi):
+    figure = plot_timeline(mfvi, demos, 0, "ann", condition_on_labels=True)
+    (axes,) = panels(figure)
+    assert lane_steps(axes, "white") == lane_steps(axes, SKY_BLUE)
+    assert "0.0% of labelled steps decoded wrongly" in axes.get_title(loc="left")
+
+
+def test_long_timelines_are_broken_into_lines(demos, mfvi, monkeypatch):
+    monkeypatch.setattr("btil.analysis.plots._STEPS_A_LINE", 20)
+    figure = plot_timeline(mfvi, demos, 1, "bob")
+    assert len(panels(figure)) == 2
+    assert [axes.get_xlim() for axes in panels(figure)] == [(-0.5, 19.5), (19.5, 39.5)]
+    covered = [
+        lane_steps(axes, SKY_BLUE) | lane_steps(axes, VERMILION) for axes in panels(figure)
+    ]
+    assert sorted(step for lane in covered for _, step in lane) == list(range(40))
+
+
+def test_axes_of_the_caller_are_used(demos, mfvi, chains):
+    figure = Figure(figsize=(9, 9))
+    axes = figure.subplots(2, 2).ravel()
+    decoded = np.zeros((90, 2), int)
+    assert plot_timeline(mfvi, demos, 0, "ann", ax=axes[0]) is figure
+    assert plot_confusion(demos, decoded, "ann", ax=axes[1]) is figure
+    assert plot_sd_ratios(chains, {"mean field": mfvi}, ax=axes[2]) is figure
+    assert plot_elbo_traces({"mean field": mfvi}, axes=axes[3]) is figure
+    assert axes[0].get_xlabel() == "step"
+    assert axes[1].get_xlabel() == "decoded"
+    with pytest.raises(ValueError, match="axes: 2 given, 1 are needed"):
+        plot_method_against_method(chains, {"mean field": mfvi}, axes=axes[:2])
+
+
+def test_timeline_refuses_unknown_agents_and_episodes(demos, mfvi):
+    with pytest.raises(ValueError, match="unknown agent 'eve'"):
+        plot_timeline(mfvi, demos, 0, "eve")
+    with pytest.raises(ValueError, match="indices from 0 to 1"):
+        plot_timeline(mfvi, demos, 2, "ann")
+
+
+def test_confusion_writes_counts_and_colours_shares(demos):
+    rng = np.random.default_rng(4)
+    decoded = np.stack([rng.integers(0, 3, 90), rng.integers(0, 2, 90)], axis=1)
+    figure = plot_confusion(demos, decoded, "ann")
+    (axes,) = panels(figure)
+    counts = confusion_matrix(demos, decoded, "ann")
+    written = {t.get_position(): t.get_text() for t in axes.texts}
+    assert written == {(c, r): str(counts[r, c]) for r in range(3) for c in range(3)}
+    (image,) = axes.findobj(AxesImage)
+    np.testing.assert_allclose(image.get_array(), counts / counts.sum(1, keepdims=True))
+    assert [t.get_text() for t in axes.get_xticklabels()] == list(MOODS)
+    assert [t.get_text() for t in axes.get_yticklabels()] == list(MOODS)
+    assert axes.get_ylabel() == "true label"
+    correct = np.trace(counts) / counts.sum()
+    assert axes.get_title() == f"ann: 80 labelled steps, {correct:.1%} correct"
+    assert MOODS[0] in texts(figure)
+
+
+# ------------------------------------------------------------------ chains
+
+
+def test_rows_are_chosen_by_disagreement_and_visits(demos, chains):
+    chosen = choose_rows(chains, num_worst=1, num_visited=2)
+    assert chosen[0] == RowChoice("policy_ann", 1, 2)
+    # Expected visits, spelled out.
+    beliefs = chains.smooth(chains.demos)
+    best = max(
+        (sum(beliefs[agent][t, k] for t in range(90) if demos.states[t] == room), site, room, k)
+        for agent, site in (("ann", "policy_ann"), ("bob", "policy_bob"))
+        for room in (0, 1)
+        for k in range(beliefs[agent].shape[1])
+    )
+    found = [row for row in choose_rows(chains, 0, 6) if row.site == best[1]]
+    assert found == [RowChoice(*best[1:])]
+    assert len(set(choose_rows(chains, 40, 6))) == len(choose_rows(chains, 40, 6))
+
+
+@pytest.mark.parametrize("plot", CHAIN_PLOTS)
+def test_arviz_plots_name_the_rows_in_words(plot, chains):
+    rows = [("policy_ann", 1, 2), ("transition_bob", 0, 1), ("initial_ann", 0)]
+    figure = plot(chains, rows)
+    written = " ".join(" ".join(texts(figure)).split())
+    for words in ("go∕home", "room=yard", "policy of ann", "transition of bob", "initial of ann"):
+        assert words in written
+    assert "P(pu" in written
+    if plot is plot_forest:
+        assert all(f"P({act})" in written for act in ACTS)
+
+
+@pytest.mark.parametrize("plot", CHAIN_PLOTS)
+def test_methods_without_chains_are_refused(plot, mfvi, chains):
+    with pytest.raises(ValueError, match="mfvi has no chains to plot; use method"):
+        plot(mfvi)
+    guide = dataclasses.replace(chains, method="svi")
+    with pytest.raises(ValueError, match="svi has no chains"):
+        plot(guide)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("policy_eve", 0, 0), "no learned table 'policy_eve'; there are policy_ann"),
+        (("policy_ann", 2, 0), r"context 2; allowed are 0\.\.1"),
+        (("policy_ann", 0, 3), r"latent 3; allowed are 0\.\.2"),
+        (("policy_ann", 0), r"latent None; allowed are 0\.\.2"),
+    ],
+)
+def test_rows_that_do_not_exist_are_refused(row, message, chains):
+    with pytest.raises(ValueError, match=message):
+        plot_trace(chains, [row])
+
+
+def test_plots_are_imported_without_matplotlib():
+    code = "import sys, btil.analysis.plots; print({'matplotlib', 'arviz'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,424 @@
+"""What can be asked of a posterior, against enumeration and written-out answers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from enumeration import all_rows, find_factor
+from teams import ChainTruth, chain_truth, hmm_demos, hmm_model, random_demos, rich_model
+
+import btil
+from btil.inference.result import DirichletRows, dirichlet_draws, dirichlet_mode
+from btil.models.team import bind
+
+
+@pytest.fixture(scope="module")
+def posterior() -> btil.TeamPosterior:
+    """A fit of two agents, in double precision."""
+    demos = random_demos(0, (5, 1, 5, 4), labelled=0.6)
+    return btil.fit(rich_model(), demos, dtype="float64", progress=False)
+
+
+def rows_for(posterior: btil.TeamPosterior, demos: btil.Demonstrations) -> Any:
+    """The point estimate of every table at the contexts of other data, row by row."""
+    bound = bind(posterior.model, demos)
+    rows = {}
+    for name, table in bound.tables.items():
+        prior = table.cpt.concentration(table.contexts)
+        rows[name] = prior / prior.sum(-1, keepdims=True)
+        known = [tuple(c) for c in posterior.bound.tables[name].contexts.rows.tolist()]
+        w = posterior.result.rows[name].concentration
+        for i, context in enumerate(map(tuple, table.contexts.rows.tolist())):
+            if context in known:
+                row = w[known.index(context)]
+                rows[name][i] = row / row.sum(-1, keepdims=True)
+    return bound, rows
+
+
+@pytest.fixture(scope="module")
+def answers(posterior: btil.TeamPosterior) -> Any:
+    """Other episodes of the team, some contexts of which were never seen, and the truth."""
+    demos = random_demos(9, (4, 1, 3))
+    bound, rows = rows_for(posterior, demos)
+    truth = {agent: chain_truth(bound, agent, rows) for agent in demos.agents}
+    seen = posterior.bound.tables["transition_ann"].contexts.rows.tolist()
+    wanted = bound.tables["transition_ann"].contexts.rows.tolist()
+    assert any(context in seen for context in wanted)
+    assert any(context not in seen for context in wanted)
+    return demos, bound, rows, truth
+
+
+def test_smooth_filter_and_likelihood(posterior: btil.TeamPosterior, answers: Any) -> None:
+    demos, _, _, truth = answers
+    smoothed, filtered = posterior.smooth(demos), posterior.filter(demos)
+    for agent in demos.agents:
+        np.testing.assert_allclose(smoothed[agent], truth[agent].smoothed, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(filtered[agent], truth[agent].filtered, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        posterior.log_likelihood(demos),
+        sum(one.log_likelihood for one in truth.values()),
+        rtol=0,
+        atol=1e-11,
+    )
+
+
+def test_labels_are_conditioned_on(posterior: btil.TeamPosterior, answers: Any) -> None:
+    demos, *_ = answers
+    known = demos.latents >= 0
+    assert known.any()
+    assert np.array_equal(posterior.decode(demos)[known], demos.latents[known])
+    for i, agent in enumerate(demos.agents):
+        for beliefs in (posterior.smooth(demos)[agent], posterior.filter(demos)[agent]):
+            sure = beliefs[known[:, i], demos.latents[known[:, i], i]]
+            np.testing.assert_allclose(sure, 1, rtol=0, atol=1e-12)
+
+
+def test_decode_is_the_most_probable_path(posterior: btil.TeamPosterior, answers: Any) -> None:
+    demos, _, _, truth = answers
+    decoded = posterior.decode(demos)
+    assert decoded.shape == demos.latents.shape
+    for i, agent in enumerate(demos.agents):
+        for start, length, paths in zip(
+            demos.episode_starts, demos.episode_lengths, truth[agent].paths, strict=True
+        ):
+            path = tuple(decoded[start : start + length, i].tolist())
+            assert paths[path] == pytest.approx(max(paths.values()), rel=1e-12)
+
+
+def expected_actions(bound: Any, rows: Any, agent: str, truth: ChainTruth) -> np.ndarray:
+    policies = [find_factor(bound, "policy", agent, t) for t in range(bound.demos.num_steps)]
+    return np.stack(
+        [
+            truth.predicted[t] @ rows[factor.site][factor.context]
+            for t, factor in enumerate(policies)
+        ]
+    )
+
+
+def test_predicted_actions_are_one_step_ahead(posterior: btil.TeamPosterior, answers: Any) -> None:
+    demos, bound, rows, truth = answers
+    predicted = posterior.predict_actions(demos)
+    for agent in demos.agents:
+        expected = expected_actions(bound, rows, agent, truth[agent])
+        np.testing.assert_allclose(predicted[agent], expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(predicted[agent].sum(1), 1, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("changed", ["labels", "actions"])
+def test_prediction_at_a_step_ignores_that_step_and_later(changed: str) -> None:
+    model = btil.TeamModel(
+        policy=btil.KnownCPT([[0.7, 0.2, 0.1], [0.3, 0.3, 0.4]]),
+        transition=btil.KnownCPT([[0.9, 0.1], [0.2, 0.8]]),
+    )
+    actions, labels = [0, 1, 2, 0, 1, 2], [-1, 0, -1, -1, -1, -1]
+    posterior = btil.fit(model, hmm_demos(actions, labels), progress=False)
+    before = posterior.predict_actions(hmm_demos(actions, labels))["agent_0"]
+    if changed == "labels":
+        labels[3] = 1
+    else:
+        actions[3] = 2
+    after = posterior.predict_actions(hmm_demos(actions, labels))["agent_0"]
+    assert np.array_equal(before[:4], after[:4])
+    assert np.all(np.abs(before[4:] - after[4:]).max(1) > 1e-3)
+
+
+def test_filter_ends_where_smoothing_ends(posterior: btil.TeamPosterior, answers: Any) -> None:
+    demos, *_ = answers
+    last = np.cumsum(demos.episode_lengths) - 1
+    for agent in demos.agents:
+        np.testing.assert_allclose(
+            posterior.filter(demos)[agent][last], posterior.smooth(demos)[agent][last], atol=1e-12
+        )
+
+
+def test_rows_of_contexts_never_seen_are_the_prior() -> None:
+    sparse = btil.fit(
+        btil.TeamModel(
+            policy=btil.DirichletCPT([[0.3, 1.0, 2.0], [5.0, 1.0, 1.0]], ("state",)),
+            transition=btil.DirichletCPT(0.7, ("state", "actions")),
+        ),
+        random_demos(0, (3,), (2,), (3,), (50, 40)),
+        progress=False,
+    )
+    states = {"x": np.arange(50), "y": np.full(50, 39)}
+    visited = {tuple(row) for row in sparse.contexts("ann", "policy").to_numpy().tolist()}
+    rows = sparse.policy("ann", states)
+    expected = np.array([[0.3, 1.0, 2.0], [5.0, 1.0, 1.0]])
+    expected /= expected.sum(1, keepdims=True)
+    for x in range(50):
+        assert ((x, 39) in visited) or np.array_equal(rows[x], expected)
+    moves = sparse.transition("ann", states, np.zeros((50, 1), int))
+    assert np.all(moves == 0.5)
+
+
+def test_forms_of_states_and_actions_agree(posterior: btil.TeamPosterior) -> None:
+    x, y = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    by_name = posterior.policy("ann", {"x": x, "y": y})
+    assert by_name.shape == (4, 2, 3)
+    assert np.array_equal(by_name, posterior.policy("ann", np.stack([x, y], 1)))
+    assert np.array_equal(by_name, posterior.policy("ann", x * 2 + y))
+    assert np.array_equal(by_name[2:3], posterior.policy("ann", 2))
+    actions = np.stack([np.array([0, 2, 1, 0]), np.array([1, 0, 0, 1])], 1)
+    moves = posterior.transition("bob", {"x": x}, actions, {"y": y})
+    assert moves.shape == (4, 3, 3)
+    split = {"ann": actions[:, 0], "bob": actions[:, 1]}
+    assert np.array_equal(moves, posterior.transition("bob", x * 2 + y, split, np.stack([x, y], 1)))
+    # One value stands for all.
+    one = posterior.transition("bob", {"x": [1]}, {"ann": [0], "bob": [1]}, {"y": y})
+    assert np.array_equal(one[3], posterior.transition("bob", {"x": 1}, [0, 1], {"y": 1})[0])
+    assert np.array_equal(posterior.initial("ann", {"y": y})[0], posterior.initial("ann", 0)[0])
+
+
+def test_rows_are_those_of_the_visited_contexts(posterior: btil.TeamPosterior) -> None:
+    for agent in posterior.demos.agents:
+        for role, site in (("policy", f"policy_{agent}"), ("initial", f"initial_{agent}")):
+            contexts = posterior.contexts(agent, role)
+            states = {name: contexts[name].to_numpy() for name in contexts}
+            w = posterior.result.rows[site].concentration
+            found = getattr(posterior, role)(agent, states)
+            np.testing.assert_allclose(found, w / w.sum(-1, keepdims=True), rtol=1e-14)
+
+
+def test_no_states_means_every_state() -> None:
+    demos = btil.Demonstrations([0, 3, 3], [0, 1, 1], num_states=5, num_latents=2)
+    posterior = btil.fit(btil.TeamModel(), demos, progress=False)
+    every = posterior.policy("agent_0")
+    assert every.shape == (5, 2, 2)
+    assert np.array_equal(every, posterior.policy("agent_0", np.arange(5)))
+    assert posterior.initial("agent_0").shape[1] == 2
+    # A team of one has its actions in one column, as in Demonstrations.
+    moves = posterior.transition("agent_0", [0, 3, 4], [0, 1, 1])
+    assert np.array_equal(moves, posterior.transition("agent_0", [0, 3, 4], [[0], [1], [1]]))
+
+
+@pytest.mark.parametrize(
+    ("question", "told"),
+    [
+        (lambda p: p.policy("eve", 0), "unknown agent 'eve'; the agents are ann, bob"),
+        (lambda p: p.policy("ann"), "depends on x, y; no value is given for x, y"),
+        (lambda p: p.policy("ann", {"x": [0]}), "no value is given for y"),
+        (lambda p: p.policy("ann", {"z": [0]}), "unknown state variable z; there are x, y"),
+        (lambda p: p.policy("ann", {"x": [0, 2], "y": [0, 0]}), r"x at position 1 is 2.*0\.\.1"),
+        (lambda p: p.policy("ann", [4]), r"joint state at position 0 is 4; allowed are 0\.\.3"),
+        (lambda p: p.policy("ann", [-1]), "joint state at position 0 is -1"),
+        (lambda p: p.policy("ann", np.zeros((2, 3), int)), r"shape \(2, 3\); expected"),
+        (lambda p: p.policy("ann", [0.5]), "must be integers"),
+        (lambda p: p.policy("ann", 0, estimate="mode"), "estimate must be 'mean' or 'map'"),
+        (lambda p: p.transition("ann", 0), "no value is given for action_ann, action_bob, next_y"),
+        (lambda p: p.transition("ann", 0, [0, 2], 0), "actions: bob at position 0 is 2"),
+        (lambda p: p.transition("ann", 0, [0, 1, 1], 0), r"actions: shape \(3,\)"),
+        (lambda p: p.transition("ann", 0, {"eve": [0]}, 0), "actions: unknown agent eve"),
+        (lambda p: p.transition("ann", [0, 1, 2], [[0, 0], [1, 1]], 0), "differ in length: 2, 3"),
+        (lambda p: p.contexts("ann", "reward"), "which must be policy, transition or initial"),
+        (lambda p: p.sample(0), "num_draws must be at least 1"),
+    ],
+)
+def test_a_wrong_question_is_refused(posterior: btil.TeamPosterior, question: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        question(posterior)
+
+
+def test_other_data_must_be_of_the_same_team(posterior: btil.TeamPosterior) -> None:
+    for demos, told in (
+        (random_demos(0, (3,), (2,), (3,)), "agents are ann, the posterior's are ann, bob"),
+        (random_demos(0, (3,), num_states=(2,)), "lack state variables y"),
+        (random_demos(0, (30,), num_actions=(4, 2)), "action_ann.*3"),
+        (random_demos(0, (30,), num_latents=(3, 3), labelled=1.0), "latent_ann.*2"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            posterior.smooth(demos)
+
+
+def test_order_and_surplus_of_state_variables_do_not_matter(posterior: btil.TeamPosterior) -> None:
+    demos = random_demos(0)
+    columns = demos.state_variables
+    other = btil.Demonstrations(
+        states={"weather": np.zeros(demos.num_steps, int), "y": columns["y"], "x": columns["x"]},
+        actions=demos.actions, latents=demos.latents, episodes=demos.episodes, agents=demos.agents,
+        num_states={"weather": 1, "y": 2, "x": 2}, num_actions=demos.num_actions,
+        num_latents=demos.num_latents,
+    )
+    swapped = btil.Demonstrations(
+        states={"y": columns["y"], "x": columns["x"]},
+        actions=demos.actions, latents=demos.latents, episodes=demos.episodes, agents=demos.agents,
+        num_states={"y": 2, "x": 2}, num_actions=demos.num_actions, num_latents=demos.num_latents,
+    )
+    for same in (other, swapped):
+        assert np.array_equal(posterior.log_likelihood(same), posterior.log_likelihood(demos))
+
+
+def impossible_team() -> tuple[btil.TeamModel, btil.Demonstrations, btil.Demonstrations]:
+    """bob never takes action 2; in episode 7 he does at step 1."""
+    model = btil.TeamModel(
+        policy={
+            "ann": btil.DirichletCPT(1.0),
+            "bob": btil.KnownCPT([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]),
+        },
+        transition=btil.DirichletCPT(1.0),
+    )
+
+    def demos(last: int) -> btil.Demonstrations:
+        return btil.Demonstrations(
+            states=np.zeros(5, int),
+            actions={"ann": [0, 1, 2, 0, 1], "bob": [0, 1, 0, last, 1]},
+            episodes=[3, 3, 7, 7, 7], num_actions=3, num_latents=2,
+        )
+
+    return model, demos(0), demos(2)
+
+
+@pytest.mark.parametrize("verb", ["smooth", "filter", "decode", "predict_actions"])
+@pytest.mark.parametrize("num_draws", [None, 2])
+def test_impossible_episodes_are_named(verb: str, num_draws: int | None) -> None:
+    model, fine, impossible = impossible_team()
+    posterior = btil.fit(model, fine, progress=False)
+    with pytest.raises(ValueError, match="episode 7, agent bob, step 1: action 2 has prob"):
+        getattr(posterior, verb)(impossible, num_draws=num_draws)
+    likelihood = posterior.log_likelihood(impossible, num_draws=num_draws)
+    assert np.isfinite(likelihood[0])
+    assert likelihood[1] == -np.inf
+    with pytest.raises(ValueError, match="episode 7, agent bob, step 1: action 2 has prob"):
+        btil.fit(model, impossible, progress=False)
+
+
+def test_an_impossible_label_is_named() -> None:
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.0), transition=btil.StaticCPT(), initial=btil.UniformCPT()
+    )
+    demos = hmm_demos(
+        [0, 1, 0], [0, -1, 1], latent_names=["help", "wait"], action_names=["go", "stay"]
+    )
+    with pytest.raises(ValueError, match="episode 0, agent agent_0, step 2: action go with label wait"):
+        btil.fit(model, demos, progress=False)
+
+
+# ------------------------------------------------------------------ estimates and draws
+
+
+def test_map_is_the_mode_or_the_mean() -> None:
+    w = np.array([[3.0, 2.0, 1.0], [0.5, 4.0, 4.0], [1.0, 1.0, 1.0], [2.0, 1.0, 1.0]])
+    expected = [[2 / 3, 1 / 3, 0], [0.5 / 8.5, 4 / 8.5, 4 / 8.5], [1 / 3] * 3, [1, 0, 0]]
+    np.testing.assert_allclose(dirichlet_mode(w), expected, rtol=1e-14)
+    np.testing.assert_allclose(DirichletRows(w).mode(), expected, rtol=1e-14)
+
+
+def test_map_estimate_in_beliefs(posterior: btil.TeamPosterior) -> None:
+    demos = posterior.demos
+    bound = posterior.bound
+    rows = {name: dirichlet_mode(r.concentration) for name, r in posterior.result.rows.items()}
+    truth = [chain_truth(bound, agent, all_rows(bound, rows)) for agent in demos.agents]
+    np.testing.assert_allclose(
+        posterior.log_likelihood(demos, estimate="map"),
+        sum(one.log_likelihood for one in truth),
+        atol=1e-10,
+    )
+    found = posterior.smooth(demos, estimate="map")["bob"]
+    np.testing.assert_allclose(found, truth[1].smoothed, atol=1e-11)
+
+
+@pytest.mark.parametrize("method", ["exact", "gibbs"])
+def test_map_needs_dirichlet_rows(method: str) -> None:
+    options = {} if method == "exact" else {"num_chains": 1, "num_warmup": 2, "num_samples": 4}
+    posterior = btil.fit(
+        hmm_model(), hmm_demos([0, 1, 1]), method=method, progress=False, **options
+    )
+    with pytest.raises(ValueError, match=f"'map' needs Dirichlet rows.*{method} has estimate 'mean'"):
+        posterior.policy("agent_0", estimate="map")
+
+
+def test_dirichlet_rows_know_their_moments() -> None:
+    w = np.array([[0.5, 1.5, 3.0], [2.0, 0.1, 0.4]])
+    rows = DirichletRows(w)
+    draws = rows.sample(200_000, np.random.default_rng(0))
+    error = rows.sd() / np.sqrt(len(draws))
+    assert np.all(np.abs(draws.mean(0) - rows.mean()) < 4.5 * error)
+    np.testing.assert_allclose(draws.std(0), rows.sd(), rtol=0.02)
+
+
+@pytest.mark.parametrize("concentration", [0.1, 1e-3, 1e-5])
+def test_draws_of_small_concentrations_are_rows_without_zeros(concentration: float) -> None:
+    w = np.full((5000, 4), concentration)
+    draws = dirichlet_draws(np.random.default_rng(0), w)
+    assert np.all(draws > 0)
+    np.testing.assert_allclose(draws.sum(-1), 1, rtol=1e-12)
+    assert np.all(np.abs(draws.mean(0) - 0.25) < 4.5 * draws.std(0) / np.sqrt(len(draws)))
+
+
+def test_draws_average_over_the_posterior(posterior: btil.TeamPosterior) -> None:
+    demos = posterior.demos
+    draws = posterior.sample(5, seed=4)
+    bound = posterior.bound
+    truths = [
+        {
+            agent: chain_truth(bound, agent, {name: rows[d] for name, rows in draws.items()})
+            for agent in demos.agents
+        }
+        for d in range(5)
+    ]
+    smoothed = posterior.smooth(demos, num_draws=5, seed=4)
+    for agent in demos.agents:
+        expected = np.mean([truth[agent].smoothed for truth in truths], axis=0)
+        np.testing.assert_allclose(smoothed[agent], expected, rtol=0, atol=1e-11)
+    each = [sum(one.log_likelihood for one in truth.values()) for truth in truths]
+    expected = np.log(np.mean(np.exp(each), axis=0))
+    found = posterior.log_likelihood(demos, num_draws=5, seed=4)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
+    decoded = posterior.decode(demos, num_draws=5, seed=4)
+    assert np.array_equal(decoded[:, 1], smoothed["bob"].argmax(1))
+
+
+def test_draws_of_a_sparse_posterior_make_nothing_impossible() -> None:
+    posterior = btil.fit(
+        hmm_model(1e-3), hmm_demos([0, 0, 0, 0], [0, 0, 1, 1], num_actions=3), progress=False
+    )
+    other = hmm_demos([0, 1, 2, 1], num_actions=3)
+    for beliefs in (posterior.smooth(other, num_draws=30), posterior.filter(other, num_draws=30)):
+        np.testing.assert_allclose(beliefs["agent_0"].sum(1), 1, atol=1e-5)
+    assert np.isfinite(posterior.log_likelihood(other, num_draws=30)).all()
+
+
+def test_sample_shapes_and_seeds(posterior: btil.TeamPosterior) -> None:
+    draws, again, other = posterior.sample(7, 3), posterior.sample(7, 3), posterior.sample(7, 4)
+    for name, table in posterior.bound.learned.items():
+        assert draws[name].shape == (7, *table.shape)
+        assert np.array_equal(draws[name], again[name])
+        assert not np.array_equal(draws[name], other[name])
+
+
+def test_contexts_come_by_name() -> None:
+    demos = btil.Demonstrations(
+        states={"room": ["hall", "attic", "hall"]}, actions={"ann": ["go", "go", "stay"]},
+        latents={"ann": ["lost", None, "found"]},
+    )
+    posterior = btil.fit(
+        btil.TeamModel(transition=btil.DirichletCPT(1.0, ("state", "actions", "next_state"))),
+        demos, progress=False,
+    )
+    assert posterior.contexts("ann", "policy")["room"].tolist() == ["attic", "hall"]
+    moves = posterior.contexts("ann", "transition")
+    assert moves.columns.tolist() == ["room", "action_ann", "next_room"]
+    assert moves.to_numpy().tolist() == [["attic", "go", "hall"], ["hall", "go", "attic"]]
+    by_text = posterior.policy("ann", ["attic", "hall"])
+    assert np.array_equal(by_text, posterior.policy("ann", [0, 1]))
+
+
+def test_shared_tables_against_enumeration() -> None:
+    demos = random_demos(0, (3, 2), (2, 2), (2, 2), (2, 2))
+    model = btil.TeamModel(
+        policy=btil.Shared(btil.DirichletCPT(0.8, {"ann": ("x",), "bob": ("y",)})),
+        transition=btil.Shared(btil.DirichletCPT(1.1, ("own_action",))),
+        initial=btil.DirichletCPT(1.0),
+    )
+    posterior = btil.fit(model, demos, dtype="float64", progress=False)
+    bound = posterior.bound
+    assert set(bound.learned) == {"policy", "transition", "initial_ann", "initial_bob"}
+    rows = {name: posterior.result.rows[name].mean() for name in bound.learned}
+    truth = [chain_truth(bound, agent, rows) for agent in demos.agents]
+    np.testing.assert_allclose(
+        posterior.log_likelihood(demos), sum(one.log_likelihood for one in truth), atol=1e-11
+    )
+    for agent, one in zip(demos.agents, truth, strict=True):
+        np.testing.assert_allclose(posterior.smooth(demos)[agent], one.smoothed, atol=1e-12)
+    assert np.array_equal(
+        posterior.policy("ann", {"x": [0, 1]}), posterior.policy("bob", {"y": [0, 1]})
+    )

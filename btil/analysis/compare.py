@@ -1,6 +1,7 @@
 """`btil.compare`: several inference methods on the same demonstrations, side by side."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from btil.analysis.alignment import (
     align,
@@ -22,7 +23,7 @@ from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT
 from btil.inference.fit import METHODS, fit, method_options
 from btil.inference.posterior import TeamPosterior, conform
-from btil.inference.result import DrawnRows
+from btil.inference.result import DirichletRows, DrawnRows
 from btil.models.team import BoundModel, TeamModel
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MODE_DISTANCE = 3.0
 # A standard deviation below this is rounding, the cell is known.
 _NO_SD = 1e-7
+# Data inform a cell if they narrow it to less than this share of its prior standard deviation.
+_INFORMED = 0.9
 
 
 class Quantity(NamedTuple):
@@ -404,37 +407,57 @@ def _held_out(posterior: TeamPosterior, test: Demonstrations | None) -> dict[str
 class RowDifference(NamedTuple):
     """How the rows of a posterior differ from those of another.
 
+    Most rows of large tables are hardly ever used and stay near their prior by any method, so
+    everything is also told of the informed cells: those whose standard deviation is, by the
+    reference, below 0.9 of the prior's.
+
     Attributes:
         shared_rows: Rows (context and latent) of learned tables that both have.
-        mean_difference: Mean over their cells of |posterior mean - other posterior mean|.
-        sd_ratio: Median over cells of sd / other sd, cells that the other knows exactly left out.
+        mean_difference: Mean over their cells of |posterior mean - reference's posterior mean|.
+        mean_difference_informed: The same over informed cells.
+        sd_ratio: Median over cells of sd / reference's sd; cells that the reference knows exactly
+            are left out.
+        sd_ratio_informed: The same over informed cells.
     """
 
     shared_rows: int
     mean_difference: float
+    mean_difference_informed: float
     sd_ratio: float
+    sd_ratio_informed: float
 
 
 def compare_rows(posterior: TeamPosterior, reference: TeamPosterior) -> RowDifference:
     """Compare means and standard deviations over the contexts that both have visited."""
-    differences, ratios, num_rows = [], [], 0
+    num_rows = 0
+    tables = [np.zeros((4, 0))]
     for site, rows in posterior.result.rows.items():
         if site not in reference.result.rows:
             continue
         ours, theirs = shared_contexts(posterior, reference, site)
-        reference_rows = reference.result.rows[site]
-        difference = np.abs(rows.mean()[ours] - reference_rows.mean()[theirs])
-        sd, reference_sd = rows.sd()[ours], reference_rows.sd()[theirs]
-        num_rows += int(np.prod(difference.shape[:-1]))
-        differences.append(difference.ravel())
-        uncertain = reference_sd > _NO_SD
-        ratios.append(sd[uncertain] / reference_sd[uncertain])
-    pooled, pooled_ratios = np.concatenate([*differences, []]), np.concatenate([*ratios, []])
+        table = posterior.bound.tables[site]
+        prior = DirichletRows(table.cpt.concentration(table.contexts)).sd()[ours]
+        other = reference.result.rows[site]
+        difference = np.abs(rows.mean()[ours] - other.mean()[theirs])
+        cells = (difference, rows.sd()[ours], other.sd()[theirs], prior)
+        tables.append(np.stack([values.ravel() for values in cells]))
+        num_rows += math.prod(difference.shape[:-1])
+    difference, sd, reference_sd, prior_sd = np.concatenate(tables, axis=1)
+    uncertain = reference_sd > _NO_SD
+    informed = reference_sd < _INFORMED * prior_sd
+    ratio = np.divide(sd, reference_sd, where=uncertain, out=np.full_like(sd, np.nan))
     return RowDifference(
         num_rows,
-        float(pooled.mean()) if len(pooled) else np.nan,
-        float(np.median(pooled_ratios)) if len(pooled_ratios) else np.nan,
+        _average(np.mean, difference),
+        _average(np.mean, difference[informed]),
+        _average(np.median, ratio[uncertain]),
+        _average(np.median, ratio[informed & uncertain]),
     )
+
+
+def _average(function: Callable[..., Any], values: Float[np.ndarray, " cells"]) -> float:
+    """NaN, without a warning, where there is nothing to average."""
+    return float(function(values)) if len(values) else np.nan
 
 
 def name_by_labels(posterior: TeamPosterior, test: Demonstrations | None) -> TeamPosterior:
@@ -530,8 +553,8 @@ def _compare_chains(
 def _notes_on_data(posteriors: Mapping[str, TeamPosterior], reference: str) -> list[str]:
     demos = posteriors[reference].demos
     return [
-        f"{name} learned from {_counted(posterior.demos.num_episodes, 'episode')}, {reference} "
-        f"from {_counted(demos.num_episodes, 'episode')}: their bounds are of different data, and "
+        f"{name} learned from {counted(posterior.demos.num_episodes, 'episode')}, {reference} "
+        f"from {counted(demos.num_episodes, 'episode')}: their bounds are of different data, and "
         "their rows differ for that reason too. Rows are compared over contexts that both have "
         "seen."
         for name, posterior in posteriors.items()
@@ -548,15 +571,16 @@ def _notes_on_names(
         for name, posterior in posteriors.items()
     }
     notes = []
-    for agent in next(iter(pinned.values())):
+    agents = list(next(iter(pinned.values())))
+    told_apart = [a for a in agents if all(of_agent[a] for of_agent in pinned.values())]
+    if told_apart:
+        notes.append(
+            f"Mental states of {listed(told_apart)}: labels, priors or given tables tell them "
+            "apart, so they are compared as they are."
+        )
+    for agent in (a for a in agents if a not in told_apart):
         free = [name for name, of_agent in pinned.items() if not of_agent[agent]]
-        if not free:
-            notes.append(
-                f"Mental states of {agent}: labels, priors or given tables tell them apart, so "
-                "they are compared as they are."
-            )
-            continue
-        of_methods = "" if len(free) == len(pinned) else f" in {', '.join(free)}"
+        of_methods = "" if len(free) == len(pinned) else f" in {listed(free)}"
         by_labels = (
             " For decoding errors each method gets the names that agree best with the held-out "
             "labels, which makes its errors look a little small."
@@ -571,10 +595,16 @@ def _notes_on_names(
         averaging = [n for n in free if posteriors[n].method == "exact"]
         if averaging:
             notes.append(
-                f"{', '.join(averaging)} averages over all orders of such mental states of "
-                f"{agent}; its rows are equal for all of them and no measure for other methods."
+                f"{listed(averaging)} averages over all orders of such mental states of {agent}; "
+                "its rows are equal for all of them and no measure for other methods."
             )
     return notes
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: "a, b and c"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _notes_on_convergence(table: "pd.DataFrame") -> list[str]:
@@ -592,7 +622,8 @@ def _notes_on_convergence(table: "pd.DataFrame") -> list[str]:
     return notes
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 episode", "2 episodes"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -612,7 +643,7 @@ def _quantities(agents: Sequence[str]) -> list[Quantity]:
         Quantity(
             f"{kind}_error_{agent}",
             f"{title} error, {agent}",
-            explanation,
+            "As above." if position else explanation,
             number(3),
         )
         for kind, title, explanation in (
@@ -629,7 +660,7 @@ def _quantities(agents: Sequence[str]) -> list[Quantity]:
                 "could do. Smaller is better.",
             ),
         )
-        for agent in agents
+        for position, agent in enumerate(agents)
     ]
     return [
         Quantity("episodes", "episodes", "Episodes that the method learned from.", count),
@@ -694,10 +725,23 @@ def _quantities(agents: Sequence[str]) -> list[Quantity]:
             number(4),
         ),
         Quantity(
+            "mean_difference_informed",
+            "… informed cells",
+            "The same over the probabilities that the data inform: those whose standard deviation, "
+            f"by the reference, is below {_INFORMED} of the prior's.",
+            number(4),
+        ),
+        Quantity(
             "sd_ratio",
             "sd ratio",
-            "Posterior standard deviation over the reference's, median over cells. Below 1: more "
-            "certain than the reference.",
+            "Posterior standard deviation over the reference's, median over all probabilities. "
+            "Below 1: more certain than the reference.",
+            number(2),
+        ),
+        Quantity(
+            "sd_ratio_informed",
+            "… informed cells",
+            "The same over the probabilities that the data inform.",
             number(2),
         ),
         Quantity(

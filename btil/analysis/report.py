@@ -4,6 +4,7 @@ import base64
 import io
 import os
 import platform
+import struct
 import tempfile
 from collections.abc import Iterable, Iterator
 from html import escape
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from btil.analysis.compare import counted, listed
 from btil.analysis.metrics import majority_class_error
 from btil.demonstrations import Demonstrations, write_demonstrations
+from btil.inference.chains import RHAT_LIMIT
 from btil.models.cpt import ROLES
 from btil.models.team import BoundModel, Table, make_contexts
 
@@ -28,7 +31,9 @@ PAGE = "report.html"
 _LIST = "files.txt"
 # A larger drawing is shown as a picture of dots; the drawing lies beside it all the same.
 _LARGEST_DRAWING = 400_000
-_VERSIONS = ("btil", "jax", "numpyro", "arviz", "numpy")
+_PNG_DPI = 150
+_SCREEN_DPI = 96
+_LIBRARIES = ("jax", "numpyro", "arviz", "numpy")
 
 _STYLE = """
 :root { color-scheme: light; --ink: #1d2733; --soft: #5b6775; --line: #d9dfe6; --tint: #f4f6f9;
@@ -47,7 +52,7 @@ table { border-collapse: collapse; font-size: .92rem; width: 100%; }
 th, td { padding: .38rem .7rem; border-bottom: 1px solid var(--line); text-align: left;
          vertical-align: top; }
 thead th { background: var(--tint); border-bottom: 2px solid var(--line); }
-th[scope=row] { font-weight: 600; }
+th[scope=row] { font-weight: 600; min-width: 10.5rem; }
 td.number, th.number { text-align: right; white-space: nowrap;
                        font-variant-numeric: tabular-nums; }
 td.what { color: var(--soft); font-size: .86rem; min-width: 17rem; }
@@ -64,6 +69,14 @@ nav a { color: var(--accent); margin-right: 1.1rem; }
 a { color: var(--accent); }
 @media print { body { max-width: none; padding: 0; } figure { break-inside: avoid; } }
 """
+
+_DIAGNOSTICS = {
+    "constant_cells": "cells that never vary",
+    "max_rhat": "largest R-hat",
+    "rows_above": f"rows with R-hat ≥ {RHAT_LIMIT}",
+    "min_ess_bulk": "least ESS, bulk",
+    "min_ess_tail": "least ESS, tails",
+}
 
 
 class Picture(NamedTuple):
@@ -177,16 +190,17 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             "Methods side by side",
             comparison.plot_method_against_method(),
             "Every point is one probability of the learned tables: its posterior mean by a method "
-            f"(upright) against its mean by {reference} (across), with intervals. On the diagonal "
-            "the two agree.",
+            f"(upright) against its mean by {reference} (across), with 89% intervals. On the "
+            "diagonal the two agree.",
         )
         yield Picture(
             "sd_ratios",
             "Methods side by side",
             comparison.plot_sd_ratios(),
-            "How certain each method is: posterior standard deviation of every probability over "
-            f"that by {reference}. Left of 1 a method is more certain than {reference}; mean field "
-            "tends to be too certain where labels are few.",
+            "How certain each method is: posterior standard deviations of the probabilities over "
+            f"those by {reference}. Points are medians, bars the middle half, lines 90% of the "
+            f"probabilities. Left of 1 a method is more certain than {reference}; mean field tends "
+            "to be too certain where labels are few.",
         )
     if any(p.elbo_trace is not None for p in comparison.posteriors.values()):
         yield Picture(
@@ -194,17 +208,19 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             "Optimisation",
             comparison.plot_elbo_traces(),
             "The lower bound of the log evidence as optimisation goes on. It has converged where "
-            "the line is flat.",
+            "the line is flat; svi's estimates are noisy.",
         )
     kinds = {
         "trace": (
             plots.plot_trace,
-            "the draws of a few probabilities in order, a colour per chain. Chains that agree "
-            "look like one band of noise.",
+            "density and draws, in order, of a few probabilities, a colour per chain: those whose "
+            "chains agree least and those that matter most. Chains that agree look like one band "
+            "of noise.",
         ),
         "rank": (
             plots.plot_rank,
-            "ranks of each chain's draws among all. Chains that agree give flat histograms.",
+            "ranks of each chain's draws among all. Chains that agree stay near zero, those that "
+            "do not leave it in a wave.",
         ),
         "forest": (
             plots.plot_forest,
@@ -213,14 +229,17 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
         ),
         "ess": (
             plots.plot_ess,
-            "effective sample size: how many independent draws the chains are worth.",
+            "effective sample size, how many independent draws the chains are worth, for each "
+            "part of a probability's range.",
         ),
     }
     for name, posterior in comparison.aligned.items():
-        if posterior.draws_info is not None:
+        info = posterior.draws_info
+        if info is not None and info["min_ess_bulk"].notna().any():
+            rows = plots.choose_rows(posterior)
             for kind, (plot, caption) in kinds.items():
-                caption = f"{name}, {caption}"
-                yield Picture(f"{kind}_{name}", "Chains", plot(posterior), caption)
+                caption = f"{name}: {caption}"
+                yield Picture(f"{kind}_{name}", "Chains", plot(posterior, rows), caption)
     shown = comparison.test if comparison.test is not None else comparison.demos
     source = "held-out" if comparison.test is not None else "training"
     first = next(iter(comparison.posteriors))
@@ -230,8 +249,9 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             "One episode, step by step",
             comparison.plot_timeline(agent),
             f"What {first} believes {agent} had in mind in {source} episode "
-            f"{shown.episode_ids[0]}, without seeing labels: the darker, the more probable. With "
-            "it the true mental states, where they are known, and the most probable path.",
+            f"{shown.episode_ids[0]}, without seeing labels: the brighter, the more probable. "
+            "White bars are the true mental states where they are known, blue ones the most "
+            "probable path, red ones where that is wrong.",
         )
     for position, agent in enumerate(comparison.demos.agents, 1):
         if (shown.latents[:, position - 1] >= 0).any():
@@ -260,7 +280,7 @@ def _draw(picture: Picture, folder: Path) -> _Shown:
     drawn = {}
     # Without date and random identifiers the same figure is the same file.
     with mpl.rc_context({"svg.hashsalt": "btil", "svg.fonttype": "path"}):
-        for ending, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 150})):
+        for ending, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": _PNG_DPI})):
             buffer = io.BytesIO()
             picture.figure.savefig(buffer, format=ending, bbox_inches="tight", **options)
             drawn[ending] = buffer.getvalue()
@@ -269,11 +289,13 @@ def _draw(picture: Picture, folder: Path) -> _Shown:
     kind = {"svg": "image/svg+xml", "png": "image/png"}[ending]
     data = base64.b64encode(drawn[ending]).decode("ascii")
     caption = escape(picture.caption)
+    # The size in print, whichever of the two is shown.
+    width = round(struct.unpack(">I", drawn["png"][16:20])[0] * _SCREEN_DPI / _PNG_DPI)
     return _Shown(
         picture.section,
         picture.name,
         f'<figure id="{escape(picture.name)}">\n'
-        f'<img alt="{caption}" src="data:{kind};base64,{data}">\n'
+        f'<img alt="{caption}" width="{width}" src="data:{kind};base64,{data}">\n'
         f"<figcaption>{caption}</figcaption>\n</figure>\n",
     )
 
@@ -282,9 +304,8 @@ def _draw(picture: Picture, folder: Path) -> _Shown:
 
 
 def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) -> str:
-    names = ", ".join(comparison.posteriors)
-    agents = ", ".join(comparison.demos.agents)
-    title = f"What {agents} had in mind, by {names}"
+    names = listed(list(comparison.posteriors))
+    title = f"What {listed(comparison.demos.agents)} had in mind, by {names}"
     sections = [
         ("Data", _data(comparison)),
         ("Model", _model(comparison.posteriors[comparison.reference].bound)),
@@ -307,8 +328,8 @@ def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) ->
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         f"<header>\n<h1>{escape(title)}</h1>\n"
-        f'<p class="lead">The same team model fitted to the same demonstrations by different '
-        f"inference methods, compared with {escape(comparison.reference)}.</p>\n"
+        f'<p class="lead">One team model, learned from demonstrations by different inference '
+        f"methods; differences are taken from {escape(comparison.reference)}.</p>\n"
         f"<nav>{links}</nav>\n</header>\n{body}</body>\n</html>\n"
     )
 
@@ -398,30 +419,36 @@ def _model(bound: BoundModel) -> str:
 def _describe(bound: BoundModel, table: Table) -> str:
     """A table in words."""
     role = table.contexts.role
+    whose = listed(table.agents)
     subject = {
-        "policy": "Policy: the action, given the mental state",
-        "transition": "Transition: the next mental state, given the present one",
-        "initial": "Initial: the mental state at the first step",
+        "policy": f"Policy of {whose}: the action, given the mental state",
+        "transition": f"Transition of {whose}: the next mental state, given the present one",
+        "initial": f"Initial distribution of {whose}: the mental state at the first step",
     }[role]
-    told = []
-    for agent in table.agents:
-        parents = make_contexts(bound.model, role, agent, bound.demos).names
-        told.append(f"{agent}: {', '.join(parents) or 'nothing else'}")
+    told = [
+        ", ".join(make_contexts(bound.model, role, agent, bound.demos).names)
+        for agent in table.agents
+    ]
+    given = ""
+    if told[0]:
+        joined = " and " if role != "initial" else ", given "
+        given = joined + " (or ".join(told) + ")" * (len(told) - 1)
+        given += f"; {counted(len(table.contexts.rows), 'combination')} of their values seen"
+    if len(table.agents) > 1:
+        given += "; one table for all of them"
     family = type(table.cpt).__name__
-    size = f"{len(table.contexts.rows):,} combinations of these seen"
     if family == "DirichletCPT":
         prior = np.asarray(table.cpt.concentration(table.contexts))
         low, high = prior.min(initial=np.inf), prior.max(initial=-np.inf)
         amount = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        how = f"learned; prior Dirichlet with concentration {amount} per cell"
+        how = f"learned, with a Dirichlet prior of concentration {amount} per cell"
     else:
         how = {
             "UniformCPT": "uniform, not learned",
             "StaticCPT": "it never changes, not learned",
             "KnownCPT": "given, not learned",
         }.get(family, f"{family}, {'learned' if table.cpt.learned else 'not learned'}")
-    shared = ", one table for all" if len(table.agents) > 1 else ""
-    return f"{subject}, depends on ({'; '.join(told)}); {size}{shared}; {how}."
+    return f"{subject}{given}; {how}."
 
 
 def _results(comparison: "Comparison") -> str:
@@ -465,26 +492,30 @@ def _convergence(comparison: "Comparison") -> str:
         info = posterior.draws_info
         if info is None:
             continue
+        info = info.dropna(axis="columns", how="all")
         html += f"<h3>Chains of {escape(name)}, table by table</h3>\n"
         html += _table(
-            ["table", *(c.replace("_", " ") for c in info.columns)],
+            ["table", *(_DIAGNOSTICS.get(column, column) for column in info.columns)],
             [
-                [site, *map(_brief, record)]
-                for site, record in zip(info.index, info.itertuples(index=False), strict=True)
+                [str(site), *map(_brief, values)]
+                for site, values in zip(info.index, info.to_numpy(), strict=True)
             ],
         )
     if len(comparison.chains):
-        html += "<h3>Chain by chain</h3>\n<p>Chains that sit in different modes differ here by "
-        html += "more than each of them moves (its sd).</p>\n"
+        html += (
+            "<h3>Chain by chain</h3>\n<p>The log likelihood is that of the training data, averaged "
+            "over a chain's draws. Where chains lie further apart than each of them moves (its "
+            "standard deviation), they sit in different modes.</p>\n"
+        )
+        labels = {q.column: q.label for q in comparison.quantities()} | {
+            "mean_log_likelihood": "mean log likelihood",
+            "sd": "its standard deviation",
+        }
         html += _table(
-            ["chain", *(c.replace("_", " ") for c in comparison.chains.columns)],
+            ["", *(f"{name}, chain {chain}" for name, chain in comparison.chains.index)],
             [
-                [f"{name}, {chain}", *map(_brief, record)]
-                for (name, chain), record in zip(
-                    comparison.chains.index,
-                    comparison.chains.itertuples(index=False),
-                    strict=True,
-                )
+                [labels.get(column, column), *map(_brief, comparison.chains[column])]
+                for column in comparison.chains.columns
             ],
         )
     return html
@@ -494,7 +525,9 @@ def _brief(value: Any) -> str:
     """A number in a table of diagnostics."""
     if value is None or np.isnan(value):
         return "–"
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+    if float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.3f}"
 
 
 def _rerun(comparison: "Comparison", command: str | None) -> str:
@@ -508,7 +541,11 @@ def _rerun(comparison: "Comparison", command: str | None) -> str:
         f"<pre>{escape(_python(comparison))}</pre>\n"
     )
     seeds = sorted({p.seed for p in comparison.posteriors.values()})
-    made = ", ".join(f"{package} {version(package)}" for package in _VERSIONS)
+    from btil import __version__
+
+    made = ", ".join(
+        [f"btil {__version__}", *(f"{library} {version(library)}" for library in _LIBRARIES)]
+    )
     return html + (
         f"<p>Seed {', '.join(map(str, seeds))}; the same seed gives the same numbers on the same "
         f"machine. Made with Python {escape(platform.python_version())}, {escape(made)}.</p>\n"

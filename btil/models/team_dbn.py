@@ -102,7 +102,9 @@ def team_dbn(
             sites `latent_<agent>`, observed sites `label_<agent>`, and a plate `episode` at
             dim -1; evaluate it with `numpyro.contrib.funsor.log_density` under
             `enum(config_enumerate(model), first_available_dim=-2)`. Impossible data have log
-            density -inf in the forward form, about -1e30 in this one.
+            density -inf in the forward form, about -1e30 in this one. Where a given transition
+            has zeros (`StaticCPT`, say) this form's values are right but its gradients NaN:
+            funsor takes logarithms of products that are exactly zero.
 
     Returns:
         A model of no arguments.

@@ -1,0 +1,223 @@
+"""NUTS against enumeration, judged by Monte Carlo error."""
+
+import numpy as np
+import pytest
+from enumeration import episode_log_likelihoods, exact_posterior
+from teams import hmm_demos, hmm_model, two_labelled_episodes
+
+import btil
+from btil.inference import nuts
+from btil.inference.chains import judge_chains
+from btil.inference.precision import precision
+from btil.models.team import bind
+
+# One set of options for most tests: what is compiled for one serves all of equal shapes.
+SHORT = {"num_warmup": 300, "num_samples": 300}
+DEMOS = hmm_demos([0, 0, 1, 1], [0, -1, -1, 1], num_actions=2)
+
+
+def fit(bound, seed=0, progress=False, dtype=np.float64, **options):
+    with precision(dtype) as chosen:
+        return nuts.fit(bound, seed=seed, progress=progress, dtype=chosen, **(SHORT | options))
+
+
+def effective_size(draws):
+    """Effective sample size of every cell; all draws count the same where a cell is constant."""
+    from numpyro.diagnostics import effective_sample_size
+
+    with np.errstate(invalid="ignore"):
+        size = effective_sample_size(draws)
+    return np.where(np.isfinite(size), size, draws.shape[0] * draws.shape[1])
+
+
+def assert_within_monte_carlo_error(result, truth, errors=4.0):
+    """Means and standard deviations of all cells within `errors` Monte Carlo standard errors."""
+    for name, mean in truth.mean.items():
+        draws = result.rows[name].draws
+        mean_error = truth.sd[name] / np.sqrt(effective_size(draws))
+        assert np.all(np.abs(draws.mean((0, 1)) - mean) <= errors * mean_error + 1e-9), name
+        squares = (draws - mean) ** 2
+        square_error = squares.std((0, 1)) / np.sqrt(effective_size(squares))
+        assert np.all(
+            np.abs(squares.mean((0, 1)) - truth.sd[name] ** 2) <= errors * square_error + 1e-9
+        ), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("concentration", [1.0, 0.1])
+@pytest.mark.parametrize("labels", [None, [0, -1, -1, 1]])
+def test_agrees_with_enumeration(concentration, labels):
+    bound = bind(hmm_model(concentration), hmm_demos([0, 0, 1, 1], labels, num_actions=2))
+    result = fit(bound, num_samples=1000)
+    assert_within_monte_carlo_error(result, exact_posterior(bound))
+
+
+@pytest.mark.slow
+def test_agrees_with_enumeration_on_a_team():
+    """Two agents of different sizes, unequal episodes, parents, partial labels."""
+    demos = btil.Demonstrations(
+        states=[0, 1, 1, 0, 1],
+        actions={"ann": [0, 1, 2, 0, 0], "bob": [1, 1, 0, 0, 1]},
+        latents={"ann": [0, -1, 1, -1, 1], "bob": [2, -1, 0, 1, -1]},
+        episodes=[0, 0, 0, 1, 1],
+        num_actions=(3, 2),
+        num_latents=(2, 3),
+    )
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(0.5, parents=("state",)),
+        transition=btil.DirichletCPT(0.8, parents=("own_action",)),
+        initial=btil.DirichletCPT(1.3),
+    )
+    bound = bind(model, demos)
+    result = fit(bound, num_samples=1000)
+    assert_within_monte_carlo_error(result, exact_posterior(bound))
+    assert result.log_likelihood.shape == (4, 1000, 2)
+
+
+@pytest.mark.slow
+def test_agrees_with_closed_form_where_all_is_labelled():
+    bound = bind(hmm_model(), two_labelled_episodes())
+    result = fit(bound, num_samples=1000)
+    assert_within_monte_carlo_error(result, exact_posterior(bound))
+    assert result.converged
+
+
+def test_result_has_what_it_promises():
+    bound = bind(hmm_model(), DEMOS)
+    result = fit(bound)
+    names = {"diverging", "potential_energy", "energy", "num_steps", "accept_prob"}
+    assert set(result.sample_stats) == names
+    assert all(values.shape == (4, 300) for values in result.sample_stats.values())
+    assert {name: rows.draws.shape for name, rows in result.rows.items()} == {
+        "policy_agent_0": (4, 300, 1, 2, 2),
+        "transition_agent_0": (4, 300, 1, 2, 2),
+        "initial_agent_0": (4, 300, 1, 2),
+    }
+    for rows in result.rows.values():
+        assert rows.draws.dtype == np.float64
+        np.testing.assert_allclose(rows.draws.sum(-1), 1, atol=1e-12)
+    for chain, draw in ((0, 0), (2, 7), (3, 299)):
+        rows = {name: rows.draws[chain, draw] for name, rows in result.rows.items()}
+        np.testing.assert_allclose(
+            result.log_likelihood[chain, draw], episode_log_likelihoods(bound, rows), atol=1e-10
+        )
+    assert result.elbo is None
+    assert result.notes["divergences"] == result.sample_stats["diverging"].sum()
+
+
+def test_equal_seeds_give_equal_bits_and_progress_changes_none(capfd):
+    bound = bind(hmm_model(), DEMOS)
+    first = fit(bound, seed=3)
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+    fit(bound, seed=4)
+    second = fit(bound, seed=3, progress=True)
+    assert "nuts" in capfd.readouterr().err
+    other = fit(bound, seed=5)
+    for name, rows in first.rows.items():
+        np.testing.assert_array_equal(rows.draws, second.rows[name].draws)
+        assert np.any(rows.draws != other.rows[name].draws)
+
+
+def test_data_are_arguments_and_a_second_fit_compiles_nothing():
+    import jax
+
+    bound = bind(hmm_model(), DEMOS)
+    first = fit(bound)
+    count = []
+
+    def listen(event, duration, **_):
+        if "backend_compile" in event:
+            count.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        other = bind(hmm_model(2.0), hmm_demos([1, 0, 1, 1], [1, -1, -1, 1], num_actions=2))
+        second = fit(other, seed=1)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert count == []
+    assert np.any(first.rows["policy_agent_0"].draws != second.rows["policy_agent_0"].draws)
+
+
+@pytest.mark.slow
+def test_sequential_chains_and_one_latent():
+    bound = bind(hmm_model(), hmm_demos([0, 0, 1], num_latents=1, num_actions=2))
+    truth = exact_posterior(bound)
+    for method in ("vectorized", "sequential"):
+        result = fit(bound, chain_method=method)
+        assert_within_monte_carlo_error(result, truth)
+        assert result.rows["policy_agent_0"].draws.shape == (4, 300, 1, 1, 2)
+        assert result.notes["cells_constant"] == 2
+        np.testing.assert_array_equal(result.rows["transition_agent_0"].draws, 1.0)
+
+
+@pytest.mark.slow
+def test_single_precision_whatever_the_switch():
+    import jax
+
+    bound = bind(hmm_model(), DEMOS)
+    plain = fit(bound, dtype=np.float32)
+    with jax.enable_x64(True):
+        switched = fit(bound, dtype=np.float32)
+    for name, rows in plain.rows.items():
+        assert rows.draws.dtype == np.float32
+        np.testing.assert_array_equal(rows.draws, switched.rows[name].draws)
+    assert_within_monte_carlo_error(plain, exact_posterior(bound))
+
+
+def test_log_weights_are_a_density_and_give_dirichlet_rows():
+    import jax
+    import jax.numpy as jnp
+
+    with jax.enable_x64(True):
+        u = jnp.array([0.4, 1.7])
+        weights = nuts.LogWeights(u, jnp.asarray(3.0))
+        # Integrates to one, and to the Dirichlet's mean, over a grid of the plane.
+        axis = np.linspace(-60, 12, 1801)
+        grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1)
+        mass = np.exp(weights.log_prob(jnp.asarray(grid))) * (axis[1] - axis[0]) ** 2
+        np.testing.assert_allclose(mass.sum(), 1, atol=1e-6)
+        row = np.asarray(jax.nn.softmax(jnp.asarray(grid)))[..., 0]
+        np.testing.assert_allclose((mass * row).sum(), 0.4 / 2.1, atol=1e-6)
+        draws = weights.sample(jax.random.key(0), (20_000,))
+        share, total = jax.nn.softmax(draws)[:, 0], jnp.exp(draws).sum(-1)
+    assert abs(share.mean() - 0.4 / 2.1) < 4 * share.std() / np.sqrt(20_000)
+    assert abs(total.mean() - 1) < 4 * np.sqrt(1 / 3) / np.sqrt(20_000)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_chains": 0}, "num_chains must be an integer of at least 1, got 0"),
+        ({"num_samples": 1.5}, "num_samples must be an integer of at least 1, got 1.5"),
+        ({"num_warmup": -1}, "num_warmup must be an integer of at least 0, got -1"),
+        ({"max_tree_depth": 0}, "max_tree_depth must be an integer of at least 1"),
+        ({"target_accept_prob": 1.0}, "target_accept_prob must be strictly between 0 and 1"),
+        ({"chain_method": "parallel"}, "chain_method must be one of vectorized, sequential"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        fit(bind(hmm_model(), DEMOS), **options)
+
+
+def test_one_chain_never_converges():
+    draws = np.random.default_rng(0).random((1, 100, 2, 3))
+    verdict = judge_chains({"policy": draws}, 0)
+    assert not verdict.converged
+    assert "one chain" in verdict.reason
+
+
+def test_chains_apart_are_told_and_constant_cells_left_out():
+    generator = np.random.default_rng(0)
+    agreeing = generator.random((4, 200, 3))
+    apart = generator.random((4, 200, 2)) + np.arange(4)[:, None, None]
+    constant = np.ones((4, 200, 5))
+    verdict = judge_chains({"a": agreeing, "b": constant}, 2)
+    assert verdict.converged
+    assert (verdict.num_cells, verdict.num_above, verdict.num_constant) == (3, 0, 5)
+    assert "2 divergent transitions" in verdict.reason
+    verdict = judge_chains({"a": agreeing, "b": apart, "c": constant})
+    assert not verdict.converged
+    assert (verdict.num_cells, verdict.num_above) == (5, 2)

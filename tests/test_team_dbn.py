@@ -1,0 +1,392 @@
+"""The NumPyro model in both forms against sums over every joint latent sequence, and each other."""
+
+from functools import lru_cache, partial
+
+import numpy as np
+import pytest
+from enumeration import all_rows, episode_log_likelihoods, log_prior, random_rows
+from teams import hmm_demos, hmm_model, random_demos, rich_model
+
+import btil
+from btil.models.team import bind
+from btil.models.team_dbn import enumerated_model, forward_model, model_data, team_dbn
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+KNOWN_POLICY = np.array([[[0.0, 0.3, 0.7], [0.5, 0.5, 0.0]], [[1.0, 0.0, 0.0], [0.2, 0.3, 0.5]]])
+ONE_AGENT = {"num_latents": (3,), "num_actions": (2,), "lengths": (4, 1, 2)}
+THREE_AGENTS = {
+    "num_latents": (2, 3, 2),
+    "num_actions": (3, 2, 4),
+    "lengths": (3, 1, 2),
+    "num_states": (2, 3),
+}
+COLLIDING = {"num_latents": (2, 2), "num_actions": (2, 2), "lengths": (4, 4), "num_states": (2, 2)}
+
+
+def dirichlet(policy=("state",), transition=("state",), initial=()):
+    return btil.TeamModel(
+        policy=btil.DirichletCPT(0.7, parents=policy),
+        transition=btil.DirichletCPT([0.9], parents=transition),
+        initial=btil.DirichletCPT(1.3, parents=initial),
+    )
+
+
+def cyclic_transition(contexts):
+    """From latent k to k or k + 1, the move likelier where ann's action is large; never back."""
+    stay = 1 / (2.0 + contexts["action_ann"])
+    latents = np.arange(2)
+    rows = np.zeros((len(stay), 2, 2))
+    rows[:, latents, latents] = stay[:, None]
+    rows[:, latents, (latents + 1) % 2] += 1 - stay[:, None]
+    rows[:, 1] = [0.0, 1.0]
+    return rows
+
+
+CASES = {
+    "one agent": (rich_model, ONE_AGENT),
+    "two agents": (rich_model, {}),
+    "three agents": (rich_model, THREE_AGENTS),
+    "colliding sizes": (rich_model, COLLIDING),
+    "colliding sizes, all labelled": (rich_model, COLLIDING | {"labelled": 1.0}),
+    "unlabelled": (rich_model, {"labelled": 0.0}),
+    "all labelled": (rich_model, {"labelled": 1.0}),
+    "one-step episodes": (rich_model, {"lengths": (1, 1, 1)}),
+    "one episode of one step": (rich_model, {"lengths": (1,), "labelled": 0.0}),
+    "no parents": (partial(dirichlet, ()), {}),
+    "all of state, actions, next_state": (
+        partial(dirichlet, ("x", "y"), ("state", "actions", "next_state"), ("state",)),
+        {},
+    ),
+    "single variables": (
+        partial(dirichlet, ("y",), ("action_bob", "next_x", "y"), ("x",)),
+        {},
+    ),
+    "own and others' actions": (
+        partial(dirichlet, ("x",), ("own_action", "other_actions")),
+        THREE_AGENTS,
+    ),
+    "shared tables": (
+        lambda: btil.TeamModel(
+            policy=btil.Shared(btil.DirichletCPT(0.7, parents={"ann": ("x",), "bob": ("y",)})),
+            transition=btil.Shared(btil.DirichletCPT(1.1, parents=("own_action",))),
+            initial=btil.Shared(btil.DirichletCPT(1.0)),
+        ),
+        COLLIDING,
+    ),
+    "known tables with zeros": (
+        lambda: btil.TeamModel(
+            policy={
+                "ann": btil.KnownCPT(KNOWN_POLICY, parents=("x",)),
+                "bob": btil.DirichletCPT(0.5, parents=("x",)),
+            },
+            transition={
+                "ann": btil.KnownCPT(cyclic_transition, parents=("actions",)),
+                "bob": btil.DirichletCPT(0.5),
+            },
+        ),
+        {"labelled": 0.0},
+    ),
+    "static": (
+        lambda: btil.TeamModel(
+            policy=btil.DirichletCPT(1.2, parents=("x",)),
+            transition=btil.StaticCPT(),
+            initial=btil.DirichletCPT(1.0),
+        ),
+        {"labelled": 0.0},
+    ),
+}
+QUICK = ("two agents", "colliding sizes", "one-step episodes")
+
+
+def make(case):
+    model, sizes = CASES[case]
+    return bind(model(), random_demos(seed=3, **sizes))
+
+
+@lru_cache
+def compiled(form):
+    """The form's log density as a program of (structure, data, rows)."""
+    import jax
+
+    return jax.jit(form, static_argnums=0)
+
+
+def forward_form(structure, data, rows):
+    from numpyro.infer.util import log_density
+
+    return log_density(partial(forward_model, structure, data), (), {}, rows)[0]
+
+
+def enumerated_form(structure, data, rows):
+    from numpyro.contrib.funsor import config_enumerate, enum, log_density
+
+    model = config_enumerate(partial(enumerated_model, structure, data))
+    return log_density(enum(model, first_available_dim=-2), (), {}, rows)[0]
+
+
+def forward_density(bound, rows):
+    return compiled(forward_form)(*model_data(bound), rows)
+
+
+def enumerated_density(bound, rows):
+    return compiled(enumerated_form)(*model_data(bound), rows)
+
+
+# Compiling the enumerated form takes seconds a case.
+@pytest.mark.parametrize(
+    "case",
+    [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CASES],
+)
+def test_both_forms_are_the_sum_over_sequences(case):
+    bound = make(case)
+    rows = random_rows(bound, np.random.default_rng(1))
+    likelihoods = episode_log_likelihoods(bound, rows)
+    expected = likelihoods.sum() + log_prior(bound, rows)
+    forward, enumerated = forward_density(bound, rows), enumerated_density(bound, rows)
+    if np.isneginf(expected):
+        assert forward == -np.inf
+        assert enumerated < -1e29
+    else:
+        np.testing.assert_allclose(forward, expected, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(enumerated, expected, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(forward, enumerated, rtol=0, atol=1e-9)
+
+
+def test_known_tables_can_be_possible():
+    """So that the case above compares more than -inf with -inf."""
+    bound = make("known tables with zeros")
+    demos = bound.demos
+    actions = np.array(demos.actions)
+    actions[:, 0] = np.where(demos.state_variables["x"] == 0, 1, 0)
+    possible = btil.Demonstrations(
+        states=demos.state_variables,
+        actions=actions,
+        episodes=demos.episodes,
+        agents=demos.agents,
+        num_states=demos.num_states,
+        num_actions=demos.num_actions,
+        num_latents=demos.num_latents,
+    )
+    bound = bind(bound.model, possible)
+    rows = random_rows(bound, np.random.default_rng(1))
+    expected = episode_log_likelihoods(bound, rows).sum() + log_prior(bound, rows)
+    assert np.isfinite(expected)
+    np.testing.assert_allclose(forward_density(bound, rows), expected, atol=1e-9)
+    np.testing.assert_allclose(enumerated_density(bound, rows), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "colliding sizes",
+        *(pytest.param(c, marks=pytest.mark.slow) for c in ("two agents", "shared tables")),
+    ],
+)
+def test_gradients_agree_in_unconstrained_space(case):
+    import jax
+    from numpyro.distributions import biject_to, constraints
+
+    bound = make(case)
+    simplex = biject_to(constraints.simplex)
+    start = {n: simplex.inv(r) for n, r in random_rows(bound, np.random.default_rng(1)).items()}
+
+    def of(density):
+        def function(unconstrained):
+            return density(bound, {n: simplex(z) for n, z in unconstrained.items()})
+
+        return jax.jit(jax.value_and_grad(function))(start)
+
+    forward, of_forward = of(forward_density)
+    enumerated, of_enumerated = of(enumerated_density)
+    np.testing.assert_allclose(forward, enumerated, rtol=0, atol=1e-9)
+    for name in start:
+        assert np.any(of_forward[name])
+        np.testing.assert_allclose(of_forward[name], of_enumerated[name], rtol=0, atol=1e-9)
+
+
+def test_gradients_next_to_given_zeros():
+    """The enumerated form has none there; the forward form's are those of differences."""
+    import jax
+    from numpyro.distributions import biject_to, constraints
+
+    bound = make("static")
+    simplex = biject_to(constraints.simplex)
+    rows = random_rows(bound, np.random.default_rng(1))
+    start = {n: np.asarray(simplex.inv(r)) for n, r in rows.items()}
+
+    @jax.jit
+    def density(unconstrained):
+        return forward_form(*model_data(bound), {n: simplex(z) for n, z in unconstrained.items()})
+
+    gradient = jax.grad(density)(start)
+    for name, values in start.items():
+        for cell in list(np.ndindex(values.shape))[:4]:
+            step = np.zeros_like(values)
+            step[cell] = 1e-5
+            above = density(start | {name: values + step})
+            below = density(start | {name: values - step})
+            np.testing.assert_allclose(gradient[name][cell], (above - below) / 2e-5, atol=1e-7)
+
+
+def test_log_likelihood_is_per_episode():
+    from numpyro.infer import log_likelihood
+
+    bound = make("two agents")
+    generator = np.random.default_rng(0)
+    draws = [random_rows(bound, generator) for _ in range(3)]
+    model = partial(forward_model, *model_data(bound))
+    stacked = {name: np.stack([draw[name] for draw in draws]) for name in draws[0]}
+    found = log_likelihood(model, stacked)
+    assert set(found) == {"action_ann", "action_bob"}
+    assert all(values.shape == (3, bound.demos.num_episodes) for values in found.values())
+    expected = [episode_log_likelihoods(bound, draw) for draw in draws]
+    np.testing.assert_allclose(sum(found.values()), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("density", [forward_density, enumerated_density])
+def test_order_of_episodes_does_not_matter(density):
+    bound = make("two agents")
+    rows = random_rows(bound, np.random.default_rng(1))
+    turned = bind(bound.model, bound.demos.select(np.array([2, 0, 3, 1])))
+    np.testing.assert_allclose(density(turned, rows), density(bound, rows), atol=1e-10)
+
+
+@pytest.mark.parametrize("density", [forward_density, enumerated_density])
+def test_order_of_agents_does_not_matter(density):
+    bound = bind(dirichlet(("state",), ("y",), ("x",)), random_demos(seed=3, **THREE_AGENTS))
+    demos, order = bound.demos, [2, 0, 1]
+    turned = btil.Demonstrations(
+        states=demos.state_variables,
+        actions=demos.actions[:, order],
+        latents=demos.latents[:, order],
+        episodes=demos.episodes,
+        agents=[demos.agents[i] for i in order],
+        num_states=demos.num_states,
+        num_actions=[demos.num_actions[i] for i in order],
+        num_latents=[demos.num_latents[i] for i in order],
+    )
+    rows = random_rows(bound, np.random.default_rng(1))
+    np.testing.assert_allclose(
+        density(bind(bound.model, turned), rows), density(bound, rows), atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("density", [forward_density, enumerated_density])
+def test_names_of_latents_do_not_matter(density):
+    bound = make("two agents")
+    demos, order = bound.demos, np.array([2, 0, 1])
+    rows = random_rows(bound, np.random.default_rng(1))
+    latents = np.array(demos.latents)
+    known = latents[:, 1] >= 0
+    latents[known, 1] = np.argsort(order)[latents[known, 1]]
+    relabelled = btil.Demonstrations(
+        states=demos.state_variables,
+        actions=demos.actions,
+        latents=latents,
+        episodes=demos.episodes,
+        agents=demos.agents,
+        num_states=demos.num_states,
+        num_actions=demos.num_actions,
+        num_latents=demos.num_latents,
+    )
+    turned = rows | {
+        "policy_bob": rows["policy_bob"][:, order],
+        "transition_bob": rows["transition_bob"][:, order][:, :, order],
+        "initial_bob": rows["initial_bob"][:, order],
+    }
+    np.testing.assert_allclose(
+        density(bind(bound.model, relabelled), turned), density(bound, rows), atol=1e-10
+    )
+
+
+def test_an_episode_of_padding_changes_nothing():
+    import jax
+
+    bound = make("colliding sizes")
+    rows = random_rows(bound, np.random.default_rng(1))
+    structure, data = model_data(bound)
+    steps = jax.tree.map(lambda x: np.concatenate([x, np.zeros_like(x[:1])]), data.steps)
+    padded = data._replace(steps=steps, lengths=np.append(data.lengths, 0))
+    expected = forward_density(bound, rows)
+    for form in (forward_form, enumerated_form):
+        got = compiled(form)(structure, padded, rows)
+        np.testing.assert_allclose(got, expected, atol=1e-10)
+
+
+def test_sites_and_shapes():
+    from numpyro import handlers
+
+    bound = make("two agents")
+    rows = random_rows(bound, np.random.default_rng(1))
+    demos = bound.demos
+    model = team_dbn(bound.model, demos)
+    trace = handlers.trace(handlers.substitute(model, data=rows)).get_trace()
+    shapes = {name: site["value"].shape for name, site in trace.items() if site["type"] == "sample"}
+    tables = {
+        f"{role}_{agent}": bound.tables[f"{role}_{agent}"].shape
+        for role in ("policy", "transition", "initial")
+        for agent in demos.agents
+    }
+    assert shapes == tables | {"action_ann": (4, 4), "action_bob": (4, 4)}
+    assert trace["policy_bob"]["fn"].event_shape == tables["policy_bob"]
+    assert [name for name, site in trace.items() if site.get("is_observed")] == [
+        "action_ann",
+        "action_bob",
+    ]
+
+
+def test_sites_of_the_enumerated_form():
+    from numpyro.contrib.funsor import config_enumerate, enum
+    from numpyro.contrib.funsor.enum_messenger import trace as packed_trace
+    from numpyro.handlers import seed, substitute
+
+    bound = make("two agents")
+    rows = random_rows(bound, np.random.default_rng(1))
+    model = config_enumerate(team_dbn(bound.model, bound.demos, marginalize="enumerate"))
+    with enum(first_available_dim=-2), seed(rng_seed=0), substitute(data=rows):
+        trace = packed_trace(model).get_trace()
+    found = {name.split("/")[-1].removeprefix("_PREV_") for name in trace}
+    for agent in bound.demos.agents:
+        assert {f"latent_{agent}", f"label_{agent}", f"action_{agent}"} <= found
+        assert {f"policy_{agent}", f"transition_{agent}", f"initial_{agent}"} <= found
+
+
+def test_tables_of_no_rows_have_no_site():
+    bound = make("one-step episodes")
+    assert model_data(bound)[0].learned == (
+        "policy_ann",
+        "policy_bob",
+        "initial_ann",
+        "initial_bob",
+    )
+
+
+def test_structure_is_hashable_and_data_are_not_in_it():
+    first = model_data(bind(hmm_model(), hmm_demos([0, 1, 1], num_actions=2)))
+    second = model_data(bind(hmm_model(), hmm_demos([1, 1, 0], num_actions=2)))
+    assert first[0] == second[0]
+    assert hash(first[0]) == hash(second[0])
+
+
+def test_density_on_labelled_data_needs_no_sequences():
+    """Closed form: the product of the cells that were used."""
+    bound = make("all labelled")
+    rows = random_rows(bound, np.random.default_rng(1))
+    tables = all_rows(bound, rows)
+    demos = bound.demos
+    expected = log_prior(bound, rows)
+    first = demos.episode_starts
+    for i, agent in enumerate(demos.agents):
+        label, used = demos.latents[:, i], bound.rows[agent]
+        moved = np.flatnonzero(used.transition >= 0)
+        expected += np.log(tables[f"policy_{agent}"][used.policy, label, demos.actions[:, i]]).sum()
+        expected += np.log(tables[f"initial_{agent}"][used.initial, label[first]]).sum()
+        cells = (used.transition[moved], label[moved - 1], label[moved])
+        expected += np.log(tables[f"transition_{agent}"][cells]).sum()
+    np.testing.assert_allclose(forward_density(bound, rows), expected, atol=1e-9)
+
+
+def test_unknown_form_is_refused():
+    with pytest.raises(ValueError, match="marginalize must be one of forward, enumerate"):
+        team_dbn(hmm_model(), hmm_demos([0, 1]), marginalize="sum")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from btil.analysis.plots import (
         RowChoice,
         choose_rows,
+        expected_visits,
         plot_confusion,
         plot_elbo_traces,
         plot_ess,
@@ -47,6 +48,7 @@ _LAZY = {
     "confusion_matrix": "btil.analysis.metrics",
     "context_visits": "btil.analysis.alignment",
     "decoding_error": "btil.analysis.metrics",
+    "expected_visits": "btil.analysis.plots",
     "hamming_distance": "btil.analysis.metrics",
     "interchangeable_latents": "btil.analysis.alignment",
     "latents_pinned": "btil.analysis.alignment",
@@ -77,6 +79,7 @@ __all__ = [
     "confusion_matrix",
     "context_visits",
     "decoding_error",
+    "expected_visits",
     "hamming_distance",
     "interchangeable_latents",
     "latents_pinned",

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import xarray
 
 # Okabe and Ito's palette; https://jfly.uni-koeln.de/color/
-_BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE = (
-    "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
+_ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE = (
+    "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
 _ROLES = {"policy": (_BLUE, "o"), "transition": (_VERMILION, "s"), "initial": (_GREEN, "^")}
 _INTERVAL = 0.89
@@ -83,7 +83,7 @@ def _axes(
 
 
 class _Cells(NamedTuple):
-    """The cells of a table that two posteriors have in common.
+    """The cells of a table that two posteriors have in common and the data have reached.
 
     Attributes:
         role: "policy", "transition" or "initial".
@@ -106,9 +106,11 @@ def plot_method_against_method(
 ) -> "matplotlib.figure.Figure":
     """Posterior means of cells against those of a reference method, with 89% intervals.
 
-    Every cell of a probability table that both have learned is a point: a method that agrees with
+    Every cell of a probability row that both have learned is a point: a method that agrees with
     the reference has its points on the diagonal, one that is too certain short vertical lines.
-    Latents that nothing tells apart are matched first.
+    Rows that the data read less than once in expectation (contexts in which an agent hardly ever
+    holds that latent) are close to their priors whatever the method, and are left out. Latents
+    that nothing tells apart are matched first.
 
     Args:
         reference: The posterior on the horizontal axis.
@@ -127,11 +129,14 @@ def plot_method_against_method(
         >>> plot_method_against_method(nuts, {"mean field": mfvi})  # doctest: +SKIP
     """
     _check_others(others)
+    visits = expected_visits(reference)
     with _style():
-        figure, panels = _axes(axes, len(others), 3, (3.3, 3.6))
+        figure, panels = _axes(axes, len(others), 3, (3.4, 4.1))
         drawn: dict[str, Any] = {}
         for panel, (name, posterior) in zip(panels, others.items(), strict=True):
-            drawn |= _draw_against(panel, reference, align(posterior, reference), max_cells, name)
+            own = align(posterior, reference)
+            tables = _common_cells(own, reference, visits)
+            drawn |= _draw_against(panel, reference, own, tables, max_cells, name)
         for panel in panels:
             panel.set_xlabel(f"posterior mean, {reference.method}")
         handles = [drawn[role] for role in _ROLES if role in drawn]
@@ -140,9 +145,13 @@ def plot_method_against_method(
 
 
 def _draw_against(
-    axes: Any, reference: TeamPosterior, posterior: TeamPosterior, max_cells: int, name: str
+    axes: Any,
+    reference: TeamPosterior,
+    posterior: TeamPosterior,
+    tables: Sequence[_Cells],
+    max_cells: int,
+    name: str,
 ) -> dict[str, Any]:
-    tables = _common_cells(posterior, reference)
     means = {
         cells.site: (
             reference.result.rows[cells.site].mean().ravel()[cells.reference],
@@ -167,8 +176,8 @@ def _draw_against(
         x_low, x_high = _intervals(reference, cells.site, cells.reference[own_kept])
         y_low, y_high = _intervals(posterior, cells.site, cells.own[own_kept])
         color, marker = _ROLES[cells.role]
-        axes.hlines(y, x_low, x_high, color=color, linewidth=0.5, alpha=0.25)
-        axes.vlines(x, y_low, y_high, color=color, linewidth=0.5, alpha=0.25)
+        axes.hlines(y, x_low, x_high, color=color, linewidth=0.4, alpha=0.18)
+        axes.vlines(x, y_low, y_high, color=color, linewidth=0.4, alpha=0.18)
         handles[cells.role] = axes.scatter(
             x, y, s=9, color=color, marker=marker, alpha=0.7, linewidths=0, label=cells.role,
             zorder=3,
@@ -193,8 +202,9 @@ def plot_sd_ratios(
     """How certain methods are: posterior sds over the reference's, per method and kind of table.
 
     Left of 1 a method is more certain than the reference. Bars span the middle half of the cells,
-    lines 90% of them, points are medians, with their values at the right. Cells that one of the
-    two knows exactly are left out.
+    lines 90% of them, points are medians, with their values at the right. Left out are cells that
+    one of the two knows exactly, and rows that the data read less than once, as in
+    `plot_method_against_method`.
 
     Args:
         reference: The posterior that the others are divided by.
@@ -208,11 +218,12 @@ def plot_sd_ratios(
         ValueError: If there is nothing to compare with, or the posteriors have different tables.
     """
     _check_others(others)
+    visits = expected_visits(reference)
     groups: list[tuple[str, str, Float[np.ndarray, " cells"]]] = []
     for name, posterior in others.items():
         own = align(posterior, reference)
         by_role: dict[str, list[np.ndarray]] = {}
-        for cells in _common_cells(own, reference):
+        for cells in _common_cells(own, reference, visits):
             sd = own.result.rows[cells.site].sd().ravel()[cells.own]
             other = reference.result.rows[cells.site].sd().ravel()[cells.reference]
             uncertain = (sd > _NO_SD) & (other > _NO_SD)
@@ -276,16 +287,19 @@ def _check_others(others: Mapping[str, TeamPosterior]) -> None:
         raise ValueError("others: at least one posterior is needed to compare with the reference")
 
 
-def _common_cells(posterior: TeamPosterior, reference: TeamPosterior) -> list[_Cells]:
+def _common_cells(
+    posterior: TeamPosterior, reference: TeamPosterior, visits: Mapping[str, np.ndarray]
+) -> list[_Cells]:
     found = []
     for site in posterior.result.rows:
         if site not in reference.result.rows:
             continue
         contexts = posterior.bound.tables[site].contexts
-        block = int(np.prod(contexts.row_shape))
+        block, num_values = math.prod(contexts.row_shape), contexts.num_values
+        ours, theirs = shared_contexts(posterior, reference, site)
+        read = np.repeat(visits[site].reshape(len(visits[site]), -1)[theirs] >= 1, num_values, 1)
         own, other = (
-            (rows[:, None] * block + np.arange(block)).ravel()
-            for rows in shared_contexts(posterior, reference, site)
+            (rows[:, None] * block + np.arange(block))[read] for rows in (ours, theirs)
         )
         found.append(_Cells(contexts.role, site, own, other))
     return found
@@ -590,7 +604,7 @@ def choose_rows(
     ]
     flat.sort(key=lambda pair: -pair[0])
     chosen = [choice for _, choice in flat[:num_worst]]
-    visits = _expected_visits(posterior)
+    visits = expected_visits(posterior)
     fullest = [
         (values.max(), _choice(site, np.unravel_index(values.argmax(), values.shape)))
         for site, values in visits.items()
@@ -620,8 +634,18 @@ def _rhat(draws: Float[np.ndarray, "chain draw ..."]) -> Float[np.ndarray, "..."
     return rhat(draws)
 
 
-def _expected_visits(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "contexts ..."]]:
-    """Expected number of times that the data read each row of the learned tables."""
+def expected_visits(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "contexts ..."]]:
+    """How often the training data read each row of the learned tables, in expectation.
+
+    A step reads the policy row of its context and latent; the latent counts by its smoothed
+    probability.
+
+    Args:
+        posterior: The posterior, whose beliefs about latents are used.
+
+    Returns:
+        {site: (contexts, latents)}, for an initial table (contexts,).
+    """
     bound = posterior.bound
     beliefs = posterior.smooth(posterior.demos)
     visits = {site: np.zeros(table.shape[:-1]) for site, table in bound.learned.items()}
@@ -657,12 +681,19 @@ def plot_trace(
     Raises:
         ValueError: If the posterior has no chains, or a row does not exist.
     """
-    tree = _cells_of_rows(posterior, rows, width=44)
+    tree = _cells_of_rows(posterior, rows, width=100)
     number = len(tree["posterior"].data_vars)
-    return _arviz_figure(
-        "plot_trace_dist", tree, (9.5, 0.6 + 1.5 * number), compact=False,
+    figure = _arviz_figure(
+        "plot_trace_dist", tree, (9.5, 1.0 + 1.55 * number), chain_legend=True, compact=False,
         aes={"color": ["chain"], "overlay": ["chain"]},
     )  # fmt: skip
+    # ArviZ writes the name below one panel and beside the other, where long ones overlap.
+    for left, right in zip(figure.axes[::2], figure.axes[1::2], strict=True):
+        left.set_title(left.get_xlabel(), loc="left", fontsize=9)
+        left.set_xlabel("probability")
+        right.set_xlabel("draw")
+        right.set_ylabel("probability")
+    return figure
 
 
 def plot_rank(
@@ -670,10 +701,17 @@ def plot_rank(
 ) -> "matplotlib.figure.Figure":
     """Ranks of each chain's draws among all, by ArviZ; arguments and cells as in `plot_trace`.
 
-    Chains that agree stay around zero; those that do not leave it together in a wave.
+    Chains that agree stay around the middle; where one leaves it further than chance allows, it is
+    marked black.
     """
     tree = _cells_of_rows(posterior, rows, width=38)
-    return _arviz_figure("plot_rank", tree, _wrapped_size(tree), col_wrap=3)
+    figure = _arviz_figure(
+        "plot_rank", tree, _wrapped_size(tree), chain_legend=True, col_wrap=3
+    )
+    for axes in figure.axes:
+        for text in list(axes.texts):  # p-values, over the lines where chains disagree most
+            text.remove()
+    return figure
 
 
 def plot_ess(
@@ -693,11 +731,37 @@ def plot_forest(
 ) -> "matplotlib.figure.Figure":
     """Means and intervals (50% and 89%) of all cells of rows, by ArviZ, a line per chain.
 
-    Arguments as in `plot_trace`.
+    Rows have letters, which are explained above the panel.
+
+    Args:
+        posterior: A posterior with chains.
+        rows: As in `plot_trace`; None: two rows of either kind of `choose_rows`.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: As `plot_trace`.
     """
-    tree = _cells_of_rows(posterior, rows, width=60, all_cells=True)
+    _chains(posterior)
+    chosen = choose_rows(posterior, 2, 2) if rows is None else [RowChoice(*row) for row in rows]
+    tree = _cells_of_rows(posterior, chosen, width=0)
     number = len(tree["posterior"].data_vars)
-    return _arviz_figure("plot_forest", tree, (9.5, 0.8 + 0.3 * number))
+    figure = _arviz_figure(
+        "plot_forest", tree, (8.0, 1.2 + 0.2 * len(chosen) + 0.24 * number), chain_legend=True,
+        aes={"color": ["chain"]}, width_ratios=[1, 4],
+    )  # fmt: skip
+    labels, intervals = figure.axes
+    labels.set_axis_off()
+    intervals.set_xlabel("probability")
+    key = [f"{_letter(i)}: {_row_title(posterior, row)}" for i, row in enumerate(chosen)]
+    figure.suptitle("\n".join(fill(line, 110) for line in key), x=0.01, ha="left", fontsize=8)
+    return figure
+
+
+def _letter(number: int) -> str:
+    """A, B, ..., Z, A1, B1, ..."""
+    return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
 
 
 def _wrapped_size(tree: "xarray.DataTree") -> tuple[float, float]:
@@ -709,9 +773,12 @@ def _cells_of_rows(
     posterior: TeamPosterior,
     rows: Sequence[tuple[Any, ...]] | None,
     width: int,
-    all_cells: bool = False,
 ) -> "xarray.DataTree":
-    """Cells of rows under names that say what they are, as ArviZ wants them."""
+    """Cells of rows under names that say what they are, as ArviZ wants them.
+
+    With a width, one cell of each row under its full name, broken at that width; with 0, all cells
+    under the letter of the row.
+    """
     import arviz
 
     chains = _chains(posterior)
@@ -719,18 +786,20 @@ def _cells_of_rows(
     if not chosen:
         raise ValueError("rows: there is no row to plot")
     variables = {}
-    for row in chosen:
+    for number, row in enumerate(chosen):
         draws = _row_draws(posterior, chains, row)
         values = _value_names(posterior, row)
         rhat = _rhat(draws)
         cells = range(len(values))
-        if not all_cells:
+        if width:
             worst = np.where(np.isnan(rhat), -np.inf, rhat).argmax()
             cells = range(worst, worst + 1)
         for cell in cells:
-            title = f"P({values[cell]}), {_row_title(posterior, row)}"
+            title = f"{_letter(number)}  P({values[cell]})"
+            if width:
+                title = fill(f"P({values[cell]}), {_row_title(posterior, row)}", width)
             # ArviZ takes a slash for a path.
-            variables[fill(title, width).replace("/", "∕")] = draws[..., cell]
+            variables[title.replace("/", "∕")] = draws[..., cell]
     groups = {"posterior": variables}
     if "diverging" in posterior.result.sample_stats:
         groups["sample_stats"] = {"diverging": posterior.result.sample_stats["diverging"]}
@@ -774,25 +843,42 @@ def _row_title(posterior: TeamPosterior, row: RowChoice) -> str:
 
 
 def _arviz_figure(
-    name: str, tree: "xarray.DataTree", size: tuple[float, float], **options: Any
+    name: str,
+    tree: "xarray.DataTree",
+    size: tuple[float, float],
+    chain_legend: bool = False,
+    width_ratios: Sequence[int] | None = None,
+    **options: Any,
 ) -> "matplotlib.figure.Figure":
     """Have ArviZ draw, and take the figure out of pyplot's registry."""
     import arviz
     import matplotlib
     from cycler import cycler
     from matplotlib import pyplot
+    from matplotlib.lines import Line2D
 
-    cycle = cycler(color=[_BLUE, _VERMILION, _GREEN, _ORANGE, _PURPLE, _SKY, _BLACK])
+    colors = [_BLUE, _VERMILION, _GREEN, _ORANGE, _PURPLE, _SKY]
+    layout: dict[str, Any] = {"figsize": size, "layout": "constrained"}
+    if width_ratios is not None:
+        layout["width_ratios"] = width_ratios
     before = set(pyplot.get_fignums())
     try:
-        with _style(), matplotlib.rc_context({"axes.prop_cycle": cycle}):
+        with _style(), matplotlib.rc_context({"axes.prop_cycle": cycler(color=colors)}):
             collection = getattr(arviz, name)(
                 tree,
                 backend="matplotlib",
-                figure_kwargs={"figsize": size, "layout": "constrained"},
+                figure_kwargs=layout,
                 **options,
             )
-            return collection.get_viz("figure")
+            figure = collection.get_viz("figure")
+            num_chains = tree["posterior"].sizes["chain"]
+            if chain_legend and 1 < num_chains <= len(colors):
+                handles = [
+                    Line2D([], [], color=color, label=f"chain {chain}")
+                    for chain, color in enumerate(colors[:num_chains])
+                ]
+                _legend_below(figure, True, None, handles)
+            return figure
     finally:
         for number in set(pyplot.get_fignums()) - before:
             pyplot.close(number)

@@ -22,6 +22,10 @@ as parents. For each player ``<p>`` (``player_0``, ``player_1``):
                                  ``next_<p>_held``
 ``<p>_facing``                   the cell in front: its kind, the status of a pot, what lies on a
                                  counter, or the teammate
+``<p>_affordance``               the event that an interaction would bring about now, or none; it
+                                 follows from what he holds and faces
+``<p>_situation``                the affordance and what he holds; where there is no affordance
+                                 instead his cell, his heading and what he holds
 ``<p>_last_action``              his action one step before (``none`` at the first step)
 ``<p>_distance_to_<thing>``      moves and turns until he faces the nearest one, in bins
 ``<p>_step_to_<thing>``          the first of those moves, ``interact`` when he faces it already
@@ -103,6 +107,7 @@ _FACING = (
     *(f"counter with {thing}" for thing in _OBJECTS[1:]),
     *(f"{status} pot" for status in _POT_STATUSES[1:]),
 )
+_AFFORDANCES = ("none", *INTENTS)
 _NEAREST = ("onion dispenser", "dish dispenser", "pot", "serving window", "none")
 _STEPS = (*_HEADINGS, "unreachable", "interact")
 _UNREACHABLE = 4
@@ -467,6 +472,26 @@ def _counter_contents(
     return np.take_along_axis(put, last, axis=0)
 
 
+# What a player holds and faces, and the event that an interaction then brings about.
+_AFFORDANCE_RULES = (
+    (_NOTHING, "onion dispenser", "take onion"),
+    (_NOTHING, "dish dispenser", "take dish"),
+    (_ONION, "empty pot", "fill pot"),
+    (_ONION, "filling pot", "fill pot"),
+    (_DISH, "ready pot", "take soup"),
+    (_SOUP, "serving window", "serve"),
+    *((_NOTHING, f"counter with {thing}", "use counter") for thing in _OBJECTS[1:]),
+    *((held, "counter", "use counter") for held in (_ONION, _DISH, _SOUP)),
+)
+
+
+def _affordances() -> Int[np.ndarray, "held facing"]:
+    table = np.zeros((len(_OBJECTS), len(_FACING)), dtype=np.int64)
+    for held, facing, intent in _AFFORDANCE_RULES:
+        table[held, _FACING.index(facing)] = _AFFORDANCES.index(intent)
+    return table
+
+
 # State variables ------------------------------------------------------------------------------
 
 
@@ -526,6 +551,8 @@ def _player_variables(
     last_action = np.r_[_LAST_ACTIONS.index("none"), action[:-1]]
     last_action[1:][trial[1:] != trial[:-1]] = _LAST_ACTIONS.index("none")
     targets = _things(kitchen, pot_statuses, counters)
+    facing = _facing(kitchen, node[:, i], teammate_ahead, pot_statuses, counters)
+    affordance = _affordances()[held, facing]
 
     variables = {
         "x": _Variable(x, width),
@@ -533,9 +560,9 @@ def _player_variables(
         "position": _Variable(node[:, i] // 4, kitchen.num_positions),
         "heading": _named(heading, _HEADINGS),
         "held": _named(held, _OBJECTS),
-        "facing": _named(
-            _facing(kitchen, node[:, i], teammate_ahead, pot_statuses, counters), _FACING
-        ),
+        "facing": _named(facing, _FACING),
+        "affordance": _named(affordance, _AFFORDANCES),
+        "situation": _situation(kitchen, node[:, i], held, affordance),
         "last_action": _named(last_action, _LAST_ACTIONS),
     }
     distances = {}
@@ -551,6 +578,22 @@ def _player_variables(
     nearest = np.where(four.min(axis=1) == kitchen.far, len(THINGS[:4]), four.argmin(axis=1))
     variables["nearest"] = _named(nearest, _NEAREST)
     return {f"{PLAYERS[i]}_{name}": variable for name, variable in variables.items()}
+
+
+def _situation(
+    kitchen: _Kitchen,
+    node: Int[np.ndarray, " steps"],
+    held: Int[np.ndarray, " steps"],
+    affordance: Int[np.ndarray, " steps"],
+) -> _Variable:
+    places = [
+        f"at ({x}, {y}) facing {heading}"
+        for y, x in np.argwhere(kitchen.position >= 0)
+        for heading in _HEADINGS
+    ]
+    where = np.where(affordance > 0, affordance - 1, len(INTENTS) + node)
+    names = (f"{place}, holding {thing}" for place in (*INTENTS, *places) for thing in _OBJECTS)
+    return _named(where * len(_OBJECTS) + held, tuple(names))
 
 
 def _facing(
@@ -616,11 +659,21 @@ def _way(
 
 
 def recommended_model(layout: str) -> TeamModel:
-    """A team model with parents that make sense in this domain.
+    """A team model that decodes intents well with a few labelled trials.
 
-    The policy of a player reads where he stands, where he looks and what he holds. An intent ends
-    with the event it aims at, which shows in the own holding at the next step; what comes then
-    depends on what the teammate holds and how the pots stand.
+    The players share all tables.
+
+    - Policy: reads the player's ``situation``. All places where an interaction brings about the
+      same event are one context, so that a few labelled events teach what each intent ends in;
+      elsewhere the cell, heading and holding say which way he goes. Before any data an
+      interaction is taken to be much rarer than any other action: who has another intent walks
+      past.
+    - Transition: reads the own holding, the own next holding, the teammate's holding and the
+      pots. While the holding stays the same the prior all but rules out a change of intent; after
+      a change of it, any intent may come.
+    - Initial: no parents.
+
+    How these were chosen, and what they achieve, is in ``docs/overcooked.md``.
 
     Args:
         layout: one of :data:`LAYOUTS`.
@@ -630,22 +683,30 @@ def recommended_model(layout: str) -> TeamModel:
 
     Raises:
         ValueError: if the layout is unknown.
+
+    Example:
+        >>> recommended_model("cramped_room").policy.cpt.parents["player_0"]
+        ('player_0_situation',)
     """
-    from btil.models.cpt import DirichletCPT
+    from btil.models.cpt import DirichletCPT, Shared
     from btil.models.team import TeamModel
 
     if layout not in LAYOUTS:
         raise ValueError(f"unknown layout {layout!r}; allowed are {', '.join(LAYOUTS)}")
+    policy = np.where(np.array(ACTIONS) == "interact", 0.01, 1.0)
+    same_holding = np.eye(len(_OBJECTS), dtype=bool)[:, :, None, None]
+    same_intent = np.eye(len(INTENTS), dtype=bool)
+    transition = np.where(same_holding, np.where(same_intent, 1e4, 0.1), 1.0)
     return TeamModel(
-        policy=DirichletCPT(
-            0.5, parents={p: (f"{p}_position", f"{p}_heading", f"{p}_held") for p in PLAYERS}
+        policy=Shared(DirichletCPT(policy, parents={p: (f"{p}_situation",) for p in PLAYERS})),
+        transition=Shared(
+            DirichletCPT(
+                transition[:, :, None, None],  # one axis per parent, then the block
+                parents={
+                    p: (f"{p}_held", f"next_{p}_held", f"{other}_held", "pots")
+                    for p, other in (PLAYERS, PLAYERS[::-1])
+                },
+            )
         ),
-        transition=DirichletCPT(
-            0.1,
-            parents={
-                p: (f"{p}_held", f"next_{p}_held", f"{other}_held", "pots")
-                for p, other in (PLAYERS, PLAYERS[::-1])
-            },
-        ),
-        initial=DirichletCPT(1.0, parents=()),
+        initial=Shared(DirichletCPT(1.0)),
     )

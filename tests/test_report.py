@@ -1,0 +1,215 @@
+"""Reports: one page that needs nothing else, its files beside it, written whole or not at all."""
+
+import base64
+import html.parser
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import btil
+from btil.analysis import report
+from btil.analysis.report import prepare_directory
+
+HOSTILE = '<script>alert("bob")</script>'
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Any:
+    generator = np.random.default_rng(0)
+    latents = generator.integers(2, size=(60, 2))
+    actions = np.where(generator.random((60, 2)) < 0.9, latents, 1 - latents)
+
+    def part(steps: slice, labelled: int) -> btil.Demonstrations:
+        labels = latents[steps].copy()
+        labels[labelled:] = -1
+        return btil.Demonstrations(
+            {"place": generator.integers(2, size=len(labels))},
+            actions[steps],
+            latents=labels,
+            episodes=np.arange(len(labels)) // 10,
+            agents=("ann", HOSTILE),
+            num_states={"place": 2},
+            num_actions=2,
+            num_latents=2,
+            latent_names={"ann": ("<b>help</b>", "wait & see")},
+        )
+
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.0, parents=("place",)),
+        transition=btil.DirichletCPT(1.0),
+        initial=btil.DirichletCPT(1.0),
+    )
+    return btil.compare(
+        model,
+        part(slice(0, 40), 20),
+        ("mfvi", "gibbs"),
+        part(slice(40, 60), 20),
+        seed=5,
+        progress=False,
+        options={"gibbs": {"num_chains": 2, "num_warmup": 20, "num_samples": 40}},
+    )
+
+
+@pytest.fixture(scope="module")
+def page(comparison: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reports") / "a report"
+    written: Path = comparison.report(folder, command="btil compare 'a b.csv' --out <here>")
+    return written
+
+
+class Links(html.parser.HTMLParser):
+    """Every element, every address, and the text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.addresses: list[str] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+        named = {"src", "href", "srcset", "data", "action", "poster", "background"}
+        self.addresses += [value or "" for name, value in attributes if name in named]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_page_needs_nothing_from_outside(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    found = Links(text)
+    assert not found.open
+    assert not {"script", "link", "iframe", "object", "b"} & set(found.elements)
+    assert all(address.startswith(("data:image/", "#")) for address in found.addresses)
+    assert not re.search(r"https?:|url\(|@import", text)
+    assert sum(address.startswith("data:") for address in found.addresses) >= 5
+
+
+def test_names_are_shown_as_they_are(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "<script>" not in text
+    shown = Links(text).text
+    assert HOSTILE in shown
+    assert "<b>help</b>, wait & see" in shown
+    assert "btil compare 'a b.csv' --out <here>" in shown
+
+
+def test_page_holds_every_number_of_the_table(page: Path, comparison: Any) -> None:
+    shown = Links(page.read_text(encoding="utf-8")).text
+    assert {q.column for q in comparison.quantities()} == set(comparison.table.columns)
+    for quantity in comparison.quantities():
+        assert quantity.explanation in shown or quantity.column == "reason"
+        for name in comparison.posteriors:
+            assert comparison.written(quantity, name) in shown
+    assert all(note in shown for note in comparison.notes)
+    assert "seed=5" in shown
+
+
+def test_figures_lie_beside_the_page_as_they_are_in_it(page: Path) -> None:
+    figures = page.parent / "figures"
+    names = {file.stem for file in figures.iterdir()}
+    assert {"method_against_method", "sd_ratios", "bounds", "trace_gibbs"} <= names
+    assert len({name for name in names if name.startswith("timeline")}) == 2
+    assert len({name for name in names if name.startswith("confusion")}) == 2
+    text = page.read_text(encoding="utf-8")
+    for name in names:
+        drawing = (figures / f"{name}.svg").read_bytes()
+        dots = (figures / f"{name}.png").read_bytes()
+        assert dots.startswith(b"\x89PNG")
+        assert b"<svg" in drawing
+        shown = [base64.b64encode(content).decode() in text for content in (drawing, dots)]
+        assert sum(shown) == 1
+
+
+def test_table_and_posteriors_can_be_read_back(page: Path, comparison: Any) -> None:
+    table = pd.read_csv(page.parent / "table.csv", index_col="method")
+    assert list(table.columns) == list(comparison.table.columns)
+    np.testing.assert_allclose(
+        table["log_likelihood_per_step"], comparison.table["log_likelihood_per_step"]
+    )
+    assert btil.read_demonstrations(page.parent / "test.npz") == comparison.test
+    for name, posterior in comparison.posteriors.items():
+        loaded = btil.load_posterior(page.parent / "posteriors" / f"{name}.nc")
+        assert loaded.demos == posterior.demos
+        for site, rows in posterior.result.rows.items():
+            np.testing.assert_array_equal(loaded.result.rows[site].mean(), rows.mean())
+
+
+def test_lines_of_the_page_fit_again(
+    page: Path, comparison: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Links(page.read_text(encoding="utf-8")).text
+    lines = shown[shown.index("import btil\n") : shown.index('comparison.report("again")')]
+    monkeypatch.chdir(page.parent)
+    again: dict[str, Any] = {}
+    exec(lines, again)
+    pd.testing.assert_frame_equal(
+        again["comparison"].table.drop(columns=["seconds", "min_ess_per_second"]),
+        comparison.table.drop(columns=["seconds", "min_ess_per_second"]),
+    )
+
+
+def test_second_report_replaces_the_first_and_nothing_else(comparison: Any, tmp_path: Path) -> None:
+    page = comparison.report(tmp_path)
+    first = {f.relative_to(tmp_path): f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()}
+    own = tmp_path / "figures" / "mine.txt"
+    own.write_text("mine")
+    stale = tmp_path / "posteriors" / "old.nc"
+    stale.write_text("of an earlier report")
+    listed = tmp_path / "files.txt"
+    outside = tmp_path.parent / "outside.txt"
+    outside.write_text("not of the report")
+    listed.write_text(listed.read_text() + "posteriors/old.nc\n../outside.txt\n")
+    assert comparison.report(tmp_path) == page
+    second = {f.relative_to(tmp_path): f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()}
+    assert own.read_text() == "mine"
+    assert outside.read_text() == "not of the report"
+    assert set(second) == set(first) | {Path("figures/mine.txt")}
+    for name, content in first.items():
+        if name.suffix in (".svg", ".png", ".html", ".csv", ".txt"):
+            assert second[name] == content
+
+
+def test_report_that_fails_leaves_the_old_one(
+    comparison: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "report.html").write_text("old")
+
+    def fail(*args: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(report, "write_demonstrations", fail)
+    monkeypatch.setattr(report, "_pictures", lambda one: iter(()))
+    with pytest.raises(OSError, match="disk full"):
+        comparison.report(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+    assert (tmp_path / "report.html").read_text() == "old"
+
+
+def test_folder_is_made_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prepare_directory(tmp_path / "a" / "b c") == tmp_path / "a" / "b c"
+    assert (tmp_path / "a" / "b c").is_dir()
+    assert not list((tmp_path / "a" / "b c").iterdir())
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    for wrong in (taken, taken / "below"):
+        with pytest.raises(NotADirectoryError, match="not a folder"):
+            prepare_directory(wrong)
+
+    def refuse(**options: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(PermissionError, match="cannot write there"):
+        prepare_directory(tmp_path)

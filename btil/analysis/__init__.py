@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         relabel_rows,
         shared_contexts,
     )
-    from btil.analysis.compare import Comparison, compare
+    from btil.analysis.compare import Comparison
     from btil.analysis.metrics import (
         confusion_matrix,
         decoding_error,
@@ -44,7 +44,6 @@ _LAZY = {
     "RowChoice": "btil.analysis.plots",
     "align": "btil.analysis.alignment",
     "choose_rows": "btil.analysis.plots",
-    "compare": "btil.analysis.compare",
     "confusion_matrix": "btil.analysis.metrics",
     "context_visits": "btil.analysis.alignment",
     "decoding_error": "btil.analysis.metrics",
@@ -75,7 +74,6 @@ __all__ = [
     "RowChoice",
     "align",
     "choose_rows",
-    "compare",
     "confusion_matrix",
     "context_visits",
     "decoding_error",

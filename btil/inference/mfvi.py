@@ -42,6 +42,8 @@ from btil.models.team import BoundModel
 from btil.models.team_dbn import log_rows
 
 _SWEEPS_PER_CALL = 20
+# Further random starts where the first ended no higher than the symmetric one.
+_ESCAPES = 8
 
 Sites = tuple[tuple[str, str, str], ...]
 
@@ -420,7 +422,9 @@ def fit(
 
     The first run starts from the prior plus the counts of the labelled steps; where that is
     symmetric in some latents (nothing labelled, say) the unlabelled steps are dealt out at random
-    first. Further restarts always are random. The run with the highest bound is kept.
+    first, several times over should the bound not rise above that of the symmetric answer (of so
+    little data that to tell latents apart does not pay, that answer is the maximum). Further
+    restarts always are random. The run with the highest bound is kept.
 
     Args:
         bound: The model on its data.
@@ -478,17 +482,33 @@ def fit(
     best: tuple[float, State, np.ndarray] | None = None
     traces = []
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
+
+        def ascent(begin: dict[str, np.ndarray]) -> tuple[State, Float[np.ndarray, " sweeps"]]:
+            state = State({name: jnp.asarray(w, dtype) for name, w in begin.items()})
+            return _run(state, problem, sites, (absolute, resolution), max_iterations, line)
+
         for restart in range(num_restarts):
             generator = np.random.default_rng([seed, restart])
             begin = {name: u + known[name] for name, u in prior.items()}
             if restart == 0 and given is not None:
                 begin = given
-            if restart > 0 or is_symmetric(bound, layout, begin):
+            symmetric = restart == 0 and is_symmetric(bound, layout, begin)
+            if restart > 0 or symmetric:
                 dealt = random_counts(bound, layout, generator)
-                begin = {name: w + dealt[name] for name, w in begin.items()}
-            state = State({name: jnp.asarray(w, dtype) for name, w in begin.items()})
-            state, trace = _run(state, problem, sites, (absolute, resolution), max_iterations, line)
-            line.update(max_iterations - len(trace))
+                state, trace = ascent({name: w + dealt[name] for name, w in begin.items()})
+            else:
+                state, trace = ascent(begin)
+            if symmetric and any(counts.any() for counts in dealt.values()):
+                # Near a saddle the bound hardly rises, and random starts can end there as well.
+                saddle = float(ascent(begin)[1][-1])
+                enough = saddle + 10 * max(absolute, resolution * abs(saddle))
+                for _ in range(_ESCAPES):
+                    if trace[-1] > enough:
+                        break
+                    dealt = random_counts(bound, layout, generator)
+                    other = ascent({name: w + dealt[name] for name, w in begin.items()})
+                    state, trace = max((state, trace), other, key=lambda run: run[1][-1])
+            line.update(max(0, (restart + 1) * max_iterations - line.n))
             traces.append(trace)
             if best is None or trace[-1] > best[0] or not np.isfinite(best[0]):
                 best = (float(trace[-1]), state, trace)

@@ -6,6 +6,8 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
+import btil
+from btil.analysis import hamming_distance
 from btil.domains import overcooked
 from btil.models.team import bind
 
@@ -367,6 +369,39 @@ def test_counters_rebuilt_from_events_agree_with_the_recorded_counts(layout, car
     assert (values["player_0_step_to_counter_object"][none] == unreachable).all()
 
 
+@pytest.mark.parametrize("layout", overcooked.LAYOUTS)
+def test_affordance_is_the_event_that_an_interaction_brings_about(layout):
+    demos = overcooked.load(layout, split=None)
+    values, names = demos.state_variables, demos.state_names
+    same_trial = demos.episodes[1:] == demos.episodes[:-1]
+    for i, me in enumerate(overcooked.PLAYERS):
+        held, affordance = values[f"{me}_held"], values[f"{me}_affordance"]
+        event = (held[1:] != held[:-1]) & same_trial
+        said = np.array(names[f"{me}_affordance"])[affordance[:-1]]
+        happened = np.array(overcooked.INTENTS)[demos.latents[:-1, i]]
+        tried = (demos.actions[:-1, i] == INTERACT) & same_trial & (said != "none")
+        # The teammate may be quicker, in the same step; that is rare.
+        assert (said != happened)[event].sum() <= 2
+        assert (tried & ~event).sum() <= 4
+
+
+@pytest.mark.parametrize("layout", overcooked.LAYOUTS)
+def test_situation_is_the_affordance_or_else_the_place(layout):
+    demos = overcooked.load(layout, split="test")
+    values, names = demos.state_variables, demos.state_names
+    for me in overcooked.PLAYERS:
+        for t in range(0, demos.num_steps, 37):
+
+            def text(name, t=t, me=me):
+                return names[f"{me}_{name}"][values[f"{me}_{name}"][t]]
+
+            where = text("affordance")
+            if where == "none":
+                x, y = values[f"{me}_x"][t], values[f"{me}_y"][t]
+                where = f"at ({x}, {y}) facing {text('heading')}"
+            assert text("situation") == f"{where}, holding {text('held')}"
+
+
 # What is refused ------------------------------------------------------------------------------
 
 
@@ -470,8 +505,27 @@ def test_files_that_are_no_archive_or_hold_objects_are_refused(tmp_path):
 def test_recommended_model_fits_the_demonstrations(layout):
     demos = overcooked.load(layout, split="test")
     bound = bind(overcooked.recommended_model(layout), demos)
-    for agent in demos.agents:
-        policy = bound.table("policy", agent)
-        assert policy.shape[1:] == (6, 6)
-        assert bound.table("transition", agent).shape[1:] == (6, 6)
-        assert bound.rows[agent].policy.max() < policy.shape[0]
+    assert set(bound.learned) == {"policy", "transition", "initial"}
+    for table in bound.tables.values():
+        assert table.shape[1:] == ((6,) if table.name == "initial" else (6, 6))
+        assert (table.cpt.concentration(table.contexts) > 0).all()
+
+
+def test_recommended_prior_keeps_an_intent_while_the_holding_stays_the_same():
+    demos = overcooked.load("cramped_room", split="test")
+    table = bind(overcooked.recommended_model("cramped_room"), demos).tables["transition"]
+    before, after = table.contexts.rows[:, 0], table.contexts.rows[:, 1]
+    keeps = np.diagonal(table.prior_mean(), axis1=1, axis2=2)
+    assert (keeps[before == after] > 0.999).all()
+    assert np.allclose(keeps[before != after], 1 / 6)
+
+
+@pytest.mark.slow
+def test_recommended_model_decodes_held_out_trials_with_a_quarter_of_the_labels():
+    train, test = (overcooked.load("cramped_room", split) for split in ("train", "test"))
+    some = train.without_labels(np.arange(2, 8))
+    posterior = btil.fit(
+        overcooked.recommended_model("cramped_room"), some, progress=False, tolerance=1.0
+    )
+    error = hamming_distance(test, posterior.decode(test.without_labels())).mean()
+    assert error < 0.085

@@ -19,11 +19,12 @@ from btil.analysis.alignment import (
     shared_contexts,
 )
 from btil.analysis.metrics import confusion_matrix, hamming_distance, most_probable
+from btil.analysis.plots import expected_visits
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT
 from btil.inference.fit import METHODS, fit, method_options
 from btil.inference.posterior import TeamPosterior, conform
-from btil.inference.result import DirichletRows, DrawnRows
+from btil.inference.result import DrawnRows
 from btil.models.team import BoundModel, TeamModel
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MODE_DISTANCE = 3.0
 # A standard deviation below this is rounding, the cell is known.
 _NO_SD = 1e-7
-# Data inform a cell if they narrow it to less than this share of its prior standard deviation.
-_INFORMED = 0.9
 
 
 class Quantity(NamedTuple):
@@ -407,51 +406,50 @@ def _held_out(posterior: TeamPosterior, test: Demonstrations | None) -> dict[str
 class RowDifference(NamedTuple):
     """How the rows of a posterior differ from those of another.
 
-    Most rows of large tables are hardly ever used and stay near their prior by any method, so
-    everything is also told of the informed cells: those whose standard deviation is, by the
-    reference, below 0.9 of the prior's.
+    Most rows of large tables are hardly ever read and stay near their prior by any method, so
+    everything is also told of the rows in use: those that the reference expects its data to have
+    read at least once (the rows that plots show).
 
     Attributes:
         shared_rows: Rows (context and latent) of learned tables that both have.
         mean_difference: Mean over their cells of |posterior mean - reference's posterior mean|.
-        mean_difference_informed: The same over informed cells.
+        mean_difference_in_use: The same over rows in use.
         sd_ratio: Median over cells of sd / reference's sd; cells that the reference knows exactly
             are left out.
-        sd_ratio_informed: The same over informed cells.
+        sd_ratio_in_use: The same over rows in use.
     """
 
     shared_rows: int
     mean_difference: float
-    mean_difference_informed: float
+    mean_difference_in_use: float
     sd_ratio: float
-    sd_ratio_informed: float
+    sd_ratio_in_use: float
 
 
 def compare_rows(posterior: TeamPosterior, reference: TeamPosterior) -> RowDifference:
     """Compare means and standard deviations over the contexts that both have visited."""
     num_rows = 0
     tables = [np.zeros((4, 0))]
+    visits = expected_visits(reference)
     for site, rows in posterior.result.rows.items():
         if site not in reference.result.rows:
             continue
         ours, theirs = shared_contexts(posterior, reference, site)
-        table = posterior.bound.tables[site]
-        prior = DirichletRows(table.cpt.concentration(table.contexts)).sd()[ours]
         other = reference.result.rows[site]
         difference = np.abs(rows.mean()[ours] - other.mean()[theirs])
-        cells = (difference, rows.sd()[ours], other.sd()[theirs], prior)
+        read = np.broadcast_to(visits[site][theirs][..., None], difference.shape)
+        cells = (difference, rows.sd()[ours], other.sd()[theirs], read)
         tables.append(np.stack([values.ravel() for values in cells]))
         num_rows += math.prod(difference.shape[:-1])
-    difference, sd, reference_sd, prior_sd = np.concatenate(tables, axis=1)
-    uncertain = reference_sd > _NO_SD
-    informed = reference_sd < _INFORMED * prior_sd
+    difference, sd, reference_sd, read = np.concatenate(tables, axis=1)
+    uncertain, in_use = reference_sd > _NO_SD, read >= 1
     ratio = np.divide(sd, reference_sd, where=uncertain, out=np.full_like(sd, np.nan))
     return RowDifference(
         num_rows,
         _average(np.mean, difference),
-        _average(np.mean, difference[informed]),
+        _average(np.mean, difference[in_use]),
         _average(np.median, ratio[uncertain]),
-        _average(np.median, ratio[informed & uncertain]),
+        _average(np.median, ratio[in_use & uncertain]),
     )
 
 
@@ -725,10 +723,10 @@ def _quantities(agents: Sequence[str]) -> list[Quantity]:
             number(4),
         ),
         Quantity(
-            "mean_difference_informed",
-            "… informed cells",
-            "The same over the probabilities that the data inform: those whose standard deviation, "
-            f"by the reference, is below {_INFORMED} of the prior's.",
+            "mean_difference_in_use",
+            "… of rows in use",
+            "The same over the rows that the reference expects its data to have read at least "
+            "once. All others stay near their prior by any method.",
             number(4),
         ),
         Quantity(
@@ -739,9 +737,9 @@ def _quantities(agents: Sequence[str]) -> list[Quantity]:
             number(2),
         ),
         Quantity(
-            "sd_ratio_informed",
-            "… informed cells",
-            "The same over the probabilities that the data inform.",
+            "sd_ratio_in_use",
+            "… of rows in use",
+            "The same over the rows in use.",
             number(2),
         ),
         Quantity(

@@ -52,9 +52,10 @@ table { border-collapse: collapse; font-size: .92rem; width: 100%; }
 th, td { padding: .38rem .7rem; border-bottom: 1px solid var(--line); text-align: left;
          vertical-align: top; }
 thead th { background: var(--tint); border-bottom: 2px solid var(--line); }
-th[scope=row] { font-weight: 600; min-width: 10.5rem; }
-td.number, th.number { text-align: right; white-space: nowrap;
-                       font-variant-numeric: tabular-nums; }
+th[scope=row] { font-weight: 600; }
+.results th[scope=row] { min-width: 12rem; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.number { white-space: nowrap; }
 td.what { color: var(--soft); font-size: .86rem; min-width: 17rem; }
 .warn { color: var(--warn); font-weight: 700; }
 .notes { background: var(--warn-tint); border-left: 4px solid #e0a548; margin: 1rem 0;
@@ -189,7 +190,7 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             "method_against_method",
             "Methods side by side",
             comparison.plot_method_against_method(),
-            "Every point is one probability of the learned tables: its posterior mean by a method "
+            "Every point is one probability of the rows in use: its posterior mean by a method "
             f"(upright) against its mean by {reference} (across), with 89% intervals. On the "
             "diagonal the two agree.",
         )
@@ -278,6 +279,9 @@ def _draw(picture: Picture, folder: Path) -> _Shown:
     import matplotlib as mpl
 
     drawn = {}
+    # Laid out once, not for each format.
+    picture.figure.draw_without_rendering()
+    picture.figure.set_layout_engine("none")
     # Without date and random identifiers the same figure is the same file.
     with mpl.rc_context({"svg.hashsalt": "btil", "svg.fonttype": "path"}):
         for ending, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": _PNG_DPI})):
@@ -472,7 +476,7 @@ def _results(comparison: "Comparison") -> str:
             f'<td class="what">{escape(quantity.explanation)}</td></tr>\n'
         )
     return (
-        f'<div class="scroll"><table>\n<thead><tr><th></th>{head}<th>what it says</th></tr>'
+        f'<div class="scroll results"><table>\n<thead><tr><th></th>{head}<th>what it says</th></tr>'
         f"</thead>\n<tbody>\n{body}</tbody></table></div>\n"
         + _list(comparison.notes, ' class="notes"')
     )

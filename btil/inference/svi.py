@@ -215,7 +215,7 @@ def _laplace_bound(key: Array, svi: SVI, params: Any, inputs: Inputs) -> Float[A
     return -potential_energy(svi.model, (inputs,), {}, unpacked) - posterior.log_prob(latent)
 
 
-def guide_class(guide: Guide) -> type[autoguide.AutoGuide]:
+def guide_class(guide: Any) -> type[autoguide.AutoGuide]:
     """The AutoGuide that is meant.
 
     Raises:

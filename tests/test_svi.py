@@ -1,0 +1,235 @@
+"""SVI: bounds against the exact log evidence and a hand-written bound; what a guide gives back."""
+
+import numpy as np
+import pytest
+from enumeration import episode_log_likelihoods, exact_posterior
+from teams import hmm_demos, hmm_model, two_labelled_episodes
+
+from btil.inference import svi
+from btil.inference.precision import precision
+from btil.inference.result import DirichletRows, DrawnRows
+from btil.models.team import bind
+
+DEMOS = hmm_demos([0, 0, 1, 1], [0, -1, -1, 1], num_actions=2)
+
+
+def fit(bound, seed=0, progress=False, dtype=np.float32, **options):
+    with precision(dtype) as chosen:
+        return svi.fit(bound, seed=seed, progress=progress, dtype=chosen, **options)
+
+
+def log_density_of_dirichlet(rows, concentration):
+    """Log density of Dirichlet rows, one value per row."""
+    from scipy.special import gammaln
+
+    normaliser = gammaln(concentration.sum(-1)) - gammaln(concentration).sum(-1)
+    return normaliser + ((concentration - 1) * np.log(rows)).sum(-1)
+
+
+@pytest.mark.parametrize("labels", [None, [0, -1, -1, 1]])
+def test_dirichlet_guide_stays_below_the_evidence(labels):
+    bound = bind(hmm_model(), hmm_demos([0, 0, 1, 1], labels, num_actions=2))
+    result = fit(bound)
+    truth = exact_posterior(bound)
+    assert result.converged
+    assert result.elbo <= truth.log_evidence + 4 * result.elbo_standard_error
+    assert result.elbo > truth.log_evidence - 1
+    assert all(isinstance(rows, DirichletRows) for rows in result.rows.values())
+    assert {name: rows.concentration.shape for name, rows in result.rows.items()} == {
+        name: table.shape for name, table in bound.tables.items()
+    }
+
+
+@pytest.mark.slow
+def test_bound_is_that_of_its_own_guide():
+    """E_q[log p(data, rows) - log q(rows)], every term written out, by other draws."""
+    bound = bind(hmm_model(0.5), DEMOS)
+    result = fit(bound, dtype=np.float64)
+    generator = np.random.default_rng(5)
+    values = []
+    draws = {name: rows.sample(2000, generator) for name, rows in result.rows.items()}
+    for d in range(2000):
+        rows = {name: draw[d] for name, draw in draws.items()}
+        value = episode_log_likelihoods(bound, rows).sum()
+        for name, row in rows.items():
+            prior = np.full(row.shape, 0.5)
+            value += log_density_of_dirichlet(row, prior).sum()
+            value -= log_density_of_dirichlet(row, result.rows[name].concentration).sum()
+        values.append(value)
+    error = np.hypot(np.std(values) / np.sqrt(2000), result.elbo_standard_error)
+    assert abs(np.mean(values) - result.elbo) < 4 * error
+
+
+@pytest.mark.slow
+def test_dirichlet_guide_is_exact_where_all_is_labelled():
+    bound = bind(hmm_model(), two_labelled_episodes())
+    result = fit(bound, tolerance=1e-4, max_iterations=20_000)
+    truth = exact_posterior(bound)
+    assert result.converged
+    assert abs(result.elbo - truth.log_evidence) < 4 * result.elbo_standard_error + 0.01
+    for name, rows in result.rows.items():
+        np.testing.assert_allclose(rows.mean(), truth.mean[name], atol=0.03)
+        np.testing.assert_allclose(rows.sd(), truth.sd[name], atol=0.03)
+
+
+def test_unlabelled_data_start_off_the_saddle():
+    """A start that treats both latents alike would stay so: equal rows for both."""
+    bound = bind(hmm_model(), hmm_demos([0, 0, 1, 1], num_actions=2))
+    start = svi.starting_concentrations(bound, np.random.default_rng(0))
+    assert np.any(start["policy_agent_0"][:, 0] != start["policy_agent_0"][:, 1])
+    labelled = svi.starting_concentrations(bind(hmm_model(), DEMOS), np.random.default_rng(0))
+    np.testing.assert_array_equal(labelled["policy_agent_0"], [[[2, 1], [1, 2]]])
+    np.testing.assert_array_equal(labelled["transition_agent_0"], [[[1, 1], [1, 1]]])
+    np.testing.assert_array_equal(labelled["initial_agent_0"], [[2, 1]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", svi.AUTOGUIDES)
+def test_every_autoguide_runs(guide):
+    bound = bind(hmm_model(), DEMOS)
+    result = fit(bound, guide=guide, max_iterations=1000, num_samples=200)
+    truth = exact_posterior(bound)
+    draws = 1 if guide == "AutoDelta" else 200
+    for name, rows in result.rows.items():
+        assert isinstance(rows, DrawnRows)
+        assert rows.draws.shape == (1, draws, *bound.tables[name].shape)
+        np.testing.assert_allclose(rows.draws.sum(-1), 1, atol=1e-5)
+        assert np.abs(rows.mean() - truth.mean[name]).max() < 0.35
+    assert result.log_likelihood.shape == (1, draws, 1)
+    first = {name: rows.draws[0, 0] for name, rows in result.rows.items()}
+    np.testing.assert_allclose(
+        result.log_likelihood[0, 0], episode_log_likelihoods(bound, first), atol=1e-4
+    )
+    if guide == "AutoDelta":
+        assert result.elbo is None
+        assert result.elbo_trace is None
+        assert np.isfinite(result.notes["log_joint"])
+    else:
+        assert result.elbo <= truth.log_evidence + 4 * result.elbo_standard_error
+        assert result.elbo > truth.log_evidence - 3
+
+
+@pytest.mark.slow
+def test_autoguides_of_small_concentrations_and_one_latent():
+    from numpyro.infer.autoguide import AutoNormal
+
+    small = bind(hmm_model(0.1), DEMOS)
+    result = fit(small, guide=AutoNormal, max_iterations=1000)
+    assert result.elbo <= exact_posterior(small).log_evidence + 4 * result.elbo_standard_error
+    single = bind(hmm_model(), hmm_demos([0, 0, 1], num_latents=1, num_actions=2))
+    for guide in ("dirichlet", "AutoNormal"):
+        result = fit(single, guide=guide)
+        truth = exact_posterior(single)
+        assert result.elbo <= truth.log_evidence + 4 * result.elbo_standard_error + 1e-6
+        np.testing.assert_array_equal(result.rows["transition_agent_0"].mean(), 1.0)
+
+
+def test_equal_seeds_give_equal_bits_and_progress_changes_none(capfd):
+    bound = bind(hmm_model(), DEMOS)
+    first = fit(bound, seed=3)
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+    other = fit(bound, seed=4)
+    second = fit(bound, seed=3, progress=True)
+    assert "svi" in capfd.readouterr().err
+    assert first.elbo == second.elbo != other.elbo
+    np.testing.assert_array_equal(first.elbo_trace, second.elbo_trace)
+    for name, rows in first.rows.items():
+        np.testing.assert_array_equal(rows.concentration, second.rows[name].concentration)
+
+
+@pytest.mark.slow
+def test_an_autoguide_forgets_what_ran_before():
+    bound = bind(hmm_model(), DEMOS)
+    options = {"guide": "AutoDiagonalNormal", "max_iterations": 200}
+    first = fit(bound, **options)
+    fit(bind(hmm_model(3.0), hmm_demos([1, 1, 0, 1], num_actions=2)), seed=8, **options)
+    svi.make_programs.cache_clear()
+    fit(bind(hmm_model(3.0), hmm_demos([1, 1, 0, 1], num_actions=2)), seed=8, **options)
+    second = fit(bound, **options)
+    for name, rows in first.rows.items():
+        np.testing.assert_array_equal(rows.draws, second.rows[name].draws)
+    np.testing.assert_array_equal(first.elbo_trace, second.elbo_trace)
+
+
+def test_data_are_arguments_and_a_second_fit_compiles_nothing():
+    import jax
+
+    fit(bind(hmm_model(), DEMOS))
+    count = []
+
+    def listen(event, duration, **_):
+        if "backend_compile" in event:
+            count.append(event)
+
+    other = bind(hmm_model(2.0), hmm_demos([1, 0, 1, 1], [1, -1, -1, 1], num_actions=2))
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        result = fit(other, seed=1)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert count == []
+    assert result.elbo <= exact_posterior(other).log_evidence + 4 * result.elbo_standard_error
+
+
+@pytest.mark.slow
+def test_double_precision_needs_no_switch():
+    result = fit(bind(hmm_model(), DEMOS), dtype=np.float64)
+    assert all(rows.concentration.dtype == np.float64 for rows in result.rows.values())
+
+
+class TestJudge:
+    def test_settled(self):
+        noise = np.random.default_rng(0).normal(size=4000)
+        verdict = svi.judge(-10 + noise, 1e-3, 5000)
+        assert verdict.stop
+        assert verdict.converged
+
+    def test_noise_too_large_to_tell(self):
+        noise = np.random.default_rng(0).normal(size=500)
+        assert not svi.judge(-10 + 100 * noise, 1e-3, 5000).stop
+        capped = svi.judge(-10 + 100 * noise, 1e-3, 500)
+        assert capped.stop
+        assert not capped.converged
+        assert "cap of 500" in capped.reason
+
+    def test_still_rising(self):
+        noise = np.random.default_rng(0).normal(size=4000)
+        rising = 0.01 * np.arange(4000) + noise
+        assert not svi.judge(rising, 1e-3, 5000).converged
+        assert not svi.judge(-rising, 1e-3, 4000).converged
+
+    def test_not_finite(self):
+        verdict = svi.judge(np.array([-10.0, np.nan, -9.0]), 1e-3, 5000)
+        assert verdict.stop
+        assert not verdict.converged
+        assert "iteration 2" in verdict.reason
+
+    def test_too_short(self):
+        verdict = svi.judge(np.array([-10.0, -9.0, -8.5]), 1e9, 3)
+        assert verdict.stop
+        assert not verdict.converged
+
+
+def test_the_cap_is_not_convergence():
+    result = fit(bind(hmm_model(), DEMOS), max_iterations=150)
+    assert not result.converged
+    assert "cap of 150" in result.reason
+    assert len(result.elbo_trace) == 150
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"guide": "AutoNorml"}, "unknown guide 'AutoNorml'; there are dirichlet, AutoNormal"),
+        ({"guide": 3}, "unknown guide 3"),
+        ({"max_iterations": 0}, "max_iterations must be an integer of at least 1, got 0"),
+        ({"num_particles": 0}, "num_particles must be"),
+        ({"num_samples": 0}, "num_samples must be"),
+        ({"tolerance": 0.0}, "tolerance must be positive"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        fit(bind(hmm_model(), DEMOS), **options)

@@ -170,9 +170,7 @@ def exact_posterior(bound: BoundModel) -> Enumerated:
     the latents and the data is a product of ratios of gamma functions.
     """
     demos = bound.demos
-    prior = {
-        name: table.cpt.concentration(table.contexts) for name, table in bound.learned.items()
-    }
+    prior = {name: table.cpt.concentration(table.contexts) for name, table in bound.learned.items()}
     fixed = {n: t.prior_mean() for n, t in bound.tables.items() if not t.learned}
     chains = [(m, i) for m in range(demos.num_episodes) for i in range(demos.num_agents)]
     factors = [episode_factors(bound, demos.agents[i], m) for m, i in chains]

@@ -74,9 +74,7 @@ def hmm_demos(
 
 def two_labelled_episodes(**options: object) -> Demonstrations:
     """Two short episodes of which every step is labelled."""
-    return hmm_demos(
-        [0, 1, 2, 2, 1, 0], [0, 0, 1, 1, 0, 0], episodes=[0, 0, 0, 1, 1, 1], **options
-    )
+    return hmm_demos([0, 1, 2, 2, 1, 0], [0, 0, 1, 1, 0, 0], episodes=[0, 0, 0, 1, 1, 1], **options)
 
 
 class ChainTruth(NamedTuple):

@@ -175,8 +175,10 @@ def test_random_renamings_are_found_again(seed, sizes, shared):
     permutations = random_permutations(bound, seed + 100, together)
     renamed = relabel_rows(bound, reference, permutations)
     rng = np.random.default_rng(seed)
-    noisy = {site: 0.9 * r + 0.1 * rng.dirichlet(np.ones(r.shape[-1]), r.shape[:-1])
-             for site, r in renamed.items()}
+    noisy = {
+        site: 0.9 * r + 0.1 * rng.dirichlet(np.ones(r.shape[-1]), r.shape[:-1])
+        for site, r in renamed.items()
+    }
     found = match_latents(bound, reference, noisy)
     for agent, permutation in permutations.items():
         np.testing.assert_array_equal(found[agent], np.argsort(permutation))

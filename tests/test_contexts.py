@@ -47,9 +47,7 @@ def test_no_product_of_sizes_overflows() -> None:
 
 def test_parents_of_every_kind_are_spelt_out() -> None:
     demos = random_demos()
-    names, groups = expand_parents(
-        ("state", "actions", "next_state"), "ann", "transition", demos
-    )
+    names, groups = expand_parents(("state", "actions", "next_state"), "ann", "transition", demos)
     assert names == ("x", "y", "action_ann", "action_bob", "next_x", "next_y")
     assert groups == ((0, 1), (2, 3), (4, 5))
     assert parent_sizes(names, demos) == (2, 2, 3, 2, 2, 2)
@@ -72,15 +70,20 @@ def test_wrong_parents_are_named(parents: tuple[str, ...], told: str) -> None:
 
 def test_only_visited_contexts_and_no_transition_after_an_end() -> None:
     demos = btil.Demonstrations(
-        states=[0, 5, 7, 7, 2], actions=[0, 1, 0, 1, 1], episodes=[0, 0, 0, 1, 1],
-        num_states=1000, num_latents=2,
+        states=[0, 5, 7, 7, 2],
+        actions=[0, 1, 0, 1, 1],
+        episodes=[0, 0, 0, 1, 1],
+        num_states=1000,
+        num_latents=2,
     )
     model = btil.TeamModel(transition=btil.DirichletCPT(1.0, ("state", "actions", "next_state")))
     bound = bind(model, demos)
     assert bound.tables["policy_agent_0"].contexts.rows.tolist() == [[0], [2], [5], [7]]
     # 7, action 0 ends the first episode; 2, action 1 the second.
     assert bound.tables["transition_agent_0"].contexts.rows.tolist() == [
-        [0, 0, 5], [5, 1, 7], [7, 1, 2]
+        [0, 0, 5],
+        [5, 1, 7],
+        [7, 1, 2],
     ]
     assert bound.rows["agent_0"].transition.tolist() == [-1, 0, 1, -1, 2]
     assert bound.rows["agent_0"].policy.tolist() == [0, 2, 3, 3, 1]

@@ -76,9 +76,16 @@ def test_known_function_sees_only_contexts_that_occur() -> None:
     demos = btil.Demonstrations(
         states={"x": [0, 1, 4, 2, 3], "y": [1, 0, 1, 1, 0]},
         actions={"ann": [0, 1, 1, 0, 1], "bob": [1, 1, 0, 0, 0]},
-        episodes=[0, 0, 0, 1, 2], num_states={"x": 9, "y": 2}, num_actions=2, num_latents=2,
+        episodes=[0, 0, 0, 1, 2],
+        num_states={"x": 9, "y": 2},
+        num_actions=2,
+        num_latents=2,
     )
-    asked: dict[str, set[tuple[int, ...]]] = {"policy": set(), "transition": set(), "initial": set()}
+    asked: dict[str, set[tuple[int, ...]]] = {
+        "policy": set(),
+        "transition": set(),
+        "initial": set(),
+    }
 
     def uniform(role: str, names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
         def rows(contexts: Any) -> np.ndarray:
@@ -137,9 +144,14 @@ def test_static_and_uniform() -> None:
 @pytest.mark.parametrize(
     ("role", "parent"),
     [
-        ("policy", "next_state"), ("policy", "next_x"), ("policy", "actions"),
-        ("policy", "action_bob"), ("policy", "own_action"), ("initial", "next_state"),
-        ("initial", "actions"), ("initial", "other_actions"),
+        ("policy", "next_state"),
+        ("policy", "next_x"),
+        ("policy", "actions"),
+        ("policy", "action_bob"),
+        ("policy", "own_action"),
+        ("initial", "next_state"),
+        ("initial", "actions"),
+        ("initial", "other_actions"),
     ],
 )
 def test_parents_known_only_later_are_refused(role: str, parent: str) -> None:

@@ -96,8 +96,10 @@ def sparse_demos() -> btil.Demonstrations:
     actions = [0, 2, 1, 2, 2, 0, 0, 1, 2, 2, 1]
     labels = [-1, -1, -1, 1, -1, -1, -1, 0, -1, 1, -1]
     return btil.Demonstrations(
-        states=np.zeros(11, int), actions=np.array(actions)[:, None],
-        latents=np.array(labels)[:, None], episodes=[0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 3],
+        states=np.zeros(11, int),
+        actions=np.array(actions)[:, None],
+        latents=np.array(labels)[:, None],
+        episodes=[0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 3],
         num_latents=3,
     )
 
@@ -180,7 +182,7 @@ def summed(run: Run, bound: BoundModel, position: int, by_step: Any, by_pair: An
 @cases()
 def test_expected_counts_are_sums_over_paths(name: str) -> None:
     for bound, i, run, truth in runs(name):
-        expected = summed(run, bound, i, lambda t: truth.smoothed[t], lambda t: truth.pair[t])
+        expected = summed(run, bound, i, truth.smoothed.__getitem__, truth.pair.__getitem__)
         for found, wanted in zip(run.expected, expected, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
 
@@ -191,7 +193,11 @@ def test_path_counts_are_those_of_the_path(name: str) -> None:
         one = np.eye(bound.demos.num_latents[i])
         path = run.drawn
         expected = summed(
-            run, bound, i, lambda t: one[path[t]], lambda t: np.outer(one[path[t - 1]], one[path[t]])
+            run,
+            bound,
+            i,
+            lambda t, one=one, path=path: one[path[t]],
+            lambda t, one=one, path=path: np.outer(one[path[t - 1]], one[path[t]]),
         )
         for found, wanted in zip(run.counted, expected, strict=True):
             assert np.array_equal(found, wanted)
@@ -254,8 +260,10 @@ def test_an_impossible_episode_leaves_the_next_in_its_lane_alone() -> None:
         transition=btil.KnownCPT([[0.5, 0.5], [0.5, 0.5]]),
     )
     demos = btil.Demonstrations(
-        states=np.zeros(6, int), actions=np.array([0, 2, 1, 0, 1, 0])[:, None],
-        episodes=[0, 0, 0, 1, 1, 1], num_latents=2,
+        states=np.zeros(6, int),
+        actions=np.array([0, 2, 1, 0, 1, 0])[:, None],
+        episodes=[0, 0, 0, 1, 1, 1],
+        num_latents=2,
     )
     bound = bind(model, demos)
     run = run_messages(bound, "agent_0", all_rows(bound, {}))

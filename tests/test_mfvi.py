@@ -198,14 +198,18 @@ def test_same_bounds_and_concentrations_as_hmmlearn(caplog: pytest.LogCaptureFix
     actions = generator.integers(0, values, sum(lengths))
     prior = {"policy": 0.6, "transition": 1.3, "initial": 0.9}
     shapes = {
-        "policy": (latents, values), "transition": (latents, latents), "initial": (latents,),
+        "policy": (latents, values),
+        "transition": (latents, latents),
+        "initial": (latents,),
     }
     start = {role: prior[role] + generator.uniform(0, 9, shape) for role, shape in shapes.items()}
     theirs = VariationalCategoricalHMM(
         n_components=latents, n_features=values, n_iter=sweeps, tol=-np.inf, init_params=""
     )
     for role, name in (
-        ("initial", "startprob"), ("transition", "transmat"), ("policy", "emissionprob")
+        ("initial", "startprob"),
+        ("transition", "transmat"),
+        ("policy", "emissionprob"),
     ):
         setattr(theirs, f"{name}_prior_", np.full(shapes[role], prior[role]))
         setattr(theirs, f"{name}_posterior_", start[role])
@@ -217,13 +221,18 @@ def test_same_bounds_and_concentrations_as_hmmlearn(caplog: pytest.LogCaptureFix
         initial=btil.DirichletCPT(prior["initial"]),
     )
     demos = hmm_demos(
-        actions.tolist(), num_latents=latents, num_actions=values,
+        actions.tolist(),
+        num_latents=latents,
+        num_actions=values,
         episodes=np.repeat([0, 1, 2], lengths),
     )
     # Their last iteration updates once more after its bound was taken: one sweep of ours.
     ours = fit(
-        model, demos, start={f"{role}_agent_0": w[None] for role, w in start.items()},
-        max_iterations=sweeps + 1, tolerance=1e-300,
+        model,
+        demos,
+        start={f"{role}_agent_0": w[None] for role, w in start.items()},
+        max_iterations=sweeps + 1,
+        tolerance=1e-300,
     )
     np.testing.assert_allclose(ours.elbo_trace[:sweeps], theirs.monitor_.history, rtol=1e-10)
     w = concentrations(ours)
@@ -265,10 +274,13 @@ def test_relabelling_episodes_and_agents_in_any_order() -> None:
         np.testing.assert_allclose(w, concentrations(first)[site], rtol=1e-8)
 
     swapped = btil.Demonstrations(
-        states=demos.state_variables, episodes=demos.episodes, num_states=demos.num_states,
+        states=demos.state_variables,
+        episodes=demos.episodes,
+        num_states=demos.num_states,
         actions={name: demos.actions[:, demos.agents.index(name)] for name in ("bob", "ann")},
         latents={name: demos.latents[:, demos.agents.index(name)] for name in ("bob", "ann")},
-        num_actions={"ann": 3, "bob": 2}, num_latents={"ann": 2, "bob": 3},
+        num_actions={"ann": 3, "bob": 2},
+        num_latents={"ann": 2, "bob": 3},
     )
     # Contexts are ordered by the agents' actions, so rows move; they are asked by name.
     other_start = {}
@@ -288,9 +300,14 @@ def test_relabelling_episodes_and_agents_in_any_order() -> None:
         known = labels[:, i] >= 0
         labels[known, i] = np.argsort(orders[agent])[labels[known, i]]
     relabelled = btil.Demonstrations(
-        states=demos.state_variables, actions=demos.actions, latents=labels,
-        episodes=demos.episodes, agents=demos.agents, num_states=demos.num_states,
-        num_actions=demos.num_actions, num_latents=demos.num_latents,
+        states=demos.state_variables,
+        actions=demos.actions,
+        latents=labels,
+        episodes=demos.episodes,
+        agents=demos.agents,
+        num_states=demos.num_states,
+        num_actions=demos.num_actions,
+        num_latents=demos.num_latents,
     )
     found = fit(model, relabelled, start=permuted_start(start, orders), **options)
     np.testing.assert_allclose(found.elbo_trace, first.elbo_trace, rtol=1e-11)
@@ -380,17 +397,13 @@ def test_restarts_keep_the_best_and_store_all() -> None:
     assert posterior.elbo == max(ends)
     kept = posterior.result.restart_traces[int(np.argmax(ends))]
     assert np.array_equal(posterior.elbo_trace, kept)
-    assert posterior.elbo == pytest.approx(
-        direct_sweep_of_long_chain(posterior), abs=1e-8
-    )
+    assert posterior.elbo == pytest.approx(direct_sweep_of_long_chain(posterior), abs=1e-8)
 
 
 def direct_sweep_of_long_chain(posterior: btil.TeamPosterior) -> float:
     """The bound by a forward pass in NumPy, for chains too long to enumerate."""
     w = {site: a[0] for site, a in concentrations(posterior).items()}
-    tilde = {
-        site: np.exp(digamma(a) - digamma(a.sum(-1, keepdims=True))) for site, a in w.items()
-    }
+    tilde = {site: np.exp(digamma(a) - digamma(a.sum(-1, keepdims=True))) for site, a in w.items()}
     log_z, belief = 0.0, tilde["initial_agent_0"]
     for action in posterior.demos.actions[:, 0]:
         belief = belief * tilde["policy_agent_0"][:, action]
@@ -442,9 +455,15 @@ def test_the_cap_is_told() -> None:
         ({"tolerance": 0.0}, "tolerance must be positive"),
         ({"tolerance": float("nan")}, "tolerance must be positive"),
         ({"start": {}}, "start names the sites .*, expected initial_agent_0, policy_agent_0"),
-        ({"start": {s: np.ones((2, 2)) for s in
-                    ("policy_agent_0", "transition_agent_0", "initial_agent_0")}},
-         "start of .*: expected positive finite concentrations of shape"),
+        (
+            {
+                "start": {
+                    s: np.ones((2, 2))
+                    for s in ("policy_agent_0", "transition_agent_0", "initial_agent_0")
+                }
+            },
+            "start of .*: expected positive finite concentrations of shape",
+        ),
     ],
 )
 def test_options_out_of_range_are_refused(options: Any, told: str) -> None:

@@ -14,7 +14,7 @@ from scipy.special import digamma, gammaln
 from teams import random_demos, rich_model
 
 import btil
-from btil.models.team import BoundModel, bind
+from btil.models.team import BoundModel
 
 
 def tilde(concentration: np.ndarray) -> np.ndarray:
@@ -39,9 +39,11 @@ def row_of(bound: BoundModel, role: str, agent: str, step: int, tables: Any) -> 
 def divergence(w: np.ndarray, u: np.ndarray) -> float:
     """KL(Dir(w) || Dir(u)), summed over rows."""
     log_mean = digamma(w) - digamma(w.sum(-1, keepdims=True))
-    per_row = gammaln(w.sum(-1)) - gammaln(u.sum(-1)) + (
-        gammaln(u) - gammaln(w) + (w - u) * log_mean
-    ).sum(-1)
+    per_row = (
+        gammaln(w.sum(-1))
+        - gammaln(u.sum(-1))
+        + (gammaln(u) - gammaln(w) + (w - u) * log_mean).sum(-1)
+    )
     return float(per_row.sum())
 
 
@@ -94,9 +96,7 @@ def joint_messages(bound: BoundModel, episode: int, tables: Any) -> tuple[Any, .
     for t in range(len(steps) - 1):
         pair = np.zeros((*sizes, *sizes))
         for k, j in itertools.product(joint, joint):
-            pair[k + j] = (
-                forward[t][k] * move(t, k, j) * policy(t + 1, j) * backward[t + 1][j] / z
-            )
+            pair[k + j] = forward[t][k] * move(t, k, j) * policy(t + 1, j) * backward[t + 1][j] / z
         pairs.append(pair)
     return float(np.log(z)), single, pairs
 
@@ -117,7 +117,10 @@ TEAMS = {
 def short_fit(demos: btil.Demonstrations, **options: Any) -> btil.TeamPosterior:
     """A fit that stops early: its q(rows) is no fixed point, so the equations are not trivial."""
     return btil.fit(
-        rich_model(), demos, dtype="float64", progress=False,
+        rich_model(),
+        demos,
+        dtype="float64",
+        progress=False,
         **{"max_iterations": 3, "tolerance": 1e-300, **options},
     )
 
@@ -208,9 +211,14 @@ def static_team() -> tuple[btil.TeamModel, btil.Demonstrations]:
     labels[0] = [0, 2]
     labels[5] = [1, 0]
     demos = btil.Demonstrations(
-        states=demos.state_variables, actions=demos.actions, latents=labels,
-        episodes=demos.episodes, agents=demos.agents, num_states=demos.num_states,
-        num_actions=demos.num_actions, num_latents=demos.num_latents,
+        states=demos.state_variables,
+        actions=demos.actions,
+        latents=labels,
+        episodes=demos.episodes,
+        agents=demos.agents,
+        num_states=demos.num_states,
+        num_actions=demos.num_actions,
+        num_latents=demos.num_latents,
     )
     model = btil.TeamModel(
         policy=btil.DirichletCPT(1.2, parents=("state",)), transition=btil.StaticCPT()
@@ -236,9 +244,9 @@ def test_static_updates() -> None:
             scores = np.array(
                 [
                     sum(
-                        np.log(row_of(before.bound, "policy", agent, r, tables)[
-                            x, demos.actions[r, i]
-                        ])
+                        np.log(
+                            row_of(before.bound, "policy", agent, r, tables)[x, demos.actions[r, i]]
+                        )
                         for r in steps
                     )
                     for x in range(latents)

@@ -85,9 +85,7 @@ def concentrations(bound, seed=0):
 def mfvi(bound):
     rows = {site: DirichletRows(values) for site, values in concentrations(bound).items()}
     trace = -100 / np.arange(1.0, 21) - 50
-    return make(
-        bound, rows, elbo=-55.25, elbo_trace=trace, restart_traces=(trace, trace[:7] - 9.0)
-    )
+    return make(bound, rows, elbo=-55.25, elbo_trace=trace, restart_traces=(trace, trace[:7] - 9.0))
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +123,7 @@ def overlapping(labels, figure):
     """Pairs of tick labels that lie over each other."""
     figure.draw_without_rendering()
     boxes = [(t.get_text(), t.get_window_extent()) for t in labels if t.get_text()]
-    return [
-        (a, b) for k, (a, one) in enumerate(boxes) for b, two in boxes[:k] if one.overlaps(two)
-    ]
+    return [(a, b) for k, (a, one) in enumerate(boxes) for b, two in boxes[:k] if one.overlaps(two)]
 
 
 def panels(figure):
@@ -249,9 +245,7 @@ def lane_steps(axes, color):
         (round(bar.get_y() + bar.get_height() / 2), step)
         for bar in axes.patches
         if bar.get_facecolor() == wanted
-        for step in range(
-            math.ceil(bar.get_x()), math.floor(bar.get_x() + bar.get_width()) + 1
-        )
+        for step in range(math.ceil(bar.get_x()), math.floor(bar.get_x() + bar.get_width()) + 1)
     }
 
 
@@ -290,9 +284,7 @@ def test_long_timelines_are_broken_into_lines(demos, mfvi, monkeypatch):
     figure = plot_timeline(mfvi, demos, 1, "bob")
     assert len(panels(figure)) == 2
     assert [axes.get_xlim() for axes in panels(figure)] == [(-0.5, 19.5), (19.5, 39.5)]
-    covered = [
-        lane_steps(axes, SKY_BLUE) | lane_steps(axes, VERMILION) for axes in panels(figure)
-    ]
+    covered = [lane_steps(axes, SKY_BLUE) | lane_steps(axes, VERMILION) for axes in panels(figure)]
     assert sorted(step for lane in covered for _, step in lane) == list(range(40))
 
 

@@ -213,7 +213,9 @@ def test_no_states_means_every_state() -> None:
         (lambda p: p.sample(0), "num_draws must be at least 1"),
     ],
 )
-def test_a_wrong_question_is_refused(posterior: btil.TeamPosterior, question: Any, told: str) -> None:
+def test_a_wrong_question_is_refused(
+    posterior: btil.TeamPosterior, question: Any, told: str
+) -> None:
     with pytest.raises(ValueError, match=told):
         question(posterior)
 
@@ -234,14 +236,23 @@ def test_order_and_surplus_of_state_variables_do_not_matter(posterior: btil.Team
     columns = demos.state_variables
     other = btil.Demonstrations(
         states={"weather": np.zeros(demos.num_steps, int), "y": columns["y"], "x": columns["x"]},
-        actions=demos.actions, latents=demos.latents, episodes=demos.episodes, agents=demos.agents,
-        num_states={"weather": 1, "y": 2, "x": 2}, num_actions=demos.num_actions,
+        actions=demos.actions,
+        latents=demos.latents,
+        episodes=demos.episodes,
+        agents=demos.agents,
+        num_states={"weather": 1, "y": 2, "x": 2},
+        num_actions=demos.num_actions,
         num_latents=demos.num_latents,
     )
     swapped = btil.Demonstrations(
         states={"y": columns["y"], "x": columns["x"]},
-        actions=demos.actions, latents=demos.latents, episodes=demos.episodes, agents=demos.agents,
-        num_states={"y": 2, "x": 2}, num_actions=demos.num_actions, num_latents=demos.num_latents,
+        actions=demos.actions,
+        latents=demos.latents,
+        episodes=demos.episodes,
+        agents=demos.agents,
+        num_states={"y": 2, "x": 2},
+        num_actions=demos.num_actions,
+        num_latents=demos.num_latents,
     )
     for same in (other, swapped):
         assert np.array_equal(posterior.log_likelihood(same), posterior.log_likelihood(demos))
@@ -261,7 +272,9 @@ def impossible_team() -> tuple[btil.TeamModel, btil.Demonstrations, btil.Demonst
         return btil.Demonstrations(
             states=np.zeros(5, int),
             actions={"ann": [0, 1, 2, 0, 1], "bob": [0, 1, 0, last, 1]},
-            episodes=[3, 3, 7, 7, 7], num_actions=3, num_latents=2,
+            episodes=[3, 3, 7, 7, 7],
+            num_actions=3,
+            num_latents=2,
         )
 
     return model, demos(0), demos(2)
@@ -288,7 +301,9 @@ def test_an_impossible_label_is_named() -> None:
     demos = hmm_demos(
         [0, 1, 0], [0, -1, 1], latent_names=["help", "wait"], action_names=["go", "stay"]
     )
-    with pytest.raises(ValueError, match="episode 0, agent agent_0, step 2: action go with label wait"):
+    with pytest.raises(
+        ValueError, match="episode 0, agent agent_0, step 2: action go with label wait"
+    ):
         btil.fit(model, demos, progress=False)
 
 
@@ -322,7 +337,9 @@ def test_map_needs_dirichlet_rows(method: str) -> None:
     posterior = btil.fit(
         hmm_model(), hmm_demos([0, 1, 1]), method=method, progress=False, **options
     )
-    with pytest.raises(ValueError, match=f"'map' needs Dirichlet rows.*{method} has estimate 'mean'"):
+    with pytest.raises(
+        ValueError, match=f"'map' needs Dirichlet rows.*{method} has estimate 'mean'"
+    ):
         posterior.policy("agent_0", estimate="map")
 
 
@@ -387,12 +404,14 @@ def test_sample_shapes_and_seeds(posterior: btil.TeamPosterior) -> None:
 
 def test_contexts_come_by_name() -> None:
     demos = btil.Demonstrations(
-        states={"room": ["hall", "attic", "hall"]}, actions={"ann": ["go", "go", "stay"]},
+        states={"room": ["hall", "attic", "hall"]},
+        actions={"ann": ["go", "go", "stay"]},
         latents={"ann": ["lost", None, "found"]},
     )
     posterior = btil.fit(
         btil.TeamModel(transition=btil.DirichletCPT(1.0, ("state", "actions", "next_state"))),
-        demos, progress=False,
+        demos,
+        progress=False,
     )
     assert posterior.contexts("ann", "policy")["room"].tolist() == ["attic", "hall"]
     moves = posterior.contexts("ann", "transition")

@@ -263,9 +263,7 @@ def _checked_path(demos: Demonstrations, decoded: Any) -> Int[np.ndarray, "steps
     path = np.asarray(decoded)
     expected = (demos.num_steps, demos.num_agents)
     if path.shape != expected:
-        raise ValueError(
-            f"decoded: shape {path.shape}, expected (steps, agents) = {expected}"
-        )
+        raise ValueError(f"decoded: shape {path.shape}, expected (steps, agents) = {expected}")
     if path.dtype.kind not in "iu":
         raise ValueError(f"decoded: whole numbers expected, got an array of {path.dtype}")
     outside = (path < 0) | (path >= np.array(demos.num_latents))

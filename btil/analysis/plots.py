@@ -298,9 +298,7 @@ def _common_cells(
         block, num_values = math.prod(contexts.row_shape), contexts.num_values
         ours, theirs = shared_contexts(posterior, reference, site)
         read = np.repeat(visits[site].reshape(len(visits[site]), -1)[theirs] >= 1, num_values, 1)
-        own, other = (
-            (rows[:, None] * block + np.arange(block))[read] for rows in (ours, theirs)
-        )
+        own, other = ((rows[:, None] * block + np.arange(block))[read] for rows in (ours, theirs))
         found.append(_Cells(contexts.role, site, own, other))
     return found
 
@@ -622,9 +620,7 @@ def _chains(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "chain draw
     rows = posterior.result.rows
     chains = {site: one.draws for site, one in rows.items() if isinstance(one, DrawnRows)}
     if not chains or posterior.method == "svi":
-        raise ValueError(
-            f"{posterior.method} has no chains to plot; use method 'nuts' or 'gibbs'"
-        )
+        raise ValueError(f"{posterior.method} has no chains to plot; use method 'nuts' or 'gibbs'")
     return chains
 
 
@@ -705,9 +701,7 @@ def plot_rank(
     marked black.
     """
     tree = _cells_of_rows(posterior, rows, width=38)
-    figure = _arviz_figure(
-        "plot_rank", tree, _wrapped_size(tree), chain_legend=True, col_wrap=3
-    )
+    figure = _arviz_figure("plot_rank", tree, _wrapped_size(tree), chain_legend=True, col_wrap=3)
     for axes in figure.axes:
         for text in list(axes.texts):  # p-values, over the lines where chains disagree most
             text.remove()

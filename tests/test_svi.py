@@ -94,7 +94,8 @@ def test_every_autoguide_runs(guide):
         assert isinstance(rows, DrawnRows)
         assert rows.draws.shape == (1, draws, *bound.tables[name].shape)
         np.testing.assert_allclose(rows.draws.sum(-1), 1, atol=1e-5)
-        assert np.abs(rows.mean() - truth.mean[name]).max() < 0.35
+        # A mode is not near the mean here.
+        assert guide == "AutoDelta" or np.abs(rows.mean() - truth.mean[name]).max() < 0.3
     assert result.log_likelihood.shape == (1, draws, 1)
     first = {name: rows.draws[0, 0] for name, rows in result.rows.items()}
     np.testing.assert_allclose(
@@ -103,7 +104,10 @@ def test_every_autoguide_runs(guide):
     if guide == "AutoDelta":
         assert result.elbo is None
         assert result.elbo_trace is None
-        assert np.isfinite(result.notes["log_joint"])
+        # The flat prior's density is one. The last update came after the last evaluation.
+        np.testing.assert_allclose(
+            result.notes["log_joint"], result.log_likelihood.item(), atol=1e-2
+        )
     else:
         assert result.elbo <= truth.log_evidence + 4 * result.elbo_standard_error
         assert result.elbo > truth.log_evidence - 3

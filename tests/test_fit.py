@@ -1,0 +1,272 @@
+"""The one verb: options, types, seeds, and how often programs are compiled."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from teams import chain_truth, hmm_demos, hmm_model, random_demos, rich_model
+
+import btil
+from btil.inference.fit import METHODS, method_options
+from btil.models.team import bind
+
+SHORT: dict[str, dict[str, int]] = {
+    "mfvi": {},
+    "exact": {},
+    "gibbs": {"num_chains": 1, "num_warmup": 5, "num_samples": 5},
+}
+
+ROOT = Path(__file__).resolve().parent.parent
+_COMPILED: list[str] = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, duration, **kwargs: _COMPILED.append(event)
+)
+
+
+def compilations(run: Callable[[], Any]) -> int:
+    """How many programs XLA compiles during a call."""
+    before = len(_COMPILED)
+    run()
+    return sum("backend_compile" in event for event in _COMPILED[before:])
+
+
+# ------------------------------------------------------------------ options
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown method 'em'; there are mfvi, svi, nuts, gibbs"):
+        btil.fit(hmm_model(), hmm_demos([0, 1]), method="em")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_option_of_another_method_lists_those_there_are(method: str) -> None:
+    with pytest.raises(TypeError, match=f"{method} has no option 'temperature'; it has ") as told:
+        btil.fit(hmm_model(), hmm_demos([0, 1]), method=method, temperature=3)
+    for option in method_options(method):
+        assert option in str(told.value)
+
+
+def test_options_are_called_the_same() -> None:
+    for method in ("nuts", "gibbs"):
+        assert {"num_chains", "num_warmup", "num_samples"} <= set(method_options(method))
+    for method in ("mfvi", "svi"):
+        assert "max_iterations" in method_options(method)
+    assert {"num_restarts", "tolerance"} <= set(method_options("mfvi"))
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, True, 2**32, "1"])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="seed"):
+        btil.fit(hmm_model(), hmm_demos([0, 1]), seed=seed)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int32"])
+def test_single_or_double_precision(dtype: str) -> None:
+    with pytest.raises(ValueError, match="dtype must be float32 or float64"):
+        btil.fit(hmm_model(), hmm_demos([0, 1]), dtype=dtype, progress=False)
+
+
+# ------------------------------------------------------------------ precision
+
+
+def concentration_type(**options: Any) -> Any:
+    posterior = btil.fit(hmm_model(), hmm_demos([0, 1, 1]), progress=False, **options)
+    smoothed = posterior.smooth(posterior.demos)["agent_0"]
+    assert smoothed.dtype == posterior.dtype
+    assert posterior.elbo_trace.dtype == posterior.dtype
+    return posterior.result.rows["policy_agent_0"].concentration.dtype
+
+
+def test_precision_without_and_with_the_switch() -> None:
+    assert not jax.config.read("jax_enable_x64")
+    assert concentration_type() == np.float32
+    assert concentration_type(dtype="float64") == np.float64
+    assert concentration_type(dtype=np.float32) == np.float32
+    assert not jax.config.read("jax_enable_x64")
+    with jax.enable_x64(True):
+        assert concentration_type() == np.float64
+        assert concentration_type(dtype="float32") == np.float32
+        assert jax.config.read("jax_enable_x64")
+    assert not jax.config.read("jax_enable_x64")
+
+
+def test_single_precision_is_close_to_double() -> None:
+    demos = random_demos(0, (6, 5, 4), labelled=0.5)
+    double, single = (
+        btil.fit(rich_model(), demos, dtype=dtype, progress=False, tolerance=1e-5)
+        for dtype in ("float64", "float32")
+    )
+    assert single.elbo == pytest.approx(double.elbo, abs=1e-3)
+    np.testing.assert_allclose(
+        single.smooth(demos)["ann"], double.smooth(demos)["ann"], rtol=0, atol=0.02
+    )
+
+
+# ------------------------------------------------------------------ seeds
+
+
+def bits(posterior: btil.TeamPosterior) -> bytes:
+    draws = posterior.sample(3)
+    return b"".join(np.ascontiguousarray(draws[name]).tobytes() for name in sorted(draws))
+
+
+UNLABELLED = [0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("method", SHORT)
+def test_same_seed_same_bits(method: str) -> None:
+    def run(seed: int) -> btil.TeamPosterior:
+        demos = hmm_demos(UNLABELLED)
+        return btil.fit(
+            hmm_model(), demos, method=method, seed=seed, progress=False, **SHORT[method]
+        )
+
+    state = np.random.get_state()[1].copy()  # noqa: NPY002  # the generator to leave alone
+    first = bits(run(3))
+    assert np.array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+    btil.fit(hmm_model(), hmm_demos([0, 1, 2], num_latents=3), seed=9, progress=False)
+    np.random.seed(1)  # noqa: NPY002  # what a user's script may do
+    assert bits(run(3)) == first
+    if method != "exact":
+        assert bits(run(4)) != first
+
+
+def test_same_bits_in_a_fresh_process() -> None:
+    code = (
+        "import numpy as np, btil;"
+        f"demos = btil.Demonstrations(np.zeros(11, int), {UNLABELLED}, num_latents=2);"
+        "one = btil.DirichletCPT(1.0);"
+        "model = btil.TeamModel(policy=one, transition=one, initial=one);"
+        "posterior = btil.fit(model, demos, seed=3, progress=False);"
+        "rows = posterior.result.rows['policy_agent_0'].concentration;"
+        "print(rows.tobytes().hex())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    posterior = btil.fit(hmm_model(), hmm_demos(UNLABELLED), seed=3, progress=False)
+    here = posterior.result.rows["policy_agent_0"].concentration
+    assert done.stdout.split() == [here.tobytes().hex()]
+    assert done.stderr == ""
+
+
+# ------------------------------------------------------------------ nothing to learn
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_to_learn_fits_at_once(method: str) -> None:
+    generator = np.random.default_rng(0)
+    model = btil.TeamModel(
+        policy={
+            "ann": btil.KnownCPT(generator.dirichlet(np.ones(3), (4, 2)), ("state",)),
+            "bob": btil.UniformCPT(),
+        },
+        transition={
+            "ann": btil.KnownCPT(generator.dirichlet(np.ones(2), 2)),
+            "bob": btil.StaticCPT(),
+        },
+    )
+    demos = random_demos(0, labelled=0.0)
+    posterior = btil.fit(model, demos, method=method, progress=False, dtype="float64")
+    assert posterior.converged
+    assert "nothing to learn" in posterior.reason
+    bound = bind(model, demos)
+    rows = {name: table.prior_mean() for name, table in bound.tables.items()}
+    truth = {agent: chain_truth(bound, agent, rows) for agent in demos.agents}
+    evidence = sum(one.log_likelihood for one in truth.values())
+    np.testing.assert_allclose(posterior.log_likelihood(demos), evidence, atol=1e-11)
+    np.testing.assert_allclose(posterior.smooth(demos)["ann"], truth["ann"].smoothed, atol=1e-12)
+    assert posterior.sample(2) == {}
+    if method in ("mfvi", "svi", "exact"):
+        assert posterior.elbo == pytest.approx(evidence.sum(), abs=1e-10)
+    else:
+        assert posterior.elbo is None
+
+
+def test_one_step_episodes_have_no_transition_to_learn() -> None:
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.0), transition=btil.DirichletCPT([[3.0, 1.0], [1.0, 1.0]])
+    )
+    demos = hmm_demos([0, 1, 1], [0, -1, 1], episodes=[0, 1, 2])
+    posterior = btil.fit(model, demos, progress=False)
+    assert set(posterior.result.rows) == {"policy_agent_0"}
+    np.testing.assert_allclose(posterior.transition("agent_0"), [[[0.75, 0.25], [0.5, 0.5]]])
+    # Longer episodes use the prior.
+    np.testing.assert_allclose(
+        posterior.filter(hmm_demos([0, 1], [0, -1]))["agent_0"].sum(1), 1, atol=1e-6
+    )
+
+
+# ------------------------------------------------------------------ compilation
+
+
+def wandering_team(lengths: np.ndarray, seed: int) -> btil.Demonstrations:
+    """Many contexts, of a number that depends on nothing but the lengths."""
+    generator = np.random.default_rng(seed)
+    steps = int(lengths.sum())
+    return btil.Demonstrations(
+        states=np.arange(steps) % 50,
+        actions=generator.integers(0, 4, (steps, 2)),
+        latents=np.where(
+            generator.random((steps, 2)) < 0.3, generator.integers(0, 3, (steps, 2)), -1
+        ),
+        episodes=np.repeat(np.arange(len(lengths)), lengths),
+        num_states=50,
+        num_actions=4,
+        num_latents=3,
+    )
+
+
+def test_a_second_fit_of_equal_shapes_compiles_nothing() -> None:
+    model = btil.TeamModel(transition=btil.DirichletCPT(1.01, ("state",)))
+    first, second = (wandering_team(np.array([30, 20, 11]), seed) for seed in (0, 1))
+
+    def everything(demos: btil.Demonstrations, seed: int) -> None:
+        posterior = btil.fit(model, demos, seed=seed, progress=False, num_restarts=2)
+        posterior.smooth(demos)
+        posterior.filter(demos)
+        posterior.decode(demos)
+        posterior.log_likelihood(demos)
+        posterior.predict_actions(demos)
+        posterior.smooth(demos, num_draws=2)
+
+    everything(first, 0)
+    assert compilations(lambda: everything(second, 1)) == 0
+
+
+def test_forty_lengths_compile_a_few_programs() -> None:
+    lengths = np.arange(1, 41)
+    demos = wandering_team(lengths, 0)
+    model = btil.TeamModel()
+    posteriors = []
+    assert compilations(lambda: posteriors.append(btil.fit(model, demos, progress=False))) <= 20
+    (posterior,) = posteriors
+
+    def decode_one_by_one() -> None:
+        for episode in range(len(lengths)):
+            posterior.decode(demos.select([episode]))
+
+    assert compilations(decode_one_by_one) <= 10
+    assert compilations(decode_one_by_one) == 0
+    assert compilations(lambda: [posterior.decode(demos) for _ in range(3)]) <= 5
+
+
+def test_progress_false_writes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    for method in SHORT:
+        btil.fit(hmm_model(), hmm_demos([0, 1, 1]), method=method, progress=False, **SHORT[method])
+    written = capfd.readouterr()
+    assert written.out == ""
+    assert written.err == ""
+
+
+def test_progress_is_one_line_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    btil.fit(hmm_model(), hmm_demos([0, 1, 1]))
+    written = capfd.readouterr()
+    assert written.out == ""
+    assert "mfvi" in written.err
+    assert written.err.strip("\r\n").count("\n") == 0

@@ -399,19 +399,25 @@ def test_decode_refuses_what_does_not_fit(
 
 
 @pytest.mark.slow
-def test_compare_prints_a_table_and_writes_a_report(folder: Path, tmp_path: Path) -> None:
+def test_compare_prints_a_table_and_writes_a_report(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "my report"
-    result = run(
+    arguments = (
         *("compare", folder / "team.csv", "--methods", "mfvi,gibbs", "--out", out),
         *("--test", folder / "new.parquet", "--policy-parents", "x", "--transition-parents", ""),
         *("--num-chains", 2, "--num-warmup", 10, "--num-samples", 40, "--quiet"),
     )
+    monkeypatch.setattr(sys, "argv", ["/somewhere/btil", *map(str, arguments)])
+    result = run(*arguments)
     assert (result.exit_code, result.stderr) == (0, "")
     page = out / "report.html"
     assert result.stdout.splitlines()[-1] == f"report     {page}"
     assert "mfvi" in result.stdout
     assert "gibbs" in result.stdout
+    # The report tells how it was made.
     assert "btil compare" in page.read_text(encoding="utf-8")
+    assert "my report" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

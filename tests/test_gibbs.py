@@ -12,7 +12,7 @@ from scipy import stats
 
 from btil.demonstrations import Demonstrations
 from btil.inference import exact, gibbs
-from btil.inference.chains import split_rhat
+from btil.inference.chains import judge_chains, split_rhat
 from btil.inference.messages import filter_lanes, lay_out, potentials, sample_paths
 from btil.inference.precision import precision
 from btil.models.cpt import DirichletCPT, KnownCPT, Shared, StaticCPT, UniformCPT
@@ -273,16 +273,14 @@ def test_split_rhat_is_that_of_arviz():
 
 
 def test_disagreeing_or_too_few_chains_have_not_converged():
-    agree = np.random.default_rng(0).normal(size=(4, 200))
-    apart = agree[:, :, None] + np.arange(4)[:, None, None]
-    converged, reason = gibbs.judge({"policy": apart}, agree)
-    assert not converged
-    assert "of the rows of policy" in reason
-    assert gibbs.judge({"policy": agree[..., None]}, agree)[0]
-    assert not gibbs.judge({}, agree + np.arange(4)[:, None])[0]
-    one = gibbs.judge({"policy": agree[:1, :, None]}, agree[:1])
-    assert one == (False, "one chain: R-hat compares chains, run at least two")
-    assert not gibbs.judge({}, agree[:, :3])[0]
+    agree = np.random.default_rng(0).normal(size=(4, 200, 1))
+    apart = agree + np.arange(4)[:, None, None]
+    verdict = judge_chains({"policy": apart, "total": agree})
+    assert not verdict.converged
+    assert "1 of 2 cells at 1.05 or above" in verdict.reason
+    assert judge_chains({"policy": agree, "total": agree}).converged
+    assert not judge_chains({"total": agree[:1]}).converged
+    assert not judge_chains({"total": agree[:, :3]}).converged
 
 
 @pytest.mark.parametrize("options", [{"num_chains": 0}, {"num_samples": 0}, {"num_warmup": -1}])

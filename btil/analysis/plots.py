@@ -592,7 +592,7 @@ def choose_rows(
     """
     rhats = {}
     for site, draws in _chains(posterior).items():
-        cells = _rhat(draws)
+        cells = _split_rhat(draws)
         rhats[site] = np.where(np.isnan(cells), -np.inf, cells).max(-1)
     flat = [
         (float(value), _choice(site, index))
@@ -624,10 +624,10 @@ def _chains(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "chain draw
     return chains
 
 
-def _rhat(draws: Float[np.ndarray, "chain draw ..."]) -> Float[np.ndarray, "..."]:
-    from btil.inference.chains import rhat
+def _split_rhat(draws: Float[np.ndarray, "chain draw ..."]) -> Float[np.ndarray, "..."]:
+    from btil.inference.chains import split_rhat
 
-    return rhat(draws)
+    return split_rhat(draws)
 
 
 def expected_visits(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "contexts ..."]]:
@@ -783,7 +783,7 @@ def _cells_of_rows(
     for number, row in enumerate(chosen):
         draws = _row_draws(posterior, chains, row)
         values = _value_names(posterior, row)
-        rhat = _rhat(draws)
+        rhat = _split_rhat(draws)
         cells = range(len(values))
         if width:
             worst = np.where(np.isnan(rhat), -np.inf, rhat).argmax()

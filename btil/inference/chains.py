@@ -19,9 +19,10 @@ class ChainVerdict(NamedTuple):
     Attributes:
         converged: More than one chain, and R-hat below 1.05 in every cell that varies.
         reason: A sentence with the numbers.
-        max_rhat: The largest R-hat; NaN where nothing varies.
+        max_rhat: The largest rank-normalised R-hat, of the cells whose split R-hat is worst; NaN
+            where nothing varies.
         num_cells: Cells that vary.
-        num_above: Of these, cells with R-hat of 1.05 or more.
+        num_above: Of these, cells with split R-hat of 1.05 or more.
         num_constant: Cells that are the same in every draw, for which R-hat is not defined.
     """
 
@@ -130,11 +131,18 @@ def _statistic(
     return values
 
 
+def _worst_cells(
+    draws: Float[np.ndarray, "chain draw *cells"], screened: Float[np.ndarray, "*cells"]
+) -> Float[np.ndarray, "chain draw worst"]:
+    """The cells of largest split R-hat."""
+    order = np.argsort(-np.nan_to_num(screened, nan=-1.0), axis=None)[:_WORST_CELLS]
+    return draws.reshape(*draws.shape[:2], -1)[:, :, order]
+
+
 def summarize_chains(draws: Float[np.ndarray, "chain draw *cells"]) -> ChainSummary:
     """Convergence of the chains of one table, shape (chain, draw, ..., values)."""
     screened = split_rhat(draws)
-    order = np.argsort(-np.nan_to_num(screened, nan=-1.0), axis=None)[:_WORST_CELLS]
-    worst = draws.reshape(*draws.shape[:2], -1)[:, :, order]
+    worst = _worst_cells(draws, screened)
 
     def extreme(values: Float[np.ndarray, " cells"], largest: bool) -> float:
         known = values[~np.isnan(values)]
@@ -177,14 +185,16 @@ def judge_chains(
             f"{num_draws} draws per chain are too few to judge ({_FEWEST_DRAWS} are needed){told}"
         )
         return ChainVerdict(False, reason, np.nan, num_cells, 0, num_constant)
-    hats = np.concatenate([split_rhat(draws) for draws in flat])
-    largest = float(np.nanmax(hats)) if num_cells else np.nan
+    screened = [split_rhat(draws) for draws in flat]
+    hats = np.concatenate(screened)
+    ranked = [rhat(_worst_cells(*pair)) for pair in zip(flat, screened, strict=True)]
+    largest = float(np.nanmax(np.concatenate(ranked))) if num_cells else np.nan
     num_above = int((hats >= RHAT_LIMIT).sum())
     if not num_cells:
         numbers = "no cell varies"
     else:
         above = f"{num_above} of {num_cells} cells at {RHAT_LIMIT} or above"
-        numbers = f"largest split R-hat {largest:.3f}, {above}"
+        numbers = f"largest R-hat {largest:.3f}, {above}"
     if num_chains == 1:
         return ChainVerdict(
             False,

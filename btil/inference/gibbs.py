@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
-from btil.inference.chains import RHAT_LIMIT, split_rhat
+from btil.inference.chains import judge_chains
 from btil.inference.messages import (
     LaneIndex,
     Layout,
@@ -299,45 +299,13 @@ def fit(
             line.update(stop - first)
             first = stop
     total = log_likelihood.sum(-1, dtype=np.float64)
-    converged, reason = judge(drawn, total)
+    verdict = judge_chains(drawn | {"total log likelihood": total[..., None]})
     return FitResult(
         rows={name: DrawnRows(draws) for name, draws in drawn.items()},
-        converged=converged,
-        reason=reason,
+        converged=verdict.converged,
+        reason=verdict.reason,
         sample_stats={"log_likelihood_total": total},
         log_likelihood=log_likelihood,
-    )
-
-
-def judge(
-    drawn: dict[str, Float[np.ndarray, "chain draw ..."]], total: Float[np.ndarray, "chain draw"]
-) -> tuple[bool, str]:
-    """Whether the chains agree, and a sentence that says how well.
-
-    Args:
-        drawn: Draws of every site.
-        total: Log likelihood of all episodes under each draw.
-
-    Returns:
-        True if every split R-hat is below 1.05 (constant cells have none), and the reason.
-    """
-    if len(total) < 2:
-        return False, "one chain: R-hat compares chains, run at least two"
-    if total.shape[1] < 4:
-        return False, f"{total.shape[1]} draws a chain are too few for R-hat"
-    largest = {"the total log likelihood": split_rhat(total)}
-    largest |= {f"the rows of {name}": split_rhat(draws) for name, draws in drawn.items()}
-    largest = {name: np.fmax.reduce(values, axis=None) for name, values in largest.items()}
-    largest = {name: value for name, value in largest.items() if not np.isnan(value)}
-    if not largest:
-        return True, "every draw is the same"
-    worst = max(largest, key=lambda name: largest[name])
-    found = f"the largest split R-hat is {largest[worst]:.3f}, of {worst}"
-    if largest[worst] < RHAT_LIMIT:
-        return True, found
-    return False, (
-        f"{found}; from {RHAT_LIMIT} on the chains do not agree: run longer, or label some steps "
-        "if the chains name the latents differently"
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -298,22 +297,3 @@ def role_columns(
         {name: values[after] for name, values in states.items()},
         len(before),
     )
-
-
-def describe_model(model: TeamModel) -> dict[str, Any]:
-    """A short text per role, for tables and reports."""
-    described = {}
-    for role in ROLES:
-        given = getattr(model, role)
-        families = given if isinstance(given, Mapping) else {"every agent": given}
-        described[role] = "; ".join(
-            f"{agent}: {_describe_family(family)}" for agent, family in families.items()
-        )
-    return described
-
-
-def _describe_family(family: Family) -> str:
-    if isinstance(family, Shared):
-        return f"Shared({_describe_family(family.cpt)})"
-    parents = family.parents
-    return f"{type(family).__name__}(parents={parents if parents else '()'})"

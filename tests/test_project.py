@@ -84,25 +84,21 @@ def test_import_is_light_and_leaves_global_state_alone() -> None:
     heavy = ["jax", "numpyro", "funsor", "matplotlib", "arviz", "pandas", "pyarrow", "xarray"]
     found = json.loads(
         run_python(f"""
-import json, os, random, sys, time, warnings
+import json, os, random, sys, warnings
 import numpy
 before = (numpy.random.get_state()[1].tolist(), random.getstate(), numpy.geterr(),
           dict(os.environ), list(warnings.filters))
-start = time.perf_counter()
 import btil
-seconds = time.perf_counter() - start
 after = (numpy.random.get_state()[1].tolist(), random.getstate(), numpy.geterr(),
          dict(os.environ), list(warnings.filters))
 print(json.dumps({{
     "heavy": [name for name in {heavy!r} if name in sys.modules],
-    "seconds": seconds,
     "untouched": before == after,
 }}))
 """)
     )
     assert found["heavy"] == []
     assert found["untouched"]
-    assert found["seconds"] < 1.0
 
 
 def test_loading_every_public_name_leaves_jax_settings_alone() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 RHAT_LIMIT = 1.05
 _FEWEST_DRAWS = 4
@@ -22,7 +22,7 @@ class ChainVerdict(NamedTuple):
         max_rhat: The largest rank-normalised R-hat, of the cells whose split R-hat is worst; NaN
             where nothing varies.
         num_cells: Cells that vary.
-        num_above: Of these, cells with split R-hat of 1.05 or more.
+        num_above: Of these, cells with R-hat of 1.05 or more, split or (where known) ranked.
         num_constant: Cells that are the same in every draw, for which R-hat is not defined.
     """
 
@@ -132,17 +132,17 @@ def _statistic(
 
 
 def _worst_cells(
-    draws: Float[np.ndarray, "chain draw *cells"], screened: Float[np.ndarray, "*cells"]
-) -> Float[np.ndarray, "chain draw worst"]:
-    """The cells of largest split R-hat."""
-    order = np.argsort(-np.nan_to_num(screened, nan=-1.0), axis=None)[:_WORST_CELLS]
-    return draws.reshape(*draws.shape[:2], -1)[:, :, order]
+    screened: Float[np.ndarray, " cells"],
+) -> Int[np.ndarray, " worst"]:
+    """Positions of the cells of largest split R-hat."""
+    return np.argsort(-np.nan_to_num(screened, nan=-1.0))[:_WORST_CELLS]
 
 
 def summarize_chains(draws: Float[np.ndarray, "chain draw *cells"]) -> ChainSummary:
     """Convergence of the chains of one table, shape (chain, draw, ..., values)."""
     screened = split_rhat(draws)
-    worst = _worst_cells(draws, screened)
+    flat = draws.reshape(*draws.shape[:2], -1)
+    worst = flat[:, :, _worst_cells(screened.reshape(-1))]
 
     def extreme(values: Float[np.ndarray, " cells"], largest: bool) -> float:
         known = values[~np.isnan(values)]
@@ -164,7 +164,9 @@ def summarize_chains(draws: Float[np.ndarray, "chain draw *cells"]) -> ChainSumm
 def judge_chains(
     rows: Mapping[str, Float[np.ndarray, "chain draw ..."]], num_divergences: int | None = None
 ) -> ChainVerdict:
-    """Say whether chains agree: split R-hat < 1.05 in every cell that varies, and several chains.
+    """Say whether chains agree: R-hat < 1.05 in every cell that varies, and several chains.
+
+    Split R-hat is looked at in every cell, the rank-normalised one in the worst of them too.
 
     Args:
         rows: Draws of every site.
@@ -185,11 +187,17 @@ def judge_chains(
             f"{num_draws} draws per chain are too few to judge ({_FEWEST_DRAWS} are needed){told}"
         )
         return ChainVerdict(False, reason, np.nan, num_cells, 0, num_constant)
-    screened = [split_rhat(draws) for draws in flat]
-    hats = np.concatenate(screened)
-    ranked = [rhat(_worst_cells(*pair)) for pair in zip(flat, screened, strict=True)]
+    hats = []
+    ranked = []
+    for draws in flat:
+        hat = split_rhat(draws)
+        worst = _worst_cells(hat)
+        # The stricter of the two where both are known: the count and the maximum must agree.
+        ranked.append(rhat(draws[:, :, worst]))
+        hat[worst] = np.fmax(hat[worst], ranked[-1])
+        hats.append(hat)
     largest = float(np.nanmax(np.concatenate(ranked))) if num_cells else np.nan
-    num_above = int((hats >= RHAT_LIMIT).sum())
+    num_above = int((np.concatenate(hats) >= RHAT_LIMIT).sum())
     if not num_cells:
         numbers = "no cell varies"
     else:

@@ -203,7 +203,7 @@ def fit(
     num_samples: int = 500,
     target_accept_prob: float = 0.8,
     max_tree_depth: int = 10,
-    chain_method: str = "vectorized",
+    chain_method: str = "sequential",
 ) -> FitResult:
     """Sample the rows with NUTS, latents summed out.
 
@@ -217,8 +217,10 @@ def fit(
         num_samples: Draws kept per chain.
         target_accept_prob: Higher values take smaller steps, and diverge less.
         max_tree_depth: At most 2^depth - 1 leapfrog steps per transition.
-        chain_method: "vectorized" (all chains in one program; every transition waits for the
-            longest tree) or "sequential" (one chain after the other).
+        chain_method: "sequential" (one chain after the other) or "vectorized" (all chains in one
+            program; every transition waits for the longest tree, which suits a GPU or a tiny
+            data set). Measured on two CPU cores, four chains, compiled: 480 steps of two agents,
+            9.7 s against 16.3 s; 4 steps of one, 1.7 s against 0.7 s.
 
     Returns:
         Chains of every learned site; per draw `diverging`, `potential_energy`, `energy`,

@@ -22,7 +22,8 @@ class DirichletRows(NamedTuple):
 
     def sd(self) -> Float[np.ndarray, "..."]:
         """Standard deviation of every cell."""
-        return np.sqrt(_dirichlet_second_moment(self.concentration) - self.mean() ** 2)
+        mean = self.mean()
+        return np.sqrt(mean * (1 - mean) / (self.concentration.sum(-1, keepdims=True) + 1))
 
     def mode(self) -> Float[np.ndarray, "..."]:
         """The densest row, (w - 1) / sum(w - 1); the mean where a w < 1 leaves no mode."""

@@ -20,6 +20,7 @@ import numpy as np
 import numpyro
 from jaxtyping import Array, Float
 from numpyro import distributions as dist
+from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO, autoguide
 from numpyro.infer.util import potential_energy
 
@@ -133,8 +134,22 @@ def dirichlet_guide(structure: Structure, inputs: Inputs) -> None:
         numpyro.sample(name, drawn.to_event(values.ndim - 1))
 
 
-def _model(structure: Structure, inputs: Inputs) -> None:
+def _plain_model(structure: Structure, inputs: Inputs) -> None:
     forward_model(structure, inputs.data)
+
+
+def _certain_rows_given(structure: Structure, inputs: Inputs) -> None:
+    """The collapsed model; rows of a single cell are given as what they are, which is 1.
+
+    No AutoGuide can have parameters for them.
+    """
+    certain = {
+        name: jnp.ones_like(values)
+        for name, values in inputs.start.items()
+        if values.shape[-1] == 1
+    }
+    with handlers.condition(data=certain):
+        forward_model(structure, inputs.data)
 
 
 @lru_cache(maxsize=32)
@@ -144,13 +159,14 @@ def make_programs(structure: Structure, settings: Settings) -> Programs:
     A NumPyro guide remembers the data and the start of its first use. So each program builds its
     own while JAX traces it: nothing is carried from one fit to the next but compiled code.
     """
-    model = partial(_model, structure)
 
     def build(key: Array, inputs: Inputs, num_particles: int = 1) -> tuple[SVI, Any]:
         if settings.guide == DIRICHLET:
+            model = partial(_plain_model, structure)
             guide: Any = partial(dirichlet_guide, structure)
             loss: Any = TraceMeanField_ELBO(num_particles=num_particles)
         else:
+            model = partial(_certain_rows_given, structure)
             guide = guide_class(settings.guide)(model)
             loss = Trace_ELBO(num_particles=num_particles)
         svi = SVI(model, guide, numpyro.optim.Adam(settings.learning_rate), loss)
@@ -199,7 +215,11 @@ def make_programs(structure: Structure, settings: Settings) -> Programs:
                 name: jnp.exp(params[f"{name}_log_concentration"]) for name in structure.learned
             }
         draws = svi.guide.sample_posterior(key, params, inputs, sample_shape=(number,))
-        return {name: draws[name] for name in structure.learned}
+        ones = {
+            name: jnp.ones((number, *values.shape), values.dtype)
+            for name, values in inputs.start.items()
+        }
+        return {name: draws.get(name, ones[name]) for name in structure.learned}
 
     return Programs(start, advance, bounds, rows)
 
@@ -332,6 +352,8 @@ def fit(
         name: jnp.asarray(values, dtype)
         for name, values in starting_concentrations(bound, np.random.default_rng(seed)).items()
     }
+    if all(values.shape[-1] == 1 for values in start.values()):
+        guide = DIRICHLET  # Nothing is uncertain, which this guide alone can say.
     inputs = Inputs(data, start)
     programs = make_programs(structure, Settings(guide, float(learning_rate), int(num_particles)))
     start_key, bound_key, draw_key = jax.random.split(jax.random.key(seed), 3)

@@ -19,8 +19,8 @@ class ChainVerdict(NamedTuple):
     Attributes:
         converged: More than one chain, and R-hat below 1.05 in every cell that varies.
         reason: A sentence with the numbers.
-        max_rhat: The largest rank-normalised R-hat, of the cells whose split R-hat is worst; NaN
-            where nothing varies.
+        max_rhat: The largest R-hat, split or (of the cells where that is worst) rank-normalised;
+            NaN where nothing varies.
         num_cells: Cells that vary.
         num_above: Of these, cells with R-hat of 1.05 or more, split or (where known) ranked.
         num_constant: Cells that are the same in every draw, for which R-hat is not defined.
@@ -188,16 +188,15 @@ def judge_chains(
         )
         return ChainVerdict(False, reason, np.nan, num_cells, 0, num_constant)
     hats = []
-    ranked = []
     for draws in flat:
         hat = split_rhat(draws)
         worst = _worst_cells(hat)
-        # The stricter of the two where both are known: the count and the maximum must agree.
-        ranked.append(rhat(draws[:, :, worst]))
-        hat[worst] = np.fmax(hat[worst], ranked[-1])
+        # The larger of the two, so that maximum and count agree; ArviZ has none for one chain.
+        hat[worst] = np.fmax(hat[worst], rhat(draws[:, :, worst]))
         hats.append(hat)
-    largest = float(np.nanmax(np.concatenate(ranked))) if num_cells else np.nan
-    num_above = int((np.concatenate(hats) >= RHAT_LIMIT).sum())
+    every = np.concatenate(hats)
+    largest = float(np.nanmax(every)) if num_cells else np.nan
+    num_above = int((every >= RHAT_LIMIT).sum())
     if not num_cells:
         numbers = "no cell varies"
     else:

@@ -27,9 +27,15 @@ METHODS = ("mfvi", "svi", "gibbs", "nuts")
 NUTS_TRIALS = (1, 1)
 OPTIONS: dict[str, dict[str, Any]] = {
     "mfvi": {},
-    "svi": {"max_iterations": 500, "num_particles": 2},
-    "gibbs": {"num_chains": 4, "num_warmup": 300, "num_samples": 300},
-    "nuts": {"num_chains": 2, "num_warmup": 70, "num_samples": 80, "max_tree_depth": 5},
+    # Long steps in single precision can make its gradients overflow.
+    "svi": {
+        "max_iterations": 300,
+        "num_particles": 2,
+        "learning_rate": 0.03,
+        "dtype": "float64",
+    },
+    "gibbs": {"num_chains": 4, "num_warmup": 250, "num_samples": 250},
+    "nuts": {"num_chains": 2, "num_warmup": 60, "num_samples": 70, "max_tree_depth": 5},
 }
 
 

@@ -205,6 +205,7 @@ def test_gradients_agree_in_unconstrained_space(case):
         np.testing.assert_allclose(of_forward[name], of_enumerated[name], rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_gradients_next_to_given_zeros():
     """The enumerated form has none there; the forward form's are those of differences."""
     import jax
@@ -252,6 +253,7 @@ def test_order_of_episodes_does_not_matter(density):
     np.testing.assert_allclose(density(turned, rows), density(bound, rows), atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("density", [forward_density, enumerated_density])
 def test_order_of_agents_does_not_matter(density):
     bound = bind(dirichlet(("state",), ("y",), ("x",)), random_demos(seed=3, **THREE_AGENTS))

@@ -136,6 +136,7 @@ def test_same_seed_same_bits(method: str) -> None:
         assert bits(run(4)) != first
 
 
+@pytest.mark.slow
 def test_same_bits_in_a_fresh_process() -> None:
     code = (
         "import numpy as np, btil;"
@@ -153,6 +154,15 @@ def test_same_bits_in_a_fresh_process() -> None:
     here = posterior.result.rows["policy_agent_0"].concentration
     assert done.stdout.split() == [here.tobytes().hex()]
     assert done.stderr == ""
+
+
+def test_one_chain_is_judged_between_its_halves() -> None:
+    posterior = btil.fit(
+        hmm_model(), hmm_demos(UNLABELLED), method="gibbs", progress=False, **SHORT["gibbs"]
+    )
+    assert not posterior.converged
+    assert "one chain cannot show convergence (largest R-hat" in posterior.reason
+    assert "nan" not in posterior.reason
 
 
 # ------------------------------------------------------------------ nothing to learn
@@ -239,6 +249,7 @@ def test_a_second_fit_of_equal_shapes_compiles_nothing() -> None:
     assert compilations(lambda: everything(second, 1)) == 0
 
 
+@pytest.mark.slow
 def test_forty_lengths_compile_a_few_programs() -> None:
     lengths = np.arange(1, 41)
     demos = wandering_team(lengths, 0)

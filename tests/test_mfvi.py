@@ -142,11 +142,12 @@ def test_bound_is_below_the_evidence(name: str) -> None:
     assert single.elbo == pytest.approx(posterior.elbo, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_collapsed_bound_of_the_same_q_lies_between(x64: None) -> None:
     import jax
     from numpyro.infer import Trace_ELBO
 
-    demos = random_demos(0, (3, 2), (2, 2), (2, 2), labelled=0.2)
+    demos = random_demos(0, (4, 3), (2,), (3,), labelled=0.2)
     posterior = fit(rich_model(), demos, tolerance=1e-10)
     evidence = exact_posterior(posterior.bound).log_evidence
     model = btil.team_dbn(rich_model(), demos)
@@ -171,11 +172,12 @@ def test_collapsed_bound_of_the_same_q_lies_between(x64: None) -> None:
     assert abs(np.mean(by_hand) - penalty - mean) < 4 * np.hypot(error, by_hand_error)
 
 
+@pytest.mark.slow
 def test_guide_draws_the_posterior(x64: None) -> None:
     import jax
     from numpyro.infer import Predictive
 
-    posterior = fit(*CASES["two agents"])
+    posterior = fit(*CASES["small concentration"])
     predictive = Predictive(btil.mfvi_guide(posterior), num_samples=500, parallel=True)
     draws = predictive(jax.random.key(0))
     for name, rows in posterior.result.rows.items():

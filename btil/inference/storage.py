@@ -1,9 +1,6 @@
 """Posteriors on disk: one netCDF file, no pickle, written whole or not at all."""
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from btil.demonstrations import Demonstrations
+from btil.files import replacing
 from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows
 from btil.models.cpt import FAMILIES, Shared
@@ -60,7 +58,7 @@ def save_posterior(posterior: TeamPosterior, path: Any) -> None:
         dims = tuple(f"{name}_axis_{i}" for i in range(values.ndim))
         variables[name] = (dims, values)
     target = Path(path)
-    with _replacing(target) as temporary:
+    with replacing(target) as temporary:
         xr.Dataset(variables).to_netcdf(temporary, engine="h5netcdf")
 
 
@@ -121,22 +119,6 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
         wall_time=record["wall_time"],
         options=record["options"],
     )
-
-
-@contextlib.contextmanager
-def _replacing(target: Path) -> Any:
-    """A temporary file beside the target that takes its place once it is complete."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _is_plain(value: Any) -> bool:

@@ -1,0 +1,126 @@
+"""Posteriors on disk: what is loaded answers as what was saved, bit for bit."""
+
+import numpy as np
+import pytest
+import xarray
+
+import btil
+
+RNG = np.random.default_rng(5)
+KNOWN = RNG.dirichlet(np.ones(3), size=(2, 2))
+
+
+def demos(agents=("ann", "bob")) -> btil.Demonstrations:
+    rng = np.random.default_rng(1)
+    return btil.Demonstrations(
+        states={"where": rng.integers(0, 2, 9), "held": rng.integers(0, 3, 9)},
+        actions={agent: rng.integers(0, 3, 9) for agent in agents},
+        latents={agent: rng.integers(-1, 2, 9) for agent in agents},
+        episodes=np.repeat(["mon", "tue", "wed"], [4, 4, 1]),
+        num_states={"where": 2, "held": 3},
+        num_actions=3,
+        num_latents=2,
+        state_names={"where": ["door", "hall"]},
+    )
+
+
+MODELS = {
+    "plain": btil.TeamModel(
+        policy=btil.DirichletCPT([0.5, 1.0, 2.0], ("where",)),
+        transition=btil.DirichletCPT(1.0, ("held", "actions", "next_where")),
+        initial=btil.DirichletCPT(1.0),
+    ),
+    "known and static": btil.TeamModel(
+        policy={"ann": btil.KnownCPT(KNOWN, ("where",)), "bob": btil.DirichletCPT(1.0)},
+        transition={"ann": btil.DirichletCPT(1.0), "bob": btil.UniformCPT()},
+    ),
+    "shared": btil.TeamModel(
+        policy=btil.Shared(
+            btil.DirichletCPT(1.0, {"ann": ("where", "held"), "bob": ("where", "held")})
+        ),
+        transition=btil.Shared(btil.DirichletCPT(1.0, ("own_action",))),
+    ),
+}
+shared = btil.Shared(btil.DirichletCPT(0.7))
+MODELS["shared by mapping"] = btil.TeamModel(
+    policy={"ann": shared, "bob": shared}, transition=btil.DirichletCPT(1.0)
+)
+
+
+def same(first: btil.TeamPosterior, second: btil.TeamPosterior) -> None:
+    held_out = demos().without_labels().select([2, 0])
+    assert second.demos == first.demos
+    for agent in first.demos.agents:
+        assert np.array_equal(first.smooth(held_out)[agent], second.smooth(held_out)[agent])
+    assert np.array_equal(first.log_likelihood(held_out), second.log_likelihood(held_out))
+    ours, theirs = first.sample(5, seed=2), second.sample(5, seed=2)
+    assert set(ours) == set(theirs)
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+    for field in ("method", "converged", "reason", "elbo", "elbo_se", "seed", "wall_time"):
+        assert getattr(first, field) == getattr(second, field)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_comes_back(name, tmp_path):
+    posterior = btil.fit(MODELS[name], demos(), progress=False)
+    path = tmp_path / "a team.nc"
+    posterior.save(path)
+    posterior.save(path)
+    same(posterior, btil.load_posterior(path))
+    assert [file.name for file in tmp_path.iterdir()] == ["a team.nc"]
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("exact", {}), ("gibbs", {"num_warmup": 5, "num_samples": 8, "num_chains": 2})],
+)
+def test_mixtures_and_draws_come_back(method, options, tmp_path):
+    posterior = btil.fit(MODELS["plain"], demos(), method, progress=False, **options)
+    posterior.save(tmp_path / "team.nc")
+    loaded = btil.load_posterior(tmp_path / "team.nc")
+    same(posterior, loaded)
+    if method == "gibbs":
+        assert np.array_equal(posterior.result.log_likelihood, loaded.result.log_likelihood)
+        assert posterior.draws_info.equals(loaded.draws_info)
+
+
+def test_a_function_needs_the_model(tmp_path):
+    model = btil.TeamModel(
+        policy=btil.KnownCPT(lambda contexts: KNOWN[contexts["where"]], ("where",)),
+        transition=btil.DirichletCPT(1.0),
+    )
+    posterior = btil.fit(model, demos(), progress=False)
+    posterior.save(tmp_path / "team.nc")
+    with pytest.raises(ValueError, match=r"policy table is a KnownCPT .* pass the model"):
+        btil.load_posterior(tmp_path / "team.nc")
+    same(posterior, btil.load_posterior(tmp_path / "team.nc", model=model))
+    with pytest.raises(ValueError, match="holds the tables"):
+        btil.load_posterior(tmp_path / "team.nc", model=MODELS["shared"])
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "x.nc"
+    path.write_bytes(b"not netCDF")
+    with pytest.raises(ValueError, match=r"x\.nc is not a posterior saved by btil"):
+        btil.load_posterior(path)
+    xarray.Dataset({"a": ("b", [1, 2])}).to_netcdf(path, engine="h5netcdf")
+    with pytest.raises(ValueError, match=r"x\.nc is not a posterior saved by btil"):
+        btil.load_posterior(path)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        btil.load_posterior(tmp_path / "none.nc")
+
+
+def test_a_failing_save_leaves_the_old_file(tmp_path, monkeypatch):
+    posterior = btil.fit(MODELS["plain"], demos(), progress=False)
+    path = tmp_path / "team.nc"
+    posterior.save(path)
+    before = path.read_bytes()
+
+    def fail(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(xarray.Dataset, "to_netcdf", fail)
+    with pytest.raises(OSError, match="no space left"):
+        posterior.save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from btil.domains import overcooked
+    from btil.domains.gridworld.cleanup import cleanup
+    from btil.domains.gridworld.movers import movers
 
-__all__ = ["overcooked"]
+__all__ = ["cleanup", "movers", "overcooked"]
 
 # Public name -> module that holds it. A name equal to its module's is the module itself.
-_MODULE_OF = {"overcooked": "overcooked"}
+_MODULE_OF = {
+    "cleanup": "gridworld.cleanup",
+    "movers": "gridworld.movers",
+    "overcooked": "overcooked",
+}
 
 
 def __getattr__(name: str) -> Any:

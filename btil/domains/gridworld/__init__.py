@@ -1,0 +1,1 @@
+"""Grid-world team tasks: Movers and Cleanup, the domains of the paper."""

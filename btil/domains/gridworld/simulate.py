@@ -1,0 +1,108 @@
+"""Episodes of a simulated team, all at once."""
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from btil.demonstrations import Demonstrations
+from btil.domains.gridworld.task import GridTask
+
+
+def simulate(
+    task: GridTask,
+    policies: Mapping[str, Float[np.ndarray, "states latents actions"]],
+    num_episodes: int,
+    seed: int,
+    max_steps: int,
+) -> Demonstrations:
+    """Run a team; see `GridTask.simulate`."""
+    num_episodes = _positive("num_episodes", num_episodes)
+    max_steps = _positive("max_steps", max_steps)
+    rules = _checked_policies(task, policies)
+    num_agents = len(task.agents)
+
+    # Every episode has its own stream, so that the number of episodes changes none of them.
+    streams = [np.random.default_rng(child) for child in _seeds(seed, num_episodes)]
+    states = np.full(num_episodes, task.start_state)
+    starts = np.stack([task.initial_latent_probs(agent, states) for agent in task.agents])
+    first = np.stack([stream.random(num_agents) for stream in streams])
+    latents = np.stack([_draw(starts[i], first[:, i]) for i in range(num_agents)], axis=1)
+    running = np.arange(num_episodes)
+    chance = np.stack([stream.random((max_steps, 2 * num_agents + 1)) for stream in streams])
+
+    record: list[tuple[np.ndarray, ...]] = []
+    for step in range(max_steps):
+        u = chance[running, step]
+        actions = np.stack(
+            [_draw(rule[states, latents[:, i]], u[:, i]) for i, rule in enumerate(rules)], axis=1
+        )
+        record.append((running, states, actions, latents))
+        branches, probs = task.transition(states, actions)
+        rows = np.arange(len(states))
+        next_states = branches[rows, _draw(probs, u[:, num_agents])]
+        moved = []
+        for i, agent in enumerate(task.agents):
+            table = task.latent_transition(agent, states, next_states)
+            moved.append(_draw(table[rows, latents[:, i]], u[:, num_agents + 1 + i]))
+        going = ~task.is_final(next_states)
+        running, states = running[going], next_states[going]
+        latents = np.stack(moved, axis=1)[going]
+        if not len(running):
+            break
+
+    columns = zip(*record, strict=True)
+    episodes, states, actions, latents = (np.concatenate(column) for column in columns)
+    order = np.argsort(episodes, kind="stable")
+    variables = task.decode_states(states[order])
+    return Demonstrations(
+        states=dict(zip(task.state_sizes, variables.T, strict=True)),
+        actions=actions[order],
+        latents=latents[order],
+        episodes=episodes[order],
+        agents=task.agents,
+        num_states=task.state_sizes,
+        num_actions=task.num_actions,
+        num_latents=task.num_latents,
+        state_names=task.state_names,
+        action_names=task.action_names,
+        latent_names=task.latent_names,
+    )
+
+
+def _draw(probs: Float[np.ndarray, "k n"], u: Float[np.ndarray, " k"]) -> Int[np.ndarray, " k"]:
+    """Draw an index per row by inversion; one of probability 0 is never drawn."""
+    cumulative = np.cumsum(probs, axis=1)
+    cumulative /= cumulative[:, -1:]
+    return (u[:, None] >= cumulative).sum(axis=1)
+
+
+def _seeds(seed: int, num_episodes: int) -> list[np.random.SeedSequence]:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed must be a non-negative integer, got {seed!r}")
+    return np.random.SeedSequence(int(seed)).spawn(num_episodes)
+
+
+def _positive(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if isinstance(value, bool) or number < 1:
+        raise ValueError(f"{name} must be a positive integer, got {value!r}")
+    return number
+
+
+def _checked_policies(task: GridTask, policies: Mapping[str, Any]) -> list[np.ndarray]:
+    shape = (task.num_states, task.num_latents, task.num_actions)
+    for agent in task.agents:
+        if agent not in policies:
+            raise ValueError(f"policies: none for agent {agent!r}")
+        if np.shape(policies[agent]) != shape:
+            raise ValueError(
+                f"policies: {agent}'s has shape {np.shape(policies[agent])}, expected (states, "
+                f"latents, actions) = {shape}"
+            )
+    return [np.asarray(policies[agent], np.float64) for agent in task.agents]

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from btil.analysis.compare import Comparison, compare
+from btil.analysis.output import output_console
 from btil.analysis.report import prepare_directory
 from btil.demonstrations import Demonstrations
 from btil.domains.overcooked import load, recommended_model
@@ -108,13 +109,9 @@ def choose_labelled(num_episodes: int, share: float, seed: int) -> Int[np.ndarra
 
 def print_table(comparison: Comparison) -> None:
     """The table of a comparison, and what to be careful with, on standard output."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
-    if not console.is_terminal:
-        # Nothing is cut off in a file or a pipe.
-        console = Console(width=120)
+    console = output_console()
     console.print()
     console.print(comparison.summary_table())
     for note in comparison.notes:

@@ -6,8 +6,7 @@ categories and cividis for probabilities, which people with colour-blindness tel
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +15,16 @@ from jaxtyping import Float, Int
 
 from btil.analysis.alignment import align, shared_contexts
 from btil.analysis.metrics import agent_position, confusion_matrix
+from btil.analysis.output import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    figure_style,
+    new_figure,
+)
 from btil.demonstrations import Demonstrations
 from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnRows
@@ -25,40 +34,12 @@ if TYPE_CHECKING:
     import matplotlib.figure
     import xarray
 
-# Okabe and Ito's palette; https://jfly.uni-koeln.de/color/
-_ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE = (
-    "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
-)  # fmt: skip
-_ROLES = {"policy": (_BLUE, "o"), "transition": (_VERMILION, "s"), "initial": (_GREEN, "^")}
+_ROLES = {"policy": (BLUE, "o"), "transition": (VERMILION, "s"), "initial": (GREEN, "^")}
 _INTERVAL = 0.89
 # Standard deviations below this are rounding: the cell is known.
 _NO_SD = 1e-7
 _MOST_CELLS = 900
 _STEPS_A_LINE = 400
-_STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "figure.dpi": 130,
-    # Names in the data are names, also with a dollar sign in them.
-    "text.parse_math": False,
-}
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    import matplotlib
-
-    with matplotlib.rc_context(_STYLE):
-        yield
-
-
-def _figure(width: float, height: float) -> "matplotlib.figure.Figure":
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _axes(
@@ -68,7 +49,7 @@ def _axes(
     if given is None:
         columns = min(columns, number)
         lines = math.ceil(number / columns)
-        figure = _figure(columns * size[0], lines * size[1])
+        figure = new_figure(columns * size[0], lines * size[1])
         grid = figure.subplots(lines, columns, squeeze=False).ravel().tolist()
         for unused in grid[number:]:
             unused.remove()
@@ -130,7 +111,7 @@ def plot_method_against_method(
     """
     _check_others(others)
     visits = expected_visits(reference)
-    with _style():
+    with figure_style():
         figure, panels = _axes(axes, len(others), 3, (3.4, 4.1))
         drawn: dict[str, Any] = {}
         for panel, (name, posterior) in zip(panels, others.items(), strict=True):
@@ -229,7 +210,7 @@ def plot_sd_ratios(
             uncertain = (sd > _NO_SD) & (other > _NO_SD)
             by_role.setdefault(cells.role, []).append(sd[uncertain] / other[uncertain])
         groups += [(name, r, np.concatenate(by_role[r])) for r in _ROLES if r in by_role]
-    with _style():
+    with figure_style():
         figure, (axes,) = _axes(ax, 1, 1, (7.0, 1.1 + 0.28 * len(groups) + 0.12 * len(others)))
         handles: dict[str, Any] = {}
         positions: dict[str, list[float]] = {}
@@ -351,7 +332,7 @@ def plot_elbo_traces(
         raise ValueError(
             f"no posterior has a trace of its bound: {', '.join(posteriors) or 'none is given'}"
         )
-    with _style():
+    with figure_style():
         figure, panels = _axes(axes, len(traces), 3, (3.6, 2.9))
         for panel, (name, posterior) in zip(panels, traces.items(), strict=True):
             _draw_trace(panel, posterior, name)
@@ -366,13 +347,13 @@ def _draw_trace(axes: Any, posterior: TeamPosterior, name: str) -> None:
         if not np.array_equal(trace, kept):
             axes.plot(np.arange(1, len(trace) + 1), trace, color="0.75", linewidth=0.8)
     marker = "o" if len(kept) < 3 else None
-    axes.plot(np.arange(1, len(kept) + 1), kept, color=_BLUE, linewidth=1.2, marker=marker)
+    axes.plot(np.arange(1, len(kept) + 1), kept, color=BLUE, linewidth=1.2, marker=marker)
     settled = kept[len(kept) // 10 :]
     settled = settled[np.isfinite(settled)]
     final = posterior.elbo
     told = ""
     if final is not None:
-        axes.axhline(final, color=_VERMILION, linewidth=0.8, linestyle="--")
+        axes.axhline(final, color=VERMILION, linewidth=0.8, linestyle="--")
         error = f" ± {posterior.elbo_se:,.2f}" if posterior.elbo_se else ""
         told = f"\nfinal {final:,.2f}{error} (dashed)"
         settled = np.append(settled, final)
@@ -429,7 +410,7 @@ def plot_timeline(
     labels = chosen.latents[:, position]
     wrong = (labels >= 0) & (path != labels)
     names = chosen.value_names(f"latent_{agent}")
-    with _style():
+    with figure_style():
         lines = 1 if ax is not None else max(1, round(len(path) / _STEPS_A_LINE))
         height = 0.24 * len(names) + 0.45
         figure, panels = _axes(ax, lines, 1, (10.0, height + 1.1 / lines))
@@ -443,8 +424,8 @@ def plot_timeline(
                 interpolation="nearest", extent=(begin - 0.5, end - 0.5, len(names) - 0.5, -0.5),
             )  # fmt: skip
             _draw_runs(axes, labels[begin:end], begin, -0.28, "white")
-            _draw_runs(axes, np.where(wrong, -1, path)[begin:end], begin, 0.28, _SKY)
-            _draw_runs(axes, np.where(wrong, path, -1)[begin:end], begin, 0.28, _VERMILION)
+            _draw_runs(axes, np.where(wrong, -1, path)[begin:end], begin, 0.28, SKY)
+            _draw_runs(axes, np.where(wrong, path, -1)[begin:end], begin, 0.28, VERMILION)
             axes.set_yticks(range(len(names)), names)
             axes.set_yticks(np.arange(len(names) - 1) + 0.5, minor=True)
             axes.grid(which="minor", axis="y", color="white", linewidth=0.4, alpha=0.6)
@@ -464,8 +445,8 @@ def plot_timeline(
         )  # fmt: skip
         marks = [
             ("true label", "white"),
-            ("most probable path", _SKY),
-            ("most probable path, wrong", _VERMILION),
+            ("most probable path", SKY),
+            ("most probable path, wrong", VERMILION),
         ]
         handles = [
             Line2D([], [], color=color, linewidth=4, label=label, path_effects=_outline())
@@ -519,7 +500,7 @@ def plot_confusion(
     names = demos.value_names(f"latent_{agent}")
     totals = counts.sum(1, keepdims=True)
     shares = np.where(totals > 0, counts / np.maximum(totals, 1), np.nan)
-    with _style():
+    with figure_style():
         side = max(2.4, 0.62 * len(names))
         figure, (axes,) = _axes(ax, 1, 1, (side + 2.4, side + 1.1))
         image = axes.imshow(shares, cmap="cividis", vmin=0, vmax=1)
@@ -851,13 +832,13 @@ def _arviz_figure(
     from matplotlib import pyplot
     from matplotlib.lines import Line2D
 
-    colors = [_BLUE, _VERMILION, _GREEN, _ORANGE, _PURPLE, _SKY]
+    colors = [BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY]
     layout: dict[str, Any] = {"figsize": size, "layout": "constrained"}
     if width_ratios is not None:
         layout["width_ratios"] = width_ratios
     before = set(pyplot.get_fignums())
     try:
-        with _style(), matplotlib.rc_context({"axes.prop_cycle": cycler(color=colors)}):
+        with figure_style(), matplotlib.rc_context({"axes.prop_cycle": cycler(color=colors)}):
             collection = getattr(arviz, name)(
                 tree,
                 backend="matplotlib",

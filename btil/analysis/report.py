@@ -1,12 +1,9 @@
 """The report of a comparison: one page that holds all it shows, and the files beside it."""
 
-import base64
-import io
 import os
 import platform
-import struct
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +13,7 @@ import numpy as np
 
 from btil.analysis.compare import counted, listed
 from btil.analysis.metrics import majority_class_error
+from btil.analysis.output import html_figure, html_list, html_page, html_table, save_figure
 from btil.demonstrations import Demonstrations, write_demonstrations
 from btil.inference.chains import RHAT_LIMIT
 from btil.models.cpt import ROLES
@@ -29,47 +27,7 @@ if TYPE_CHECKING:
 PAGE = "report.html"
 # The files of the last report, so that the next one replaces those and nothing else.
 _LIST = "files.txt"
-# A larger drawing is shown as a picture of dots; the drawing lies beside it all the same.
-_LARGEST_DRAWING = 400_000
-_PNG_DPI = 150
-_SCREEN_DPI = 96
 _LIBRARIES = ("jax", "numpyro", "arviz", "numpy")
-
-_STYLE = """
-:root { color-scheme: light; --ink: #1d2733; --soft: #5b6775; --line: #d9dfe6; --tint: #f4f6f9;
-        --accent: #1f5f8b; --warn: #8a4b00; --warn-tint: #fff6e8; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 66rem; color: var(--ink);
-       font: 16px/1.55 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; background: #fff; }
-h1 { font-size: 1.9rem; margin: 0 0 .3rem; }
-h2 { font-size: 1.3rem; margin: 2.6rem 0 .8rem; padding-bottom: .3rem;
-     border-bottom: 2px solid var(--line); }
-h3 { font-size: 1.05rem; margin: 1.6rem 0 .5rem; }
-p, li { max-width: 48rem; }
-.lead { color: var(--soft); margin-top: 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .92rem; width: 100%; }
-th, td { padding: .38rem .7rem; border-bottom: 1px solid var(--line); text-align: left;
-         vertical-align: top; }
-thead th { background: var(--tint); border-bottom: 2px solid var(--line); }
-th[scope=row] { font-weight: 600; }
-.results th[scope=row] { min-width: 12rem; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-td.number { white-space: nowrap; }
-td.what { color: var(--soft); font-size: .86rem; min-width: 17rem; }
-.warn { color: var(--warn); font-weight: 700; }
-.notes { background: var(--warn-tint); border-left: 4px solid #e0a548; margin: 1rem 0;
-         padding: .7rem 1rem .7rem 2.1rem; max-width: 52rem; }
-.notes li { margin: .25rem 0; }
-figure { margin: 1.4rem 0 2.2rem; }
-figure img { max-width: 100%; height: auto; display: block; }
-figcaption { color: var(--soft); font-size: .92rem; max-width: 48rem; margin-top: .5rem; }
-pre { background: var(--tint); border: 1px solid var(--line); border-radius: 4px;
-      padding: .8rem 1rem; overflow-x: auto; font-size: .86rem; line-height: 1.45; }
-nav a { color: var(--accent); margin-right: 1.1rem; }
-a { color: var(--accent); }
-@media print { body { max-width: none; padding: 0; } figure { break-inside: avoid; } }
-"""
 
 _DIAGNOSTICS = {
     "constant_cells": "cells that never vary",
@@ -276,32 +234,8 @@ class _Shown(NamedTuple):
 
 def _draw(picture: Picture, folder: Path) -> _Shown:
     """Write a figure as SVG and PNG, and give the one for the page."""
-    import matplotlib as mpl
-
-    drawn = {}
-    # Laid out once, not for each format.
-    picture.figure.draw_without_rendering()
-    picture.figure.set_layout_engine("none")
-    # Without date and random identifiers the same figure is the same file.
-    with mpl.rc_context({"svg.hashsalt": "btil", "svg.fonttype": "path"}):
-        for ending, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": _PNG_DPI})):
-            buffer = io.BytesIO()
-            picture.figure.savefig(buffer, format=ending, bbox_inches="tight", **options)
-            drawn[ending] = buffer.getvalue()
-            (folder / f"{picture.name}.{ending}").write_bytes(drawn[ending])
-    ending = "svg" if len(drawn["svg"]) <= _LARGEST_DRAWING else "png"
-    kind = {"svg": "image/svg+xml", "png": "image/png"}[ending]
-    data = base64.b64encode(drawn[ending]).decode("ascii")
-    caption = escape(picture.caption)
-    # The size in print, whichever of the two is shown.
-    width = round(struct.unpack(">I", drawn["png"][16:20])[0] * _SCREEN_DPI / _PNG_DPI)
-    return _Shown(
-        picture.section,
-        picture.name,
-        f'<figure id="{escape(picture.name)}">\n'
-        f'<img alt="{caption}" width="{width}" src="data:{kind};base64,{data}">\n'
-        f"<figcaption>{caption}</figcaption>\n</figure>\n",
-    )
+    drawn = save_figure(picture.figure, folder / picture.name)
+    return _Shown(picture.section, picture.name, html_figure(drawn, picture.name, picture.caption))
 
 
 # ---------------------------------------------------------------------- the page
@@ -327,38 +261,15 @@ def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) ->
         f'<section>\n<h2 id="{_anchor(heading)}">{escape(heading)}</h2>\n{content}</section>\n'
         for heading, content in sections
     )
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f"<header>\n<h1>{escape(title)}</h1>\n"
-        f'<p class="lead">One team model, learned from demonstrations by different inference '
-        f"methods; differences are taken from {escape(comparison.reference)}.</p>\n"
-        f"<nav>{links}</nav>\n</header>\n{body}</body>\n</html>\n"
+    lead = (
+        "One team model, learned from demonstrations by different inference methods; differences "
+        f"are taken from {comparison.reference}."
     )
+    return html_page(title, lead, body, links)
 
 
 def _anchor(heading: str) -> str:
     return heading.lower().replace(" ", "-")
-
-
-def _table(header: Iterable[str], rows: Iterable[Iterable[str]], numbers: bool = True) -> str:
-    """An HTML table of texts, escaped here; the first column names the row."""
-    kind = ' class="number"' if numbers else ""
-    first, *others = header
-    head = f"<th>{escape(first)}</th>" + "".join(f"<th{kind}>{escape(t)}</th>" for t in others)
-    body = ""
-    for label, *cells in rows:
-        written = "".join(f"<td{kind}>{escape(text)}</td>" for text in cells)
-        body += f'<tr><th scope="row">{escape(label)}</th>{written}</tr>\n'
-    return (
-        f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}</tbody></table></div>\n"
-    )
-
-
-def _list(items: Iterable[str], attribute: str = "") -> str:
-    return f"<ul{attribute}>\n" + "".join(f"<li>{escape(i)}</li>\n" for i in items) + "</ul>\n"
 
 
 def _data(comparison: "Comparison") -> str:
@@ -377,7 +288,7 @@ def _data(comparison: "Comparison") -> str:
         )
         for kind, s in sizes.items()
     ]
-    html = _table(("", "episodes", "steps", "steps per episode", "different states seen"), rows)
+    html = html_table(("", "episodes", "steps", "steps per episode", "different states seen"), rows)
     html += "<h3>Agents</h3>\n"
     header = ["agent", "actions", "mental states"]
     header += [f"steps labelled, {kind}" for kind in sizes]
@@ -397,7 +308,7 @@ def _data(comparison: "Comparison") -> str:
         if guess is not None:
             row.append("–" if np.isnan(guess[i]) else f"{guess[i]:.3f}")
         rows_of_agents.append(row)
-    return html + _table(header, rows_of_agents, numbers=False)
+    return html + html_table(header, rows_of_agents, numbers=False)
 
 
 def _majority_errors(train: Demonstrations, test: Demonstrations | None) -> Any:
@@ -412,7 +323,7 @@ def _model(bound: BoundModel) -> str:
         "<p>At every step each agent holds one mental state (latent), which nobody sees. It acts "
         "by its policy, and the mental state may change before the next step.</p>\n"
     )
-    return intro + _list(
+    return intro + html_list(
         _describe(bound, table)
         for role in ROLES
         for table in bound.tables.values()
@@ -478,13 +389,13 @@ def _results(comparison: "Comparison") -> str:
     return (
         f'<div class="scroll results"><table>\n<thead><tr><th></th>{head}<th>what it says</th></tr>'
         f"</thead>\n<tbody>\n{body}</tbody></table></div>\n"
-        + _list(comparison.notes, ' class="notes"')
+        + html_list(comparison.notes, ' class="notes"')
     )
 
 
 def _convergence(comparison: "Comparison") -> str:
     """Why each method stopped, and what chains say table by table and one by one."""
-    html = _table(
+    html = html_table(
         ("method", "converged", "why it stopped"),
         [
             (name, "yes" if p.converged else "NO", p.reason)
@@ -498,7 +409,7 @@ def _convergence(comparison: "Comparison") -> str:
             continue
         info = info.dropna(axis="columns", how="all")
         html += f"<h3>Chains of {escape(name)}, table by table</h3>\n"
-        html += _table(
+        html += html_table(
             ["table", *(_DIAGNOSTICS.get(column, column) for column in info.columns)],
             [
                 [str(site), *map(_brief, values)]
@@ -515,7 +426,7 @@ def _convergence(comparison: "Comparison") -> str:
             "mean_log_likelihood": "mean log likelihood",
             "sd": "its standard deviation",
         }
-        html += _table(
+        html += html_table(
             ["", *(f"{name}, chain {chain}" for name, chain in comparison.chains.index)],
             [
                 [labels.get(column, column), *map(_brief, comparison.chains[column])]

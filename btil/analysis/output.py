@@ -1,13 +1,12 @@
-"""What all outputs share: the terminal, how figures look, figures as files, pages of HTML."""
+"""What all outputs share: the terminal, figures as files, pages of HTML."""
 
 import base64
 import io
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from btil.files import replacing
 
@@ -15,21 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-# Okabe and Ito's palette; https://jfly.uni-koeln.de/color/
-ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
-    "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
-)  # fmt: skip
-
-_FIGURE_STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "figure.dpi": 130,
-    # Names in the data are names, also with a dollar sign in them.
-    "text.parse_math": False,
-}
 # A larger drawing is shown as a picture of dots; the drawing lies beside it all the same.
 _LARGEST_DRAWING = 400_000
 _PNG_DPI = 150
@@ -83,22 +67,6 @@ def output_console() -> "Console":
 
 
 # ---------------------------------------------------------------------- figures
-
-
-@contextmanager
-def figure_style() -> Iterator[None]:
-    """The look of all figures, while they are drawn."""
-    import matplotlib
-
-    with matplotlib.rc_context(_FIGURE_STYLE):
-        yield
-
-
-def new_figure(width: float, height: float) -> "Figure":
-    """A figure that no global registry knows of, in inches."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def save_figure(figure: "Figure", stem: Path) -> dict[str, bytes]:

@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 
 from btil.analysis.alignment import align, shared_contexts
 from btil.analysis.metrics import agent_position, confusion_matrix
-from btil.analysis.output import (
+from btil.demonstrations import Demonstrations
+from btil.figures import (
     BLUE,
     GREEN,
     ORANGE,
@@ -25,7 +26,6 @@ from btil.analysis.output import (
     figure_style,
     new_figure,
 )
-from btil.demonstrations import Demonstrations
 from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnRows
 

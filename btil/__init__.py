@@ -16,7 +16,7 @@ from btil.demonstrations import (
 )
 
 if TYPE_CHECKING:
-    from btil import analysis, domains
+    from btil import analysis, domains, imitation
     from btil.analysis.compare import compare
     from btil.inference.fit import fit
     from btil.inference.posterior import TeamPosterior, mfvi_guide
@@ -45,7 +45,7 @@ _LAZY = {
     "mfvi_guide": "btil.inference.posterior",
     "team_dbn": "btil.models.team_dbn",
 }
-_ROOMS = ("analysis", "domains")
+_ROOMS = ("analysis", "domains", "imitation")
 
 __all__ = [
     "CPT",
@@ -63,6 +63,7 @@ __all__ = [
     "concatenate",
     "domains",
     "fit",
+    "imitation",
     "load_posterior",
     "mfvi_guide",
     "read_demonstrations",

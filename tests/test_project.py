@@ -23,8 +23,9 @@ ROOMS = {
     "models": {"demonstrations"},
     "inference": {"demonstrations", "models"},
     "domains": {"demonstrations", "models"},
-    "analysis": {"demonstrations", "models", "inference", "domains"},
-    "cli": {"demonstrations", "models", "inference", "domains", "analysis"},
+    "imitation": {"demonstrations", "models", "inference", "domains"},
+    "analysis": {"demonstrations", "models", "inference", "domains", "imitation"},
+    "cli": {"demonstrations", "models", "inference", "domains", "imitation", "analysis"},
     "__main__": {"cli"},
 }
 
@@ -81,7 +82,8 @@ def test_nothing_is_pickled(path: Path) -> None:
 
 
 def test_import_is_light_and_leaves_global_state_alone() -> None:
-    heavy = ["jax", "numpyro", "funsor", "matplotlib", "arviz", "pandas", "pyarrow", "xarray"]
+    heavy = ["jax", "numpyro", "funsor", "equinox", "optax", "pettingzoo", "gymnasium"]
+    heavy += ["matplotlib", "arviz", "pandas", "pyarrow", "xarray"]
     found = json.loads(
         run_python(f"""
 import json, os, random, sys, warnings

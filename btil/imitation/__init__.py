@@ -1,0 +1,30 @@
+"""Learners that know the task they imitate: BTIL and the baselines of the paper's tables."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from btil.imitation.learn import METHODS, Learned, LearnedTeam, learn, method_options
+
+# Loaded on first use: message passing needs JAX, which takes seconds to import.
+_LAZY = {
+    "METHODS": "btil.imitation.learn",
+    "Learned": "btil.imitation.learn",
+    "LearnedTeam": "btil.imitation.learn",
+    "learn": "btil.imitation.learn",
+    "method_options": "btil.imitation.learn",
+}
+
+__all__ = ["METHODS", "Learned", "LearnedTeam", "learn", "method_options"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'btil.imitation' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

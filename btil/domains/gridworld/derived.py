@@ -4,23 +4,28 @@ import numpy as np
 from jaxtyping import Int
 
 from btil.demonstrations import Demonstrations
-from btil.domains.gridworld.task import GridTask
+from btil.domains.gridworld.task import ORIGIN, GridTask
 
 
 def add_derived_variables(task: GridTask, demos: Demonstrations) -> Demonstrations:
     """See `GridTask.add_derived_variables`."""
     sizes = task.state_sizes
-    states = _task_states(task, demos)
+    states = task_states(task, demos)
     variables = dict(zip(sizes, task.decode_states(states).T, strict=True))
     names = task.state_names
-    nothing_or_item = ("nothing", *(f"item {k}" for k in range(task.grid.num_items)))
+    items = range(task.grid.num_items)
 
     situation = task.situation(states)
     held = task.held_items(states)
     for i, agent in enumerate(task.agents):
         variables[f"{agent}_held"] = held[:, i] + 1
         variables[f"{agent}_here"] = task.item_at(situation, situation.cells[:, i]) + 1
-        names[f"{agent}_held"] = names[f"{agent}_here"] = nothing_or_item
+        names[f"{agent}_held"] = names[f"{agent}_here"] = ("nothing", *(f"item {k}" for k in items))
+    variables["lying"] = (situation.items == ORIGIN) @ (1 << np.array(items))
+    names["lying"] = tuple(
+        " and ".join(str(k) for k in items if subset >> k & 1) or "none"
+        for subset in range(1 << len(items))
+    )
     return Demonstrations(
         states=variables,
         actions=dict(zip(demos.agents, demos.actions.T, strict=True)),
@@ -35,14 +40,31 @@ def add_derived_variables(task: GridTask, demos: Demonstrations) -> Demonstratio
     )
 
 
-def _task_states(task: GridTask, demos: Demonstrations) -> Int[np.ndarray, " steps"]:
+def task_states(task: GridTask, demos: Demonstrations) -> Int[np.ndarray, " steps"]:
+    """The task state of every step, whatever other state variables there are.
+
+    Args:
+        task: The task.
+        demos: Demonstrations with the task's state variables, derived ones or not, or with the
+            task state as the only one.
+
+    Raises:
+        ValueError: If they have neither, or the variables have other sizes.
+    """
     sizes, given = task.state_sizes, demos.state_variables
-    if all(variable in given for variable in sizes):
-        return task.encode(np.stack([given[variable] for variable in sizes], axis=1))
-    if len(given) == 1:
-        (states,) = given.values()
-        return states
-    raise ValueError(
-        f"the demonstrations have the state variables {', '.join(given)}; expected those of "
-        f"{task.name}, {', '.join(sizes)}, or the task state as the only one"
-    )
+    if not all(variable in given for variable in sizes):
+        if len(given) != 1:
+            raise ValueError(
+                f"the demonstrations have the state variables {', '.join(given)}; expected those "
+                f"of {task.name}, {', '.join(sizes)}, or the task state as the only one"
+            )
+        sizes = dict.fromkeys(given, task.num_states)
+    for variable, size in sizes.items():
+        if demos.num_states[variable] != size:
+            raise ValueError(
+                f"{variable} has {demos.num_states[variable]} values in the demonstrations and "
+                f"{size} in this task, {task!r}"
+            )
+    if len(sizes) == 1:
+        return given[next(iter(sizes))]
+    return task.encode(np.stack([given[variable] for variable in sizes], axis=1))

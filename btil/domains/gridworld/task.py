@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.grid import ACTIONS, AGENTS, Grid
 from btil.domains.gridworld.planning import Plan, PlanningProblem, softmax_policy, solve
-from btil.models.cpt import KnownCPT
+from btil.models.cpt import DirichletCPT, KnownCPT, Shared
 from btil.models.team import TeamModel
 
 NOBODY = -1  # no item, where an item's number is expected
@@ -66,8 +66,12 @@ class GridTask(ABC):
 
     name: str
     item_states: tuple[str, ...]
+    # Dirichlet concentrations per cell, of the paper's Appendix D.
     policy_concentration: float
     transition_concentration: float
+    # Parents of the recommended model, seen from one agent.
+    _policy_parents: tuple[str, ...]
+    _transition_parents: tuple[str, ...]
     agents = AGENTS
     action_names = ACTIONS
     num_actions = len(ACTIONS)
@@ -472,10 +476,9 @@ class GridTask(ABC):
     def add_derived_variables(self, demos: Demonstrations) -> Demonstrations:
         """The demonstrations with further state variables that make good parents.
 
-        For each agent: ``<agent>_held`` (the item it holds), ``<agent>_here`` (the item lying in
-        its cell) and ``<agent>_items`` (the states of all items, seen from the agent: at the
-        origin, held by it, held by the teammate, on the goal). Their values after the step are
-        the parents ``next_<variable>``.
+        For each agent ``<agent>_held`` (the item it holds) and ``<agent>_here`` (the item that
+        lies in its cell), and for the team ``lying`` (which items lie at their origins). Their
+        values after the step are the parents ``next_<variable>``.
 
         Args:
             demos: Demonstrations of this task, with its state variables or its task state.
@@ -486,6 +489,37 @@ class GridTask(ABC):
         from btil.domains.gridworld.derived import add_derived_variables
 
         return add_derived_variables(self, demos)
+
+    def recommended_model(self) -> TeamModel:
+        """A model with everything to learn, for demonstrations with derived variables.
+
+        The agents' roles are symmetric: they share all tables, each seen from its own side. The
+        tables read what matters instead of the whole task state, so that a row is learned from
+        every situation it applies to; `docs/reproduction.md` shows what that is worth.
+
+        Example:
+            >>> task = btil.domains.cleanup()  # doctest: +SKIP
+            >>> demos = task.add_derived_variables(task.simulate(200))  # doctest: +SKIP
+            >>> posterior = btil.fit(task.recommended_model(), demos)  # doctest: +SKIP
+        """
+        return TeamModel(
+            policy=Shared(
+                DirichletCPT(self.policy_concentration, self._both_sides(self._policy_parents))
+            ),
+            transition=Shared(
+                DirichletCPT(
+                    self.transition_concentration, self._both_sides(self._transition_parents)
+                )
+            ),
+            initial=Shared(DirichletCPT(self.transition_concentration)),
+        )
+
+    def _both_sides(self, parents: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        """Parents of each agent: "own" and "other" stand for the agent and its teammate."""
+        return {
+            own: tuple(name.replace("own", own).replace("other", other) for name in parents)
+            for own, other in (self.agents, self.agents[::-1])
+        }
 
 
 def sparse_dynamics(task: GridTask, actions: Int[np.ndarray, "choices agents"]) -> Any:

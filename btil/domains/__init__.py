@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from btil.domains import overcooked
     from btil.domains.gridworld.cleanup import cleanup
     from btil.domains.gridworld.movers import movers
+    from btil.domains.recording import record
 
-__all__ = ["cleanup", "movers", "overcooked"]
+__all__ = ["cleanup", "movers", "overcooked", "record"]
 
 # Public name -> module that holds it. A name equal to its module's is the module itself.
 _MODULE_OF = {
     "cleanup": "gridworld.cleanup",
     "movers": "gridworld.movers",
     "overcooked": "overcooked",
+    "record": "recording",
 }
 
 

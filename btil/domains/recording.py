@@ -1,0 +1,563 @@
+"""Episodes of any PettingZoo environment with discrete spaces, as demonstrations."""
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from btil.demonstrations import Demonstrations
+
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
+
+_SOURCES = ("state", "shared", "agents")
+# What rounding may do to the sum of a probability vector, single-precision ones included.
+_SUM_TOLERANCE = 1e-5
+
+
+def record(
+    env: Any,
+    policies: Mapping[str, Any],
+    num_episodes: int,
+    seed: int = 0,
+    max_steps: int | None = None,
+    progress: bool = True,
+    *,
+    initial_latents: Callable[..., Any] | None = None,
+    latent_transition: Callable[..., Any] | None = None,
+    num_latents: int | Mapping[str, int] | None = None,
+    states_from: str | None = None,
+) -> Demonstrations:
+    r"""Let policies play a PettingZoo ``ParallelEnv`` and write down what happens.
+
+    Row t of an episode is the state in which the team acts, the joint action, and each agent's
+    latent if it has any; the state in which an episode ends is no row. Values are counted from 0
+    (a ``Discrete(3, start=5)`` gives 0, 1, 2).
+
+    **Policies.** A function ``policy(observation, generator)`` gets what the environment shows the
+    agent and a NumPy random generator, and returns an action of the agent's action space. An array
+    (states, actions) has a row of probabilities for each value of the agent's observation: the
+    joint index of its variables, the first most significant. An array (states, latents, actions)
+    is that for each latent; the latent is then drawn from `initial_latents`, moves by
+    `latent_transition`, and is written down as a label:
+
+    .. math:: x^0 \sim b_x(s^0), \quad a^t \sim \pi(s^t, x^t), \quad
+              x^{t+1} \sim T_x(x^t, s^t, a^t, s^{t+1})
+
+    **States.** The state variables are those of `env.state()` where the environment has a discrete
+    ``state_space``; else those of the observation, if in every step all agents observe the same;
+    else those of each agent's observation, named after the agent: "<agent>_<variable>". A
+    ``Discrete`` space is the variable "state", ``MultiDiscrete`` and ``Tuple`` are "state_0",
+    "state_1", ...; a ``Dict`` names its variables.
+
+    **Names.** An environment may have ``metadata["demonstrations"]``, a mapping with any of
+    "state_names" {variable: texts}, "action_names" and "latent_names" (texts, for all agents), and
+    "num_states" {variable: number}: the variables that a ``Discrete`` state is the joint index of.
+
+    Args:
+        env: The environment. It must have ``possible_agents``, all of whom play every step of an
+            episode.
+        policies: {agent: policy}.
+        num_episodes: Number of episodes.
+        seed: A non-negative integer. Each episode has a stream of its own, with which the
+            environment is reset too: the same seed gives the same episodes, and the first ones of
+            a longer recording.
+        max_steps: Steps after which an episode is cut. None: the environment ends it.
+        progress: Whether to show a progress line.
+        initial_latents: Function (agent, states) that gives (k, latents), e.g. a posterior's
+            `initial`; `states` are k indices of the agent's observation. None: uniform.
+        latent_transition: Function (agent, states, actions, next_states) that gives (k, latents,
+            next_latents), e.g. a posterior's `transition`; `actions` are (k, agents), counted
+            from 0. Needed if a policy has latents.
+        num_latents: Number of latents of the agents whose policies have none, who are unlabelled;
+            for all or {agent: number}. None: that of the environment's names, else 1.
+        states_from: "state", "shared" (the observation that all agents share) or "agents" (each
+            agent's own). None: as told above.
+
+    Returns:
+        The demonstrations; agents in the order of ``env.possible_agents``, episodes 0, 1, 2, ...
+
+    Raises:
+        ValueError: Before anything runs: a space that is not discrete, a policy missing, of a
+            shape that does not fit or with a row that is no probability vector, latents without a
+            function that moves them. While it runs, naming agent, episode and step: an agent that
+            leaves before the others or is not there at the start (nothing is filled in), an
+            observation outside its space, an action that is none, agents that see different things
+            where `states_from="shared"`.
+
+    Example:
+        >>> task = btil.domains.cleanup("lesson")  # doctest: +SKIP
+        >>> demos = record(  # doctest: +SKIP
+        ...     task.to_parallel_env(),
+        ...     task.policies(),
+        ...     num_episodes=20,
+        ...     initial_latents=task.initial_latent_probs,
+        ...     latent_transition=lambda agent, states, actions, next_states: (
+        ...         task.latent_transition(agent, states, next_states)
+        ...     ),
+        ... )
+
+    References:
+        J. K. Terry et al. (2021), PettingZoo: Gym for multi-agent reinforcement learning.
+    """
+    from tqdm import tqdm
+
+    _check_count("num_episodes", num_episodes)
+    if max_steps is not None:
+        _check_count("max_steps", max_steps)
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed must be a non-negative integer, got {seed!r}")
+    members = _members(env, policies, latent_transition)
+    source = _source(env, members, states_from)
+    sizes = _latent_sizes(env, members, num_latents)
+    moves = _Moves(initial_latents, latent_transition)
+    # Names that cannot be used are refused now, not when everything has been played.
+    nothing = _Row(
+        state=[0] * len(source.state),
+        observations=[[0] * len(member.observed) for member in members],
+        actions=[0] * len(members),
+        latents=[-1] * len(members),
+    )
+    for kind in source.kinds:
+        _demonstrations(env, members, source, kind, sizes, [nothing], [0])
+
+    rows: list[_Row] = []
+    episodes: list[int] = []
+    streams = np.random.SeedSequence(int(seed)).spawn(int(num_episodes))
+    for episode, stream in enumerate(tqdm(streams, desc="record", disable=not progress)):
+        rng = np.random.default_rng(stream)
+        rows += _play(env, members, source, moves, rng, max_steps, episode)
+        episodes += [episode] * (len(rows) - len(episodes))
+    same = all(_alike(row.observations) for row in rows)
+    kind = source.kinds[0] if same else source.kinds[-1]
+    return _demonstrations(env, members, source, kind, sizes, rows, episodes)
+
+
+class _Variable(NamedTuple):
+    """A whole number somewhere in the elements of a space.
+
+    Attributes:
+        name: Its name.
+        size: Number of its values.
+        start: The smallest one.
+        path: Subscripts that lead to it.
+    """
+
+    name: str
+    size: int
+    start: int
+    path: tuple[Any, ...]
+
+
+class _Member(NamedTuple):
+    """An agent of the environment and its policy.
+
+    Attributes:
+        agent: What the environment calls it.
+        observed: The variables that it observes.
+        action: The space of its actions.
+        policy: A function, or None where there is a table.
+        table: P(action | observation, latent), or None where there is a function.
+        has_latents: Whether the table is one of latents.
+    """
+
+    agent: Any
+    observed: tuple[_Variable, ...]
+    action: _Variable
+    policy: Callable[..., Any] | None
+    table: Float[np.ndarray, "states latents actions"] | None
+    has_latents: bool
+
+
+class _Moves(NamedTuple):
+    initial: Callable[..., Any] | None
+    transition: Callable[..., Any] | None
+
+
+class _Source(NamedTuple):
+    """Where the state variables come from.
+
+    Attributes:
+        kinds: "state", "shared" or "agents"; the last two where only playing will tell.
+        state: The variables of `env.state()`, where it is used.
+    """
+
+    kinds: tuple[str, ...]
+    state: tuple[_Variable, ...]
+
+
+class _Row(NamedTuple):
+    """A step; all numbers counted from 0, a list entry per agent or variable."""
+
+    state: list[int]
+    observations: list[list[int]]
+    actions: list[int]
+    latents: list[int]
+
+
+# ---------------------------------------------------------------------- before anything runs
+
+
+def _members(
+    env: Any, policies: Mapping[str, Any], latent_transition: Callable[..., Any] | None
+) -> list[_Member]:
+    agents = list(getattr(env, "possible_agents", None) or [])
+    if not agents:
+        raise ValueError("env: a ParallelEnv with possible_agents expected")
+    for agent in policies:
+        if agent not in agents:
+            raise ValueError(f"policies: unknown agent {agent!r}; the agents are {_listed(agents)}")
+    members = []
+    for agent in agents:
+        if agent not in policies:
+            raise ValueError(f"policies: none for agent {agent}")
+        observed = _variables(env.observation_space(agent), f"the observation space of {agent}")
+        where = f"the action space of {agent}"
+        action = _variables(env.action_space(agent), where)
+        if len(action) != 1 or action[0].path:
+            raise ValueError(f"{where} is {env.action_space(agent)}; it must be Discrete")
+        policy = policies[agent]
+        if callable(policy):
+            members.append(_Member(agent, observed, action[0], policy, None, False))
+            continue
+        table = _checked_table(agent, policy, observed, action[0])
+        has_latents = table.ndim == 3
+        if has_latents and latent_transition is None:
+            raise ValueError(
+                f"latent_transition is needed: the policy of {agent} has latents (its shape is "
+                f"{table.shape}), and nothing says how they move"
+            )
+        table = table if has_latents else table[:, None]
+        members.append(_Member(agent, observed, action[0], None, table, has_latents))
+    return members
+
+
+def _variables(space: "Space[Any]", where: str) -> tuple[_Variable, ...]:
+    """The whole numbers that an element of a space is made of."""
+    from gymnasium import spaces
+
+    def walk(part: "Space[Any]", name: str, path: tuple[Any, ...]) -> Iterator[_Variable]:
+        if isinstance(part, spaces.Discrete):
+            yield _Variable(name or "state", int(part.n), int(part.start), path)
+        elif isinstance(part, spaces.MultiDiscrete):
+            for index in np.ndindex(part.nvec.shape):
+                numbers = "_".join(map(str, index))
+                yield _Variable(
+                    f"{name or 'state'}_{numbers}",
+                    int(part.nvec[index]),
+                    int(part.start[index]),
+                    (*path, index),
+                )
+        elif isinstance(part, spaces.Tuple):
+            for k, inner in enumerate(part.spaces):
+                yield from walk(inner, f"{name or 'state'}_{k}", (*path, k))
+        elif isinstance(part, spaces.Dict):
+            for key, inner in part.spaces.items():
+                yield from walk(inner, f"{name}_{key}" if name else str(key), (*path, key))
+        else:
+            raise ValueError(
+                f"{where} has a {part}, which is not discrete; allowed are Discrete, and "
+                "MultiDiscrete, Tuple and Dict of such"
+            )
+
+    return tuple(walk(space, "", ()))
+
+
+def _checked_table(
+    agent: Any, policy: Any, observed: Sequence[_Variable], action: _Variable
+) -> Float[np.ndarray, "..."]:
+    table = np.asarray(policy, np.float64)
+    num_states = math.prod(variable.size for variable in observed)
+    if table.ndim not in (2, 3) or (table.shape[0], table.shape[-1]) != (num_states, action.size):
+        raise ValueError(
+            f"policies: {agent}'s has shape {table.shape}; expected (states, actions) or (states, "
+            f"latents, actions) with {num_states} states and {action.size} actions"
+        )
+    wrong = ~((table >= 0).all(-1) & (np.abs(table.sum(-1) - 1) <= _SUM_TOLERANCE))
+    if wrong.any():
+        where = tuple(np.argwhere(wrong)[0].tolist())
+        raise ValueError(
+            f"policies: {agent}'s row at {where} is no probability vector: {table[where].tolist()}"
+        )
+    return table
+
+
+def _source(env: Any, members: Sequence[_Member], states_from: str | None) -> _Source:
+    if states_from is not None and states_from not in _SOURCES:
+        raise ValueError(f"states_from must be None or one of {_listed(_SOURCES)}")
+    space = getattr(env, "state_space", None)
+    if states_from == "state" and space is None:
+        raise ValueError("states_from='state': the environment has no state_space")
+    if space is not None and states_from in (None, "state"):
+        try:
+            return _Source(("state",), _variables(space, "state_space"))
+        except ValueError:
+            if states_from == "state":
+                raise
+    equal = all(member.observed == members[0].observed for member in members)
+    if states_from == "shared" and not equal:
+        raise ValueError("states_from='shared': the agents' observation spaces differ")
+    if states_from is not None:
+        return _Source((states_from,), ())
+    return _Source(("shared", "agents") if equal else ("agents",), ())
+
+
+def _latent_sizes(
+    env: Any, members: Sequence[_Member], num_latents: int | Mapping[str, int] | None
+) -> dict[str, int]:
+    sizes = {}
+    for member in members:
+        name = str(member.agent)
+        given = num_latents.get(name) if isinstance(num_latents, Mapping) else num_latents
+        if member.table is not None and member.has_latents:
+            sizes[name] = member.table.shape[1]
+            if given is not None and given != sizes[name]:
+                raise ValueError(
+                    f"num_latents: {given} for {name}, whose policy has {sizes[name]} latents"
+                )
+        else:
+            sizes[name] = given or len(_names(env).get("latent_names", ())) or 1
+    return sizes
+
+
+def _names(env: Any) -> Mapping[str, Any]:
+    return (getattr(env, "metadata", None) or {}).get("demonstrations", {})
+
+
+# ---------------------------------------------------------------------- an episode
+
+
+def _play(
+    env: Any,
+    members: Sequence[_Member],
+    source: _Source,
+    moves: _Moves,
+    rng: np.random.Generator,
+    max_steps: int | None,
+    episode: int,
+) -> list[_Row]:
+    agents = [member.agent for member in members]
+    observations, _ = env.reset(seed=int(rng.integers(2**31)))
+    _check_all_there(env, agents, f"at the start of episode {episode}")
+    rows: list[_Row] = []
+    before: _Row | None = None
+    while True:
+        place = f"episode {episode}, step {len(rows)}"
+        state = _read(source.state, env.state(), f"{place}: state()") if source.state else []
+        seen = [
+            _read(m.observed, observations.get(m.agent), f"{place}: the observation of {m.agent}")
+            for m in members
+        ]
+        if source.kinds == ("shared",) and not _alike(seen):
+            raise ValueError(
+                f"{place}: the agents observe different things, "
+                + ", ".join(f"{m.agent} {values}" for m, values in zip(members, seen, strict=True))
+                + "; states_from='agents' records what each one sees"
+            )
+        latents = [
+            _next_latent(member, i, moves, before, values, rng, place)
+            for i, (member, values) in enumerate(zip(members, seen, strict=True))
+        ]
+        actions = [
+            _action(member, observations[member.agent], values, latent, rng, place)
+            for member, values, latent in zip(members, seen, latents, strict=True)
+        ]
+        before = _Row(state, seen, actions, latents)
+        rows.append(before)
+        observations, _, terminations, truncations, _ = env.step(
+            {m.agent: m.action.start + a for m, a in zip(members, actions, strict=True)}
+        )
+        over = [bool(terminations.get(a)) or bool(truncations.get(a)) for a in agents]
+        if all(over) or not env.agents or len(rows) == max_steps:
+            return rows
+        for agent, gone in zip(agents, over, strict=True):
+            if gone or agent not in env.agents:
+                stay = _listed([other for other in env.agents if other != agent])
+                raise ValueError(
+                    f"agent {agent} left in episode {episode} after step {len(rows) - 1} while "
+                    f"{stay} went on; a demonstration needs every agent at every step"
+                )
+        _check_all_there(env, agents, f"in episode {episode}, step {len(rows)}")
+
+
+def _check_all_there(env: Any, agents: Sequence[Any], when: str) -> None:
+    for agent in agents:
+        if agent not in env.agents:
+            raise ValueError(
+                f"agent {agent} is not there {when}; a demonstration needs every agent at every "
+                "step"
+            )
+    for agent in env.agents:
+        if agent not in agents:
+            raise ValueError(f"agent {agent} is there {when} but not in possible_agents")
+
+
+def _next_latent(
+    member: _Member,
+    position: int,
+    moves: _Moves,
+    before: _Row | None,
+    observed: Sequence[int],
+    rng: np.random.Generator,
+    place: str,
+) -> int:
+    """The latent of a step: the first one, or where that of the step before has moved; -1: none."""
+    if member.table is None or not member.has_latents:
+        return -1
+    name, num_latents = str(member.agent), member.table.shape[1]
+    states = np.array([_joint(member, observed)])
+    if before is None:
+        if moves.initial is None:
+            return int(rng.integers(num_latents))
+        probs = moves.initial(name, states)
+        return _draw(probs, (num_latents,), 0, rng, f"{place}: initial_latents of {name}")
+    assert moves.transition is not None
+    previous = np.array([_joint(member, before.observations[position])])
+    table = moves.transition(name, previous, np.array([before.actions]), states)
+    latent = before.latents[position]
+    shape = (num_latents, num_latents)
+    return _draw(table, shape, latent, rng, f"{place}: latent_transition of {name}")
+
+
+def _action(
+    member: _Member,
+    observation: Any,
+    observed: Sequence[int],
+    latent: int,
+    rng: np.random.Generator,
+    place: str,
+) -> int:
+    if member.table is not None:
+        probs = member.table[_joint(member, observed), max(latent, 0)]
+        return int(rng.choice(len(probs), p=probs / probs.sum()))
+    assert member.policy is not None
+    action = member.policy(observation, rng)
+    return _read([member.action], action, f"{place}: the action of {member.agent}")[0]
+
+
+def _draw(
+    table: Any, shape: tuple[int, ...], row: int, rng: np.random.Generator, place: str
+) -> int:
+    """Draw from a row of what a modeler's function gave for one state, (1, *shape)."""
+    values = np.asarray(table, np.float64)
+    if values.shape != (1, *shape):
+        raise ValueError(f"{place}: shape {values.shape}, expected {(1, *shape)}")
+    probs = values.reshape(-1, shape[-1])[row]
+    if not ((probs >= 0).all() and abs(probs.sum() - 1) <= _SUM_TOLERANCE):
+        raise ValueError(f"{place}: {probs.tolist()} is no probability vector")
+    return int(rng.choice(len(probs), p=probs / probs.sum()))
+
+
+def _joint(member: _Member, observed: Sequence[int]) -> int:
+    """Row-major index of the variables that an agent observes."""
+    index = 0
+    for variable, value in zip(member.observed, observed, strict=True):
+        index = index * variable.size + value
+    return index
+
+
+def _read(variables: Sequence[_Variable], element: Any, place: str) -> list[int]:
+    """The variables' values in an element of their space, counted from 0."""
+    values = []
+    for name, size, start, path in variables:
+        value = element
+        try:
+            for key in path:
+                value = value[key]
+            number = operator.index(value) - start
+        except (TypeError, LookupError):
+            raise ValueError(f"{place} is {element!r}, which is not in its space") from None
+        if not 0 <= number < size:
+            raise ValueError(
+                f"{place} is {element!r}, which is not in its space: {name} is {value}, allowed "
+                f"are {start}..{start + size - 1}"
+            )
+        values.append(number)
+    return values
+
+
+# ---------------------------------------------------------------------- what comes of it
+
+
+def _demonstrations(
+    env: Any,
+    members: Sequence[_Member],
+    source: _Source,
+    kind: str,
+    latent_sizes: Mapping[str, int],
+    rows: Sequence[_Row],
+    episodes: Sequence[int],
+) -> Demonstrations:
+    agents = [str(member.agent) for member in members]
+    columns: dict[str, Int[np.ndarray, " steps"]] = {}
+    sizes: dict[str, int] = {}
+
+    def add(variables: Sequence[_Variable], values: Sequence[Sequence[int]], prefix: str) -> None:
+        for variable, column in zip(variables, np.array(values).T, strict=True):
+            name = prefix + variable.name
+            if name in columns:
+                raise ValueError(f"two variables of the spaces would have the name {name!r}")
+            columns[name], sizes[name] = column, variable.size
+
+    names: Mapping[str, Any] = _names(env)
+    if kind == "agents":
+        for i, member in enumerate(members):
+            add(member.observed, [row.observations[i] for row in rows], f"{member.agent}_")
+    else:
+        if kind == "state":
+            add(source.state, [row.state for row in rows], "")
+        else:
+            add(members[0].observed, [row.observations[0] for row in rows], "")
+        columns, sizes = _taken_apart(columns, sizes, names.get("num_states", {}))
+    action_sizes = {str(m.agent): m.action.size for m in members}
+    return Demonstrations(
+        states=columns,
+        actions=dict(zip(agents, np.array([row.actions for row in rows]).T, strict=True)),
+        latents=dict(zip(agents, np.array([row.latents for row in rows]).T, strict=True)),
+        episodes=np.array(episodes),
+        agents=agents,
+        num_states=sizes,
+        num_actions=action_sizes,
+        num_latents=dict(latent_sizes),
+        state_names=_fitting(dict(names.get("state_names", {})), sizes),
+        action_names=_fitting(dict.fromkeys(agents, names.get("action_names")), action_sizes),
+        latent_names=_fitting(dict.fromkeys(agents, names.get("latent_names")), latent_sizes),
+    )
+
+
+def _taken_apart(
+    columns: dict[str, Int[np.ndarray, " steps"]],
+    sizes: dict[str, int],
+    declared: Mapping[str, int],
+) -> tuple[dict[str, Int[np.ndarray, " steps"]], dict[str, int]]:
+    """The variables that a single state is the joint index of, where they are declared."""
+    if list(sizes.values()) != [math.prod(declared.values())]:
+        return columns, sizes
+    (joint,) = columns.values()
+    parts = np.unravel_index(joint, tuple(declared.values()))
+    return dict(zip(declared, parts, strict=True)), dict(declared)
+
+
+def _fitting(names: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The names of what has as many values as there are names."""
+    return {
+        key: names[key]
+        for key, size in sizes.items()
+        if names.get(key) is not None and len(names[key]) == size
+    }
+
+
+def _alike(observations: Sequence[Sequence[int]]) -> bool:
+    return all(values == observations[0] for values in observations)
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+
+def _listed(items: Sequence[Any]) -> str:
+    return ", ".join(map(str, items)) or "nobody"

@@ -12,6 +12,7 @@ import hashlib
 import os
 import warnings
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,9 +160,10 @@ def _cache_folder() -> Path:
 
 def _read(path: Path, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray] | None:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: np.load leaves a file open that turns out to be no whole archive.
+        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
             values, num_sweeps = file["values"], file["num_sweeps"]
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile):
+    except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
         return None
     good = values.shape == shape and values.dtype == np.float64 and num_sweeps.shape == shape[1:]
     return (values, num_sweeps) if good and not np.isnan(values).any() else None

@@ -13,6 +13,10 @@ from btil.analysis import (
     hamming_distance,
     majority_class_error,
     most_probable,
+    policy_divergence,
+    policy_weights,
+    suboptimal_share,
+    team_alignment,
     weighted_js_divergence,
 )
 
@@ -28,7 +32,7 @@ def random_demos(seed=0, lengths=(3, 1, 5, 4), latents=(2, 4), share=0.6):
         latents=labels,
         episodes=np.repeat(np.arange(len(lengths)), lengths),
         num_latents=latents,
-        agents=("ann", "bob"),
+        agents=("ann", "bob", "cyd")[: len(latents)],
     )
 
 
@@ -236,3 +240,157 @@ def test_rows_of_weight_zero_may_hold_anything(junk):
 def test_wrong_policies_and_weights_are_refused(policy, weights, message):
     with pytest.raises(ValueError, match=message):
         weighted_js_divergence(np.full((2, 2), 0.5), policy, weights)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_policy_weights_count_labelled_steps(seed):
+    demos = random_demos(seed)
+    for i, agent in enumerate(demos.agents):
+        expected = np.zeros((3, demos.num_latents[i]))
+        for state, label in zip(demos.states, demos.latents[:, i], strict=True):
+            if label >= 0:
+                expected[state, label] += 1
+        weights = policy_weights(demos, agent)
+        np.testing.assert_allclose(weights, expected / expected.sum())
+    with pytest.raises(ValueError, match="agent ann has no label"):
+        policy_weights(demos.without_labels(), "ann")
+    with pytest.raises(ValueError, match="unknown agent 'eve'"):
+        policy_weights(demos, "eve")
+
+
+def random_policies(demos, seed, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    num_states = math.prod(demos.num_states.values())
+    sizes = zip(demos.agents, demos.num_latents, demos.num_actions, strict=True)
+    return {a: random_rows(rng, (num_states, k, n)).astype(dtype) for a, k, n in sizes}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_policy_divergence_is_the_weighted_divergence(dtype):
+    demos = random_demos(4)
+    true, learned = random_policies(demos, 0), random_policies(demos, 1, dtype)
+    values = policy_divergence(demos, true, learned)
+    for value, agent in zip(values, demos.agents, strict=True):
+        weights = policy_weights(demos, agent)
+        expected = weighted_js_divergence(true[agent], learned[agent], weights)
+        assert value == pytest.approx(expected, rel=1e-12)
+    # Rows of states and latents that do not occur may hold anything.
+    for agent in demos.agents:
+        learned[agent][policy_weights(demos, agent) == 0] = np.nan
+    np.testing.assert_array_equal(policy_divergence(demos, true, learned), values)
+    assert np.isnan(policy_divergence(demos.without_labels(), true, learned)).all()
+
+
+def test_policy_divergence_over_several_state_variables():
+    rng = np.random.default_rng(3)
+    demos = Demonstrations(
+        {"x": rng.integers(0, 2, 30), "y": rng.integers(0, 3, 30)},
+        rng.integers(0, 2, (30, 1)),
+        latents=rng.integers(0, 2, (30, 1)),
+        num_states={"x": 2, "y": 3},
+    )
+    true, learned = random_policies(demos, 0), random_policies(demos, 1)
+    rows = zip(demos.states, demos.latents[:, 0], strict=True)
+    expected = np.mean(
+        [js_by_loop(true["agent_0"][s, x], learned["agent_0"][s, x]) for s, x in rows]
+    )
+    np.testing.assert_allclose(policy_divergence(demos, true, learned), [expected])
+
+
+def test_policies_that_do_not_fit_are_refused():
+    demos = random_demos()
+    good = random_policies(demos, 0)
+    with pytest.raises(ValueError, match="true_policies: none for agent bob"):
+        policy_divergence(demos, {"ann": good["ann"]}, good)
+    with pytest.raises(ValueError, match=r"policies: ann's has shape \(2, 2, 2\), expected"):
+        policy_divergence(demos, good, good | {"ann": good["ann"][:2]})
+    with pytest.raises(ValueError, match="agent bob, rows that are read: policy: the row at"):
+        policy_divergence(demos, good, good | {"bob": good["bob"] * 2})
+
+
+# ------------------------------------------------------------------ teams
+
+
+def test_alignment_by_hand():
+    latents = [[0, 0], [1, 0], [1, -1], [2, 2], [-1, -1], [1, 1], [0, 1], [-1, 0]]
+    episodes = ["a", "a", "a", "b", "b", "b", "b", "c"]
+    # Episode a: 1 of 2; b: 2 of 3; c has no step at which both are labelled.
+    expected = ((1 / 2 + 2 / 3) / 2, 3 / 5)
+    assert team_alignment(latents, episodes) == pytest.approx(expected)
+    demos = Demonstrations(
+        np.zeros(8, int), np.zeros((8, 2), int), latents, episodes=episodes, num_latents=3
+    )
+    share = team_alignment(demos)
+    assert share == pytest.approx(expected)
+    assert (share.over_episodes, share.over_steps) == tuple(share)
+    assert team_alignment(latents) == pytest.approx((3 / 5, 3 / 5))
+
+
+@pytest.mark.parametrize("agents", [1, 2, 3])
+def test_alignment_is_over_all_agents(agents):
+    demos = random_demos(8, latents=(2,) * agents, share=0.9)
+    rows = [row for row in demos.latents.tolist() if min(row) >= 0]
+    expected = np.mean([len(set(row)) == 1 for row in rows])
+    assert team_alignment(demos).over_steps == pytest.approx(expected)
+    assert team_alignment(demos.latents, demos.episodes) == team_alignment(demos)
+
+
+def test_nobody_labelled_nothing_known():
+    demos = random_demos(latents=(3, 3)).without_labels()
+    assert np.isnan(team_alignment(demos)).all()
+
+
+def random_demos_of_two(**more):
+    arguments = {"num_latents": 2, "latents": [[0, 1]]} | more
+    return Demonstrations([0], [[0, 0]], agents=("ann", "bob"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((random_demos(),), "the latents of ann are 0, 1, those of bob 0, 1, 2, 3"),
+        (
+            (random_demos_of_two(latent_names={"bob": ["in", "out"]}),),
+            "the latents of ann are 0, 1, those of bob in, out",
+        ),
+        ((random_demos_of_two(), [0]), "demonstrations know theirs"),
+        (([0, 1],), r"got int64 of shape \(2,\)"),
+        (([[0.5, 1.0]],), "got float64"),
+        (([[0, 1]], [0, 1]), r"episodes: shape \(2,\), expected \(steps,\) = \(1,\)"),
+        (([[0, 1]] * 3, [0, 1, 0]), "contiguous"),
+    ],
+)
+def test_alignment_of_what_cannot_be_compared_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        team_alignment(*arguments)
+
+
+@pytest.mark.parametrize("make", [btil.domains.movers, btil.domains.cleanup])
+def test_suboptimal_share_is_the_mean_of_the_episodes_shares(make):
+    task = make("tiny")
+    demos = task.simulate(12, seed=2, max_steps=30)
+    shares, all_steps = [], []
+    for episode in np.unique(demos.episodes):
+        rows = demos.episodes == episode
+        wrong = task.suboptimal(demos.states[rows], demos.latents[rows])
+        shares.append(wrong.mean())
+        all_steps += wrong.tolist()
+    expected = pytest.approx((np.mean(shares), np.mean(all_steps)))
+    assert suboptimal_share(task, demos) == expected
+    assert suboptimal_share(task, task.add_derived_variables(demos)) == expected
+    assert 0 < suboptimal_share(task, demos).over_steps < 1
+
+
+def test_suboptimal_steps_are_counted_where_both_are_labelled():
+    task = btil.domains.movers("tiny")
+    demos = task.simulate(6, seed=2, max_steps=30)
+    labels = demos.latents.copy()
+    labels[demos.episodes == 3] = -1
+    labels[::3, 1] = -1
+    partly = demos._changed(latents=labels)
+    # In Movers the team works well together where all have the same in mind.
+    aligned = team_alignment(partly)
+    assert suboptimal_share(task, partly) == pytest.approx([1 - share for share in aligned])
+    assert np.isnan(suboptimal_share(task, demos.without_labels())).all()
+    with pytest.raises(ValueError, match="expected those of movers"):
+        suboptimal_share(btil.domains.movers("lesson"), demos)

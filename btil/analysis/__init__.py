@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     )
     from btil.analysis.compare import Comparison
     from btil.analysis.metrics import (
+        StepShare,
         confusion_matrix,
         decoding_error,
         hamming_distance,
         majority_class_error,
         most_probable,
+        policy_divergence,
+        policy_weights,
+        suboptimal_share,
+        team_alignment,
         weighted_js_divergence,
     )
     from btil.analysis.plots import (
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "Comparison": "btil.analysis.compare",
     "RowChoice": "btil.analysis.plots",
+    "StepShare": "btil.analysis.metrics",
     "align": "btil.analysis.alignment",
     "choose_rows": "btil.analysis.plots",
     "confusion_matrix": "btil.analysis.metrics",
@@ -63,15 +69,20 @@ _LAZY = {
     "plot_sd_ratios": "btil.analysis.plots",
     "plot_timeline": "btil.analysis.plots",
     "plot_trace": "btil.analysis.plots",
+    "policy_divergence": "btil.analysis.metrics",
+    "policy_weights": "btil.analysis.metrics",
     "posterior_means": "btil.analysis.alignment",
     "relabel_rows": "btil.analysis.alignment",
     "shared_contexts": "btil.analysis.alignment",
+    "suboptimal_share": "btil.analysis.metrics",
+    "team_alignment": "btil.analysis.metrics",
     "weighted_js_divergence": "btil.analysis.metrics",
 }
 
 __all__ = [
     "Comparison",
     "RowChoice",
+    "StepShare",
     "align",
     "choose_rows",
     "confusion_matrix",
@@ -93,9 +104,13 @@ __all__ = [
     "plot_sd_ratios",
     "plot_timeline",
     "plot_trace",
+    "policy_divergence",
+    "policy_weights",
     "posterior_means",
     "relabel_rows",
     "shared_contexts",
+    "suboptimal_share",
+    "team_alignment",
     "weighted_js_divergence",
 ]
 

@@ -1,12 +1,20 @@
-"""How right the answers are: decoded latents against labels, learned policies against true ones."""
+"""How right the answers are, and how well a team works together.
 
+Decoded latents against labels, learned policies against true ones; how often the members of a team
+have the same in mind, and how often their minds are misaligned.
+"""
+
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from btil.demonstrations import Demonstrations
+
+if TYPE_CHECKING:
+    from btil.domains.gridworld.task import GridTask
 
 # What rounding may do to the sum of a probability vector, single-precision ones included.
 _SUM_TOLERANCE = 1e-5
@@ -226,6 +234,259 @@ def weighted_js_divergence(true_policy: Any, policy: Any, weights: Any) -> float
     divergence = (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
     # Rounding can leave a divergence of equal rows a hair below 0.
     return max(0.0, float(weight[used] @ divergence))
+
+
+def policy_weights(demos: Demonstrations, agent: str) -> Float[np.ndarray, "states latents"]:
+    r"""Share of each (state, latent) among the labelled steps of an agent.
+
+    .. math:: w_i(s, x) = \frac{1}{|L_i|} \sum_{t \in L_i} 1(s^t = s, x_i^t = x)
+
+    with :math:`L_i` the labelled steps of agent i in all episodes: the weights of the paper's
+    measure of policies.
+
+    Args:
+        demos: The training demonstrations, with labels.
+        agent: Name of the agent.
+
+    Returns:
+        Weights that sum to 1, a row for each value of `demos.states`, e.g. for
+        `weighted_js_divergence`.
+
+    Raises:
+        ValueError: If the agent is unknown or has no label.
+
+    Example:
+        >>> demos = Demonstrations([0, 0, 2], [0, 1, 0], latents=[1, 1, 0], num_latents=2)
+        >>> policy_weights(demos, "agent_0").round(2).tolist()
+        [[0.0, 0.67], [0.0, 0.0], [0.33, 0.0]]
+    """
+    visited, counts = _labelled_visits(demos, agent_position(demos, agent))
+    if not len(visited.states):
+        raise ValueError(f"agent {agent} has no label: there is nothing to weight by")
+    num_states = math.prod(demos.num_states.values())
+    weights = np.zeros((num_states, demos.num_latents[agent_position(demos, agent)]))
+    weights[visited.states, visited.latents] = counts / counts.sum()
+    return weights
+
+
+def policy_divergence(
+    demos: Demonstrations, true_policies: Mapping[str, Any], policies: Mapping[str, Any]
+) -> Float[np.ndarray, " agents"]:
+    r"""Weighted Jensen-Shannon divergence between true and learned policies, per agent.
+
+    .. math:: \sum_{s, x} w_i(s, x) \; \mathrm{JS}\big(\pi_i(\cdot | s, x) \,\big\|\,
+              \hat\pi_i(\cdot | s, x)\big)
+
+    `weighted_js_divergence` with the `policy_weights` of the demonstrations, natural logarithm.
+    Only the rows of the states and latents that occur are read, whatever the others hold.
+
+    Args:
+        demos: The training demonstrations, with labels.
+        true_policies: {agent: (states, latents, actions)}, a row for each value of
+            `demos.states`, e.g. `task.policies()`.
+        policies: The same of the learned team, e.g. `team.policies`.
+
+    Returns:
+        One divergence between 0 and log 2 per agent, in the order of `demos.agents`; NaN for an
+        agent with no label.
+
+    Raises:
+        ValueError: If an agent is missing, a shape is another one, or a row that is read is no
+            probability vector.
+
+    Example:
+        >>> demos = Demonstrations([0, 1], [0, 1], latents=[0, 0], num_latents=1)
+        >>> true, learned = np.array([[[1, 0]], [[0, 1]]]), np.array([[[0, 1]], [[0, 1]]])
+        >>> policy_divergence(demos, {"agent_0": true}, {"agent_0": learned}).round(4).tolist()
+        [0.3466]
+
+    Source: the paper, "Experiments", after Unhelkar and Shah (2019).
+    """
+    return np.array(
+        [
+            _policy_divergence(demos, position, true_policies, policies)
+            for position in range(demos.num_agents)
+        ]
+    )
+
+
+def _policy_divergence(
+    demos: Demonstrations,
+    position: int,
+    true_policies: Mapping[str, Any],
+    policies: Mapping[str, Any],
+) -> float:
+    agent = demos.agents[position]
+    num_states = math.prod(demos.num_states.values())
+    expected = (num_states, demos.num_latents[position], demos.num_actions[position])
+    tables = {}
+    for name, given in (("true_policies", true_policies), ("policies", policies)):
+        if agent not in given:
+            raise ValueError(f"{name}: none for agent {agent}")
+        tables[name] = np.asarray(given[agent])
+        if tables[name].shape != expected:
+            raise ValueError(
+                f"{name}: {agent}'s has shape {tables[name].shape}, expected (states, latents, "
+                f"actions) = {expected}"
+            )
+    visited, counts = _labelled_visits(demos, position)
+    if not len(counts):
+        return float("nan")
+    true_rows, rows = (table[visited.states, visited.latents] for table in tables.values())
+    try:
+        return weighted_js_divergence(true_rows, rows, counts / counts.sum())
+    except ValueError as error:
+        raise ValueError(f"agent {agent}, rows that are read: {error}") from None
+
+
+class _Visited(NamedTuple):
+    states: Int[np.ndarray, " visited"]
+    latents: Int[np.ndarray, " visited"]
+
+
+def _labelled_visits(
+    demos: Demonstrations, position: int
+) -> tuple[_Visited, Int[np.ndarray, " visited"]]:
+    """The distinct (state, latent) of an agent's labelled steps, and how often each occurs."""
+    labels = demos.latents[:, position]
+    known = labels >= 0
+    pairs = np.stack([demos.states[known], labels[known]], axis=1)
+    distinct, counts = np.unique(pairs, axis=0, return_counts=True)
+    return _Visited(distinct[:, 0], distinct[:, 1]), counts
+
+
+class StepShare(NamedTuple):
+    """How often something holds at a step.
+
+    Attributes:
+        over_episodes: The mean over episodes of the share of each one's steps: every episode
+            counts the same, whatever its length.
+        over_steps: The share of all steps: every step counts the same.
+    """
+
+    over_episodes: float
+    over_steps: float
+
+
+def team_alignment(latents: Demonstrations | Any, episodes: Any = None) -> StepShare:
+    r"""How often all members of the team have the same in mind.
+
+    .. math:: \frac{1}{|E|} \sum_{m \in E} \frac{1}{|L_m|} \sum_{t \in L_m}
+              1(x_{1,m}^t = \dots = x_{n,m}^t)
+              \quad\text{and}\quad
+              \frac{1}{\sum_m |L_m|} \sum_m \sum_{t \in L_m} 1(x_{1,m}^t = \dots = x_{n,m}^t)
+
+    with :math:`L_m` the steps of episode m at which every agent is labelled, and :math:`E` the
+    episodes that have some.
+
+    Args:
+        latents: Demonstrations with labels; or whole numbers (steps, agents), negative where
+            unknown, such as `posterior.decode(demos)`.
+        episodes: With an array, the episode of each step (steps,), each one contiguous, such as
+            `demos.episodes`. None: all steps are one episode.
+
+    Returns:
+        The mean over episodes and the share of all steps, in [0, 1]; NaN if there is no step at
+        which every agent is labelled.
+
+    Raises:
+        ValueError: If the agents have different latents, or an array or `episodes` has another
+            shape.
+
+    Example:
+        >>> team_alignment([[0, 0], [1, 0], [2, 2]], episodes=[7, 7, 8])
+        StepShare(over_episodes=0.75, over_steps=0.6666666666666666)
+    """
+    if isinstance(latents, Demonstrations):
+        if episodes is not None:
+            raise ValueError("episodes: not needed, demonstrations know theirs")
+        _check_comparable(latents)
+        labels, starts = latents.latents, latents.episode_starts
+    else:
+        labels = np.asarray(latents)
+        if labels.ndim != 2 or 0 in labels.shape or labels.dtype.kind not in "iu":
+            raise ValueError(
+                f"latents: whole numbers (steps, agents) expected, got {labels.dtype} of shape "
+                f"{labels.shape}"
+            )
+        starts = _starts(episodes, len(labels))
+    same = (labels == labels[:, :1]).all(axis=1)
+    return _step_share(same, (labels >= 0).all(axis=1), starts)
+
+
+def suboptimal_share(task: "GridTask", demos: Demonstrations) -> StepShare:
+    r"""How often the minds of a grid-world team are misaligned, as `task.suboptimal` defines it.
+
+    .. math:: \frac{1}{|E|} \sum_{m \in E} \frac{1}{|L_m|} \sum_{t \in L_m}
+              1(\text{suboptimal}(s_m^t, x_m^t))
+              \quad\text{and the same pooled over steps,}
+
+    with :math:`L_m` the steps of episode m at which every agent is labelled, and :math:`E` the
+    episodes that have some. The paper's 49% (Movers) and 7% (Cleanup) fit the mean over episodes.
+
+    Args:
+        task: The task.
+        demos: Demonstrations of this task, with labels.
+
+    Returns:
+        The mean over episodes and the share of all steps, in [0, 1]; NaN if there is no step at
+        which every agent is labelled.
+
+    Raises:
+        ValueError: If the states or the latents are not those of the task.
+
+    Example:
+        >>> task = btil.domains.movers()  # doctest: +SKIP
+        >>> suboptimal_share(task, task.simulate(200)).over_episodes  # doctest: +SKIP
+        0.48
+
+    Source: the paper, Appendix C.
+    """
+    from btil.domains.gridworld.derived import task_states
+
+    states = task_states(task, demos)
+    labelled = (demos.latents >= 0).all(axis=1)
+    suboptimal = np.zeros(demos.num_steps, bool)
+    suboptimal[labelled] = task.suboptimal(states[labelled], demos.latents[labelled])
+    return _step_share(suboptimal, labelled, demos.episode_starts)
+
+
+def _step_share(
+    holds: Bool[np.ndarray, " steps"],
+    counted: Bool[np.ndarray, " steps"],
+    starts: Int[np.ndarray, " episodes"],
+) -> StepShare:
+    true = np.add.reduceat(holds & counted, starts, dtype=np.int64)
+    all_counted = np.add.reduceat(counted, starts, dtype=np.int64)
+    used = all_counted > 0
+    if not used.any():
+        return StepShare(float("nan"), float("nan"))
+    return StepShare(
+        over_episodes=float(np.mean(true[used] / all_counted[used])),
+        over_steps=float(true.sum() / all_counted.sum()),
+    )
+
+
+def _starts(episodes: Any, num_steps: int) -> Int[np.ndarray, " episodes"]:
+    if episodes is None:
+        return np.zeros(1, np.int64)
+    ids = np.asarray(episodes)
+    if ids.shape != (num_steps,):
+        raise ValueError(f"episodes: shape {ids.shape}, expected (steps,) = {(num_steps,)}")
+    starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))
+    if len(np.unique(ids)) < len(starts):
+        raise ValueError("episodes: the steps of an episode must be contiguous")
+    return starts
+
+
+def _check_comparable(demos: Demonstrations) -> None:
+    names = [demos.value_names(f"latent_{agent}") for agent in demos.agents]
+    for agent, own in zip(demos.agents, names, strict=True):
+        if own != names[0]:
+            raise ValueError(
+                f"the latents of {demos.agents[0]} are {', '.join(names[0])}, those of {agent} "
+                f"{', '.join(own)}: they cannot be compared"
+            )
 
 
 def agent_position(demos: Demonstrations, agent: str) -> int:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from pettingzoo import ParallelEnv
+from pettingzoo.utils import aec_to_parallel, parallel_to_aec
 
 import btil
 from btil.domains import record
@@ -423,6 +424,17 @@ def test_wrong_arguments_are_refused_before_anything_runs(changes, message):
     with pytest.raises(ValueError, match=message):
         record(env, **arguments)
     assert env.seeds == []
+
+
+def test_environments_that_are_not_parallel_are_refused():
+    env = scripted(Discrete(4), lambda agent, step: step, render_mode=None)
+    with pytest.raises(ValueError, match="a ParallelEnv expected, got an AECEnv"):
+        record(parallel_to_aec(env), BOTH, 1, progress=False)
+    with pytest.raises(ValueError, match="a ParallelEnv with possible_agents expected"):
+        record("env", BOTH, 1, progress=False)
+    # One that was made parallel again is fine.
+    demos = record(aec_to_parallel(parallel_to_aec(env)), BOTH, 1, progress=False)
+    assert demos.states.tolist() == [0, 1, 2]
 
 
 def test_numbers_of_latents_must_agree():

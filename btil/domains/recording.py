@@ -81,12 +81,12 @@ def record(
         The demonstrations; agents in the order of ``env.possible_agents``, episodes 0, 1, 2, ...
 
     Raises:
-        ValueError: Before anything runs: a space that is not discrete, a policy missing, of a
-            shape that does not fit or with a row that is no probability vector, latents without a
-            function that moves them. While it runs, naming agent, episode and step: an agent that
-            leaves before the others or is not there at the start (nothing is filled in), an
-            observation outside its space, an action that is none, agents that see different things
-            where `states_from="shared"`.
+        ValueError: Before anything runs: no ParallelEnv, a space that is not discrete, a policy
+            missing, of a shape that does not fit or with a row that is no probability vector,
+            latents without a function that moves them. While it runs, naming agent, episode and
+            step: an agent that leaves before the others or is not there at the start (nothing is
+            filled in), an observation outside its space, an action that is none, agents that see
+            different things where `states_from="shared"`.
 
     Example:
         >>> task = btil.domains.cleanup("lesson")  # doctest: +SKIP
@@ -204,6 +204,13 @@ class _Row(NamedTuple):
 def _members(
     env: Any, policies: Mapping[str, Any], latent_transition: Callable[..., Any] | None
 ) -> list[_Member]:
+    from pettingzoo import AECEnv
+
+    if isinstance(env, AECEnv):
+        raise ValueError(
+            "env: a ParallelEnv expected, got an AECEnv; pettingzoo.utils.aec_to_parallel makes "
+            "one of it"
+        )
     agents = list(getattr(env, "possible_agents", None) or [])
     if not agents:
         raise ValueError("env: a ParallelEnv with possible_agents expected")

@@ -204,10 +204,8 @@ def render(
 
     grid = task.grid
     with figure_style():
-        figure = Figure(
-            figsize=(grid.width * pixels_per_cell / _DPI, grid.height * pixels_per_cell / _DPI),
-            dpi=_DPI,
-        )
+        # A cell is an inch, so that no rounding takes a pixel away.
+        figure = Figure(figsize=(grid.width, grid.height), dpi=pixels_per_cell)
         canvas = FigureCanvasAgg(figure)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()

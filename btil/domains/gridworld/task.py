@@ -521,6 +521,19 @@ class GridTask(ABC):
             for own, other in (self.agents, self.agents[::-1])
         }
 
+    def to_parallel_env(self, render_mode: str | None = None) -> Any:
+        """The task as a PettingZoo ``ParallelEnv``.
+
+        Args:
+            render_mode: None, "rgb_array" or "human".
+
+        Raises:
+            ValueError: If there is no such render mode.
+        """
+        from btil.domains.gridworld.parallel_env import parallel_env
+
+        return parallel_env(self, render_mode)
+
 
 def sparse_dynamics(task: GridTask, actions: Int[np.ndarray, "choices agents"]) -> Any:
     """P(s' | s, choice) for some joint actions: a SciPy CSR matrix, row s * choices + choice."""

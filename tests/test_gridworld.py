@@ -1234,6 +1234,8 @@ def test_same_seed_same_bits(domain):
     another = task_on(domain, DRAWINGS["tiny"])
     assert another.simulate(5, seed=11, max_steps=30) == first
     assert task.simulate(5, seed=12, max_steps=30) != first
+    longer = task.simulate(8, seed=11, max_steps=30)
+    assert longer.select(np.arange(5)) == first
 
 
 @pytest.mark.parametrize("domain", DOMAINS)

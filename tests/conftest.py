@@ -1,11 +1,17 @@
 """What all tests share: where they run, what is checked while they do, and float64."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 
 # Read when the libraries are imported, so they come before everything else.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["MPLBACKEND"] = "Agg"
+
+# Plans are kept for one run, shared by its workers: an old one could hide a broken planner.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _plans = tempfile.TemporaryDirectory(prefix="btil-test-plans-")
+    os.environ["BTIL_CACHE_DIR"] = _plans.name
 
 import hypothesis
 import pytest

@@ -15,6 +15,7 @@ from gridworld_oracle import DOWN, HOLD, JOINT_ACTIONS, LEFT, RIGHT, STAY, UP, S
 
 import btil
 from btil.domains.gridworld import planning
+from btil.domains.gridworld.grid import read_map
 
 DOMAINS = ("movers", "cleanup")
 DRAWINGS = {
@@ -1300,3 +1301,35 @@ def test_the_true_model_scores_explains_and_decodes(domain):
         best = scores[tuple(decoded[rows, agent].tolist())]
         assert best == pytest.approx(max(scores.values()), abs=1e-4)
     np.testing.assert_allclose(posterior.log_likelihood(unlabelled), evidence, rtol=1e-5, atol=1e-4)
+
+
+# Bad arguments --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_policy_whose_row_is_no_probability_vector_is_refused(domain):
+    task = task_on(domain, "tiny")
+    for bad in ([np.nan] * 6, [0.0] * 6, [-0.5, 1.5, 0, 0, 0, 0], [0.5] * 6):
+        policies = {agent: policy.copy() for agent, policy in task.policies().items()}
+        policies["rob"][7, 2] = bad
+        with pytest.raises(ValueError, match="rob's row of state 7, latent 2 is no probability"):
+            task.simulate(2, policies=policies)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_value_out_of_range_is_named_by_agent_and_row(domain):
+    task = task_on(domain, "tiny")
+    states = [task.start_state] * 3
+    with pytest.raises(ValueError, match=r"actions of rob: 6 in row 2; allowed are 0..5"):
+        task.transition(states, [[0, 0], [1, 1], [2, 6]])
+    with pytest.raises(ValueError, match=r"latents of alice: -1 in row 1; allowed are 0..3"):
+        task.suboptimal(states, [[0, 0], [-1, 1], [2, 2]])
+    with pytest.raises(ValueError, match=r"states: .* in row 0"):
+        task.decode_states([task.num_states])
+
+
+@pytest.mark.parametrize("make", [btil.domains.movers, btil.domains.cleanup])
+def test_what_is_no_text_is_no_map_and_the_same_map_is_the_same_task(make):
+    with pytest.raises(ValueError, match="a name or a drawing, got list"):
+        read_map(["A 0", "R G"])
+    assert make("A 0\nR G") is make("  A  0\n  R  G\n")

@@ -6,7 +6,7 @@ import operator
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from btil.domains.gridworld.grid import HOLD, STAY, read_map
+from btil.domains.gridworld.grid import HOLD, STAY, Grid, read_map
 from btil.domains.gridworld.planning import PlanningProblem
 from btil.domains.gridworld.task import (
     GridTask,
@@ -18,7 +18,6 @@ from btil.domains.gridworld.task import (
 )
 
 
-@functools.lru_cache(maxsize=8)
 def cleanup(map: str = "paper") -> "Cleanup":
     """The task Cleanup of the paper, on one of its maps or your own.
 
@@ -36,7 +35,7 @@ def cleanup(map: str = "paper") -> "Cleanup":
         >>> cleanup().num_states
         92416
     """
-    return Cleanup(read_map(map))
+    return _task(read_map(map))
 
 
 class Cleanup(GridTask):
@@ -211,3 +210,9 @@ class Cleanup(GridTask):
         wants_others = ((latents == held[:, ::-1]) & (held[:, ::-1] >= 0)).any(axis=1)
         takes_back = ((held >= 0) & (latents == self.return_item)).any(axis=1)
         return ((num_lying > 1) & same) | ((num_lying >= 1) & wants_others) | takes_back
+
+
+# The same map gives the same object, with the plan that it has made.
+@functools.lru_cache(maxsize=8)
+def _task(grid: Grid) -> Cleanup:
+    return Cleanup(grid)

@@ -2,6 +2,8 @@
 
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -83,7 +85,7 @@ class Grid:
         return np.abs(self.cells[first] - self.cells[second]).sum(-1)
 
 
-def read_map(map: str) -> Grid:
+def read_map(map: Any) -> Grid:
     r"""Read a map by its name or from its drawing.
 
     A drawing has one line per row and one token per cell, separated by blanks: ``#`` is a wall,
@@ -109,7 +111,12 @@ def read_map(map: str) -> Grid:
     if len(map.split()) == 1 and map.strip() not in MAPS:
         raise ValueError(f"unknown map {map!r}; there are {', '.join(MAPS)}, or draw your own")
     drawing = MAPS.get(map.strip(), map)
-    rows = [line.split() for line in drawing.splitlines() if line.strip()]
+    return _read_rows(tuple(tuple(line.split()) for line in drawing.splitlines() if line.strip()))
+
+
+# The same drawing gives the same object.
+@lru_cache(maxsize=16)
+def _read_rows(rows: tuple[tuple[str, ...], ...]) -> Grid:
     if not rows:
         raise ValueError("map: the drawing is empty")
     width = len(rows[0])
@@ -147,7 +154,7 @@ def read_map(map: str) -> Grid:
     return grid
 
 
-def _places(rows: list[list[str]]) -> dict[str, tuple[int, int]]:
+def _places(rows: tuple[tuple[str, ...], ...]) -> dict[str, tuple[int, int]]:
     """Where each letter and digit stands."""
     places: dict[str, tuple[int, int]] = {}
     known = {*_START_LETTERS, _GOAL}

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from btil.domains.gridworld.grid import DOWN, HOLD, LEFT, RIGHT, STAY, UP, read_map
+from btil.domains.gridworld.grid import DOWN, HOLD, LEFT, RIGHT, STAY, UP, Grid, read_map
 from btil.domains.gridworld.planning import PlanningProblem
 from btil.domains.gridworld.task import (
     GridTask,
@@ -21,7 +21,6 @@ _OPPOSITE = np.array([DOWN, UP, RIGHT, LEFT, -1, -1])
 _CHANGE_OF_MIND = 0.1
 
 
-@lru_cache(maxsize=8)
 def movers(map: str = "paper") -> "Movers":
     """The task Movers of the paper, on one of its maps or your own.
 
@@ -39,7 +38,7 @@ def movers(map: str = "paper") -> "Movers":
         >>> movers().num_states
         38988
     """
-    return Movers(read_map(map))
+    return _task(read_map(map))
 
 
 class Movers(GridTask):
@@ -148,3 +147,9 @@ class Movers(GridTask):
         self, situation: Situation, latents: Int[np.ndarray, "k agents"]
     ) -> Bool[np.ndarray, " k"]:
         return latents[:, 0] != latents[:, 1]
+
+
+# The same map gives the same object, with the plan that it has made.
+@lru_cache(maxsize=8)
+def _task(grid: Grid) -> Movers:
+    return Movers(grid)

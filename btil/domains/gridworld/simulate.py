@@ -10,6 +10,9 @@ from jaxtyping import Float, Int
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.task import GridTask
 
+# What rounding may do to the sum of a probability vector, single-precision ones included.
+_SUM_TOLERANCE = 1e-5
+
 
 def simulate(
     task: GridTask,
@@ -27,9 +30,7 @@ def simulate(
     # Every episode has its own stream, so that the number of episodes changes none of them.
     streams = [np.random.default_rng(child) for child in _seeds(seed, num_episodes)]
     states = np.full(num_episodes, task.start_state)
-    starts = np.stack([task.initial_latent_probs(agent, states) for agent in task.agents])
-    first = np.stack([stream.random(num_agents) for stream in streams])
-    latents = np.stack([_draw(starts[i], first[:, i]) for i in range(num_agents)], axis=1)
+    latents = first_latents(task, states, np.stack([s.random(num_agents) for s in streams]))
     running = np.arange(num_episodes)
     chance = np.stack([stream.random((max_steps, 2 * num_agents + 1)) for stream in streams])
 
@@ -37,19 +38,13 @@ def simulate(
     for step in range(max_steps):
         u = chance[running, step]
         actions = np.stack(
-            [_draw(rule[states, latents[:, i]], u[:, i]) for i, rule in enumerate(rules)], axis=1
+            [draw(rule[states, latents[:, i]], u[:, i]) for i, rule in enumerate(rules)], axis=1
         )
         record.append((running, states, actions, latents))
-        branches, probs = task.transition(states, actions)
-        rows = np.arange(len(states))
-        next_states = branches[rows, _draw(probs, u[:, num_agents])]
-        moved = []
-        for i, agent in enumerate(task.agents):
-            table = task.latent_transition(agent, states, next_states)
-            moved.append(_draw(table[rows, latents[:, i]], u[:, num_agents + 1 + i]))
+        next_states, moved = advance(task, states, latents, actions, u[:, num_agents:])
         going = ~task.is_final(next_states)
         running, states = running[going], next_states[going]
-        latents = np.stack(moved, axis=1)[going]
+        latents = moved[going]
         if not len(running):
             break
 
@@ -72,7 +67,33 @@ def simulate(
     )
 
 
-def _draw(probs: Float[np.ndarray, "k n"], u: Float[np.ndarray, " k"]) -> Int[np.ndarray, " k"]:
+def first_latents(
+    task: GridTask, states: Int[np.ndarray, " k"], u: Float[np.ndarray, "k agents"]
+) -> Int[np.ndarray, "k agents"]:
+    """Latents with which episodes start, from uniform random numbers `u`."""
+    starts = [task.initial_latent_probs(agent, states) for agent in task.agents]
+    return np.stack([draw(probs, u[:, i]) for i, probs in enumerate(starts)], axis=1)
+
+
+def advance(
+    task: GridTask,
+    states: Int[np.ndarray, " k"],
+    latents: Int[np.ndarray, "k agents"],
+    actions: Int[np.ndarray, "k agents"],
+    u: Float[np.ndarray, "k draws"],
+) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, "k agents"]]:
+    """One step: next task states, then next latents, from 1 + agents random numbers each."""
+    rows = np.arange(len(states))
+    branches, probs = task.transition(states, actions)
+    next_states = branches[rows, draw(probs, u[:, 0])]
+    moved = []
+    for i, agent in enumerate(task.agents):
+        table = task.latent_transition(agent, states, next_states)
+        moved.append(draw(table[rows, latents[:, i]], u[:, 1 + i]))
+    return next_states, np.stack(moved, axis=1)
+
+
+def draw(probs: Float[np.ndarray, "k n"], u: Float[np.ndarray, " k"]) -> Int[np.ndarray, " k"]:
     """Draw an index per row by inversion; one of probability 0 is never drawn."""
     cumulative = np.cumsum(probs, axis=1)
     cumulative /= cumulative[:, -1:]
@@ -97,6 +118,7 @@ def _positive(name: str, value: Any) -> int:
 
 def _checked_policies(task: GridTask, policies: Mapping[str, Any]) -> list[np.ndarray]:
     shape = (task.num_states, task.num_latents, task.num_actions)
+    checked = []
     for agent in task.agents:
         if agent not in policies:
             raise ValueError(f"policies: none for agent {agent!r}")
@@ -105,4 +127,14 @@ def _checked_policies(task: GridTask, policies: Mapping[str, Any]) -> list[np.nd
                 f"policies: {agent}'s has shape {np.shape(policies[agent])}, expected (states, "
                 f"latents, actions) = {shape}"
             )
-    return [np.asarray(policies[agent], np.float64) for agent in task.agents]
+        rows = np.asarray(policies[agent], np.float64)
+        wrong = ~(np.isfinite(rows) & (rows >= 0)).all(-1)
+        wrong |= ~(np.abs(np.where(wrong[..., None], 0, rows).sum(-1) - 1) <= _SUM_TOLERANCE)
+        if wrong.any():
+            state, latent = np.argwhere(wrong)[0]
+            raise ValueError(
+                f"policies: {agent}'s row of state {state}, latent {latent} is no probability "
+                f"vector: {rows[state, latent].tolist()} (non-negative entries that sum to 1)"
+            )
+        checked.append(rows)
+    return checked

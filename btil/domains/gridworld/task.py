@@ -230,13 +230,8 @@ class GridTask(ABC):
             >>> next_states, probs = task.transition([task.start_state], [[4, 4]])  # doctest: +SKIP
         """
         situation = self.situation(states)
-        expected = (len(situation.cells), len(self.agents))
-        if np.shape(actions) != expected:
-            raise ValueError(
-                f"actions: shape {np.shape(actions)}, expected (k, agents) = {expected}"
-            )
-        joint = check_range("actions", np.reshape(actions, -1), self.num_actions)
-        cells, items, probs = self._outcome(situation, joint.reshape(expected))
+        joint = self._per_agent("actions", actions, self.num_actions, len(situation.cells))
+        cells, items, probs = self._outcome(situation, joint)
         finished = self._is_final(situation)
         index = np.asarray(states, np.int64)
         next_states = np.stack([self.states(cells[b], items[b]) for b in range(2)], axis=1)
@@ -376,18 +371,24 @@ class GridTask(ABC):
             ValueError: If a state or a latent is out of range, or the shapes do not fit.
         """
         situation = self.situation(states)
-        expected = (len(situation.cells), len(self.agents))
-        if np.shape(latents) != expected:
-            raise ValueError(
-                f"latents: shape {np.shape(latents)}, expected (k, agents) = {expected}"
-            )
-        joint = check_range("latents", np.reshape(latents, -1), self.num_latents)
-        return self._suboptimal(situation, joint.reshape(expected))
+        joint = self._per_agent("latents", latents, self.num_latents, len(situation.cells))
+        return self._suboptimal(situation, joint)
 
     @abstractmethod
     def _suboptimal(
         self, situation: Situation, latents: Int[np.ndarray, "k agents"]
     ) -> Bool[np.ndarray, " k"]: ...
+
+    def _per_agent(
+        self, what: str, values: Any, size: int, number: int
+    ) -> Int[np.ndarray, "k agents"]:
+        expected = (number, len(self.agents))
+        if np.shape(values) != expected:
+            raise ValueError(f"{what}: shape {np.shape(values)}, expected (k, agents) = {expected}")
+        columns = zip(self.agents, np.asarray(values).T, strict=True)
+        return np.stack(
+            [check_range(f"{what} of {agent}", column, size) for agent, column in columns], axis=1
+        )
 
     def _position(self, agent: str) -> int:
         if agent not in self.agents:

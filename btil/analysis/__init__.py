@@ -42,10 +42,12 @@ if TYPE_CHECKING:
         plot_timeline,
         plot_trace,
     )
+    from btil.analysis.reproduction.run import Reproduction, reproduce
 
 # Loaded on first use: plots and tables need libraries that take seconds to import.
 _LAZY = {
     "Comparison": "btil.analysis.compare",
+    "Reproduction": "btil.analysis.reproduction.run",
     "RowChoice": "btil.analysis.plots",
     "StepShare": "btil.analysis.metrics",
     "align": "btil.analysis.alignment",
@@ -73,6 +75,7 @@ _LAZY = {
     "policy_weights": "btil.analysis.metrics",
     "posterior_means": "btil.analysis.alignment",
     "relabel_rows": "btil.analysis.alignment",
+    "reproduce": "btil.analysis.reproduction.run",
     "shared_contexts": "btil.analysis.alignment",
     "suboptimal_share": "btil.analysis.metrics",
     "team_alignment": "btil.analysis.metrics",
@@ -81,6 +84,7 @@ _LAZY = {
 
 __all__ = [
     "Comparison",
+    "Reproduction",
     "RowChoice",
     "StepShare",
     "align",
@@ -108,6 +112,7 @@ __all__ = [
     "policy_weights",
     "posterior_means",
     "relabel_rows",
+    "reproduce",
     "shared_contexts",
     "suboptimal_share",
     "team_alignment",

@@ -1,0 +1,330 @@
+"""What is run: an experiment is one learner in one setting, repeated in trials."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, override
+
+import numpy as np
+
+from btil.analysis.metrics import hamming_distance, policy_divergence, suboptimal_share
+from btil.analysis.reproduction.models import PAPER_MODEL, model_named
+from btil.analysis.reproduction.workspace import Workspace
+from btil.demonstrations import Demonstrations
+
+HAMMING, JS = "hamming", "js"
+TEAM = "team"
+_CURVE_POINTS = 12
+
+
+class Score(NamedTuple):
+    """One number of a trial.
+
+    Attributes:
+        agent: Whose it is: an agent's name, or "team".
+        metric: What it measures.
+        value: The number.
+    """
+
+    agent: str
+    metric: str
+    value: float
+
+
+class Outcome(NamedTuple):
+    """What came out of a trial.
+
+    Attributes:
+        scores: Its numbers.
+        converged: Whether the learner says it has converged; None where there is no such thing.
+        reason: How it ended, in its words.
+        learning_curve: A summary per curve, from `summarise_curve`.
+    """
+
+    scores: tuple[Score, ...]
+    converged: bool | None = None
+    reason: str = ""
+    learning_curve: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Experiment(ABC):
+    """One learner in one setting. Equal experiments have equal trials, whatever table they are in.
+
+    Attributes:
+        domain: The grid world or the kitchen.
+    """
+
+    domain: str
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What its files are called."""
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """The learner."""
+
+    def settings(self, workspace: Workspace) -> dict[str, Any]:
+        """All that its trials depend on besides their number, as plain values."""
+        return {"kind": type(self).__name__, **asdict(self)}
+
+    @abstractmethod
+    def run(self, workspace: Workspace, trial: int, seed: int, progress: bool) -> Outcome:
+        """Run one trial.
+
+        Args:
+            workspace: Tasks and data.
+            trial: Its number, from 1.
+            seed: Of all that is drawn in it.
+            progress: Whether a long-running learner may show its own progress line.
+        """
+
+
+@dataclass(frozen=True)
+class Imitation(Experiment):
+    """Learn the team's policies from simulated episodes, decode others with what was learned.
+
+    The training episodes are shuffled by the trial's seed; the learner is given the first
+    `num_demos`, the first `num_labelled` of them with labels.
+
+    Attributes:
+        domain: "movers" or "cleanup".
+        learner: Of `btil.imitation.METHODS`.
+        known_transition: Whether the true T_x is given.
+        num_demos: The paper's d.
+        num_labelled: The paper's l.
+        model: What "btil" believes before, one of `MODELS`.
+    """
+
+    learner: str
+    known_transition: bool
+    num_demos: int
+    num_labelled: int
+    model: str = PAPER_MODEL
+
+    @property
+    @override
+    def name(self) -> str:
+        transition = "known" if self.known_transition else "learned"
+        model = "" if self.model == PAPER_MODEL else f"-{self.model}"
+        return (
+            f"{self.domain}-{self.learner}-{transition}-transition-{self.num_demos}-episodes-"
+            f"{self.num_labelled}-labelled{model}"
+        )
+
+    @property
+    @override
+    def method(self) -> str:
+        return self.learner
+
+    @override
+    def settings(self, workspace: Workspace) -> dict[str, Any]:
+        protocol = workspace.protocol
+        return {
+            **super().settings(workspace),
+            "map": protocol.map,
+            "num_train": protocol.num_train,
+            "num_test": protocol.num_test,
+            "options": dict(protocol.options.get(self.learner, {})),
+            "data": workspace.split(self.domain).fingerprint,
+        }
+
+    @override
+    def run(self, workspace: Workspace, trial: int, seed: int, progress: bool) -> Outcome:
+        from btil.imitation import learn
+
+        task, split = workspace.task(self.domain), workspace.split(self.domain)
+        train, test = split.train, split.test
+        options = dict(workspace.protocol.options.get(self.learner, {}))
+        if self.model != PAPER_MODEL:
+            train, test = task.add_derived_variables(train), task.add_derived_variables(test)
+            options["model"] = model_named(self.model, task)
+        team = learn(
+            task,
+            shuffled_and_hidden(train, self.num_demos, self.num_labelled, seed),
+            method=self.learner,
+            known_transition=self.known_transition,
+            seed=seed,
+            progress=progress and self.learner in SLOW_LEARNERS,
+            **options,
+        )
+        errors = hamming_distance(test, team.decode(test))
+        # Weighted by the visits of all labelled training episodes, whatever the learner was given.
+        divergences = policy_divergence(split.train, task.policies(), team.policies)
+        scores = []
+        for i, agent in enumerate(test.agents):
+            scores += [
+                Score(agent, HAMMING, float(errors[i])),
+                Score(agent, JS, float(divergences[i])),
+            ]
+        curve = {name: summarise_curve(values) for name, values in team.learning_curve.items()}
+        return Outcome(tuple(scores), team.converged, team.reason, curve)
+
+
+# Learners that take minutes: they show their own progress, and are run after the others.
+SLOW_LEARNERS = ("behavioral-cloning", "magail")
+
+
+@dataclass(frozen=True)
+class Simulation(Experiment):
+    """Simulate the training episodes and see how often the team's minds are misaligned.
+
+    The first trial is the training data of the other experiments, the others are new draws.
+    """
+
+    @property
+    @override
+    def name(self) -> str:
+        return f"{self.domain}-simulation"
+
+    @property
+    @override
+    def method(self) -> str:
+        return "simulation"
+
+    @override
+    def settings(self, workspace: Workspace) -> dict[str, Any]:
+        protocol = workspace.protocol
+        return {
+            **super().settings(workspace),
+            "map": protocol.map,
+            "episodes": protocol.num_train,
+            "max_steps": protocol.max_steps,
+            "data": workspace.split(self.domain).fingerprint,
+        }
+
+    @override
+    def run(self, workspace: Workspace, trial: int, seed: int, progress: bool) -> Outcome:
+        protocol = workspace.protocol
+        if trial == 1:
+            demos = workspace.split(self.domain).train
+        else:
+            demos = workspace.simulate(self.domain, protocol.num_train, seed)
+        share = suboptimal_share(workspace.task(self.domain), demos)
+        values = {
+            "suboptimal": share.over_episodes,
+            "suboptimal_steps": share.over_steps,
+            "steps": demos.episode_lengths.mean(),
+            "cut": (demos.episode_lengths == protocol.max_steps).mean(),
+        }
+        return Outcome(tuple(Score(TEAM, name, float(value)) for name, value in values.items()))
+
+
+@dataclass(frozen=True)
+class HumanDecoding(Experiment):
+    """Learn from people's trials in an Overcooked kitchen, decode what others had in mind.
+
+    The training trials are shuffled by the trial's seed, and a share of them keeps its labels.
+    The model is the domain's recommended one, fitted by mean-field variational inference.
+
+    Attributes:
+        domain: The kitchen.
+        share_labelled: Share of the training trials with labels; None: nothing is learned and
+            every step is guessed, all intents being equally likely.
+    """
+
+    share_labelled: float | None
+
+    @property
+    @override
+    def name(self) -> str:
+        share = "guess" if self.share_labelled is None else f"{self.share_labelled:.0%}-labelled"
+        return f"overcooked-{self.domain}-{share.replace('%', '-percent')}"
+
+    @property
+    @override
+    def method(self) -> str:
+        return "random" if self.share_labelled is None else "mfvi"
+
+    @override
+    def settings(self, workspace: Workspace) -> dict[str, Any]:
+        return {
+            **super().settings(workspace),
+            "options": dict(workspace.protocol.options.get(self.method, {})),
+            "data": workspace.kitchen(self.domain).fingerprint,
+        }
+
+    @override
+    def run(self, workspace: Workspace, trial: int, seed: int, progress: bool) -> Outcome:
+        split = workspace.kitchen(self.domain)
+        if self.share_labelled is None:
+            sizes = split.test.num_latents
+            shape = (split.test.num_steps, split.test.num_agents)
+            guess = np.random.default_rng(seed).integers(0, sizes, shape)
+            return _decoding_outcome(split.test, guess)
+        from btil.domains.overcooked import recommended_model
+        from btil.inference.fit import fit
+
+        number = split.train.num_episodes
+        labelled = max(1, round(self.share_labelled * number))
+        posterior = fit(
+            recommended_model(self.domain),
+            shuffled_and_hidden(split.train, number, labelled, seed),
+            method=self.method,
+            seed=seed,
+            progress=False,
+            **workspace.protocol.options.get(self.method, {}),
+        )
+        outcome = _decoding_outcome(split.test, posterior.decode(split.test.without_labels()))
+        return outcome._replace(
+            converged=posterior.converged,
+            reason=posterior.reason,
+            learning_curve={"elbo": summarise_curve(posterior.elbo_trace)},
+        )
+
+
+def _decoding_outcome(test: Demonstrations, decoded: np.ndarray) -> Outcome:
+    errors = hamming_distance(test, decoded)
+    scores = [
+        Score(agent, HAMMING, float(error))
+        for agent, error in zip(test.agents, errors, strict=True)
+    ]
+    return Outcome((*scores, Score(TEAM, HAMMING, float(errors.mean()))))
+
+
+def shuffled_and_hidden(
+    demos: Demonstrations, num_demos: int, num_labelled: int, seed: int
+) -> Demonstrations:
+    """The first so many episodes of a shuffle, all but the first few of them without labels.
+
+    Args:
+        demos: Labelled demonstrations.
+        num_demos: Episodes that are given, the paper's d.
+        num_labelled: Of these, episodes with labels, the paper's l.
+        seed: Of the shuffle. It alone decides the order, so that with the same seed more episodes
+            contain the fewer, and the labelled ones are the same.
+
+    Raises:
+        ValueError: Unless 0 <= num_labelled <= num_demos <= number of episodes, num_demos >= 1.
+
+    Example:
+        >>> demos = Demonstrations([0, 1, 2], [0, 0, 1], [1, 1, 0], episodes=[0, 1, 2])
+        >>> int((shuffled_and_hidden(demos, 3, 1, seed=0).latents < 0).sum())
+        2
+    """
+    if not 0 <= num_labelled <= num_demos <= demos.num_episodes or num_demos < 1:
+        raise ValueError(
+            f"{num_labelled} labelled of {num_demos} episodes asked for; there are "
+            f"{demos.num_episodes}"
+        )
+    order = np.random.default_rng(seed).permutation(demos.num_episodes)
+    return demos.select(order[:num_demos]).without_labels(np.arange(num_labelled, num_demos))
+
+
+def summarise_curve(values: Any) -> dict[str, Any]:
+    """A learning curve in a few numbers: its length and points at even distances, ends included.
+
+    Values that are not finite become None.
+
+    Example:
+        >>> summarise_curve([3.0, 1.0])
+        {'length': 2, 'steps': [0, 1], 'values': [3.0, 1.0]}
+    """
+    curve = np.asarray(values, np.float64)
+    number = min(len(curve), _CURVE_POINTS)
+    steps = np.unique(np.linspace(0, len(curve) - 1, number).round().astype(np.int64))
+    points = [float(value) if np.isfinite(value) else None for value in curve[steps]]
+    return {"length": len(curve), "steps": steps.tolist(), "values": points}

@@ -1,0 +1,808 @@
+"""The paper's tables made again: what is run, saved, taken up again, compared and written."""
+
+import functools
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+import btil
+from btil.analysis import reproduce
+from btil.analysis.reproduction import experiments, records, tables, targets, trials, workspace
+from btil.analysis.reproduction.experiments import (
+    HAMMING,
+    JS,
+    TEAM,
+    HumanDecoding,
+    Imitation,
+    Outcome,
+    Score,
+    Simulation,
+)
+from btil.analysis.reproduction.figures import plot_numbers, plot_supervision
+from btil.analysis.reproduction.targets import PAPER, QUICK, TARGETS, Reported, Row, target_rows
+from btil.analysis.reproduction.trials import Trial
+from btil.cli import app
+from btil.demonstrations import Demonstrations, read_demonstrations
+
+FILES = (".csv", "-trials.csv", ".md", ".html", ".svg", ".png")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)), prog_name="btil")
+
+
+def assert_refused(result: Result, *says: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    for text in says:
+        assert text in result.stderr
+
+
+class StandIn:
+    """Takes the place of `btil.imitation.learn`: answers at once, by its seed alone."""
+
+    def __init__(self, interrupt_after: int | None = None) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.interrupt_after = interrupt_after
+
+    def __call__(
+        self, task, demos, method, *, known_transition, seed, progress, **options
+    ) -> SimpleNamespace:
+        if len(self.calls) == self.interrupt_after:
+            raise KeyboardInterrupt
+        labelled = (demos.latents[demos.episode_starts] >= 0).all(axis=1)
+        self.calls.append(
+            {
+                "domain": task.name,
+                "method": method,
+                "known": known_transition,
+                "episodes": demos.episode_ids.tolist(),
+                "labelled": labelled.tolist(),
+                "options": options,
+            }
+        )
+        generator = np.random.default_rng(seed)
+        rows = generator.dirichlet(np.ones(task.num_actions), (task.num_states, task.num_latents))
+        return SimpleNamespace(
+            policies=dict.fromkeys(task.agents, rows),
+            decode=lambda test: generator.integers(0, task.num_latents, test.latents.shape),
+            learning_curve={"elbo": np.array([-3.0, -2.0, -1.5])},
+            converged=True,
+            reason="nothing to do",
+        )
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is drawn: it takes longer than all the rest."""
+    run_module = "btil.analysis.reproduction.run"
+    for name in ("plot_numbers", "plot_supervision"):
+        monkeypatch.setattr(f"{run_module}.{name}", lambda *arguments: None)
+    empty = {"svg": b"", "png": bytes(24)}
+    monkeypatch.setattr(f"{run_module}.save_figure", lambda figure, stem: empty)
+
+
+@functools.cache
+def simulated(domain: str, num_episodes: int, seed: int) -> Demonstrations:
+    """What the workspace of a quick run simulates, for as many tests as need it."""
+    task = getattr(btil.domains, domain)(QUICK.map)
+    return task.simulate(num_episodes, seed=seed, max_steps=QUICK.max_steps)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, no_figures: None) -> StandIn:
+    learner = StandIn()
+    monkeypatch.setattr("btil.imitation.learn", learner)
+    monkeypatch.setattr(
+        workspace.Workspace, "simulate", lambda self, *arguments: simulated(*arguments)
+    )
+    return learner
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all targets, so that they share data and trials."""
+    return tmp_path_factory.mktemp("results")
+
+
+# ---------------------------------------------------------------------- every target, quickly
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "options", "expected"),
+    [
+        # Its other learners are run for the other targets: what takes time is their compilation.
+        ("table1", ["--methods", "random"], ["with T_x", "w/o T_x", "(0.72 ± 0.00)"]),
+        ("tableA1", [], ["BC", "MAGAIL", "(0.22)"]),
+        ("figure-supervision", [], ["d = 12, l = 4 (33%)", "d = 12, l = 12 (100%)"]),
+        ("suboptimality", [], ["steps per episode", "(0.49)"]),
+        ("table2-overcooked", [], ["cramped_room", "50% labelled", "(0.35 ± 0.03)"]),
+    ],
+)
+def test_every_target_in_its_quick_form(
+    target: str, options: list[str], expected: list[str], results: Path
+) -> None:
+    result = run("reproduce", target, "--quick", "--quiet", "--out", results, *options)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    for text in [*expected, "Its numbers mean nothing"]:
+        assert text in re.sub(r"\s+", " ", result.stdout)
+    for ending in FILES:
+        assert (results / f"{target}{ending}").stat().st_size > 0
+    page = (results / f"{target}.html").read_text(encoding="utf-8")
+    assert not re.search(r'(?:src|href)="(?!data:|#)', page)
+    assert "data:image/svg+xml;base64," in page
+    values = pd.read_csv(results / f"{target}-trials.csv")["value"]
+    assert len(values) > 0
+    assert np.isfinite(values).all()
+    assert (values >= 0).all()
+    assert not pd.read_csv(results / f"{target}.csv")["differs"].notna().any()
+
+
+def test_quick_options_are_options_of_the_learners() -> None:
+    from btil.imitation import method_options
+    from btil.inference.fit import method_options as fit_options
+
+    for protocol in (QUICK, PAPER):
+        for method, options in protocol.options.items():
+            known = fit_options(method) if method == "mfvi" else method_options(method)
+            assert set(options) <= set(known)
+
+
+def test_quick_domains_and_methods_belong_to_their_targets() -> None:
+    for name, target in TARGETS.items():
+        rows = target_rows(name, QUICK)
+        assert {row.domain for row in rows if row.experiment} <= set(target.domains)
+        assert target_rows(name, PAPER)
+
+
+# ---------------------------------------------------------------------- what is run
+
+
+def test_table_1_runs_the_settings_of_the_paper() -> None:
+    rows = target_rows("table1", PAPER)
+    assert [(row.setting, row.algorithm) for row in rows if row.domain == "movers"] == [
+        ("with T_x", "Random"),
+        ("with T_x", "BC"),
+        ("with T_x", "MAGAIL"),
+        ("with T_x", "BTIL-Sup"),
+        ("with T_x", "BTIL-Semi"),
+        ("w/o T_x", "Random"),
+        ("w/o T_x", "BTIL-Sup"),
+        ("w/o T_x", "BTIL-Semi"),
+    ]
+    for row in rows:
+        given = row.experiment
+        assert isinstance(given, Imitation)
+        assert given.num_labelled == 20
+        assert given.num_demos == (200 if row.algorithm == "BTIL-Semi" else 20)
+        assert given.known_transition == (row.setting == "with T_x")
+    assert (PAPER.num_train, PAPER.num_test, PAPER.max_steps) == (200, 100, 200)
+
+
+def test_other_targets_run_the_settings_of_the_paper() -> None:
+    for row in target_rows("tableA1", PAPER):
+        given = row.experiment
+        assert (given.num_demos, given.num_labelled, given.known_transition) == (200, 200, True)
+    grid = {
+        (e.num_demos, e.num_labelled, e.known_transition)
+        for e in (row.experiment for row in target_rows("figure-supervision", PAPER, ["cleanup"]))
+    }
+    assert len(grid) == 2 * len(PAPER.sizes) * len(PAPER.shares)
+    assert {(200, 20, True), (200, 200, False), (20, 20, True), (50, 25, False)} <= grid
+    shares = {row.experiment.share_labelled for row in target_rows("table2-overcooked", PAPER)[:4]}
+    assert shares == {None, 1.0, 0.5, 0.2}
+
+
+@pytest.mark.parametrize(
+    ("target", "domain", "setting", "algorithm", "agent", "metric", "expected"),
+    [
+        ("table1", "movers", "with T_x", "BTIL-Semi", "rob", HAMMING, Reported(0.16, 0.02)),
+        ("table1", "movers", "with T_x", "MAGAIL", "rob", JS, Reported(0.24, 0.01)),
+        ("table1", "movers", "w/o T_x", "Random", "alice", HAMMING, Reported(0.72, 0.0)),
+        ("table1", "cleanup", "with T_x", "BC", "alice", JS, Reported(0.22, 0.03)),
+        ("table1", "cleanup", "w/o T_x", "BTIL-Sup", "rob", HAMMING, Reported(0.48, 0.03)),
+        ("table1", "cleanup", "w/o T_x", "BTIL-Semi", "alice", JS, Reported(0.05, 0.0)),
+        ("tableA1", "movers", "with T_x", "BTIL", "rob", HAMMING, Reported(0.23)),
+        ("tableA1", "cleanup", "with T_x", "MAGAIL", "rob", JS, Reported(0.31)),
+        ("suboptimality", "cleanup", "", "simulation", TEAM, "suboptimal", Reported(0.07)),
+    ],
+)
+def test_numbers_of_the_paper(
+    target: str,
+    domain: str,
+    setting: str,
+    algorithm: str,
+    agent: str,
+    metric: str,
+    expected: Reported,
+) -> None:
+    found = [
+        row.reported[agent, metric]
+        for row in target_rows(target, PAPER)
+        if (row.domain, row.setting, row.algorithm) == (domain, setting, algorithm)
+    ]
+    assert found == [expected]
+
+
+def test_every_number_of_the_tables_is_there() -> None:
+    assert sum(len(row.reported) for row in target_rows("table1", PAPER)) == 64
+    assert sum(len(row.reported) for row in target_rows("tableA1", PAPER)) == 24
+    theirs = [row for row in target_rows("table2-overcooked", PAPER) if row.experiment is None]
+    assert [row.reported[TEAM, HAMMING].mean for row in theirs] == [
+        *(0.72, 0.14, 0.16, 0.20),
+        *(0.77, 0.30, 0.35, 0.42),
+    ]
+
+
+def test_the_figure_knows_the_points_that_the_tables_tell() -> None:
+    known = {
+        (row.domain, row.setting, row.experiment.num_demos, row.experiment.num_labelled)
+        for row in target_rows("figure-supervision", PAPER)
+        if row.reported
+    }
+    assert {point[2:] for point in known if point[1] == "with T_x"} == {
+        (20, 20),
+        (200, 20),
+        (200, 200),
+    }
+    assert {point[2:] for point in known if point[1] == "w/o T_x"} == {(20, 20), (200, 20)}
+
+
+def test_shuffles_hide_labels_of_all_but_the_first() -> None:
+    episodes = np.repeat(np.arange(10), 3)
+    demos = Demonstrations(episodes, episodes % 2, episodes % 3, episodes=episodes)
+    few = experiments.shuffled_and_hidden(demos, 2, 2, seed=5)
+    many = experiments.shuffled_and_hidden(demos, 10, 2, seed=5)
+    assert many.episode_ids[:2].tolist() == few.episode_ids.tolist()
+    assert sorted(many.episode_ids.tolist()) == list(range(10))
+    assert many.episode_ids.tolist() != list(range(10))
+    assert many.select([0, 1]) == few
+    assert (many.latents[6:] == -1).all()
+    np.testing.assert_array_equal(many.latents[:6, 0], many.episodes[:6] % 3)
+    other = experiments.shuffled_and_hidden(demos, 10, 2, seed=6)
+    assert other.episode_ids.tolist() != many.episode_ids.tolist()
+
+
+@pytest.mark.parametrize(("num_demos", "num_labelled"), [(4, 1), (2, 3), (0, 0), (2, -1)])
+def test_impossible_amounts_are_refused(num_demos: int, num_labelled: int) -> None:
+    demos = Demonstrations([0, 0, 0], [0, 0, 0], [1, 1, 1], episodes=[0, 1, 2])
+    with pytest.raises(ValueError, match="there are 3"):
+        experiments.shuffled_and_hidden(demos, num_demos, num_labelled, seed=0)
+
+
+def test_learners_get_what_the_paper_says(stand_in: StandIn, tmp_path: Path) -> None:
+    reproduce("table1", tmp_path, trials=2, quick=True, progress=False)
+    assert len(stand_in.calls) == 16
+    sizes = {
+        (call["method"], call["known"]): (len(call["episodes"]), sum(call["labelled"]))
+        for call in stand_in.calls
+        if call["method"] != "btil"
+    }
+    assert set(sizes) == {
+        ("random", True),
+        ("random", False),
+        ("behavioral-cloning", True),
+        ("magail", True),
+    }
+    assert set(sizes.values()) == {(4, 4)}
+    semi = [call for call in stand_in.calls if len(call["episodes"]) == 12]
+    assert [call["known"] for call in semi] == [True, True, False, False]
+    for call in semi:
+        assert call["labelled"] == [True] * 4 + [False] * 8
+        assert sorted(call["episodes"]) == list(range(12))
+        assert call["options"] == QUICK.options["btil"]
+    # The same shuffle for all learners of a trial, another one in the next trial.
+    assert semi[0]["episodes"] == semi[2]["episodes"] != semi[1]["episodes"]
+    first = next(c for c in stand_in.calls if c["method"] == "magail")
+    assert first["episodes"] == semi[0]["episodes"][:4]
+    # The slow ones come last.
+    assert [call["method"] for call in stand_in.calls[-4:]] == [
+        *("behavioral-cloning",) * 2,
+        *("magail",) * 2,
+    ]
+
+
+def test_scores_are_those_of_the_metrics(stand_in: StandIn, tmp_path: Path) -> None:
+    made = reproduce("tableA1", tmp_path, methods=["btil"], quick=True, progress=False)
+    task = btil.domains.movers("tiny")
+    demos = simulated("movers", 16, 0)
+    train, test = demos.select(np.arange(12)), demos.select(np.arange(12, 16))
+    team = StandIn()(
+        task, train, "btil", known_transition=True, seed=trials.trial_seed(0, 1), progress=False
+    )
+    errors = btil.analysis.hamming_distance(test, team.decode(test))
+    values = made.trials.set_index(["agent", "metric"])["value"]
+    for position, agent in enumerate(task.agents):
+        weights = np.zeros((task.num_states, task.num_latents))
+        np.add.at(weights, (train.states, train.latents[:, position]), 1 / train.num_steps)
+        divergence = btil.analysis.weighted_js_divergence(
+            task.policies()[agent], team.policies[agent], weights
+        )
+        assert values[agent, HAMMING] == errors[position]
+        assert values[agent, JS] == pytest.approx(divergence, rel=1e-12)
+
+
+def test_suboptimality_is_the_mean_over_episodes(no_figures: None, tmp_path: Path) -> None:
+    made = reproduce("suboptimality", tmp_path, trials=2, quick=True, progress=False)
+    task = btil.domains.movers("tiny")
+    for trial, seed in enumerate((0, trials.trial_seed(0, 2)), 1):
+        demos = task.simulate(12, seed=seed, max_steps=30)
+        shares = []
+        for episode in range(12):
+            one = demos.select([episode])
+            shares.append(np.mean(one.latents[:, 0] != one.latents[:, 1]))
+        values = made.trials.query(f"trial == {trial}").set_index("metric")["value"]
+        assert values["suboptimal"] == pytest.approx(np.mean(shares), rel=1e-12)
+        assert values["steps"] == demos.num_steps / 12
+        assert values["cut"] == np.mean(demos.episode_lengths == 30)
+
+
+def test_guessing_is_right_once_in_as_many_times_as_there_are_intents(tmp_path: Path) -> None:
+    desk = workspace.Workspace(tmp_path, QUICK, 0)
+    guess = HumanDecoding("cramped_room", None)
+    outcome = guess.run(desk, 1, 3, False)
+    steps = int((desk.kitchen("cramped_room").test.latents >= 0).sum())
+    share = outcome.scores[-1].value
+    assert outcome.scores[-1].agent == TEAM
+    assert abs(share - 5 / 6) < 5 * math.sqrt(5 / 36 / steps)
+    assert guess.run(desk, 1, 3, False) == outcome
+
+
+# ---------------------------------------------------------------------- saving and resuming
+
+
+def test_an_interrupted_run_is_taken_up_where_it_was(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = {"trials": 1, "quick": True, "progress": False}
+    whole = reproduce("table1", tmp_path / "whole", **arguments)
+    cut = StandIn(interrupt_after=3)
+    monkeypatch.setattr("btil.imitation.learn", cut)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("table1", tmp_path / "cut", **arguments)
+    assert len(list((tmp_path / "cut" / "trials").iterdir())) == 3
+    rest = StandIn()
+    monkeypatch.setattr("btil.imitation.learn", rest)
+    resumed = reproduce("table1", tmp_path / "cut", **arguments)
+    assert cut.calls + rest.calls == stand_in.calls
+    for name in ("trials", "table"):
+        pd.testing.assert_frame_equal(
+            getattr(resumed, name).drop(columns="seconds"),
+            getattr(whole, name).drop(columns="seconds"),
+        )
+    again = StandIn()
+    monkeypatch.setattr("btil.imitation.learn", again)
+    finished = reproduce("table1", tmp_path / "cut", **arguments)
+    assert again.calls == []
+    pd.testing.assert_frame_equal(finished.trials, resumed.trials)
+
+
+def test_more_trials_and_other_targets_use_what_is_there(stand_in: StandIn, tmp_path: Path) -> None:
+    reproduce("table1", tmp_path, 1, methods=["btil"], quick=True, progress=False)
+    assert len(stand_in.calls) == 4
+    reproduce("table1", tmp_path, 2, methods=["btil"], quick=True, progress=False)
+    assert len(stand_in.calls) == 8
+    made = reproduce("figure-supervision", tmp_path, 2, quick=True, progress=False)
+    # d = 12, l = 4 is BTIL-Semi.
+    assert {sum(call["labelled"]) for call in stand_in.calls[8:]} == {12}
+    assert len(stand_in.calls) == 12
+    assert len(made.trials) == 2 * 2 * 2 * 2 * 2
+
+
+def test_data_are_simulated_once(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    simulate = workspace.Workspace.simulate
+
+    def counted(self: workspace.Workspace, *arguments: Any) -> Demonstrations:
+        made.append(arguments)
+        return simulate(self, *arguments)
+
+    monkeypatch.setattr(workspace.Workspace, "simulate", counted)
+    for target in ("tableA1", "table1", "tableA1"):
+        reproduce(target, tmp_path, methods=["btil"], quick=True, progress=False)
+    assert made == [("movers", 16, 0)]
+    kept = read_demonstrations(tmp_path / "data" / "movers.parquet")
+    assert kept == simulated("movers", 16, 0)
+
+
+@pytest.fixture
+def folder(stand_in: StandIn, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """A folder with finished trials, and one of them; nothing is to be run in it."""
+    arguments = ("table1", tmp_path, 1, None, ["random"])
+    reproduce(*arguments, quick=True, progress=False)
+    first = sorted((tmp_path / "trials").iterdir())[0]
+    stand_in.calls.clear()
+    yield tmp_path, first
+    assert stand_in.calls == []
+
+
+def again(folder: Path, **changes: Any) -> None:
+    arguments = {"trials": 1, "methods": ["random"], "quick": True, "progress": False}
+    reproduce("table1", folder, **(arguments | changes))
+
+
+@pytest.mark.parametrize("contents", ["", "{", "[1, 2]", '{"mean": 1}', "\ufffd"])
+def test_a_foreign_file_is_refused(folder: tuple[Path, Path], contents: str) -> None:
+    path, trial = folder
+    trial.write_text(contents, encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(str(trial))):
+        again(path)
+    assert trial.read_text(encoding="utf-8") == contents
+
+
+@pytest.mark.parametrize("part", ["contents", "settings"])
+def test_a_damaged_trial_is_refused(folder: tuple[Path, Path], part: str) -> None:
+    path, trial = folder
+    record = json.loads(trial.read_text(encoding="utf-8"))
+    if part == "contents":
+        record["contents"]["scores"][0]["value"] += 1e-9
+    else:
+        record["settings"]["seed"] = 0.5
+    trial.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"{re.escape(str(trial))}: damaged: its {part}"):
+        again(path)
+
+
+def test_other_settings_are_refused(
+    folder: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = folder
+    with pytest.raises(ValueError, match=r"data.movers\.json: made with other settings \(seed"):
+        again(path, seed=1)
+    with pytest.raises(ValueError, match=r"movers\.json.*map: 'tiny' there, 'paper' asked for"):
+        again(path, quick=False)
+    other = QUICK._replace(options={"random": {"anything": 2}})
+    monkeypatch.setattr("btil.analysis.reproduction.run.QUICK", other)
+    with pytest.raises(ValueError, match=r"trial-1\.json.*experiment\.options\.anything"):
+        again(path)
+
+
+def test_a_trial_of_another_version_is_refused(
+    folder: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, trial = folder
+    monkeypatch.setattr(btil, "__version__", "99.0")
+    with pytest.raises(ValueError, match=rf"{re.escape(trial.name)}: made with other.*99\.0"):
+        again(path)
+
+
+def test_data_of_others_are_refused(folder: tuple[Path, Path]) -> None:
+    path, _ = folder
+    data, record = path / "data" / "movers.parquet", path / "data" / "movers.json"
+    kept = data.read_bytes()
+    other = simulated("movers", 16, 4)
+    btil.write_demonstrations(other, data)
+    with pytest.raises(ValueError, match=r"movers\.parquet: not the episodes that movers\.json"):
+        again(path)
+    data.write_bytes(kept[:100])
+    with pytest.raises(ValueError, match=r"movers\.parquet"):
+        again(path)
+    data.write_bytes(kept)
+    record.unlink()
+    with pytest.raises(ValueError, match=r"movers\.parquet: movers\.json.* is missing"):
+        again(path)
+
+
+def test_numbers_come_back_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    contents = {"value": 0.1 + 0.2, "list": [1e-300, None, "Ü"]}
+    records.write_record(path, "trial", {"pair": (1, 2)}, contents)
+    assert records.read_record(path, "trial", {"pair": (1, 2)}) == contents
+    with pytest.raises(ValueError, match="holds a trial, a fit was expected"):
+        records.read_record(path, "fit", {"pair": (1, 2)})
+    with pytest.raises(ValueError, match=r"pair: \[1, 2\] there, \[1, 3\] asked for"):
+        records.read_record(path, "trial", {"pair": (1, 3)})
+    with pytest.raises(ValueError, match="JSON compliant"):
+        records.write_record(path, "trial", {"pair": (1, 2)}, {"value": math.inf})
+    assert records.read_record(path, "trial", {"pair": (1, 2)}) == contents
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_trial_tells_how_the_learner_fared(stand_in: StandIn, tmp_path: Path) -> None:
+    reproduce("tableA1", tmp_path, methods=["btil"], quick=True, progress=False)
+    (path,) = (tmp_path / "trials").iterdir()
+    assert path.name == "movers-btil-known-transition-12-episodes-12-labelled-trial-1.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert record["settings"]["trial_seed"] == trials.trial_seed(0, 1)
+    assert len(record["fingerprint"]) == 64
+    contents = record["contents"]
+    assert contents["converged"] is True
+    assert contents["reason"] == "nothing to do"
+    assert contents["seconds"] >= 0
+    assert contents["learning_curve"] == {
+        "elbo": {"length": 3, "steps": [0, 1, 2], "values": [-3.0, -2.0, -1.5]}
+    }
+
+
+def test_long_curves_are_thinned_and_keep_their_ends() -> None:
+    curve = np.arange(500.0)
+    curve[0] = np.nan
+    short = experiments.summarise_curve(curve)
+    assert short["length"] == 500
+    assert (short["steps"][0], short["steps"][-1]) == (0, 499)
+    assert len(short["steps"]) == 12
+    assert short["values"] == [None, *map(float, short["steps"][1:])]
+    empty = experiments.summarise_curve([])
+    assert empty == {"length": 0, "steps": [], "values": []}
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def hand_made() -> tuple[list[Row], list[Trial]]:
+    """Two rows with known means and spreads: 0.20 ± 0.02 and, of one number, 0.5 ± 0."""
+    first = Imitation("movers", "btil", True, 20, 20)
+    second = Imitation("movers", "random", False, 20, 20)
+    reported = {
+        ("alice", HAMMING): Reported(0.22, 0.01),
+        ("rob", HAMMING): Reported(0.30, 0.01),
+        ("alice", JS): Reported(0.19),
+    }
+    rows = [
+        Row("movers", "with T_x", "BTIL", first, reported),
+        Row("movers", "w/o T_x", "Random", second, {("alice", HAMMING): Reported(0.496, 0.0)}),
+    ]
+    made = []
+    for number, shift in ((1, -0.02), (2, 0.0), (3, 0.02)):
+        scores = [Score(a, m, 0.2 + shift) for a in ("alice", "rob") for m in (HAMMING, JS)]
+        made.append(Trial(first, number, number, Outcome(tuple(scores), True, "ok"), 1.5))
+        guess = (Score("alice", HAMMING, 0.5), Score("rob", HAMMING, 0.5))
+        made.append(Trial(second, number, number, Outcome(guess), 0.5))
+    return rows, made
+
+
+def test_means_spreads_and_differences() -> None:
+    rows, made = hand_made()
+    numbers = tables.trials_table(rows, made)
+    assert len(numbers) == 3 * 4 + 3 * 2
+    table = tables.summarise(rows, numbers).set_index(["algorithm", "agent", "metric"])
+    alice = table.loc["BTIL", "alice", HAMMING]
+    assert alice["mean"] == pytest.approx(0.2)
+    assert alice["sd"] == pytest.approx(0.02)
+    assert alice["spread"] == pytest.approx(math.hypot(0.02, 0.01))
+    assert alice["difference"] == pytest.approx(-0.02)
+    assert (alice["trials"], alice["seconds"], alice["differs"]) == (3, 1.5, "")
+    assert table.loc["BTIL", "rob", HAMMING]["differs"] == "lower"
+    # No spread in the paper: ours is taken for it.
+    assert table.loc["BTIL", "alice", JS]["spread"] == pytest.approx(0.02 * math.sqrt(2))
+    # A number that the paper does not have is compared with nothing.
+    rob = table.loc["BTIL", "rob", JS]
+    assert math.isnan(rob["paper"])
+    assert rob["differs"] == ""
+    # Within what rounding to two decimals hides.
+    assert table.loc["Random", "alice", HAMMING]["differs"] == ""
+    rows[1].reported["alice", HAMMING] = Reported(0.494, 0.0)
+    changed = tables.summarise(rows, numbers).set_index(["algorithm", "agent", "metric"])
+    assert changed.loc["Random", "alice", HAMMING]["differs"] == "higher"
+    assert set(tables.summarise(rows, numbers, comparable=False)["differs"]) == {""}
+
+
+def test_a_single_trial_marks_nothing() -> None:
+    rows, made = hand_made()
+    table = tables.summarise(rows, tables.trials_table(rows, made[:2]))
+    assert set(table["trials"]) == {1}
+    assert table["sd"].isna().all()
+    assert set(table["differs"]) == {""}
+
+
+def test_rows_of_the_paper_alone_have_no_numbers_of_ours() -> None:
+    rows = target_rows("table2-overcooked", PAPER, ["random0"])
+    ours = [row for row in rows if row.experiment is not None]
+    made = [
+        Trial(row.experiment, 1, 1, Outcome((Score("player_0", HAMMING, 0.1),
+              Score("player_1", HAMMING, 0.3), Score(TEAM, HAMMING, 0.2))), 1.0)
+        for row in ours
+    ]  # fmt: skip
+    table = tables.summarise(rows, tables.trials_table(rows, made), comparable=False)
+    (sheet,) = tables.sheets(table, TARGETS["table2-overcooked"].layout)
+    assert sheet.columns[:4] == ("Random", "100% labelled", "50% labelled", "20% labelled")
+    assert [labels[1] for labels, _ in sheet.rows] == ["random0", "Movers", "Cleanup"]
+    assert [cell.ours for cell in sheet.rows[0][1]] == ["0.200"] * 4 + ["1.0"]
+    assert [cell.paper for cell in sheet.rows[1][1][:2]] == ["0.72 ± 0.00", "0.14 ± 0.02"]
+    assert {cell.ours for cell in sheet.rows[1][1]} == {""}
+
+
+def test_renderings_show_both_numbers_and_the_mark() -> None:
+    rows, made = hand_made()
+    table = tables.summarise(rows, tables.trials_table(rows, made))
+    (sheet,) = tables.sheets(table, TARGETS["table1"].layout)
+    assert sheet.title == "Movers"
+    assert sheet.columns == (
+        *("Alice Hamming", "Alice JS div.", "Rob Hamming", "Rob JS div."),
+        "seconds",
+    )
+    markdown = tables.markdown_table(sheet)
+    assert "0.200 ± 0.020 (0.30 ± 0.01) ↓ |" in markdown
+    assert len({line.count("|") for line in markdown.splitlines() if "|" in line}) == 1
+    page = tables.html_sheet(sheet)
+    assert '<td class="number warn">0.200 ± 0.020 ↓<small>paper 0.30 ± 0.01</small>' in page
+    from rich.console import Console
+
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(tables.terminal_table(sheet))
+    text = captured.get()
+    assert "0.200 ± 0.020 ↓" in text
+    assert "(0.30 ± 0.01)" in text
+
+
+def test_renderings_escape_names() -> None:
+    cell = tables.Cell("<i>0</i>", "<u>1</u>")
+    sheet = tables.Sheet("<b>", ("a|b",), ("<script>",), [(("x|<y>",), [cell])])
+    page = tables.html_sheet(sheet)
+    for tag in ("<b>", "<script>", "<y>", "<i>", "<u>"):
+        assert tag not in page
+    assert "| x\\|\\<y\\> |" in tables.markdown_table(sheet)
+
+
+def test_figures_show_ours_and_the_papers() -> None:
+    rows, made = hand_made()
+    numbers = tables.trials_table(rows, made)
+    table = tables.summarise(rows, numbers)
+    figure = plot_numbers(table, TARGETS["table1"].layout)
+    hamming, js = figure.axes
+    assert (hamming.get_title(loc="left"), hamming.get_xlabel()) == ("Movers", "Hamming")
+    assert js.get_xlabel() == "JS div."
+    points = {
+        (round(float(x), 3), line.get_marker())
+        for line in hamming.lines
+        for x in line.get_xdata()
+        if line.get_marker() in "osD"
+    }
+    assert points == {(0.2, "o"), (0.2, "s"), (0.5, "o"), (0.5, "s"), (0.22, "D"), (0.3, "D"),
+                      (0.496, "D")}  # fmt: skip
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["Alice", "Rob", "± standard deviation over trials", "the paper"]
+
+
+def test_the_supervision_figure_averages_agents_then_trials() -> None:
+    rows = target_rows("figure-supervision", PAPER, ["movers"])
+    made = [
+        Trial(row.experiment, number, number, Outcome(tuple(
+            Score(agent, metric, side * number / row.experiment.num_labelled)
+            for agent, side in (("alice", 0.5), ("rob", 1.5)) for metric in (HAMMING, JS)
+        ), True), 1.0)
+        for row in rows
+        for number in (1, 2)
+    ]  # fmt: skip
+    numbers = tables.trials_table(rows, made)
+    figure = plot_supervision(numbers, tables.summarise(rows, numbers))
+    axes = figure.axes[0]
+    assert axes.get_ylabel() == "JS divergence of the policies"
+    assert axes.get_xscale() == "log"
+    line = next(one for one in axes.lines if one.get_marker() == "v")  # d = 200
+    np.testing.assert_allclose(np.asarray(line.get_xdata(), float), [20, 40, 100, 200])
+    np.testing.assert_allclose(
+        np.asarray(line.get_ydata(), float), 1.5 / np.array([20, 40, 100, 200])
+    )
+    diamonds = [one for one in axes.lines if one.get_marker() == "D"]
+    found = sorted((float(d.get_xdata()[0]), float(d.get_ydata()[0])) for d in diamonds)
+    np.testing.assert_allclose(found, [(20, 0.05), (20, 0.07), (200, 0.03)])
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["d = 20", "d = 50", "d = 100", "d = 200", "all labelled", "the paper"]
+
+
+# ---------------------------------------------------------------------- outputs and refusals
+
+
+def test_fits_that_did_not_converge_are_told(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(*arguments: Any, **options: Any) -> SimpleNamespace:
+        team = stand_in(*arguments, **options)
+        team.converged, team.reason = False, "the cap was reached"
+        return team
+
+    monkeypatch.setattr("btil.imitation.learn", stuck)
+    small = QUICK._replace(domains=("movers",))
+    monkeypatch.setattr("btil.analysis.reproduction.run.PAPER", small)
+    made = reproduce("tableA1", tmp_path, 2, methods=["btil"], progress=False)
+    (told,) = [note for note in made.notes if note.startswith("Not converged")]
+    assert "12-episodes-12-labelled, trial 1, 2 (the cap was reached)" in told
+    assert any(note.startswith("↑ and ↓") for note in made.notes)
+    assert made.table["differs"].isin(["higher", "lower"]).any()
+    page = (tmp_path / "tableA1.html").read_text(encoding="utf-8")
+    assert "the cap was reached" in page
+
+
+def test_progress_goes_to_standard_error(stand_in: StandIn, tmp_path: Path) -> None:
+    arguments = ("reproduce", "tableA1", "--methods", "btil", "--quick", "--out", tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "trials" in result.stderr
+    assert "movers-btil-known-transition-12-episodes-12-labelled, trial 1" in result.stderr
+    assert "trials:" not in result.stdout
+    for ending in FILES:
+        assert f"saved {tmp_path / 'tableA1'}{ending}" in result.stdout
+    # Nothing is left to be run, and nothing is shown of it.
+    assert run(*arguments).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["table9"], f"there are {', '.join(TARGETS)}"),
+        (["table1", "--domain", "cramped_room"], "it has movers, cleanup"),
+        (["tableA1", "--methods", "random"], "it has behavioral-cloning, magail, btil"),
+        (["table2-overcooked", "--methods", "btil"], "it has random, mfvi"),
+        (["table1", "--trials", "0"], "trials must be a positive integer, got 0"),
+        (["table1", "--seed", "-1"], "seed must be a non-negative integer, got -1"),
+        (["table1", "--methods", ","], "--methods"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments: list[str], says: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert_refused(run("reproduce", *arguments, "--quick", "--out", out), says)
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert_refused(run("reproduce", "table1", "--out", tmp_path / "file"), "not a folder")
+
+
+def test_a_damaged_trial_is_one_line(folder: tuple[Path, Path]) -> None:
+    path, trial = folder
+    trial.write_text("{}", encoding="utf-8")
+    arguments = ("table1", "--quick", "--methods", "random", "--out", path)
+    assert_refused(run("reproduce", *arguments), str(trial))
+
+
+# ---------------------------------------------------------------------- btil simulate
+
+
+def test_simulate_saves_what_the_task_simulates(tmp_path: Path) -> None:
+    out = tmp_path / "demos.parquet"
+    options = ("--map", "tiny", "--episodes", 5, "--seed", 3, "--max-steps", 12)
+    result = run("simulate", "cleanup", *options, "--out", out)
+    assert result.exit_code == 0, result.output
+    expected = btil.domains.cleanup("tiny").simulate(5, seed=3, max_steps=12)
+    assert read_demonstrations(out) == expected
+    assert "labelled" in result.stdout
+    assert f"saved {out}" in result.stdout
+    assert "at cross purposes" in result.stdout
+
+
+def test_simulate_on_a_drawing_of_ones_own(tmp_path: Path) -> None:
+    drawing, out = tmp_path / "my map.txt", tmp_path / "demos.csv"
+    drawing.write_text("A 0 .\nR # G\n", encoding="utf-8")
+    result = run("simulate", "movers", "--map", drawing, "--episodes", 2, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert read_demonstrations(out).num_states["alice_cell"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["chess"], "there are movers, cleanup"),
+        (["movers", "--map", "maze"], "paper, lesson, tiny"),
+        (["movers", "--map", "tiny", "--episodes", "0"], "num_episodes"),
+        (["movers", "--map", "tiny", "--max-steps", "-1"], "max_steps"),
+    ],
+)
+def test_simulate_refuses_in_one_line(arguments: list[str], says: str, tmp_path: Path) -> None:
+    result = run("simulate", *arguments, "--quiet", "--out", tmp_path / "demos.csv")
+    assert_refused(result, says)
+    assert_refused(run("simulate", "movers", "--out", tmp_path / "demos.txt"), ".parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_simulation_experiments_are_named_by_what_they_do() -> None:
+    assert Simulation("movers").name == "movers-simulation"
+    assert HumanDecoding("random0", 0.2).name == "overcooked-random0-20-percent-labelled"
+    assert targets.target_named("table1") is TARGETS["table1"]

@@ -4,15 +4,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from btil.imitation.learn import METHODS, Learned, LearnedTeam, learn, method_options
+    from btil.imitation.learning import METHODS, Learned, LearnedTeam, learn, method_options
 
 # Loaded on first use: message passing needs JAX, which takes seconds to import.
 _LAZY = {
-    "METHODS": "btil.imitation.learn",
-    "Learned": "btil.imitation.learn",
-    "LearnedTeam": "btil.imitation.learn",
-    "learn": "btil.imitation.learn",
-    "method_options": "btil.imitation.learn",
+    "METHODS": "btil.imitation.learning",
+    "Learned": "btil.imitation.learning",
+    "LearnedTeam": "btil.imitation.learning",
+    "learn": "btil.imitation.learning",
+    "method_options": "btil.imitation.learning",
 }
 
 __all__ = ["METHODS", "Learned", "LearnedTeam", "learn", "method_options"]

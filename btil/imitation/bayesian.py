@@ -6,7 +6,7 @@ import numpy as np
 
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.task import GridTask
-from btil.imitation.learn import Learned
+from btil.imitation.learning import Learned
 from btil.inference.fit import fit
 from btil.models.cpt import DirichletCPT
 from btil.models.team import TeamModel
@@ -43,17 +43,8 @@ def learn(
     Raises:
         ValueError: If the labels are impossible under the true T_x.
     """
-    believed = paper_model(task) if model is None else model
-    if not isinstance(believed, TeamModel):
-        raise ValueError(f"model must be a TeamModel, got {type(believed).__name__}")
-    if known_transition:
-        believed = TeamModel(
-            policy=believed.policy,
-            transition={agent: task.known_transition(agent) for agent in task.agents},
-            initial={agent: task.known_initial(agent) for agent in task.agents},
-        )
     posterior = fit(
-        believed,
+        believed(task, model, known_transition),
         demos,
         method="mfvi",
         seed=seed,
@@ -73,6 +64,24 @@ def learn(
         converged=posterior.converged,
         reason=posterior.reason,
         posterior=posterior,
+    )
+
+
+def believed(task: GridTask, model: TeamModel | None, known_transition: bool) -> TeamModel:
+    """What is believed before: the model given, or the paper's; with the true T_x if known.
+
+    Raises:
+        ValueError: If the model is no TeamModel.
+    """
+    prior = paper_model(task) if model is None else model
+    if not isinstance(prior, TeamModel):
+        raise ValueError(f"model must be a TeamModel, got {type(prior).__name__}")
+    if not known_transition:
+        return prior
+    return TeamModel(
+        policy=prior.policy,
+        transition={agent: task.known_transition(agent) for agent in task.agents},
+        initial={agent: task.known_initial(agent) for agent in task.agents},
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.task import GridTask
-from btil.imitation.learn import Learned
+from btil.imitation.learning import Learned
 
 
 def learn(

@@ -10,7 +10,7 @@ import numpy as np
 
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.task import GridTask
-from btil.imitation.learn import Learned, require_labels, task_states
+from btil.imitation.learning import Learned, require_labels, task_states
 
 
 def learn(

@@ -87,7 +87,8 @@ class LearnedTeam:
     def decode(self, demos: Demonstrations) -> Int[np.ndarray, "steps agents"]:
         """The most probable latents of each episode, by the policies and T_x alone.
 
-        Labels in the demonstrations are not used. Viterbi; the paper, Appendix B.
+        Labels in the demonstrations are not used. Viterbi; the paper, Appendix B. Rows that were
+        inferred stand at their posterior means, which decode better than the modes in `policies`.
 
         Args:
             demos: Episodes of the same team.
@@ -97,7 +98,7 @@ class LearnedTeam:
                 policies.
         """
         unlabelled = task_demonstrations(self.task, demos).without_labels()
-        return self.posterior.decode(unlabelled, estimate="map")
+        return self.posterior.decode(unlabelled)
 
 
 def learn(
@@ -315,3 +316,26 @@ def require_labels(demos: Demonstrations, known_transition: bool, method: str) -
             f"{demos.step_in_episode[row]} has none for {demos.agents[agent]}; select the labelled "
             "episodes, or use 'btil'"
         )
+
+
+def require_counts(smallest: int, **values: int) -> None:
+    """Refuse options that are not whole numbers of at least `smallest`, naming them.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    for name, value in values.items():
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or value < smallest:
+            raise ValueError(f"{name} must be a whole number of at least {smallest}, got {value!r}")
+
+
+def require_positive(**values: float) -> None:
+    """Refuse options that are not positive and finite, naming them.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    for name, value in values.items():
+        if not (np.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be positive and finite, got {value!r}")

@@ -1,0 +1,705 @@
+"""The learners that know the task: each against counts, NumPy, a dense network, or the truth."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import btil
+from btil.demonstrations import Demonstrations
+from btil.imitation import behavioral_cloning, learn, magail, method_options, ppo
+from btil.imitation.bayesian import believed, paper_model
+from btil.imitation.learning import METHODS, LearnedTeam, task_demonstrations, task_states
+from btil.imitation.networks import (
+    NO_ROW,
+    StateRows,
+    make_networks,
+    outputs,
+    probabilities,
+    row_indices,
+    with_state_rows,
+)
+
+# Networks small enough for a test; MAGAIL starts from policies that are hardly cloned.
+QUICK = {
+    "random": {},
+    "tabular-cloning": {},
+    "behavioral-cloning": {"num_iterations": 100, "hidden": (16, 16), "learning_rate": 1e-2},
+    "magail": {
+        "num_iterations": 40,
+        "batch_size": 64,
+        "max_steps": 20,
+        "learning_rate": 1e-2,
+        "pretraining_iterations": 1,
+        "first_iterations": 2,
+        "first_discriminator_updates": 10,
+        "hidden": (16, 16),
+        "discriminator_hidden": (16,),
+    },
+    "btil": {},
+}
+
+
+@pytest.fixture(scope="module")
+def task():
+    return btil.domains.cleanup(map="tiny")
+
+
+@pytest.fixture(scope="module")
+def truth(task):
+    """Policies that a latent all but decides, in another way for each agent."""
+    policies = {}
+    for i, agent in enumerate(task.agents):
+        policy = np.full((task.num_states, task.num_latents, task.num_actions), 0.02)
+        for latent in range(task.num_latents):
+            policy[:, latent, latent + i] = 0.9
+        policies[agent] = policy
+    return policies
+
+
+@pytest.fixture(scope="module")
+def demos(task, truth):
+    return task.simulate(40, seed=3, max_steps=20, policies=truth)
+
+
+@pytest.fixture(scope="module")
+def teams(task, demos) -> dict[str, LearnedTeam]:
+    return {
+        method: learn(task, demos, method, progress=False, **options)
+        for method, options in QUICK.items()
+    }
+
+
+def divergence(task, demos: Demonstrations, truth, policies) -> float:
+    """Weighted JS divergence from the true policies, mean of the agents."""
+    values = []
+    for i, agent in enumerate(task.agents):
+        visits = np.zeros((task.num_states, task.num_latents))
+        np.add.at(visits, (task_states(task, demos), demos.latents[:, i]), 1)
+        values.append(
+            btil.analysis.weighted_js_divergence(
+                truth[agent], policies[agent], visits / visits.sum()
+            )
+        )
+    return float(np.mean(values))
+
+
+# One interface ------------------------------------------------------------------------------------
+
+
+def test_every_method_has_its_file():
+    assert set(METHODS) == set(QUICK)
+    assert {"learn", "METHODS", "LearnedTeam"} <= set(dir(btil.imitation))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_team_has_a_policy_row_for_every_state(task, demos, teams, method):
+    team = teams[method]
+    assert list(team.policies) == list(task.agents)
+    for policy in team.policies.values():
+        assert policy.shape == (task.num_states, task.num_latents, task.num_actions)
+        assert policy.dtype == np.float64
+        assert (policy >= 0).all()
+        np.testing.assert_allclose(policy.sum(-1), 1, atol=1e-6)
+    assert (team.method, team.seed, team.known_transition) == (method, 0, True)
+    assert team.options == QUICK[method]
+    assert team.wall_time >= 0
+    assert team.reason
+    assert all(
+        np.isfinite(curve).all() and curve.ndim == 1 for curve in team.learning_curve.values()
+    )
+    assert team.converged == (method not in ("behavioral-cloning", "magail"))
+
+
+@pytest.mark.parametrize("method", ["tabular-cloning", "behavioral-cloning", "magail", "btil"])
+def test_learners_come_closer_to_the_truth_than_chance(task, demos, truth, teams, method):
+    chance = divergence(task, demos, truth, teams["random"].policies)
+    share = {"magail": 0.7}.get(method, 0.3)
+    assert divergence(task, demos, truth, teams[method].policies) < share * chance
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_decoding_is_viterbi_with_the_policies_and_the_true_transition(task, demos, teams, method):
+    team = teams[method]
+    few = demos.select(range(3))
+    decoded = team.decode(few)
+    assert (decoded == team.decode(few.without_labels())).all()
+    states = task_states(task, few)
+    for i, agent in enumerate(task.agents):
+        for start, length in zip(few.episode_starts, few.episode_lengths, strict=True):
+            steps = np.arange(start, start + length)
+            log_factors = np.log(
+                np.maximum(team.policies[agent][states[steps], :, few.actions[steps, i]], 1e-300)
+            )
+            log_moves = np.log(
+                np.maximum(
+                    task.latent_transition(agent, states[steps[:-1]], states[steps[1:]]), 1e-300
+                )
+            )
+            score = np.log(
+                np.maximum(task.initial_latent_probs(agent, states[steps[:1]])[0], 1e-300)
+            )
+            score = score + log_factors[0]
+            for t in range(1, length):
+                score = (score[:, None] + log_moves[t - 1]).max(0) + log_factors[t]
+            path = decoded[steps, i]
+            total = np.log(task.initial_latent_probs(agent, states[steps[:1]])[0, path[0]])
+            total += log_factors[np.arange(length), path].sum()
+            total += log_moves[np.arange(length - 1), path[:-1], path[1:]].sum()
+            assert total == pytest.approx(score.max(), rel=1e-5, abs=1e-4)
+
+
+def test_task_state_as_the_only_variable_gives_the_same(task, demos, teams):
+    alone = Demonstrations(
+        states=task_states(task, demos),
+        actions=demos.actions,
+        latents=demos.latents,
+        episodes=demos.episodes,
+        agents=demos.agents,
+    )
+    assert task_demonstrations(task, demos) is demos
+    same = task_demonstrations(task, alone)
+    assert same.num_states == task.state_sizes
+    assert (same.states == demos.states).all()
+    team = learn(task, alone, "tabular-cloning", progress=False)
+    for agent in task.agents:
+        assert (team.policies[agent] == teams["tabular-cloning"].policies[agent]).all()
+    assert (team.decode(alone) == teams["tabular-cloning"].decode(demos)).all()
+
+
+@pytest.mark.parametrize("method", ["behavioral-cloning", "magail"])
+def test_the_same_seed_gives_the_same_bits_and_compiles_nothing_again(task, demos, teams, method):
+    programs = [
+        behavioral_cloning._advance,
+        outputs,
+        magail._train_discriminator,
+        magail._train_players,
+        magail._judge,
+    ]
+    before = [program._cache_size() for program in programs]
+    short = QUICK[method] | {"num_iterations": 3}
+    first, again, other = (
+        learn(task, demos, method, seed=seed, progress=False, **short) for seed in (5, 5, 6)
+    )
+    assert [program._cache_size() for program in programs] == before
+    for agent in task.agents:
+        assert (again.policies[agent] == first.policies[agent]).all()
+        assert (other.policies[agent] != first.policies[agent]).any()
+
+
+def test_progress_goes_to_standard_error_only_when_wanted(task, demos, capsys):
+    short = QUICK["magail"] | {"num_iterations": 2}
+    learn(task, demos, "magail", progress=True, **short)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "magail: cloning" in shown.err
+    assert "2/2" in shown.err
+    learn(task, demos, "magail", progress=False, **short)
+    assert capsys.readouterr() == ("", "")
+
+
+# Random, counts and BTIL --------------------------------------------------------------------------
+
+
+def test_random_without_the_transition_has_nothing_to_go_by(task, demos, teams):
+    team = learn(task, demos, "random", known_transition=False, progress=False)
+    assert (team.policies["rob"] == 1 / 6).all()
+    belief = team.posterior.smooth(demos.without_labels())["rob"]
+    np.testing.assert_allclose(belief, 1 / task.num_latents, atol=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_tabular_cloning_counts(task, demos, smoothing):
+    team = learn(task, demos, "tabular-cloning", progress=False, smoothing=smoothing)
+    states = task_states(task, demos)
+    for i, agent in enumerate(task.agents):
+        counted = np.full((task.num_states, task.num_latents, task.num_actions), smoothing)
+        for state, latents, actions in zip(states, demos.latents, demos.actions, strict=True):
+            counted[state, latents[i], actions[i]] += 1
+        visited = np.zeros(counted.shape[:2], bool)
+        visited[states, demos.latents[:, i]] = True
+        expected = np.where(
+            visited[..., None],
+            counted / np.where(visited, counted.sum(-1), 1)[..., None],
+            1 / task.num_actions,
+        )
+        np.testing.assert_allclose(team.policies[agent], expected, atol=1e-12)
+
+
+def test_btil_on_labels_alone_is_smoothed_counting(task, demos, teams):
+    """The mode of a Dirichlet of u + counts is counting with u - 1 added."""
+    counted = learn(
+        task, demos, "tabular-cloning", progress=False, smoothing=task.policy_concentration - 1
+    )
+    for agent in task.agents:
+        np.testing.assert_allclose(
+            teams["btil"].policies[agent], counted.policies[agent], atol=1e-5
+        )
+    assert (teams["btil"].decode(demos) == counted.decode(demos)).mean() > 0.99
+
+
+def test_btil_learns_from_some_labels_with_derived_parents_and_no_transition(task, demos, truth):
+    wider = task.add_derived_variables(demos)
+    own = {agent: (f"{agent}_cell", f"{agent}_held") for agent in task.agents}
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.1, parents=own), transition=btil.DirichletCPT(1.1)
+    )
+    partly = wider.without_labels(range(10, wider.num_episodes))
+    team = learn(task, partly, "btil", model=model, known_transition=False, progress=False)
+    assert team.posterior.model is model
+    values = task.decode_states(np.arange(task.num_states))
+    held = task.held_items(np.arange(task.num_states))
+    for i, agent in enumerate(task.agents):
+        _, first, group = np.unique(
+            np.stack([values[:, i], held[:, i]]), axis=1, return_index=True, return_inverse=True
+        )
+        assert (team.policies[agent] == team.policies[agent][first][group]).all()
+    assert divergence(task, demos, truth, team.policies) < 0.1
+    assert (team.decode(wider) == demos.latents).mean() > 0.9
+    elbo = team.learning_curve["elbo"]
+    assert len(elbo) > 1
+    assert elbo[-1] == pytest.approx(team.posterior.elbo)
+
+
+def test_btil_uses_the_true_transition_where_it_is_known(task, teams):
+    model = teams["btil"].posterior.model
+    assert model.policy.parents == tuple(task.state_sizes)
+    states, next_states = np.array([[0, 5, 9], [1, 5, 40]])
+    asked = dict(zip(task.state_sizes, task.decode_states(states).T, strict=True))
+    for agent in task.agents:
+        found = teams["btil"].posterior.transition(
+            agent,
+            asked,
+            next_states=dict(zip(task.state_sizes, task.decode_states(next_states).T, strict=True)),
+        )
+        np.testing.assert_array_equal(found, task.latent_transition(agent, states, next_states))
+    mine = btil.TeamModel(policy=btil.DirichletCPT(2.0))
+    used = believed(task, mine, known_transition=True)
+    assert used.policy is mine.policy
+    assert set(used.transition) == set(used.initial) == set(task.agents)
+    assert believed(task, mine, known_transition=False) is mine
+    unknown = believed(task, None, known_transition=False)
+    assert unknown.transition.parents == (*task.state_sizes, "actions")
+    assert unknown.initial.learned
+
+
+def test_paper_model_has_the_concentrations_of_appendix_d():
+    found = {
+        name: paper_model(getattr(btil.domains, name)(map="tiny")) for name in ("movers", "cleanup")
+    }
+    assert float(found["movers"].policy.concentration_per_cell) == 1.2
+    assert float(found["cleanup"].policy.concentration_per_cell) == 1.01
+    assert {float(m.transition.concentration_per_cell) for m in found.values()} == {1.01}
+
+
+# Networks -----------------------------------------------------------------------------------------
+
+SIZES = (3, 2)
+STATES = 5
+
+
+def small_networks(num_state_rows=STATES, number=2, activation="tanh"):
+    return make_networks(
+        np.random.default_rng(4),
+        number,
+        sizes=SIZES,
+        num_state_rows=num_state_rows,
+        hidden=(4, 3),
+        num_outputs=2,
+        activation=activation,
+    )
+
+
+def filled(networks, seed=0):
+    """The same with rows for states that are not zero."""
+    rows = jnp.asarray(np.random.default_rng(seed).normal(size=networks.rows.shape), jnp.float32)
+    return eqx.tree_at(lambda n: n.rows, networks, rows)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_look_up_equals_a_dense_layer_on_one_hot_codes(activation):
+    networks = filled(small_networks(activation=activation))
+    every = np.array(list(itertools.product(*map(range, (*SIZES, STATES)))))
+    indices = row_indices(SIZES, every[:, :2], every[:, 2])
+    codes = np.concatenate([np.eye(n)[every[:, k]] for k, n in enumerate((*SIZES, STATES))], axis=1)
+    function = {"tanh": jnp.tanh, "relu": jax.nn.relu}[activation]
+    weights = np.random.default_rng(0).normal(size=(2, len(every), 2))
+
+    def dense(networks):
+        hidden = codes @ networks.rows + networks.bias[:, None]
+        for layer in networks.layers:
+            hidden = function(hidden) @ layer.weight.swapaxes(1, 2) + layer.bias[:, None]
+        return (weights * hidden).sum(), hidden
+
+    def looked_up(networks):
+        found = outputs(networks, jnp.broadcast_to(indices, (2, *indices.shape)))
+        return (weights * found).sum(), found
+
+    mine, theirs = (
+        jax.jit(jax.value_and_grad(one, has_aux=True))(networks) for one in (looked_up, dense)
+    )
+    for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_a_state_without_a_row_reads_zeros_and_gets_no_gradient():
+    networks = small_networks(num_state_rows=2)
+    without = np.array([[[0, 3, NO_ROW + 5]]] * 2, np.int32)
+    zero = np.array([[[0, 3, 5]]] * 2, np.int32)
+    assert (networks.rows[:, 5:] == 0).all()
+    np.testing.assert_array_equal(outputs(networks, without), outputs(networks, zero))
+    gradient = jax.jit(jax.grad(lambda n: outputs(n, without).sum()))(networks)
+    assert (gradient.rows[:, 5:] == 0).all()
+    assert (gradient.rows[:, 0] != 0).all()
+
+
+def test_rows_of_the_states_met_and_rows_of_all_states_learn_the_same():
+    """Training on 3 of 50 states: with a row for each state, or only for those met."""
+    generator = np.random.default_rng(0)
+    states = np.array([41, 7, 19])[generator.integers(0, 3, 16)]
+    small = np.stack([generator.integers(0, n, 16) for n in SIZES], axis=1)
+    actions = generator.integers(0, 2, 16)
+    met, every = StateRows(50), StateRows(50)
+    met.meet(states)
+    every.meet(np.arange(50))
+    assert (met.count, every.count) == (3, 50)
+    assert sorted(met.of_state[[41, 7, 19]]) == [0, 1, 2]
+    assert (np.delete(met.of_state, [41, 7, 19]) == NO_ROW).all()
+    found = []
+    for rows, num_rows in [(met, 4), (every, 50)]:
+        networks, losses = behavioral_cloning.clone(
+            small_networks(num_rows),
+            behavioral_cloning.stack_examples(
+                [row_indices(SIZES, small, rows.of_state[states])] * 2, [actions, 1 - actions]
+            ),
+            np.random.default_rng(1),
+            num_iterations=60,
+            batch_size=8,
+            learning_rate=0.01,
+            description="",
+            progress=False,
+        )
+        asked = row_indices(SIZES, np.tile(small[:1], (50, 1)), rows.of_state[np.arange(50)])
+        found.append((probabilities(networks, np.stack([asked] * 2)), losses))
+    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-5)
+    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-5)
+    assert np.ptp(found[0][0][0, :, 0]) > 0.01
+
+
+def test_more_rows_change_nothing():
+    networks = filled(small_networks())
+    state = optax.adam(0.1).init(networks)
+    wider, wider_state = with_state_rows((networks, state), 7)
+    assert wider.rows.shape == (2, 17, 4)
+    assert [part.rows.shape for part in (wider_state[0].mu, wider_state[0].nu)] == [(2, 17, 4)] * 2
+    indices = np.array([[[1, 4, 9]]] * 2, np.int32)
+    np.testing.assert_array_equal(outputs(networks, indices), outputs(wider, indices))
+
+
+def test_rows_spread_over_states():
+    rows = StateRows(4)
+    rows.meet(np.array([2, 0]))
+    listed = rows.every_row(3)
+    assert listed[-1] == NO_ROW
+    values = np.arange(2 * len(listed)).reshape(2, len(listed), 1).astype(float)
+    spread = rows.spread(values)
+    last = len(listed) - 1
+    np.testing.assert_array_equal(spread[:, 0, 0], [0, last, 1, last])
+    np.testing.assert_array_equal(spread[:, 1, 0], spread[:, 0, 0] + len(listed))
+
+
+def test_networks_without_examples_stay_where_they_are():
+    networks = small_networks(4)
+    examples = behavioral_cloning.stack_examples(
+        [np.zeros((0, 3), np.int32), np.array([[0, 3, 5]], np.int32)],
+        [np.zeros(0, np.int64), np.ones(1, np.int64)],
+    )
+    trained, losses = behavioral_cloning.clone(
+        networks,
+        examples,
+        np.random.default_rng(0),
+        num_iterations=60,
+        batch_size=8,
+        learning_rate=0.05,
+        description="",
+        progress=False,
+    )
+    for before, after in zip(jax.tree.leaves(networks), jax.tree.leaves(trained), strict=True):
+        np.testing.assert_array_equal(before[0], after[0])
+    assert losses.shape == (60,)
+    assert losses[-1] < 0.1 * losses[0]
+    assert probabilities(trained, np.array([[[0, 3, 5]]] * 2, np.int32))[1, 0, 1] > 0.9
+
+
+def test_losses_of_cloning_are_cross_entropies(task, teams):
+    loss = teams["behavioral-cloning"].learning_curve["loss"]
+    assert loss[0] == pytest.approx(np.log(task.num_actions), abs=0.3)
+    assert loss[-10:].mean() < 0.6 * loss[0]
+
+
+# PPO and MAGAIL -----------------------------------------------------------------------------------
+
+
+def test_advantages_are_sums_of_discounted_errors():
+    generator = np.random.default_rng(1)
+    steps, runs, discount, trace_decay = 6, 4, 0.9, 0.7
+    rewards, values, next_values = generator.normal(size=(3, steps, runs))
+    ended = generator.random((steps, runs)) < 0.3
+    final = ended & (generator.random((steps, runs)) < 0.5)
+    assert final.any()
+    assert (ended & ~final).any()
+    found = ppo.generalized_advantages(
+        rewards, values, next_values, final, ended, discount, trace_decay
+    )
+    for run in range(runs):
+        for t in range(steps):
+            total, weight = 0.0, 1.0
+            for later in range(t, steps):
+                after = 0.0 if final[later, run] else next_values[later, run]
+                total += weight * (rewards[later, run] + discount * after - values[later, run])
+                weight *= discount * trace_decay
+                if ended[later, run]:
+                    break
+            assert found[t, run] == pytest.approx(total)
+
+
+def test_surrogate_entropy_and_log_probs_by_hand():
+    generator = np.random.default_rng(2)
+    logits = generator.normal(size=(2, 50, 6)).astype(np.float32)
+    actions = generator.integers(0, 6, (2, 50))
+    probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    log_probs = np.asarray(ppo.taken_log_probs(jnp.asarray(logits), jnp.asarray(actions)))
+    for i, j in itertools.product(range(2), range(50)):
+        assert log_probs[i, j] == pytest.approx(np.log(probs[i, j, actions[i, j]]), abs=1e-5)
+    np.testing.assert_allclose(
+        ppo.entropy(jnp.asarray(logits)), -(probs * np.log(probs)).sum(-1), atol=1e-5
+    )
+    ratio = np.exp(generator.normal(size=100, scale=0.5))
+    advantages = generator.normal(size=100)
+    found = np.asarray(ppo.clipped_surrogate(jnp.log(ratio), jnp.asarray(advantages), 0.2))
+    for rho, advantage, value in zip(ratio, advantages, found, strict=True):
+        bounded = min(max(rho, 0.8), 1.2)
+        assert value == pytest.approx(min(rho * advantage, bounded * advantage), abs=1e-5)
+
+
+def lesson_of_two_actions(batch=32):
+    """One state, one latent; action 1 is 1 better than action 0, which is worth 1."""
+    actions = np.tile([0, 1], batch // 2)
+    policy_indices = np.tile(np.array([0, 1], np.int32), (2, batch, 1))
+    return magail.Lesson(
+        policy_indices=jnp.asarray(policy_indices),
+        value_indices=jnp.asarray(policy_indices[:1]),
+        actions=jnp.asarray(np.stack([actions, 1 - actions]), jnp.int32),
+        advantages=jnp.asarray(actions * 2.0 - 1, jnp.float32),
+        targets=jnp.ones(batch),
+    )
+
+
+def test_ppo_follows_the_advantages_as_far_as_the_clip():
+    arguments = {"sizes": (1,), "num_state_rows": 1, "hidden": (8,), "activation": "tanh"}
+    players = magail.Players(
+        make_networks(np.random.default_rng(0), 2, num_outputs=2, **arguments),
+        make_networks(np.random.default_rng(1), 1, num_outputs=1, **arguments),
+    )
+    settings = magail.Settings(
+        num_steps=1,
+        max_steps=1,
+        learning_rate=0.001,
+        num_epochs=500,
+        clip=0.2,
+        discount=1.0,
+        trace_decay=1.0,
+        entropy_weight=0.0,
+    )
+    asked = np.array([[[0, 1]]] * 2, np.int32)
+    before = probabilities(players.policies, asked)[:, 0]
+    trained, value_loss, entropy = magail._train_players(
+        magail.with_optimizer(players, 0.001), lesson_of_two_actions(), settings
+    )
+    after = probabilities(trained.networks.policies, asked)[:, 0]
+    better = np.array([1, 0])
+    ratio = after[[0, 1], better] / before[[0, 1], better]
+    # The gradient stops once both ratios are past the clip; momentum carries on a little.
+    assert (ratio > 1.15).all()
+    assert (ratio < 1.5).all()
+    assert outputs(trained.networks.value, asked[:1])[0, 0, 0] == pytest.approx(1, abs=0.1)
+    assert value_loss < 0.01
+    assert entropy == pytest.approx(-(after * np.log(after)).sum(-1).mean(), abs=0.01)
+
+
+def test_discriminator_tells_apart_and_rewards_what_looks_shown():
+    networks = make_networks(
+        np.random.default_rng(0),
+        1,
+        sizes=(2,),
+        num_state_rows=1,
+        hidden=(8,),
+        num_outputs=1,
+        activation="tanh",
+    )
+    shown = np.array([[[0, 2]] * 5], np.int32)
+    own = np.array([[[0, 2]] * 4 + [[1, 2]] * 4], np.int32)
+    trained, loss = magail._train_discriminator(
+        magail.with_optimizer(networks, 0.02), shown, own, np.zeros((400, 8), np.int32), 400, 0.02
+    )
+    logits = np.asarray(outputs(trained.networks, own))[0, :, 0]
+    # The best answer where half of the own steps look like those shown: D = 1 / (1 + 1/2).
+    assert logits[0] == pytest.approx(np.log(2), abs=0.05)
+    assert logits[-1] < -3
+    rewards, values, next_values = magail._judge(trained.networks, networks, own, own, own)
+    np.testing.assert_allclose(rewards, -np.log(1 - 1 / (1 + np.exp(-logits))), rtol=1e-4)
+    np.testing.assert_array_equal(values, next_values)
+    assert loss < 2 * np.log(2)
+
+
+def test_runs_move_as_the_task_does_and_start_anew(task):
+    reader = magail.Reader(task)
+    policies = make_networks(
+        np.random.default_rng(0),
+        2,
+        sizes=reader.policy_sizes,
+        num_state_rows=4,
+        hidden=(4,),
+        num_outputs=task.num_actions,
+        activation="tanh",
+    )
+    settings = magail.Settings(
+        num_steps=40,
+        max_steps=15,
+        learning_rate=0.1,
+        num_epochs=1,
+        clip=0.1,
+        discount=1.0,
+        trace_decay=1.0,
+        entropy_weight=0.0,
+    )
+    generator = np.random.default_rng(0)
+    opening = magail.opening_scene(task, 6, generator)
+    done, scene = magail.roll_out(task, reader, policies, opening, settings, generator)
+    assert done.states.shape == (240,)
+    assert done.actions.shape == done.latents.shape == (240, 2)
+    branches, probs = task.transition(done.states, done.actions)
+    assert ((branches == done.next_states[:, None]) & (probs > 0)).any(1).all()
+    for i, agent in enumerate(task.agents):
+        moves = task.latent_transition(agent, done.states, done.next_states)
+        assert (moves[np.arange(240), done.latents[:, i], done.next_latents[:, i]] > 0).all()
+    assert (done.final == task.is_final(done.next_states)).all()
+    ended = done.ended.reshape(40, 6)
+    states, latents = done.states.reshape(40, 6), done.latents.reshape(40, 6, 2)
+    np.testing.assert_array_equal(states[0], opening.states)
+    goes_on = ~ended[:-1]
+    assert (states[1:][goes_on] == done.next_states.reshape(40, 6)[:-1][goes_on]).all()
+    assert (latents[1:][goes_on] == done.next_latents.reshape(40, 6, 2)[:-1][goes_on]).all()
+    assert (states[1:][~goes_on] == task.start_state).all()
+    for run in range(6):
+        lengths = np.diff(np.append(-1, np.flatnonzero(ended[:, run])))
+        assert (lengths <= 15).all()
+        cut = ended[:, run] & ~done.final.reshape(40, 6)[:, run]
+        assert (lengths[cut[ended[:, run]]] == 15).all()
+        last = np.flatnonzero(ended[:, run])[-1]
+        assert scene.steps[run] == 39 - last
+    assert reader.rows.count == len(np.unique(np.append(done.states, done.next_states)))
+
+
+def test_learning_curves_of_magail(teams):
+    curves = teams["magail"].learning_curve
+    assert {name: len(curve) for name, curve in curves.items()} == {
+        "cloning_loss": 1,
+        "discriminator_loss": 40,
+        "mean_reward": 40,
+        "value_loss": 40,
+        "entropy": 40,
+    }
+    assert curves["entropy"][0] > 0.9 * np.log(6) > curves["entropy"][-1]
+    assert (curves["mean_reward"] > 0).all()
+
+
+# What is refused ----------------------------------------------------------------------------------
+
+
+def test_unknown_methods_and_options_are_named(task, demos):
+    with pytest.raises(ValueError, match="unknown method 'bc'; there are random, behavioral"):
+        learn(task, demos, "bc")
+    with pytest.raises(TypeError, match=r"tabular-cloning has no option 'clip'; it has smoothing"):
+        learn(task, demos, "tabular-cloning", clip=1)
+    with pytest.raises(TypeError, match="random has no option 'clip'; it has none"):
+        learn(task, demos, "random", clip=1)
+    assert method_options("tabular-cloning") == {"smoothing": 0.01}
+    assert method_options("magail")["num_iterations"] == 500
+
+
+@pytest.mark.parametrize("method", ["behavioral-cloning", "tabular-cloning", "magail"])
+def test_methods_that_need_labels_and_the_transition_say_so(task, demos, method):
+    latents = demos.latents.copy()
+    second = demos.episode_starts[1]
+    latents[second + 2, 1] = -1
+    partly = Demonstrations(
+        states=demos.state_variables,
+        actions=demos.actions,
+        latents=latents,
+        episodes=demos.episodes,
+        agents=demos.agents,
+        num_states=task.state_sizes,
+        num_actions=task.num_actions,
+        num_latents=task.num_latents,
+    )
+    with pytest.raises(ValueError, match=f"{method} needs .*: episode 1, step 2 has none for rob"):
+        learn(task, partly, method, progress=False)
+    with pytest.raises(ValueError, match=f"{method} .*known_transition must be True"):
+        learn(task, demos, method, known_transition=False, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("tabular-cloning", {"smoothing": -1.0}, "smoothing must be 0 or more, got -1"),
+        ("behavioral-cloning", {"num_iterations": 0}, "num_iterations must be a whole number of"),
+        ("behavioral-cloning", {"batch_size": True}, "batch_size must be a whole number of at"),
+        ("behavioral-cloning", {"learning_rate": 0.0}, "learning_rate must be positive"),
+        ("behavioral-cloning", {"hidden": ()}, "hidden layers need widths"),
+        ("behavioral-cloning", {"hidden": (4, 0)}, "hidden layers need widths"),
+        ("behavioral-cloning", {"activation": "sine"}, "unknown activation 'sine'; there are"),
+        ("magail", {"num_runs": 7}, "num_runs must divide batch_size, 128; got 7"),
+        ("magail", {"clip": -0.1}, "clip must be positive"),
+        ("magail", {"discount": 1.5}, "discount must be between 0 and 1, got 1.5"),
+        ("magail", {"entropy_weight": -1.0}, "entropy_weight must be 0 or more"),
+        ("magail", {"first_iterations": -1}, "first_iterations must be a whole number of at le"),
+        ("magail", {"discriminator_hidden": ()}, "hidden layers need widths"),
+    ],
+)
+def test_bad_options_are_refused(task, demos, method, options, message):
+    with pytest.raises(ValueError, match=message):
+        learn(task, demos, method, progress=False, **options)
+
+
+def test_seeds_are_whole_numbers(task, demos):
+    for seed in (-1, 2**32, True):
+        with pytest.raises(ValueError, match="seed must be an integer in 0"):
+            learn(task, demos, "random", seed=seed)
+
+
+def test_demonstrations_of_something_else_are_refused(task, demos):
+    def remade(**changes):
+        arguments = {
+            "states": demos.state_variables,
+            "actions": demos.actions,
+            "latents": demos.latents,
+            "episodes": demos.episodes,
+            "agents": demos.agents,
+        }
+        return Demonstrations(**(arguments | changes))
+
+    with pytest.raises(ValueError, match="agents are ann, bob, those of cleanup are alice, rob"):
+        learn(task, remade(agents=("ann", "bob")))
+    with pytest.raises(ValueError, match="state variables x, y; expected those of cleanup"):
+        learn(task, remade(states=dict.fromkeys("xy", demos.states)))
+    with pytest.raises(ValueError, match=r"states: .* in row 0"):
+        learn(task, remade(states=np.full(demos.num_steps, task.num_states)))
+    with pytest.raises(ValueError, match=r"action_alice: .*allowed"):
+        learn(task, remade(actions=demos.actions + 3))
+    with pytest.raises(ValueError, match="action_names of rob are a, b, c, d, e, f; those of"):
+        learn(task, remade(action_names={"rob": tuple("abcdef")}))

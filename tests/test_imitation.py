@@ -28,16 +28,16 @@ from btil.imitation.networks import (
 QUICK = {
     "random": {},
     "tabular-cloning": {},
-    "behavioral-cloning": {"num_iterations": 100, "hidden": (16, 16), "learning_rate": 1e-2},
+    "behavioral-cloning": {"num_iterations": 100, "hidden": (16,), "learning_rate": 1e-2},
     "magail": {
-        "num_iterations": 40,
+        "num_iterations": 25,
         "batch_size": 64,
         "max_steps": 20,
         "learning_rate": 1e-2,
         "pretraining_iterations": 1,
         "first_iterations": 2,
         "first_discriminator_updates": 10,
-        "hidden": (16, 16),
+        "hidden": (16,),
         "discriminator_hidden": (16,),
     },
     "btil": {},
@@ -302,13 +302,13 @@ SIZES = (3, 2)
 STATES = 5
 
 
-def small_networks(num_state_rows=STATES, number=2, activation="tanh"):
+def small_networks(num_state_rows=STATES, number=2, hidden=(4,), activation="tanh"):
     return make_networks(
         np.random.default_rng(4),
         number,
         sizes=SIZES,
         num_state_rows=num_state_rows,
-        hidden=(4, 3),
+        hidden=hidden,
         num_outputs=2,
         activation=activation,
     )
@@ -322,7 +322,7 @@ def filled(networks, seed=0):
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_look_up_equals_a_dense_layer_on_one_hot_codes(activation):
-    networks = filled(small_networks(activation=activation))
+    networks = filled(small_networks(hidden=(4, 3), activation=activation))
     every = np.array(list(itertools.product(*map(range, (*SIZES, STATES)))))
     indices = row_indices(SIZES, every[:, :2], every[:, 2])
     codes = np.concatenate([np.eye(n)[every[:, k]] for k, n in enumerate((*SIZES, STATES))], axis=1)
@@ -609,10 +609,10 @@ def test_learning_curves_of_magail(teams):
     curves = teams["magail"].learning_curve
     assert {name: len(curve) for name, curve in curves.items()} == {
         "cloning_loss": 1,
-        "discriminator_loss": 40,
-        "mean_reward": 40,
-        "value_loss": 40,
-        "entropy": 40,
+        "discriminator_loss": 25,
+        "mean_reward": 25,
+        "value_loss": 25,
+        "entropy": 25,
     }
     assert curves["entropy"][0] > 0.9 * np.log(6) > curves["entropy"][-1]
     assert (curves["mean_reward"] > 0).all()

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 # Read when the libraries are imported, so they come before everything else.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# The same programs, compiled in two thirds of the time: compiling is most of what the tests do.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
 os.environ["MPLBACKEND"] = "Agg"
 
 # Plans are kept for one run, shared by its workers: an old one could hide a broken planner.

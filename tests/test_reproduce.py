@@ -28,6 +28,7 @@ from btil.analysis.reproduction.experiments import (
     Simulation,
 )
 from btil.analysis.reproduction.figures import plot_numbers, plot_supervision
+from btil.analysis.reproduction.models import model_named
 from btil.analysis.reproduction.targets import PAPER, QUICK, TARGETS, Reported, Row, target_rows
 from btil.analysis.reproduction.trials import Trial
 from btil.cli import app
@@ -127,6 +128,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("table1", ["--methods", "random"], ["with T_x", "w/o T_x", "(0.72 ± 0.00)"]),
         ("tableA1", [], ["BC", "MAGAIL", "(0.22)"]),
         ("figure-supervision", [], ["d = 12, l = 4 (33%)", "d = 12, l = 12 (100%)"]),
+        ("parents", [], ["policy reads what matters", "both, agents share tables"]),
         ("suboptimality", [], ["steps per episode", "(0.49)"]),
         ("table2-overcooked", [], ["cramped_room", "50% labelled", "(0.35 ± 0.03)"]),
     ],
@@ -149,6 +151,23 @@ def test_every_target_in_its_quick_form(
     assert np.isfinite(values).all()
     assert (values >= 0).all()
     assert not pd.read_csv(results / f"{target}.csv")["differs"].notna().any()
+
+
+def test_models_of_parents_differ_from_the_paper_in_what_their_names_say() -> None:
+    task = btil.domains.movers("tiny")
+    paper, recommended = model_named("paper", task), task.recommended_model()
+    for name, policy_changed, transition_changed in (
+        ("transition-parents", False, True),
+        ("policy-parents", True, False),
+        ("all-parents", True, True),
+    ):
+        model = model_named(name, task)
+        for role, changed in (("policy", policy_changed), ("transition", transition_changed)):
+            shared = getattr(recommended, role).cpt
+            expected = shared.parents if changed else getattr(paper, role).parents
+            assert getattr(model, role).parents == expected
+    with pytest.raises(ValueError, match="unknown model 'own'; there are paper, "):
+        model_named("own", task)
 
 
 def test_quick_options_are_options_of_the_learners() -> None:

@@ -258,7 +258,7 @@ def _parents(protocol: Protocol, domains: Sequence[str]) -> list[Row]:
     known = {row.experiment: row.reported for row in _table_1(protocol, domains)}
     rows = []
     for domain in domains:
-        for number in (protocol.num_train, protocol.num_labelled):
+        for number in dict.fromkeys((max(protocol.sizes), min(protocol.sizes))):
             setting = f"d = {number}, l = {protocol.num_labelled}"
             for model, words in MODELS.items():
                 experiment = Imitation(

@@ -331,9 +331,10 @@ def learn(
         num_outputs=1,
         activation=activation,
     )
-    shown = reader.discriminator(states, demos.latents, demos.actions)
+    shown_indices = reader.discriminator(states, demos.latents, demos.actions)
     # Padded, so that programs are shared between sets of like sizes; padding is never chosen.
-    shown = np.pad(shown, ((0, 0), (0, rounded_up(len(states)) - len(states)), (0, 0)))
+    padding = rounded_up(len(states)) - len(states)
+    shown = jnp.asarray(np.pad(shown_indices, ((0, 0), (0, padding), (0, 0))))
 
     state = State(
         players=with_optimizer(Players(policies, value), learning_rate),
@@ -347,7 +348,7 @@ def learn(
             experience, scene = roll_out(
                 task, reader, state.players.networks.policies, state.scene, settings, generator
             )
-            if reader.rows.count > capacity:
+            while reader.rows.count > capacity:
                 state = with_state_rows(state, capacity)
                 capacity *= 2
             early = iteration < first_iterations
@@ -358,7 +359,7 @@ def learn(
                 reader,
                 state._replace(scene=scene),
                 experience,
-                jnp.asarray(shown),
+                shown,
                 chosen,
                 updates,
                 settings,
@@ -467,7 +468,7 @@ def train(
         targets=jnp.asarray((advantages + values).reshape(-1), jnp.float32),
     )
     players, value_loss, spread = _train_players(state.players, lesson, settings)
-    info = Info(float(discriminator_loss), rewards.mean(), float(value_loss), float(spread))
+    info = Info(*map(float, (discriminator_loss, rewards.mean(), value_loss, spread)))
     return State(players, discriminator, state.scene), info
 
 

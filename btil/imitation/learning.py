@@ -88,7 +88,7 @@ class LearnedTeam:
         """The most probable latents of each episode, by the policies and T_x alone.
 
         Labels in the demonstrations are not used. Viterbi; the paper, Appendix B. Rows that were
-        inferred stand at their posterior means, which decode better than the modes in `policies`.
+        inferred stand at their posterior means, not at the modes in `policies`.
 
         Args:
             demos: Episodes of the same team.

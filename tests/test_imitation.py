@@ -11,9 +11,10 @@ import pytest
 
 import btil
 from btil.demonstrations import Demonstrations
+from btil.domains.gridworld.derived import task_states
 from btil.imitation import behavioral_cloning, learn, magail, method_options, ppo
 from btil.imitation.bayesian import believed, paper_model
-from btil.imitation.learning import METHODS, LearnedTeam, task_demonstrations, task_states
+from btil.imitation.learning import METHODS, LearnedTeam, task_demonstrations
 from btil.imitation.networks import (
     NO_ROW,
     StateRows,

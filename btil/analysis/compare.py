@@ -20,6 +20,7 @@ from btil.analysis.alignment import (
 )
 from btil.analysis.metrics import confusion_matrix, hamming_distance, most_probable
 from btil.analysis.plots import expected_visits
+from btil.arguments import check_options
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT
 from btil.inference.fit import METHODS, fit, method_options
@@ -293,13 +294,8 @@ def _check(
     if reference is not None and reference not in chosen:
         raise ValueError(f"reference: {reference!r} is not among {', '.join(chosen)}")
     for name, given in options.items():
-        allowed = {"dtype", *method_options(chosen[name])}
-        unknown = sorted(set(given) - allowed)
-        if unknown:
-            raise TypeError(
-                f"options: {chosen[name]} has no option {', '.join(map(repr, unknown))}; it has "
-                f"{', '.join(sorted(allowed))}"
-            )
+        allowed = sorted({"dtype", *method_options(chosen[name])})
+        check_options(f"options: {chosen[name]}", given, allowed)
 
 
 def compare_posteriors(

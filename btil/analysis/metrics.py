@@ -12,12 +12,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from btil.demonstrations import Demonstrations
+from btil.models.cpt import SUM_TOLERANCE, improper_rows
 
 if TYPE_CHECKING:
     from btil.domains.gridworld.task import GridTask
-
-# What rounding may do to the sum of a probability vector, single-precision ones included.
-_SUM_TOLERANCE = 1e-5
 
 
 def hamming_distance(demos: Demonstrations, decoded: Any) -> Float[np.ndarray, " agents"]:
@@ -224,7 +222,7 @@ def weighted_js_divergence(true_policy: Any, policy: Any, weights: Any) -> float
         where = tuple(np.argwhere(wrong)[0].tolist())
         raise ValueError(f"weights: {weight[where]} at {where}; they must be 0 or more")
     total = float(weight.sum())
-    if not abs(total - 1) <= _SUM_TOLERANCE:
+    if not abs(total - 1) <= SUM_TOLERANCE:
         raise ValueError(f"weights: the sum over the rows is {total:.6g}; it must be 1")
     used = np.asarray(weight > 0)  # of a single row NumPy makes a scalar
     for name, values in rows.items():
@@ -509,9 +507,7 @@ def _relative_entropy(
 
 
 def _check_rows(name: str, rows: Float[np.ndarray, "..."], used: np.ndarray) -> None:
-    good = np.isfinite(rows).all(-1) & (rows >= 0).all(-1)
-    good &= np.abs(np.where(good[..., None], rows, 0.0).sum(-1) - 1) <= _SUM_TOLERANCE
-    wrong = used & ~good
+    wrong = used & improper_rows(rows)
     if wrong.any():
         where = tuple(np.argwhere(wrong)[0].tolist())
         raise ValueError(

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from btil.arguments import check_seed
 from btil.demonstrations import Demonstrations
+from btil.models.cpt import improper_rows
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
 
 _SOURCES = ("state", "shared", "agents")
-# What rounding may do to the sum of a probability vector, single-precision ones included.
-_SUM_TOLERANCE = 1e-5
 
 
 def record(
@@ -108,8 +108,7 @@ def record(
     _check_count("num_episodes", num_episodes)
     if max_steps is not None:
         _check_count("max_steps", max_steps)
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed must be a non-negative integer, got {seed!r}")
+    seed = check_seed(seed)
     members = _members(env, policies, latent_transition)
     source = _source(env, members, states_from)
     sizes = _latent_sizes(env, members, num_latents)
@@ -126,7 +125,7 @@ def record(
 
     rows: list[_Row] = []
     episodes: list[int] = []
-    streams = np.random.SeedSequence(int(seed)).spawn(int(num_episodes))
+    streams = np.random.SeedSequence(seed).spawn(int(num_episodes))
     for episode, stream in enumerate(tqdm(streams, desc="record", disable=not progress)):
         rng = np.random.default_rng(stream)
         rows += _play(env, members, source, moves, rng, max_steps, episode)
@@ -283,7 +282,7 @@ def _checked_table(
             f"policies: {agent}'s has shape {table.shape}; expected (states, actions) or (states, "
             f"latents, actions) with {num_states} states and {action.size} actions"
         )
-    wrong = ~((table >= 0).all(-1) & (np.abs(table.sum(-1) - 1) <= _SUM_TOLERANCE))
+    wrong = improper_rows(table)
     if wrong.any():
         where = tuple(np.argwhere(wrong)[0].tolist())
         raise ValueError(
@@ -453,7 +452,7 @@ def _draw(
     if values.shape != (1, *shape):
         raise ValueError(f"{place}: shape {values.shape}, expected {(1, *shape)}")
     probs = values.reshape(-1, shape[-1])[row]
-    if not ((probs >= 0).all() and abs(probs.sum() - 1) <= _SUM_TOLERANCE):
+    if improper_rows(probs[None]).any():
         raise ValueError(f"{place}: {probs.tolist()} is no probability vector")
     return int(rng.choice(len(probs), p=probs / probs.sum()))
 

@@ -78,11 +78,7 @@ def believed(task: GridTask, model: TeamModel | None, known_transition: bool) ->
         raise ValueError(f"model must be a TeamModel, got {type(prior).__name__}")
     if not known_transition:
         return prior
-    return TeamModel(
-        policy=prior.policy,
-        transition={agent: task.known_transition(agent) for agent in task.agents},
-        initial={agent: task.known_initial(agent) for agent in task.agents},
-    )
+    return task.with_true_latents(prior.policy)
 
 
 def paper_model(task: GridTask) -> TeamModel:

@@ -14,14 +14,9 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from btil.demonstrations import Demonstrations
+from btil.domains.gridworld.derived import task_states
 from btil.domains.gridworld.task import GridTask
-from btil.imitation.learning import (
-    Learned,
-    require_counts,
-    require_labels,
-    require_positive,
-    task_states,
-)
+from btil.imitation.learning import Learned, require_counts, require_labels, require_positive
 from btil.imitation.networks import (
     OneHotNetwork,
     StateRows,

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from btil.arguments import check_options, check_seed
 from btil.demonstrations import Demonstrations
+from btil.domains.gridworld.derived import has_task_variables
 from btil.domains.gridworld.task import GridTask
 from btil.inference.fit import fit
 from btil.inference.posterior import TeamPosterior
@@ -142,22 +144,15 @@ def learn(
 
     Source: the paper, "Baselines and Metrics" and Appendix D.
     """
-    allowed = method_options(method)
-    unknown = sorted(set(options) - set(allowed))
-    if unknown:
-        raise TypeError(
-            f"{method} has no option {', '.join(map(repr, unknown))}; it has "
-            f"{', '.join(allowed) or 'none'}"
-        )
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
-        raise ValueError(f"seed must be an integer in 0..{2**32 - 1}, got {seed!r}")
+    check_options(method, options, method_options(method))
+    seed = check_seed(seed, 2**32 - 1)
     checked = task_demonstrations(task, demos)
     begun = time.perf_counter()
     learned: Learned = _method_function(method)(
         task,
         checked,
         known_transition=known_transition,
-        seed=int(seed),
+        seed=seed,
         progress=progress,
         **options,
     )
@@ -175,7 +170,7 @@ def learn(
         reason=learned.reason,
         posterior=posterior,
         wall_time=wall_time,
-        seed=int(seed),
+        seed=seed,
         known_transition=known_transition,
         options=options,
     )
@@ -207,11 +202,6 @@ def method_options(method: str) -> dict[str, Any]:
 
 def team_model(task: GridTask, policies: Policies, known_transition: bool) -> TeamModel:
     """Given policies as a model: with the true T_x and start, or with uniform ones."""
-    transition: CPT | dict[str, CPT] = UniformCPT()
-    initial: CPT | dict[str, CPT] = UniformCPT()
-    if known_transition:
-        transition = {agent: task.known_transition(agent) for agent in task.agents}
-        initial = {agent: task.known_initial(agent) for agent in task.agents}
 
     def rows(policy: Float[np.ndarray, "states latents actions"]) -> KnownCPT:
         return KnownCPT(
@@ -221,11 +211,10 @@ def team_model(task: GridTask, policies: Policies, known_transition: bool) -> Te
             parents=tuple(task.state_sizes),
         )
 
-    return TeamModel(
-        policy={agent: rows(policies[agent]) for agent in task.agents},
-        transition=transition,
-        initial=initial,
-    )
+    policy: dict[str, CPT] = {agent: rows(policies[agent]) for agent in task.agents}
+    if known_transition:
+        return task.with_true_latents(policy)
+    return TeamModel(policy=policy, transition=UniformCPT(), initial=UniformCPT())
 
 
 def task_demonstrations(task: GridTask, demos: Demonstrations) -> Demonstrations:
@@ -245,13 +234,7 @@ def task_demonstrations(task: GridTask, demos: Demonstrations) -> Demonstrations
             f"{', '.join(task.agents)}"
         )
     variables, names = demos.state_variables, demos.state_names
-    if not all(name in variables for name in task.state_sizes):
-        if len(variables) > 1:
-            raise ValueError(
-                f"the demonstrations have the state variables {', '.join(variables)}; expected "
-                f"those of {task.name}, {', '.join(task.state_sizes)}, or the task state as the "
-                "only one"
-            )
+    if not has_task_variables(task, demos):
         values = task.decode_states(demos.states)
         variables, names = dict(zip(task.state_sizes, values.T, strict=True)), {}
     expected: dict[str, dict[str, tuple[str, ...]]] = {
@@ -288,12 +271,6 @@ def task_demonstrations(task: GridTask, demos: Demonstrations) -> Demonstrations
         action_names=task.action_names,
         latent_names=task.latent_names,
     )
-
-
-def task_states(task: GridTask, demos: Demonstrations) -> Int[np.ndarray, " steps"]:
-    """The task state of every step, of demonstrations with the task's state variables."""
-    variables = demos.state_variables
-    return task.encode(np.stack([variables[name] for name in task.state_sizes], axis=1))
 
 
 def require_labels(demos: Demonstrations, known_transition: bool, method: str) -> None:

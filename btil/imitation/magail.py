@@ -14,6 +14,7 @@ References:
     Song, Ren, Sadigh and Ermon (2018), Multi-agent generative adversarial imitation learning.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,16 +24,11 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from btil.demonstrations import Demonstrations
+from btil.domains.gridworld.derived import task_states
 from btil.domains.gridworld.simulate import advance, draw, first_latents
 from btil.domains.gridworld.task import GridTask
 from btil.imitation.behavioral_cloning import clone, stack_examples
-from btil.imitation.learning import (
-    Learned,
-    require_counts,
-    require_labels,
-    require_positive,
-    task_states,
-)
+from btil.imitation.learning import Learned, require_counts, require_labels, require_positive
 from btil.imitation.networks import (
     OneHotNetwork,
     StateRows,
@@ -295,15 +291,13 @@ def learn(
     reader.rows.meet(states)
     capacity = rounded_up(min(task.num_states, max(_FEWEST_ROWS, 2 * reader.rows.count)))
     generator = np.random.default_rng(seed)
+    make = partial(make_networks, generator, num_state_rows=capacity, activation=activation)
     policies, cloning_loss = clone(
-        make_networks(
-            generator,
+        make(
             len(task.agents),
             sizes=reader.policy_sizes,
-            num_state_rows=capacity,
             hidden=tuple(hidden),
             num_outputs=task.num_actions,
-            activation=activation,
         ),
         stack_examples([*reader.policies(states, demos.latents)], [*demos.actions.T]),
         generator,
@@ -313,23 +307,9 @@ def learn(
         description="magail: cloning",
         progress=progress,
     )
-    value = make_networks(
-        generator,
-        1,
-        sizes=reader.value_sizes,
-        num_state_rows=capacity,
-        hidden=tuple(hidden),
-        num_outputs=1,
-        activation=activation,
-    )
-    discriminator = make_networks(
-        generator,
-        1,
-        sizes=reader.discriminator_sizes,
-        num_state_rows=capacity,
-        hidden=tuple(discriminator_hidden),
-        num_outputs=1,
-        activation=activation,
+    value = make(1, sizes=reader.value_sizes, hidden=tuple(hidden), num_outputs=1)
+    discriminator = make(
+        1, sizes=reader.discriminator_sizes, hidden=tuple(discriminator_hidden), num_outputs=1
     )
     shown_indices = reader.discriminator(states, demos.latents, demos.actions)
     # Padded, so that programs are shared between sets of like sizes; padding is never chosen.

@@ -9,8 +9,9 @@ Dirichlet prior of :math:`c + 1` when every step is labelled.
 import numpy as np
 
 from btil.demonstrations import Demonstrations
+from btil.domains.gridworld.derived import task_states
 from btil.domains.gridworld.task import GridTask
-from btil.imitation.learning import Learned, require_labels, task_states
+from btil.imitation.learning import Learned, require_labels
 
 
 def learn(

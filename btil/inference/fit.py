@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from btil.arguments import check_options, check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.messages import lay_out
 from btil.inference.posterior import TeamPosterior, filter_agents, refuse_impossible
@@ -61,15 +62,8 @@ def fit(
         >>> posterior = btil.fit(model, demos, method="mfvi")  # doctest: +SKIP
     """
     function = method_function(method)
-    allowed = method_options(method)
-    unknown = sorted(set(options) - set(allowed))
-    if unknown:
-        raise TypeError(
-            f"{method} has no option {', '.join(map(repr, unknown))}; it has "
-            f"{', '.join(allowed) or 'none'}"
-        )
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
-        raise ValueError(f"seed must be an integer in 0..{2**32 - 1}, got {seed!r}")
+    check_options(method, options, method_options(method))
+    seed = check_seed(seed, 2**32 - 1)
     if not isinstance(model, TeamModel):
         raise ValueError(f"model must be a TeamModel, got {type(model).__name__}")
     if not isinstance(demos, Demonstrations):
@@ -80,14 +74,14 @@ def fit(
     log_evidence = _check_possible(bound)
     if bound.learned:
         with precision(chosen):
-            result = function(bound, seed=int(seed), progress=progress, dtype=chosen, **options)
+            result = function(bound, seed=seed, progress=progress, dtype=chosen, **options)
     else:
         result = _nothing_to_learn(method, log_evidence)
     return TeamPosterior(
         bound=bound,
         method=method,
         result=result,
-        seed=int(seed),
+        seed=seed,
         dtype=chosen,
         wall_time=time.perf_counter() - begun,
         options=options,

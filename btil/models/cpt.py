@@ -11,10 +11,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 Parents = tuple[str, ...] | Mapping[str, tuple[str, ...]]
 ROLES = ("policy", "transition", "initial")
+# What rounding may do to the sum of a probability vector: single-precision tables are welcome.
+SUM_TOLERANCE = 1e-5
+
+
+def improper_rows(rows: Float[np.ndarray, "*rows values"]) -> Bool[np.ndarray, "*rows"]:
+    """Which rows are no probability vectors: negative, not finite, or with another sum than 1."""
+    good = (np.isfinite(rows) & (rows >= 0)).all(-1)
+    sums = np.where(good[..., None], rows, 0.0).sum(-1)
+    # Of a single row NumPy makes a scalar.
+    return np.asarray(~(good & (np.abs(sums - 1) <= SUM_TOLERANCE)))
 
 
 class Contexts(NamedTuple):
@@ -293,9 +303,7 @@ class KnownCPT(CPT):
                 )
         else:
             rows = self._look_up(contexts, where)
-        sums = rows.sum(-1)
-        # Single-precision tables are welcome: their rows sum to one within 1e-5.
-        wrong = (rows < 0).any(-1) | ~np.isfinite(rows).all(-1) | ~(np.abs(sums - 1) <= 1e-5)
+        wrong = improper_rows(rows)
         if wrong.any():
             first = np.argwhere(wrong)[0]
             context = dict(zip(contexts.names, contexts.rows[first[0]].tolist(), strict=True))

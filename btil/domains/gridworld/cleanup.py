@@ -12,9 +12,9 @@ from btil.domains.gridworld.task import (
     GridTask,
     Outcome,
     Situation,
+    Step,
     first_true,
     sparse_dynamics,
-    uniform_over,
 )
 
 
@@ -178,28 +178,15 @@ class Cleanup(GridTask):
         swapped = self.states(situation.cells[:, ::-1], np.array([0, 2, 1, 3])[situation.items])
         return {"alice": softmax, "rob": softmax[swapped]}
 
-    def _move_latents(
-        self,
-        probs: Float[np.ndarray, "k latents next_latents"],
-        own: int,
-        before: Situation,
-        after: Situation,
+    def _change_minds(
+        self, probs: Float[np.ndarray, "k latents next_latents"], own: int, step: Step
     ) -> None:
-        held_before, held_after = self._held(before), self._held(after)
-        lying = after.items == 0
-        some = lying.any(axis=1)
-        uniform = np.zeros((len(lying), self.num_latents))
-        uniform[some, : self.grid.num_items] = uniform_over(lying[some])
-
-        picked_up = (held_before < 0) & (held_after >= 0)
-        let_go = (held_before[:, own] >= 0) & (held_after[:, own] < 0)
-        stays_empty = (held_before[:, own] < 0) & (held_after[:, own] < 0)
-        probs[picked_up[:, own]] = np.eye(self.num_latents)[self.take_to_goal]
-        probs[let_go & some] = uniform[let_go & some, None]
-        left = np.flatnonzero(let_go & ~some & (held_after[:, 1 - own] >= 0))
-        probs[left] = np.eye(self.num_latents)[held_after[left, 1 - own]][:, None]
-        taken = np.flatnonzero(stays_empty & picked_up[:, 1 - own] & some)
-        probs[taken, held_after[taken, 1 - own]] = uniform[taken]
+        some = step.any_lying.any(axis=1)
+        others_item = step.held_after[:, 1 - own]
+        left = np.flatnonzero(step.let_go[:, own] & ~some & (others_item >= 0))
+        probs[left] = np.eye(self.num_latents)[others_item[left]][:, None]
+        taken = np.flatnonzero(step.empty_handed[:, own] & step.picked_up[:, 1 - own] & some)
+        probs[taken, others_item[taken]] = step.any_lying[taken]
 
     def _suboptimal(
         self, situation: Situation, latents: Int[np.ndarray, "k agents"]

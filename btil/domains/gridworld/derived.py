@@ -40,6 +40,22 @@ def add_derived_variables(task: GridTask, demos: Demonstrations) -> Demonstratio
     )
 
 
+def has_task_variables(task: GridTask, demos: Demonstrations) -> bool:
+    """Whether the demonstrations have the task's state variables, or one for the task state.
+
+    Raises:
+        ValueError: If they have neither.
+    """
+    sizes, given = task.state_sizes, demos.num_states
+    own = all(variable in given for variable in sizes)
+    if not own and len(given) != 1:
+        raise ValueError(
+            f"the demonstrations have the state variables {', '.join(given)}; expected those "
+            f"of {task.name}, {', '.join(sizes)}, or the task state as the only one"
+        )
+    return own
+
+
 def task_states(task: GridTask, demos: Demonstrations) -> Int[np.ndarray, " steps"]:
     """The task state of every step, whatever other state variables there are.
 
@@ -51,20 +67,15 @@ def task_states(task: GridTask, demos: Demonstrations) -> Int[np.ndarray, " step
     Raises:
         ValueError: If they have neither, or the variables have other sizes.
     """
-    sizes, given = task.state_sizes, demos.state_variables
-    if not all(variable in given for variable in sizes):
-        if len(given) != 1:
-            raise ValueError(
-                f"the demonstrations have the state variables {', '.join(given)}; expected those "
-                f"of {task.name}, {', '.join(sizes)}, or the task state as the only one"
-            )
-        sizes = dict.fromkeys(given, task.num_states)
+    given = demos.state_variables
+    own = has_task_variables(task, demos)
+    sizes = task.state_sizes if own else dict.fromkeys(given, task.num_states)
     for variable, size in sizes.items():
         if demos.num_states[variable] != size:
             raise ValueError(
                 f"{variable} has {demos.num_states[variable]} values in the demonstrations and "
                 f"{size} in this task, {task!r}"
             )
-    if len(sizes) == 1:
-        return given[next(iter(sizes))]
+    if not own:
+        return demos.states
     return task.encode(np.stack([given[variable] for variable in sizes], axis=1))

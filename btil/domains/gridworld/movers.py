@@ -11,9 +11,9 @@ from btil.domains.gridworld.task import (
     GridTask,
     Outcome,
     Situation,
+    Step,
     first_true,
     sparse_dynamics,
-    uniform_over,
 )
 
 _HELD = 1
@@ -121,25 +121,13 @@ class Movers(GridTask):
         joint = softmax.reshape(*softmax.shape[:2], self.num_actions, self.num_actions)
         return {"alice": joint.sum(axis=3), "rob": joint.sum(axis=2)}
 
-    def _move_latents(
-        self,
-        probs: Float[np.ndarray, "k latents next_latents"],
-        own: int,
-        before: Situation,
-        after: Situation,
+    def _change_minds(
+        self, probs: Float[np.ndarray, "k latents next_latents"], own: int, step: Step
     ) -> None:
-        held_before, held_after = self._held(before)[:, own], self._held(after)[:, own]
-        lying = after.items == 0
-        picked_up = (held_before < 0) & (held_after >= 0)
-        probs[picked_up] = np.eye(self.num_latents)[self.take_to_goal]
-        let_go = (held_before >= 0) & (held_after < 0) & lying.any(axis=1)
-        probs[let_go] = 0
-        probs[let_go, :, : self.grid.num_items] = uniform_over(lying[let_go])[:, None]
-
-        under_teammate = self.item_at(after, after.cells[:, 1 - own])
-        empty = (held_before < 0) & (held_after < 0)
+        under_teammate = self.item_at(step.after, step.after.cells[:, 1 - own])
+        seen = step.empty_handed[:, own] & (under_teammate >= 0)
         for item in range(self.grid.num_items):
-            rows = np.flatnonzero(empty & (under_teammate >= 0) & (under_teammate != item))
+            rows = np.flatnonzero(seen & (under_teammate != item))
             probs[rows, item, item] = 1 - _CHANGE_OF_MIND
             probs[rows, item, under_teammate[rows]] = _CHANGE_OF_MIND
 

@@ -518,7 +518,7 @@ def plot_policy(
         >>> plot_policy(task, task.policies()["alice"], "alice", "pick up item 0")
         ... # doctest: +SKIP
     """
-    own = _agent_position(task, agent)
+    own = task.agent_position(agent)
     expected = (task.num_states, task.num_latents, task.num_actions)
     if np.shape(policy) != expected:
         raise ValueError(
@@ -640,7 +640,7 @@ def plot_occupancy(
         ValueError: If there is no such agent or latent, no step has that label, or the states are
             not those of the task.
     """
-    own = _agent_position(task, agent)
+    own = task.agent_position(agent)
     cells = task.situation(task_states(task, demos)).cells[:, own]
     title = f"{agent}, all {len(cells):,} steps"
     if latent is not None:
@@ -664,12 +664,6 @@ def plot_occupancy(
         axes.set_title(title, loc="left")
         figure.colorbar(shown, ax=axes, label="share of steps")
     return figure
-
-
-def _agent_position(task: GridTask, agent: str) -> int:
-    if agent not in task.agents:
-        raise ValueError(f"unknown agent {agent!r}; the agents are {', '.join(task.agents)}")
-    return task.agents.index(agent)
 
 
 def _latent_index(task: GridTask, latent: int | str) -> int:

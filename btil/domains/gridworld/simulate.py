@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from btil.arguments import check_seed
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.task import GridTask
-
-# What rounding may do to the sum of a probability vector, single-precision ones included.
-_SUM_TOLERANCE = 1e-5
+from btil.models.cpt import improper_rows
 
 
 def simulate(
@@ -101,9 +100,7 @@ def draw(probs: Float[np.ndarray, "k n"], u: Float[np.ndarray, " k"]) -> Int[np.
 
 
 def _seeds(seed: int, num_episodes: int) -> list[np.random.SeedSequence]:
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed must be a non-negative integer, got {seed!r}")
-    return np.random.SeedSequence(int(seed)).spawn(num_episodes)
+    return np.random.SeedSequence(check_seed(seed)).spawn(num_episodes)
 
 
 def _positive(name: str, value: Any) -> int:
@@ -128,8 +125,7 @@ def _checked_policies(task: GridTask, policies: Mapping[str, Any]) -> list[np.nd
                 f"latents, actions) = {shape}"
             )
         rows = np.asarray(policies[agent], np.float64)
-        wrong = ~(np.isfinite(rows) & (rows >= 0)).all(-1)
-        wrong |= ~(np.abs(np.where(wrong[..., None], 0, rows).sum(-1) - 1) <= _SUM_TOLERANCE)
+        wrong = improper_rows(rows)
         if wrong.any():
             state, latent = np.argwhere(wrong)[0]
             raise ValueError(

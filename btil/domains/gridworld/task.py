@@ -48,6 +48,37 @@ class Outcome(NamedTuple):
     probs: Float[np.ndarray, "alternatives k"]
 
 
+class Step(NamedTuple):
+    """What a step changed, as far as minds take notice of it.
+
+    Attributes:
+        after: The task states after it, taken apart.
+        held_before: Item that each agent held before, -1 for none.
+        held_after: The same after it.
+        any_lying: Equal probabilities of picking up what lies about after it; zeros if nothing.
+    """
+
+    after: Situation
+    held_before: Int[np.ndarray, "k agents"]
+    held_after: Int[np.ndarray, "k agents"]
+    any_lying: Float[np.ndarray, "k latents"]
+
+    @property
+    def picked_up(self) -> Bool[np.ndarray, "k agents"]:
+        """Who has an item now and had none."""
+        return (self.held_before < 0) & (self.held_after >= 0)
+
+    @property
+    def let_go(self) -> Bool[np.ndarray, "k agents"]:
+        """Who had an item and has none now."""
+        return (self.held_before >= 0) & (self.held_after < 0)
+
+    @property
+    def empty_handed(self) -> Bool[np.ndarray, "k agents"]:
+        """Who had no item and has none."""
+        return (self.held_before < 0) & (self.held_after < 0)
+
+
 class GridTask(ABC):
     """Two agents carry items to a goal on a map; each has an intent that nobody else sees.
 
@@ -310,17 +341,15 @@ class GridTask(ABC):
         Raises:
             ValueError: If the agent is unknown or a state out of range.
         """
-        own = self._position(agent)
+        own = self.agent_position(agent)
         situation = self.situation(states)
         held = self._held(situation)
-        lying = situation.items == ORIGIN
-        probs = np.zeros((len(lying), self.num_latents))
+        probs = self._any_lying(situation)
         holding = held[:, own] >= 0
+        probs[holding] = 0
         probs[holding, self.take_to_goal] = 0.9
         probs[holding, self.return_item] = 0.1
-        some = ~holding & lying.any(axis=1)
-        probs[some, : self.grid.num_items] = uniform_over(lying[some])
-        rest = np.flatnonzero(~holding & ~some)
+        rest = np.flatnonzero(probs.sum(axis=1) == 0)
         teammate = held[rest, 1 - own]
         probs[rest, np.where(teammate >= 0, teammate, self.take_to_goal)] = 1.0
         return probs
@@ -338,7 +367,7 @@ class GridTask(ABC):
         Raises:
             ValueError: If the agent is unknown, a state is out of range or lengths differ.
         """
-        own = self._position(agent)
+        own = self.agent_position(agent)
         before, after = self.situation(states), self.situation(next_states)
         if len(before.cells) != len(after.cells):
             raise ValueError(
@@ -347,18 +376,26 @@ class GridTask(ABC):
         probs = np.broadcast_to(
             np.eye(self.num_latents), (len(before.cells), self.num_latents, self.num_latents)
         ).copy()
-        self._move_latents(probs, own, before, after)
+        step = Step(after, self._held(before), self._held(after), self._any_lying(after))
+        some = step.any_lying.any(axis=1)
+        probs[step.picked_up[:, own]] = np.eye(self.num_latents)[self.take_to_goal]
+        let_go = step.let_go[:, own] & some
+        probs[let_go] = step.any_lying[let_go, None]
+        self._change_minds(probs, own, step)
         return probs
 
     @abstractmethod
-    def _move_latents(
-        self,
-        probs: Float[np.ndarray, "k latents next_latents"],
-        own: int,
-        before: Situation,
-        after: Situation,
+    def _change_minds(
+        self, probs: Float[np.ndarray, "k latents next_latents"], own: int, step: Step
     ) -> None:
-        """Change the rows of `probs`, which say that nothing changes, where something does."""
+        """Change rows of `probs`, where something changes that is not common to both tasks."""
+
+    def _any_lying(self, situation: Situation) -> Float[np.ndarray, "k latents"]:
+        """Equal probabilities of picking up any of the lying items; zeros where none lies."""
+        lying = situation.items == ORIGIN
+        probs = np.zeros((len(lying), self.num_latents))
+        probs[:, : self.grid.num_items] = lying / np.maximum(lying.sum(axis=1, keepdims=True), 1)
+        return probs
 
     def suboptimal(self, states: Any, latents: Any) -> Bool[np.ndarray, " k"]:
         """Whether the team's minds are misaligned at a step (the paper, Appendix C).
@@ -390,7 +427,12 @@ class GridTask(ABC):
             [check_range(f"{what} of {agent}", column, size) for agent, column in columns], axis=1
         )
 
-    def _position(self, agent: str) -> int:
+    def agent_position(self, agent: str) -> int:
+        """Column of an agent.
+
+        Raises:
+            ValueError: If there is no such agent.
+        """
         if agent not in self.agents:
             raise ValueError(f"unknown agent {agent!r}; the agents are {', '.join(self.agents)}")
         return self.agents.index(agent)
@@ -404,8 +446,18 @@ class GridTask(ABC):
         task's variables, with or without derived ones.
         """
         policies = self.policies(temperature)
+        return self.with_true_latents(
+            {agent: self._known_policy(policies[agent]) for agent in self.agents}
+        )
+
+    def with_true_latents(self, policy: Any) -> TeamModel:
+        """A model with these policies, whose latents start and move as the task's truly do.
+
+        Args:
+            policy: As in `TeamModel`.
+        """
         return TeamModel(
-            policy={agent: self._known_policy(policies[agent]) for agent in self.agents},
+            policy=policy,
             transition={agent: self.known_transition(agent) for agent in self.agents},
             initial={agent: self.known_initial(agent) for agent in self.agents},
         )
@@ -567,11 +619,6 @@ def _policies(
 def first_true(values: Bool[np.ndarray, "k n"]) -> Int[np.ndarray, " k"]:
     """Index of the first true value of each row, -1 for none."""
     return np.where(values.any(axis=1), values.argmax(axis=1), NOBODY)
-
-
-def uniform_over(chosen: Bool[np.ndarray, "k n"]) -> Float[np.ndarray, "k n"]:
-    """Equal probabilities for what is chosen; every row has a choice."""
-    return chosen / chosen.sum(axis=1, keepdims=True)
 
 
 def check_range(what: str, values: Any, size: int) -> Int[np.ndarray, " k"]:

@@ -1,0 +1,43 @@
+"""Checks of arguments that several rooms take."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+
+def check_seed(seed: Any, largest: int | None = None) -> int:
+    """A seed: a non-negative integer.
+
+    Args:
+        seed: What was given.
+        largest: The largest one allowed; None: any.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if not whole or seed < 0 or (largest is not None and seed > largest):
+        allowed = "a non-negative integer" if largest is None else f"an integer in 0..{largest}"
+        raise ValueError(f"seed must be {allowed}, got {seed!r}")
+    return int(seed)
+
+
+def check_options(owner: str, given: Iterable[str], allowed: Iterable[str]) -> None:
+    """Refuse options that a method does not have.
+
+    Args:
+        owner: The method, for the message.
+        given: Names of the options given.
+        allowed: Names of those it has, in the order in which they are listed.
+
+    Raises:
+        TypeError: Naming the unknown ones and those it has.
+    """
+    names = list(allowed)
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise TypeError(
+            f"{owner} has no option {', '.join(map(repr, unknown))}; it has "
+            f"{', '.join(names) or 'none'}"
+        )

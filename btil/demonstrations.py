@@ -334,7 +334,7 @@ class Demonstrations:
         lengths = self._runs.lengths[chosen]
         offsets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         rows = np.repeat(self._runs.starts[chosen], lengths) + offsets
-        return self._changed(
+        return self.replace(
             states={name: values[rows] for name, values in self._variables.items()},
             actions=self.actions[rows],
             latents=self.latents[rows],
@@ -356,10 +356,22 @@ class Demonstrations:
             chosen[:] = False
             chosen[self._episode_indices(episodes)] = True
         dropped = np.repeat(chosen, self._runs.lengths)
-        return self._changed(latents=np.where(dropped[:, None], -1, self.latents))
+        return self.replace(latents=np.where(dropped[:, None], -1, self.latents))
 
-    def _changed(self, **changes: Any) -> Demonstrations:
-        """These demonstrations with some arguments of the constructor replaced."""
+    def replace(self, **changes: Any) -> Demonstrations:
+        """These demonstrations with some arguments of the constructor replaced.
+
+        Args:
+            **changes: arguments of the constructor, checked as there.
+
+        Raises:
+            ValueError: as in the constructor.
+
+        Example:
+            >>> demos = Demonstrations([0, 1], [0, 1])
+            >>> demos.replace(states=[1, 0]).states.tolist()
+            [1, 0]
+        """
         same = {
             "states": self._variables,
             "actions": self.actions,

@@ -258,12 +258,8 @@ def task_demonstrations(task: GridTask, demos: Demonstrations) -> Demonstrations
         and set(demos.num_latents) == {task.num_latents}
     ):
         return demos
-    return Demonstrations(
+    return demos.replace(
         states={name: variables[name] for name in sizes},
-        actions=demos.actions,
-        latents=demos.latents,
-        episodes=demos.episodes,
-        agents=demos.agents,
         num_states=sizes,
         num_actions=task.num_actions,
         num_latents=task.num_latents,

@@ -597,15 +597,12 @@ def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
         and demos.num_latents == training.num_latents
     ):
         return demos
-    return Demonstrations(
+    return demos.replace(
         states={name: demos.state_variables[name] for name in sizes},
-        actions=demos.actions,
-        latents=demos.latents,
-        episodes=demos.episodes,
-        agents=demos.agents,
         num_states=sizes,
         num_actions=training.num_actions,
         num_latents=training.num_latents,
+        state_names=None,  # fewer names than values would be refused
         action_names=training.action_names,
         latent_names=training.latent_names,
     )

@@ -26,18 +26,7 @@ def add_derived_variables(task: GridTask, demos: Demonstrations) -> Demonstratio
         " and ".join(str(k) for k in items if subset >> k & 1) or "none"
         for subset in range(1 << len(items))
     )
-    return Demonstrations(
-        states=variables,
-        actions=dict(zip(demos.agents, demos.actions.T, strict=True)),
-        latents=dict(zip(demos.agents, demos.latents.T, strict=True)),
-        episodes=demos.episodes,
-        agents=demos.agents,
-        num_actions=demos.num_actions,
-        num_latents=demos.num_latents,
-        state_names=names,
-        action_names=demos.action_names,
-        latent_names=demos.latent_names,
-    )
+    return demos.replace(states=variables, num_states=None, state_names=names)
 
 
 def has_task_variables(task: GridTask, demos: Demonstrations) -> bool:

@@ -592,7 +592,6 @@ def reproduce(
     suboptimality       how often the simulated teams are at cross purposes
     table2-overcooked   decoding what people had in mind (on recordings of Overcooked; those of
                         the paper are not public)
-    parents             what a model with better parents and shared tables reaches instead
 
     Every trial is saved in DIR as it ends. If the work is interrupted, the same command takes it
     up where it was; other targets use the same data and trials. The table is printed and written

@@ -662,7 +662,7 @@ def plot_trace(
     number = len(tree["posterior"].data_vars)
     figure = _arviz_figure(
         "plot_trace_dist", tree, (9.5, 1.0 + 1.55 * number), chain_legend=True, compact=False,
-        aes={"color": ["chain"], "overlay": ["chain"]},
+        kind="kde", aes={"color": ["chain"], "overlay": ["chain"]},
     )  # fmt: skip
     # ArviZ writes the name below one panel and beside the other, where long ones overlap.
     for left, right in zip(figure.axes[::2], figure.axes[1::2], strict=True):
@@ -670,6 +670,8 @@ def plot_trace(
         left.set_xlabel("probability")
         right.set_xlabel("draw")
         right.set_ylabel("probability")
+        # Probabilities next to 1 are to be read as such, not as what they lack.
+        right.ticklabel_format(axis="y", useOffset=False)
     return figure
 
 

@@ -508,7 +508,8 @@ def fit(
                     dealt = random_counts(bound, layout, generator)
                     other = ascent({name: w + dealt[name] for name, w in begin.items()})
                     state, trace = max((state, trace), other, key=lambda run: run[1][-1])
-            line.update(max(0, (restart + 1) * max_iterations - line.n))
+            line.total = line.n + (num_restarts - restart - 1) * max_iterations
+            line.refresh()
             traces.append(trace)
             if best is None or trace[-1] > best[0] or not np.isfinite(best[0]):
                 best = (float(trace[-1]), state, trace)

@@ -628,8 +628,15 @@ def reproduce(
 
 def _map(text: str) -> str:
     """A map's name, or the drawing in a file."""
+    from btil.domains.gridworld.grid import MAPS
+
     path = Path(text)
-    return path.read_text(encoding="utf-8") if path.is_file() else text
+    if text in MAPS or not path.is_file():
+        return text
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not a text file (UTF-8)") from None
 
 
 def _read(

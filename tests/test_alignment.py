@@ -289,7 +289,7 @@ def test_a_pinned_posterior_is_left_alone():
 def test_posteriors_of_different_episodes_are_aligned_by_what_both_have_seen():
     demos = make_demos((3,), agents=("ann",))
     states = np.where(demos.episodes == 2, 2, demos.states % 2)
-    demos = demos._changed(states={"state": states})
+    demos = demos.replace(states={"state": states})
     whole, part = bind(make_model(), demos), bind(make_model(), demos.select([0, 1]))
     rows = random_rows(whole)
     permutation = {"ann": np.array([1, 2, 0])}

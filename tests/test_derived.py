@@ -98,3 +98,38 @@ def test_the_recommended_model_decodes_better_than_tables_over_the_whole_state(t
         decoded = posterior.decode(variables(test.without_labels()))
         errors.append(hamming_distance(test, decoded))
     assert (errors[1] < 0.6 * errors[0]).all()
+
+
+def test_agents_in_another_order_or_of_other_names_are_refused(task, demos):
+    # Actions and latents are read by position: another order would give wrong numbers silently.
+    for agents in (task.agents[::-1], ("x", "y")):
+        renamed = btil.Demonstrations(
+            demos.state_variables,
+            demos.actions,
+            demos.latents,
+            demos.episodes,
+            agents=agents,
+            num_states=task.state_sizes,
+            num_actions=task.num_actions,
+            num_latents=task.num_latents,
+        )
+        refused = f"agents are {', '.join(agents)}, those of {task.name} are alice, rob"
+        with pytest.raises(ValueError, match=refused):
+            btil.analysis.suboptimal_share(task, renamed)
+        with pytest.raises(ValueError, match=refused):
+            task.add_derived_variables(renamed)
+
+
+def test_derived_variables_leave_a_modelers_own_variables(task, demos):
+    tired = np.arange(demos.num_steps) % 3
+    own = demos.replace(
+        states={**demos.state_variables, "tired": tired},
+        num_states={**task.state_sizes, "tired": 4},
+        state_names={**task.state_names, "tired": ["no", "a bit", "much", "asleep"]},
+    )
+    derived = task.add_derived_variables(task.add_derived_variables(own))
+    assert (derived.state_variables["tired"] == tired).all()
+    assert derived.num_states["tired"] == 4
+    assert derived.state_names["tired"] == ("no", "a bit", "much", "asleep")
+    plain = task.add_derived_variables(demos)
+    assert set(derived.num_states) == {*plain.num_states, "tired"}

@@ -1333,3 +1333,18 @@ def test_what_is_no_text_is_no_map_and_the_same_map_is_the_same_task(make):
     with pytest.raises(ValueError, match="a name or a drawing, got list"):
         read_map(["A 0", "R G"])
     assert make("A 0\nR G") is make("  A  0\n  R  G\n")
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_long_limit_on_steps_costs_nothing_and_changes_nothing(domain):
+    task = task_on(domain, "tiny")
+    # All chance drawn beforehand would take 400 GB.
+    long = task.simulate(5, seed=2, max_steps=2 * 10**9)
+    assert long == task.simulate(5, seed=2, max_steps=int(long.episode_lengths.max()))
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_policy_of_nobody_is_refused(domain):
+    task = task_on(domain, "tiny")
+    with pytest.raises(ValueError, match="unknown agent 'bob'; the agents are alice, rob"):
+        task.simulate(1, policies={**task.policies(), "bob": task.policies()["rob"]})

@@ -89,7 +89,7 @@ def test_an_agent_without_labels_has_no_error():
     demos = random_demos()
     labels = demos.latents.copy()
     labels[:, 1] = -1
-    demos = demos._changed(latents=labels)
+    demos = demos.replace(latents=labels)
     decoded = np.maximum(labels, 0)
     assert hamming_distance(demos, decoded)[0] == 0
     assert np.isnan(hamming_distance(demos, decoded)[1])
@@ -387,7 +387,7 @@ def test_suboptimal_steps_are_counted_where_both_are_labelled():
     labels = demos.latents.copy()
     labels[demos.episodes == 3] = -1
     labels[::3, 1] = -1
-    partly = demos._changed(latents=labels)
+    partly = demos.replace(latents=labels)
     # In Movers the team works well together where all have the same in mind.
     aligned = team_alignment(partly)
     assert suboptimal_share(task, partly) == pytest.approx([1 - share for share in aligned])

@@ -529,3 +529,11 @@ def test_recommended_model_decodes_held_out_trials_with_a_quarter_of_the_labels(
     )
     error = hamming_distance(test, posterior.decode(test.without_labels())).mean()
     assert error < 0.085
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 and no more"])
+def test_a_file_that_is_no_archive_is_refused_by_name(tmp_path, content):
+    path = tmp_path / "trials.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"trials\.npz is damaged, or no NPZ archive"):
+        overcooked.from_table(path, "cramped_room")

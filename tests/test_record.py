@@ -494,3 +494,11 @@ def test_names_that_cannot_be_used_are_refused_before_anything_runs():
     with pytest.raises(ValueError, match="two variables of the spaces would have the name 'a_0'"):
         record(other, BOTH, 1, progress=False)
     assert env.seeds == other.seeds == []
+
+
+def test_numbers_of_latents_are_not_ignored():
+    env = scripted(Discrete(4), lambda agent, step: step)
+    with pytest.raises(ValueError, match="num_latents: unknown agent 'eve'"):
+        record(env, BOTH, 1, progress=False, num_latents={"eve": 3})
+    with pytest.raises(ValueError, match="num_latents"):
+        record(env, BOTH, 1, progress=False, num_latents=0)

@@ -825,3 +825,59 @@ def test_simulation_experiments_are_named_by_what_they_do() -> None:
     assert Simulation("movers").name == "movers-simulation"
     assert HumanDecoding("random0", 0.2).name == "overcooked-random0-20-percent-labelled"
     assert targets.target_named("table1") is TARGETS["table1"]
+
+
+# ---------------------------------------------------------------------- what is somebody else's
+
+
+def test_data_records_of_others_are_refused_before_anything_is_run(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "movers.json").write_text('{"mine": 1}')
+    with pytest.raises(ValueError, match=r"movers\.json: not written by btil reproduce"):
+        reproduce("table1", tmp_path, quick=True, progress=False, methods=["random"])
+    assert (tmp_path / "data" / "movers.json").read_text() == '{"mine": 1}'
+    assert stand_in.calls == []
+
+
+@pytest.mark.parametrize("name", ["trials", "table1.md"])
+def test_places_that_cannot_be_written_are_told_before_anything_is_run(
+    name: str, tmp_path: Path, stand_in: StandIn
+) -> None:
+    if name == "trials":
+        (tmp_path / name).touch()
+    else:
+        (tmp_path / name).mkdir()
+    with pytest.raises(OSError, match=re.escape(name)):
+        reproduce("table1", tmp_path, quick=True, progress=False, methods=["random"])
+    assert stand_in.calls == []
+
+
+@pytest.mark.parametrize("damage", ["NaN", "1e400", "[" * 100_000])
+def test_numbers_and_nesting_that_are_never_written_are_damage(
+    damage: str, tmp_path: Path, stand_in: StandIn
+) -> None:
+    arguments: dict[str, Any] = {"quick": True, "progress": False, "methods": ["random"]}
+    reproduce("table1", tmp_path, **arguments)
+    trial = next((tmp_path / "trials").iterdir())
+    text = trial.read_text()
+    assert '"seconds": ' in text
+    trial.write_text(re.sub(r'"seconds": [^,\n]*', f'"seconds": {damage}', text))
+    with pytest.raises(ValueError, match=re.escape(f"{trial.name}: damaged")):
+        reproduce("table1", tmp_path, **arguments)
+
+
+def test_a_file_in_the_way_does_not_hide_a_map_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").write_text("A 0 .\nR # G\n")
+    for text, cells in (("tiny", 6), ("./tiny", 5)):
+        arguments = ("movers", "--map", text, "--episodes", "1", "--out", "demos.npz")
+        assert run("simulate", *arguments).exit_code == 0
+        assert btil.read_demonstrations("demos.npz").num_states["alice_cell"] == cells
+    (tmp_path / "picture").write_bytes(b"\xff\xfe\x00")
+    result = run("simulate", "movers", "--map", "picture", "--out", "demos.npz")
+    assert result.exit_code != 0
+    assert "picture: not a text file" in result.stderr

@@ -49,6 +49,8 @@ References:
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import as_file, files
@@ -223,11 +225,14 @@ def from_table(path: str | PathLike[str], layout: str, split: str | None = None)
 
 
 def _read_arrays(path: str | PathLike[str]) -> dict[str, np.ndarray]:
-    archive = np.load(path, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError(f"{path} is a single array, not an NPZ archive of columns")
-    with archive:
-        return {name: archive[name] for name in archive.files}
+    try:
+        with open(path, "rb") as file:  # of a damaged archive NumPy leaves it open
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.lib.npyio.NpzFile):
+                return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged, or no NPZ archive of columns ({error})") from None
+    raise ValueError(f"{path} is a single array, not an NPZ archive of columns")
 
 
 def _grid_of(arrays: Mapping[str, np.ndarray], layout: str) -> tuple[str, ...]:

@@ -315,6 +315,12 @@ def _latent_sizes(
     env: Any, members: Sequence[_Member], num_latents: int | Mapping[str, int] | None
 ) -> dict[str, int]:
     sizes = {}
+    agents = [str(member.agent) for member in members]
+    for name in num_latents if isinstance(num_latents, Mapping) else ():
+        if name not in agents:
+            raise ValueError(
+                f"num_latents: unknown agent {name!r}; the agents are {_listed(agents)}"
+            )
     for member in members:
         name = str(member.agent)
         given = num_latents.get(name) if isinstance(num_latents, Mapping) else num_latents
@@ -325,7 +331,8 @@ def _latent_sizes(
                     f"num_latents: {given} for {name}, whose policy has {sizes[name]} latents"
                 )
         else:
-            sizes[name] = given or len(_names(env).get("latent_names", ())) or 1
+            named = len(_names(env).get("latent_names", ())) or 1
+            sizes[name] = named if given is None else given
     return sizes
 
 

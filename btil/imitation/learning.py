@@ -5,6 +5,7 @@ import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -228,11 +229,6 @@ def task_demonstrations(task: GridTask, demos: Demonstrations) -> Demonstrations
         raise ValueError(f"task must be a task of btil.domains, got {type(task).__name__}")
     if not isinstance(demos, Demonstrations):
         raise ValueError(f"demos must be Demonstrations, got {type(demos).__name__}")
-    if demos.agents != task.agents:
-        raise ValueError(
-            f"the demonstrations' agents are {', '.join(demos.agents)}, those of {task.name} are "
-            f"{', '.join(task.agents)}"
-        )
     variables, names = demos.state_variables, demos.state_names
     if not has_task_variables(task, demos):
         values = task.decode_states(demos.states)
@@ -310,5 +306,5 @@ def require_positive(**values: float) -> None:
         ValueError: If one is not.
     """
     for name, value in values.items():
-        if not (np.isfinite(value) and value > 0):
+        if not (isinstance(value, Real) and np.isfinite(value) and value > 0):
             raise ValueError(f"{name} must be positive and finite, got {value!r}")

@@ -11,6 +11,7 @@ Adam too. So zeros stand for all states not met, and nothing that is computed ch
 """
 
 import itertools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -66,8 +67,8 @@ def check_layers(hidden: tuple[int, ...], activation: str) -> None:
     Raises:
         ValueError: Naming what is wrong and what is allowed.
     """
-    widths = tuple(hidden)
-    if not widths or not all(isinstance(w, int) and w > 0 for w in widths):
+    widths = tuple(hidden) if isinstance(hidden, Iterable) else ()
+    if not widths or not all(isinstance(w, int | np.integer) and w > 0 for w in widths):
         raise ValueError(
             f"hidden layers need widths of at least 1, such as (64, 128, 128); got {hidden!r}"
         )

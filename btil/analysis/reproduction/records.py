@@ -5,9 +5,10 @@ They are read back only where the same settings are asked for.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from btil.files import replacing
 
@@ -60,8 +61,8 @@ def read_record(path: Path, kind: str, settings: Mapping[str, Any]) -> dict[str,
         OSError: If the file cannot be read.
     """
     try:
-        record = json.loads(path.read_bytes())
-    except ValueError:  # covers text that is no JSON, and bytes that are no text
+        record = json.loads(path.read_bytes(), parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError):  # no JSON, no text, numbers or nesting we never write
         raise ValueError(
             f"{path}: damaged, or not written by {_MADE_BY}; delete it or name another folder"
         ) from None
@@ -91,6 +92,15 @@ def fingerprint(values: Mapping[str, Any]) -> str:
     """
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is never written")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse(digits)
 
 
 def _differences(theirs: Any, ours: Any, name: str = "") -> Iterator[str]:

@@ -33,12 +33,13 @@ from btil.analysis.reproduction.targets import (
 )
 from btil.analysis.reproduction.trials import Trial, run_trials
 from btil.analysis.reproduction.workspace import Protocol, Workspace
-from btil.files import replacing
+from btil.files import check_writable, replacing
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _TRIALS, _QUICK_TRIALS = 5, 1
+_ENDINGS = (".csv", "-trials.csv", ".md", ".html", ".svg", ".png")
 # Of the others "converged" says nothing: they run for as long as they are told.
 _INFERRING = ("btil", "mfvi")
 
@@ -133,6 +134,9 @@ def reproduce(
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ValueError(f"seed must be a non-negative integer, got {seed!r}")
     workspace = Workspace(prepare_directory(out), protocol, seed)
+    for ending in _ENDINGS:
+        file = workspace.folder / f"{target}{ending}"
+        check_writable(file, (file.suffix,))
     experiments = [row.experiment for row in rows if row.experiment is not None]
     done = run_trials(experiments, trials, workspace, progress)
     described = target_named(target)
@@ -231,7 +235,7 @@ def _write(
     for file, text in written.items():
         with replacing(folder / file) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="\n")
-    return tuple(folder / file for file in (*written, f"{name}.svg", f"{name}.png"))
+    return tuple(folder / f"{name}{ending}" for ending in _ENDINGS)
 
 
 def _markdown(title: str, laid_out: Sequence[Sheet], notes: Sequence[str]) -> str:

@@ -57,6 +57,8 @@ def run_trials(
         ValueError: If a file of a trial or of data is damaged, not ours, or was made with other
             settings; before anything is run.
     """
+    # Now, not when the first trial is to be saved.
+    (workspace.folder / "trials").mkdir(exist_ok=True)
     jobs = [(e, n) for e in dict.fromkeys(experiments) for n in range(1, num_trials + 1)]
     for experiment in dict.fromkeys(experiments):
         workspace.check_kept(experiment.domain)
@@ -82,7 +84,6 @@ def _run(experiment: Experiment, number: int, workspace: Workspace, progress: bo
     outcome = experiment.run(workspace, number, seed, progress)
     trial = Trial(experiment, number, seed, outcome, time.perf_counter() - begun)
     path = trial_path(experiment, number, workspace)
-    path.parent.mkdir(exist_ok=True)
     contents = {**outcome._asdict(), "seconds": round(trial.seconds, 3)}
     contents["scores"] = [score._asdict() for score in outcome.scores]
     write_record(path, _KIND, settings, contents)

@@ -81,16 +81,8 @@ class Workspace:
         return getattr(domains, domain)(self.protocol.map)
 
     def _make_split(self, domain: str) -> Split:
-        protocol = self.protocol
-        num_episodes = protocol.num_train + protocol.num_test
-        settings = {
-            "domain": domain,
-            "map": protocol.map,
-            "episodes": num_episodes,
-            "max_steps": protocol.max_steps,
-            "seed": self.seed,
-        }
-        path = self.folder / "data" / f"{domain}.parquet"
+        settings = self._data_settings(domain)
+        path = self._data_path(domain)
         record = path.with_suffix(".json")
         if path.exists():
             if not record.exists():
@@ -106,12 +98,24 @@ class Workspace:
                     "are simulated again"
                 )
         else:
-            demos = self.simulate(domain, num_episodes, self.seed)
+            demos = self.simulate(domain, settings["episodes"], self.seed)
             path.parent.mkdir(exist_ok=True)
             # The record first: data without one are taken for somebody else's.
             write_record(record, _DATA, settings, {"sha256": data_fingerprint(demos)})
             write_demonstrations(demos, path)
-        return _split(demos, protocol.num_train)
+        return _split(demos, self.protocol.num_train)
+
+    def _data_path(self, domain: str) -> Path:
+        return self.folder / "data" / f"{domain}.parquet"
+
+    def _data_settings(self, domain: str) -> dict[str, Any]:
+        return {
+            "domain": domain,
+            "map": self.protocol.map,
+            "episodes": self.protocol.num_train + self.protocol.num_test,
+            "max_steps": self.protocol.max_steps,
+            "seed": self.seed,
+        }
 
     def check_kept(self, domain: str) -> None:
         """Refuse data kept in the folder that cannot be used; where there are none, do nothing.
@@ -119,8 +123,12 @@ class Workspace:
         Raises:
             ValueError: If they are damaged, not ours, or were made with other settings.
         """
-        if (self.folder / "data" / f"{domain}.parquet").exists():
+        path = self._data_path(domain)
+        record = path.with_suffix(".json")
+        if path.exists():
             self.split(domain)
+        elif record.exists():  # of a run that was stopped between the two, or not ours
+            read_record(record, _DATA, self._data_settings(domain))
 
     def simulate(self, domain: str, num_episodes: int, seed: int) -> Demonstrations:
         """Episodes of the true team of a domain."""

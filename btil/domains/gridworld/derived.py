@@ -26,14 +26,23 @@ def add_derived_variables(task: GridTask, demos: Demonstrations) -> Demonstratio
         " and ".join(str(k) for k in items if subset >> k & 1) or "none"
         for subset in range(1 << len(items))
     )
-    return demos.replace(states=variables, num_states=None, state_names=names)
+    # What else there is stays: a modeler's own variables.
+    others = [name for name in demos.num_states if len(demos.num_states) > 1 and name not in names]
+    variables |= {name: demos.state_variables[name] for name in others}
+    names |= {name: demos.state_names[name] for name in others if name in demos.state_names}
+    return demos.replace(
+        states=variables,
+        num_states={name: demos.num_states[name] for name in others},
+        state_names=names,
+    )
 
 
 def has_task_variables(task: GridTask, demos: Demonstrations) -> bool:
     """Whether the demonstrations have the task's state variables, or one for the task state.
 
     Raises:
-        ValueError: If they have neither.
+        ValueError: If they have neither, or other agents or another order of them: columns of
+            actions and latents are read by position.
     """
     sizes, given = task.state_sizes, demos.num_states
     own = all(variable in given for variable in sizes)
@@ -41,6 +50,11 @@ def has_task_variables(task: GridTask, demos: Demonstrations) -> bool:
         raise ValueError(
             f"the demonstrations have the state variables {', '.join(given)}; expected those "
             f"of {task.name}, {', '.join(sizes)}, or the task state as the only one"
+        )
+    if demos.agents != task.agents:
+        raise ValueError(
+            f"the demonstrations' agents are {', '.join(demos.agents)}, those of {task.name} are "
+            f"{', '.join(task.agents)}"
         )
     return own
 

@@ -89,8 +89,9 @@ class GridParallelEnv(ParallelEnv[str, np.int64, np.int64]):
                 f"render_mode must be None, {' or '.join(map(repr, _RENDER_MODES))}; "
                 f"got {render_mode!r}"
             )
-        if max_steps < 1:
-            raise ValueError(f"max_steps must be positive, got {max_steps}")
+        whole = isinstance(max_steps, int | np.integer) and not isinstance(max_steps, bool)
+        if not whole or max_steps < 1:
+            raise ValueError(f"max_steps must be positive, got {max_steps!r}")
         self.task = task
         self.render_mode = render_mode
         self.max_steps = max_steps

@@ -343,7 +343,7 @@ def plot_episode(
     states = task_states(task, played)
     shown = _key_steps(task, states, played.latents) if steps is None else [*steps]
     for step in shown:
-        if not 0 <= step < len(states):
+        if not isinstance(step, int | np.integer) or not 0 <= step < len(states):
             raise ValueError(
                 f"steps: {step} in an episode of {len(states)} steps; allowed are "
                 f"0..{len(states) - 1}"
@@ -670,7 +670,8 @@ def _latent_index(task: GridTask, latent: int | str) -> int:
     names = task.latent_names
     if latent in names:
         return names.index(str(latent))
-    if isinstance(latent, str) or not 0 <= latent < len(names):
+    whole = isinstance(latent, int | np.integer) and not isinstance(latent, bool)
+    if not whole or not 0 <= int(latent) < len(names):
         raise ValueError(
             f"unknown latent {latent!r}; allowed are 0..{len(names) - 1}, or one of "
             f"{', '.join(names)}"

@@ -12,6 +12,9 @@ from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.task import GridTask
 from btil.models.cpt import improper_rows
 
+# Random numbers are drawn for so many steps of an episode at a time.
+_STEPS_AT_ONCE = 64
+
 
 def simulate(
     task: GridTask,
@@ -31,11 +34,13 @@ def simulate(
     states = np.full(num_episodes, task.start_state)
     latents = first_latents(task, states, np.stack([s.random(num_agents) for s in streams]))
     running = np.arange(num_episodes)
-    chance = np.stack([stream.random((max_steps, 2 * num_agents + 1)) for stream in streams])
 
     record: list[tuple[np.ndarray, ...]] = []
     for step in range(max_steps):
-        u = chance[running, step]
+        if step % _STEPS_AT_ONCE == 0:
+            number = min(_STEPS_AT_ONCE, max_steps - step)
+            chance = {m: streams[m].random((number, 2 * num_agents + 1)) for m in running.tolist()}
+        u = np.stack([chance[m][step % _STEPS_AT_ONCE] for m in running.tolist()])
         actions = np.stack(
             [draw(rule[states, latents[:, i]], u[:, i]) for i, rule in enumerate(rules)], axis=1
         )
@@ -115,6 +120,11 @@ def _positive(name: str, value: Any) -> int:
 
 def _checked_policies(task: GridTask, policies: Mapping[str, Any]) -> list[np.ndarray]:
     shape = (task.num_states, task.num_latents, task.num_actions)
+    for agent in policies:
+        if agent not in task.agents:
+            raise ValueError(
+                f"policies: unknown agent {agent!r}; the agents are {', '.join(task.agents)}"
+            )
     checked = []
     for agent in task.agents:
         if agent not in policies:

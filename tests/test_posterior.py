@@ -8,7 +8,8 @@ from enumeration import all_rows, find_factor
 from teams import ChainTruth, chain_truth, hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
-from btil.inference.result import DirichletRows, dirichlet_draws, dirichlet_mode
+from btil.inference.result import DirichletRows, dirichlet_mode
+from btil.models.draws import dirichlet_draws
 from btil.models.team import bind
 
 

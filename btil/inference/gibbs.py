@@ -35,7 +35,8 @@ from btil.inference.messages import (
 )
 from btil.inference.mfvi import labelled_counts
 from btil.inference.progress import progress_line
-from btil.inference.result import DrawnRows, FitResult, dirichlet_draws
+from btil.inference.result import DrawnRows, FitResult
+from btil.models.draws import dirichlet_draws
 from btil.models.lanes import rounded_up, spread
 from btil.models.team import BoundModel
 from btil.models.team_dbn import log_rows

@@ -28,17 +28,27 @@ from btil.inference.result import (
     DrawnRows,
     FitResult,
     MixtureRows,
-    dirichlet_draws,
+    NormalParameters,
     dirichlet_mode,
 )
 from btil.models.contexts import match_rows, parent_columns
 from btil.models.cpt import Contexts
-from btil.models.team import BoundModel, TeamModel, bind
+from btil.models.draws import (
+    DrawnTables,
+    dirichlet_draws,
+    posterior_tables,
+    prior_parameters,
+)
+from btil.models.parametric import all_priors, constrain, expected_rows, parametric_site
+from btil.models.team import BoundModel, Table, TeamModel, bind
 from btil.models.team_dbn import log_rows
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+
+# Over so many draws of the parameters rows that no data have reached are averaged.
+_PARAMETER_DRAWS = 100
 
 Tables = Mapping[str, Float[np.ndarray, "..."]]
 LogTables = tuple[Array, Array, Array]
@@ -325,12 +335,39 @@ class TeamPosterior:
         table = self.bound.tables[site]
         if not table.cpt.learned:
             return table.cpt.probabilities(contexts)
-        prior = table.cpt.concentration(contexts)
-        rows = dirichlet_mode(prior) if estimate == "map" else prior / prior.sum(-1, keepdims=True)
+        if table.parametric:
+            rows = self._expected_rows(table, contexts)
+        else:
+            prior = table.cpt.concentration(contexts)
+            rows = (
+                dirichlet_mode(prior) if estimate == "map" else prior / prior.sum(-1, keepdims=True)
+            )
         if table.learned:
             found = match_rows(table.contexts.rows, contexts.rows)
             rows[found >= 0] = self._point(site, estimate)[found[found >= 0]]
         return rows
+
+    def _expected_rows(self, table: Table, contexts: Contexts) -> Float[np.ndarray, "contexts ..."]:
+        """Rows of a parametric family, averaged over draws of its parameters."""
+        described = parametric_site(table)
+        inputs = described.cpt.inputs(contexts)
+        sites = [site for _, site in described.parameters]
+        draws = {site: self._parameter_draws[site] for site in sites}
+        total = np.zeros(contexts.shape)
+        num_draws = len(draws[sites[0]])
+        for draw in range(num_draws):
+            one = {site: values[draw] for site, values in draws.items()}
+            total += expected_rows(described, one, inputs, contexts.shape)
+        return total / num_draws
+
+    @cached_property
+    def _parameter_draws(self) -> dict[str, np.ndarray]:
+        """A few draws of all parameters; of tables that no data reached, from the prior."""
+        generator = np.random.default_rng([self.seed, 2])
+        prior = [prior_parameters(self.bound.tables, generator) for _ in range(_PARAMETER_DRAWS)]
+        draws = {site: np.stack([one[site] for one in prior]) for site in prior[0]}
+        drawn = self.sample(_PARAMETER_DRAWS, self.seed)
+        return draws | {site: drawn[site] for site in self.result.parameters}
 
     # ------------------------------------------------------------------ beliefs about latents
 
@@ -416,8 +453,8 @@ class TeamPosterior:
         if num_draws is None:
             return self.episode_log_likelihood(bound, layout, self._tables(bound, estimate))
         draws = [
-            self.episode_log_likelihood(bound, layout, tables)
-            for tables in self._drawn_tables(bound, num_draws, seed)
+            self.episode_log_likelihood(bound, layout, self._rows_of(tables, bound))
+            for tables in self.drawn_tables(num_draws, seed)
         ]
         return np.logaddexp.reduce(draws, axis=0) - np.log(num_draws)
 
@@ -445,8 +482,9 @@ class TeamPosterior:
             if num_draws is None:
                 return program(bound, layout, self._tables(bound, estimate), dtype)
             average: PerAgent = {}
-            for tables in self._drawn_tables(bound, num_draws, seed):
-                for agent, values in program(bound, layout, tables, dtype).items():
+            for tables in self.drawn_tables(num_draws, seed):
+                rows = self._rows_of(tables, bound)
+                for agent, values in program(bound, layout, rows, dtype).items():
                     share = values / num_draws
                     average[agent] = average[agent] + share if agent in average else share
         return average
@@ -457,33 +495,28 @@ class TeamPosterior:
             for name, table in bound.tables.items()
         }
 
-    def _drawn_tables(
-        self, bound: BoundModel, num_draws: int, seed: int
-    ) -> Iterator[dict[str, Any]]:
-        """Rows of all tables under posterior draws; contexts never visited draw from the prior."""
+    def drawn_tables(self, num_draws: int, seed: int = 0) -> Iterator[DrawnTables]:
+        """Posterior draws of all tables, rows of contexts never visited from the prior.
+
+        Args:
+            num_draws: Number of draws.
+            seed: Seeds them.
+
+        Yields:
+            One draw at a time, of which any context's rows can be asked.
+        """
         draws = self.sample(num_draws, seed)
         generator = np.random.default_rng([seed, 1])
-        fixed = {
-            name: table.cpt.probabilities(table.contexts)
-            for name, table in bound.tables.items()
-            if not table.cpt.learned
-        }
-        priors, found = {}, {}
-        for name, table in bound.tables.items():
-            if table.cpt.learned:
-                priors[name] = table.cpt.concentration(table.contexts)
-                known = self.bound.tables[name].contexts.rows
-                found[name] = match_rows(known, table.contexts.rows)
+        unreached = [n for n, t in self.bound.tables.items() if t.parametric and not t.learned]
         for draw in range(num_draws):
-            tables = dict(fixed)
-            for name, prior in priors.items():
-                visited = found[name] >= 0
-                rows = np.empty(prior.shape)
-                rows[~visited] = dirichlet_draws(generator, prior[~visited])
-                if visited.any():
-                    rows[visited] = draws[name][draw][found[name][visited]]
-                tables[name] = rows
+            tables = posterior_tables(self.bound.tables, draws, draw, generator)
+            if unreached:
+                prior = prior_parameters(self.bound.tables, generator)
+                tables.parameters = prior | dict(tables.parameters)
             yield tables
+
+    def _rows_of(self, tables: DrawnTables, bound: BoundModel) -> dict[str, Any]:
+        return {name: tables.rows(name, table.contexts) for name, table in bound.tables.items()}
 
     def _bind(self, demos: Demonstrations) -> BoundModel:
         if demos is self.demos:
@@ -495,7 +528,8 @@ class TeamPosterior:
     def sample(self, num_draws: int, seed: int = 0) -> dict[str, Float[np.ndarray, "draws ..."]]:
         """Posterior draws of every learned site, {site: (draws, contexts, latents, values)}.
 
-        Chains: draws are picked at random, without replacement while there are enough.
+        Parameters of parametric families are among the sites, (draws, ...). Chains: draws are
+        picked at random, without replacement while there are enough.
 
         Raises:
             ValueError: If `num_draws` is not at least 1.
@@ -519,7 +553,26 @@ class TeamPosterior:
                 if picked is None:
                     picked = generator.choice(len(flat), num_draws, replace=num_draws > len(flat))
                 samples[name] = flat[picked]
-        return samples
+        normals = {}
+        for name, parameter in self.result.parameters.items():
+            if isinstance(parameter, NormalParameters):
+                normals[name] = parameter.sample(num_draws, generator)
+            else:
+                flat = parameter.draws.reshape(-1, *parameter.draws.shape[2:])
+                if picked is None:
+                    picked = generator.choice(len(flat), num_draws, replace=num_draws > len(flat))
+                samples[name] = flat[picked]
+        return samples | self._constrained(normals)
+
+    def _constrained(self, unconstrained: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Draws of parameters where their priors live, from unconstrained ones."""
+        if not unconstrained:
+            return {}
+        described = tuple(parametric_site(t) for t in self.bound.tables.values() if t.parametric)
+        priors = {n: p for n, p in all_priors(described).items() if n in unconstrained}
+        with precision(np.float64):
+            constrained = jax.vmap(lambda one: constrain(priors, one))(unconstrained)
+        return {name: np.asarray(values) for name, values in constrained.items()}
 
     @cached_property
     def draws_info(self) -> "pd.DataFrame | None":

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from btil.models.draws import dirichlet_draws
+
 
 class DirichletRows(NamedTuple):
     """Independent Dirichlet rows (mean field).
@@ -87,6 +89,38 @@ class DrawnRows(NamedTuple):
 RowsPosterior = DirichletRows | MixtureRows | DrawnRows
 
 
+class NormalParameters(NamedTuple):
+    """Independent normals over the unconstrained values of a parameter (mean field).
+
+    Attributes:
+        location: Mean of every unconstrained value.
+        scale: Standard deviation.
+    """
+
+    location: Float[np.ndarray, "..."]
+    scale: Float[np.ndarray, "..."]
+
+    def sample(
+        self, num_draws: int, generator: np.random.Generator
+    ) -> Float[np.ndarray, "draws ..."]:
+        """Independent draws of the unconstrained values."""
+        noise = generator.standard_normal((num_draws, *self.location.shape))
+        return self.location + self.scale * noise
+
+
+class DrawnParameters(NamedTuple):
+    """Draws of a parameter (chains, or a guide's draws as one chain).
+
+    Attributes:
+        draws: (chain, draw, ...), where its prior lives.
+    """
+
+    draws: Float[np.ndarray, "chain draw ..."]
+
+
+ParameterPosterior = NormalParameters | DrawnParameters
+
+
 class FitResult(NamedTuple):
     """What an inference method returns to `btil.fit`.
 
@@ -101,6 +135,7 @@ class FitResult(NamedTuple):
         sample_stats: Per-draw statistics, (chain, draw), e.g. "diverging".
         log_likelihood: Log likelihood of each episode under each draw, (chain, draw, episode).
         notes: Method-specific numbers worth keeping (settings that were chosen, counts).
+        parameters: Posterior of the parameters of parametric families, by their sites.
     """
 
     rows: Mapping[str, RowsPosterior]
@@ -113,6 +148,7 @@ class FitResult(NamedTuple):
     sample_stats: dict[str, Any] = {}  # noqa: RUF012  # never mutated
     log_likelihood: Float[np.ndarray, "chain draw episode"] | None = None
     notes: dict[str, Any] = {}  # noqa: RUF012  # never mutated
+    parameters: Mapping[str, ParameterPosterior] = {}  # never mutated
 
 
 def _dirichlet_second_moment(concentration: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -127,18 +163,3 @@ def dirichlet_mode(concentration: Float[np.ndarray, "..."]) -> Float[np.ndarray,
     defined = (excess >= 0).all(-1, keepdims=True) & (total > 0)
     mean = concentration / concentration.sum(-1, keepdims=True)
     return np.where(defined, excess / np.where(defined, total, 1.0), mean)
-
-
-def dirichlet_draws(
-    generator: np.random.Generator, concentration: Float[np.ndarray, "..."]
-) -> Float[np.ndarray, "..."]:
-    """Draw rows, through log-gammas so that small concentrations do not underflow to 0/0.
-
-    Uses Gamma(a) = Gamma(a + 1) U^(1/a) in logs.
-    """
-    concentration = np.asarray(concentration, np.float64)
-    log_gamma = np.log(generator.standard_gamma(concentration + 1))
-    log_gamma -= generator.standard_exponential(concentration.shape) / concentration
-    rows = np.exp(log_gamma - log_gamma.max(-1, keepdims=True))
-    # No draw is zero: where one rounds to it, data would become impossible.
-    return np.maximum(rows / rows.sum(-1, keepdims=True), np.finfo(np.float64).tiny)

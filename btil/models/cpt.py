@@ -8,7 +8,7 @@ learned with a Dirichlet prior, known, static or uniform.
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -25,6 +25,18 @@ def improper_rows(rows: Float[np.ndarray, "*rows values"]) -> Bool[np.ndarray, "
     sums = np.where(good[..., None], rows, 0.0).sum(-1)
     # Of a single row NumPy makes a scalar.
     return np.asarray(~(good & (np.abs(sums - 1) <= SUM_TOLERANCE)))
+
+
+def permuted_latents(
+    values: Float[np.ndarray, "..."], role: str, permutation: Int[np.ndarray, " latents"]
+) -> Float[np.ndarray, "..."]:
+    """Rows of a table with its latents renamed: the new latent k is the old `permutation[k]`.
+
+    A policy has latents on its last axis but one, a transition on both, an initial on its last.
+    """
+    if role != "policy":
+        values = values[..., permutation]
+    return values if role == "initial" else values[..., permutation, :]
 
 
 class Contexts(NamedTuple):
@@ -112,14 +124,17 @@ def _as_names(parents: Any, family: str) -> tuple[str, ...]:
 class CPT:
     """A family of conditional probability tables.
 
-    A family is one of two kinds: *learned* (`concentration` gives the Dirichlet prior of each
-    row, and every inference method works) or *fixed* (`probabilities` gives the rows).
+    A family is one of three kinds: *learned* (`concentration` gives the Dirichlet prior of each
+    row, and every inference method works), *fixed* (`probabilities` gives the rows), or
+    *parametric* (`btil.ParametricCPT`: rows depend on parameters that have priors).
 
     Attributes:
         parents: Names of the parents, or a mapping {agent: names}.
+        parametric: Whether the rows depend on parameters that have priors of their own.
     """
 
     parents: Parents = ()
+    parametric: ClassVar[bool] = False
 
     def parents_of(self, agent: str) -> tuple[str, ...]:
         """The parents of one agent's table, as written by the modeler.
@@ -140,6 +155,18 @@ class CPT:
     def learned(self) -> bool:
         """Whether the rows are inferred from data."""
         return False
+
+    @property
+    def dirichlet_rows(self) -> bool:
+        """Whether rows are learned with a Dirichlet prior (given the parameters, if any)."""
+        return self.learned
+
+    def exchangeable_latents(self, contexts: Contexts, first: int, second: int) -> bool:
+        """Whether swapping two latents leaves the prior, or the given rows, as they are."""
+        rows = self.concentration(contexts) if self.learned else self.probabilities(contexts)
+        swap = np.arange(contexts.num_latents)
+        swap[[first, second]] = second, first
+        return np.array_equal(permuted_latents(rows, contexts.role, swap), rows)
 
     def concentration(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
         """Dirichlet concentration of every row, shape `contexts.shape`; learned families only."""

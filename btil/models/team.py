@@ -112,14 +112,26 @@ class Table:
         return self.cpt.learned and len(self.contexts.rows) > 0
 
     @property
+    def parametric(self) -> bool:
+        """Whether the rows depend on parameters with priors of their own."""
+        return self.cpt.parametric
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """(contexts, latents, values), or (contexts, latents) for an initial table."""
         return self.contexts.shape
 
     def prior_mean(self) -> Float[np.ndarray, "..."]:
-        """E[rows] before any data: the Dirichlet's mean, or the given rows."""
+        """E[rows] before any data: the Dirichlet's mean, or the given rows.
+
+        Of a parametric family: the mean rows at the centre of its parameters' space.
+        """
         if not self.cpt.learned:
             return self.cpt.probabilities(self.contexts)
+        if self.parametric:
+            from btil.models.parametric import central_rows
+
+            return central_rows(self)
         concentration = self.cpt.concentration(self.contexts)
         return concentration / concentration.sum(-1, keepdims=True)
 

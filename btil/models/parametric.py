@@ -1,0 +1,272 @@
+"""Tables whose rows depend on parameters that have priors of their own.
+
+A `ParametricCPT` names its parameters and their priors, and says what rows they make: either
+Dirichlet rows around a concentration that depends on them, or rows that are a function of them.
+Every method but `exact` takes such tables. What methods need of them beyond that (the parameters
+in unconstrained space, their prior density there) is written here once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpyro.distributions import Distribution
+from numpyro.distributions.transforms import biject_to
+
+from btil.models.cpt import CPT, Contexts
+
+if TYPE_CHECKING:
+    from btil.models.team import Table
+
+Values = Mapping[str, Any]
+
+
+class ParametricCPT(CPT):
+    r"""A family of tables whose rows depend on parameters :math:`\phi` with priors.
+
+    A subclass writes `priors` and one of two:
+
+    - `row_concentration`: rows are Dirichlet given the parameters,
+      :math:`\theta_{c,x} \sim \mathrm{Dirichlet}(u_{c,x}(\phi))`;
+    - `log_rows`: rows are a function of the parameters, :math:`\theta_{c,x} = f_{c,x}(\phi)`.
+
+    Both are JAX functions of the parameters and of `inputs`, arrays with a row per context that are
+    made on the host.
+
+    Attributes:
+        parents: Names of the parents, or a mapping {agent: names}.
+        parameter_axes: {parameter: names of its axes}, of "latent", "next_latent", "action" or any
+            other word; for labelled output, and to rename latents.
+        shared_parameters: Whether the agents' tables have the parameters in common, though each
+            has rows of its own.
+
+    Example:
+        >>> class NoisyTable(ParametricCPT):
+        ...     '''The same rows in every context, mixed with uniform noise of unknown weight.'''
+        ...
+        ...     def priors(self, contexts):
+        ...         from numpyro import distributions as dist
+        ...
+        ...         rows = dist.Dirichlet(jnp.ones(contexts.row_shape))
+        ...         return {"noise": dist.Beta(1.0, 9.0), "table": rows}
+        ...
+        ...     def log_rows(self, parameters, inputs):
+        ...         noise, table = parameters["noise"], parameters["table"]
+        ...         return jnp.log((1 - noise) * table + noise / table.shape[-1])[None]
+    """
+
+    parametric: ClassVar[bool] = True
+    parameter_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    shared_parameters: bool = False
+
+    @property
+    def learned(self) -> bool:
+        """Always true."""
+        return True
+
+    @property
+    def dirichlet_rows(self) -> bool:
+        """Whether rows are Dirichlet given the parameters, not a function of them."""
+        return type(self).row_concentration is not ParametricCPT.row_concentration
+
+    def priors(self, contexts: Contexts) -> Mapping[str, Distribution]:
+        """The priors of the parameters, {parameter: NumPyro distribution}.
+
+        Args:
+            contexts: Of these only names, sizes and shapes (`num_latents`, `num_values`, `sizes`,
+                `row_shape`): the parameters do not depend on which contexts occur.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say the priors of its parameters"
+        )
+
+    def inputs(self, contexts: Contexts) -> Mapping[str, np.ndarray]:
+        """What the rows of these contexts depend on besides the parameters.
+
+        Returns:
+            Arrays whose first axis is that of the contexts; none unless the family says so.
+        """
+        return {}
+
+    def row_concentration(self, parameters: Values, inputs: Values) -> Float[Array, "..."]:
+        """Dirichlet concentration of every row, broadcastable to (contexts, latents, values)."""
+        raise NotImplementedError(f"rows of {type(self).__name__} are no Dirichlet's")
+
+    def log_rows(self, parameters: Values, inputs: Values) -> Float[Array, "..."]:
+        """Logs of the rows, broadcastable to (contexts, latents, values)."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has neither row_concentration nor log_rows"
+        )
+
+    def exchangeable_latents(self, contexts: Contexts, first: int, second: int) -> bool:
+        """Whether swapping two latents leaves the prior as it is; False unless a family knows."""
+        return False
+
+    def concentration(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        """Refused: there is none before the parameters are known."""
+        raise NotImplementedError(
+            f"the rows of {type(self).__name__} depend on parameters; see row_concentration"
+        )
+
+    def arguments(self) -> dict[str, Any] | None:
+        """None unless a family says otherwise: a file cannot hold it."""
+        return None
+
+
+@dataclass(frozen=True)
+class ParametricSite:
+    """A parametric table as the NumPyro model has it: all of it that is not data, hashable.
+
+    Attributes:
+        name: Site of its rows, e.g. "transition_ann".
+        cpt: The family.
+        parameters: Its parameters, as pairs (name in the family, site), e.g.
+            ("base", "transition_ann_base").
+        shape: (contexts, latents, values), or (contexts, latents) for an initial table.
+        kind: The contexts without their rows, as a plain tuple.
+    """
+
+    name: str
+    cpt: ParametricCPT
+    parameters: tuple[tuple[str, str], ...]
+    shape: tuple[int, ...]
+    kind: tuple[Any, ...]
+
+    @property
+    def contexts(self) -> Contexts:
+        """The contexts with no rows: names, sizes and shapes alone."""
+        no_rows = np.zeros((0, len(self.kind[3])), np.int64)
+        return Contexts._make((*self.kind[:6], no_rows, *self.kind[6:]))
+
+    def priors(self) -> dict[str, Distribution]:
+        """The priors of the parameters by their sites, each one event."""
+        priors = self.cpt.priors(self.contexts)
+        return {
+            site: priors[parameter].to_event(len(priors[parameter].batch_shape))
+            for parameter, site in self.parameters
+        }
+
+    def own(self, parameters: Values) -> dict[str, Any]:
+        """Of the values of all sites those of this table, by their names in the family."""
+        return {parameter: parameters[site] for parameter, site in self.parameters}
+
+
+def parametric_site(table: "Table") -> ParametricSite:
+    """The description of a table with a parametric family.
+
+    Raises:
+        ValueError: If the family has no parameters, or one without a valid name.
+    """
+    cpt, contexts = table.cpt, table.contexts
+    assert isinstance(cpt, ParametricCPT)
+    kind = (*contexts[:6], *contexts[7:])
+    parameters = tuple(cpt.priors(contexts._replace(rows=contexts.rows[:0])))
+    if not parameters:
+        raise ValueError(f"{table.name}: {type(cpt).__name__} has no parameters")
+    prefix = contexts.role if cpt.shared_parameters else table.name
+    return ParametricSite(
+        name=table.name,
+        cpt=cpt,
+        parameters=tuple((parameter, f"{prefix}_{parameter}") for parameter in parameters),
+        shape=table.shape,
+        kind=kind,
+    )
+
+
+def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, Distribution]:
+    """The priors of all parameters by their sites; tables may have some in common."""
+    priors: dict[str, Distribution] = {}
+    for table in tables:
+        for site, prior in table.priors().items():
+            if site in priors and priors[site].shape() != prior.shape():
+                raise ValueError(
+                    f"{site}: agents share this parameter but differ in its shape, "
+                    f"{priors[site].shape()} and {prior.shape()}"
+                )
+            priors.setdefault(site, prior)
+    return priors
+
+
+def constrain(priors: Mapping[str, Distribution], unconstrained: Values) -> dict[str, Array]:
+    """Parameters from unconstrained space to where their priors live."""
+    return {site: biject_to(prior.support)(unconstrained[site]) for site, prior in priors.items()}
+
+
+def unconstrained_shapes(priors: Mapping[str, Distribution]) -> dict[str, tuple[int, ...]]:
+    """Shape of every parameter in unconstrained space."""
+    return {
+        site: tuple(biject_to(prior.support).inverse_shape(prior.shape()))
+        for site, prior in priors.items()
+    }
+
+
+def unconstrained_log_density(
+    priors: Mapping[str, Distribution], unconstrained: Values
+) -> Float[Array, ""]:
+    """Log prior density of all parameters in unconstrained space, Jacobian included."""
+    total = jnp.zeros(())
+    for site, prior in priors.items():
+        transform = biject_to(prior.support)
+        value = transform(unconstrained[site])
+        jacobian = transform.log_abs_det_jacobian(unconstrained[site], value)
+        total = total + prior.log_prob(value) + jnp.sum(jacobian)
+    return total
+
+
+def given_concentration(
+    table: ParametricSite, parameters: Values, inputs: Values
+) -> Float[Array, "..."]:
+    """Concentrations of the table's rows, not broadcast; `parameters` by their sites.
+
+    Kept above the smallest normal number: a parameter that rounds to zero leaves a density.
+    """
+    values = table.cpt.row_concentration(table.own(parameters), inputs)
+    return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
+
+
+def given_log_rows(
+    table: ParametricSite, parameters: Values, inputs: Values
+) -> Float[Array, "..."]:
+    """Logs of rows that are a function of the parameters, not broadcast."""
+    return table.cpt.log_rows(table.own(parameters), inputs)
+
+
+def central_parameters(table: ParametricSite) -> dict[str, Array]:
+    """The parameters at the origin of unconstrained space: a point that favours no latent."""
+    priors = table.priors()
+    shapes = unconstrained_shapes(priors)
+    return constrain(priors, {site: jnp.zeros(shape) for site, shape in shapes.items()})
+
+
+def central_rows(table: "Table") -> Float[np.ndarray, "..."]:
+    """Rows under the central parameters (their mean, where they are Dirichlet's)."""
+    site = parametric_site(table)
+    inputs = site.cpt.inputs(table.contexts)
+    parameters = central_parameters(site)
+    return expected_rows(site, parameters, inputs, table.contexts.shape)
+
+
+def central_concentration(table: "Table") -> Float[np.ndarray, "..."]:
+    """Dirichlet prior of a learned table: given, or under the central parameters."""
+    if not isinstance(table.cpt, ParametricCPT):
+        return table.cpt.concentration(table.contexts)
+    site = parametric_site(table)
+    inputs = site.cpt.inputs(table.contexts)
+    values = given_concentration(site, central_parameters(site), inputs)
+    return np.array(np.broadcast_to(np.asarray(values, np.float64), table.shape))
+
+
+def expected_rows(
+    table: ParametricSite, parameters: Values, inputs: Values, shape: tuple[int, ...]
+) -> Float[np.ndarray, "..."]:
+    """E[rows | parameters] of any contexts."""
+    if table.cpt.dirichlet_rows:
+        values = np.asarray(given_concentration(table, parameters, inputs), np.float64)
+        rows = values / values.sum(-1, keepdims=True)
+    else:
+        rows = np.exp(np.asarray(given_log_rows(table, parameters, inputs), np.float64))
+        rows = rows / rows.sum(-1, keepdims=True)
+    return np.array(np.broadcast_to(rows, shape))

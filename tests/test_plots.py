@@ -18,6 +18,7 @@ from btil.analysis import (
     RowChoice,
     choose_rows,
     confusion_matrix,
+    expected_visits,
     plot_confusion,
     plot_elbo_traces,
     plot_ess,
@@ -156,7 +157,7 @@ def test_method_against_method_draws_means_of_both(bound, mfvi, chains):
 
 @pytest.mark.parametrize("family", ["dirichlet", "draws", "mixture"])
 def test_intervals_hold_89_percent(bound, family):
-    from btil.analysis.plots import _intervals
+    from btil.analysis.plots.rows import cell_intervals
 
     rng = np.random.default_rng(3)
     values = concentrations(bound)["policy_ann"]
@@ -170,7 +171,7 @@ def test_intervals_hold_89_percent(bound, family):
         ),
     }[family]
     cells = np.array([0, 3, 5])
-    low, high = _intervals(make(bound, {"policy_ann": rows}), "policy_ann", cells)
+    low, high = cell_intervals(make(bound, {"policy_ann": rows}), "policy_ann", cells)
     draws = rng.beta(values.ravel()[cells], values[..., ::-1].ravel()[cells], (200_000, 3))
     assert np.mean((draws > low) & (draws < high), axis=0) == pytest.approx([0.89] * 3, abs=0.03)
     assert np.mean(draws < low, axis=0) == pytest.approx([0.055] * 3, abs=0.02)
@@ -280,7 +281,7 @@ def test_timeline_may_condition_on_labels(demos, mfvi):
 
 
 def test_long_timelines_are_broken_into_lines(demos, mfvi, monkeypatch):
-    monkeypatch.setattr("btil.analysis.plots._STEPS_A_LINE", 20)
+    monkeypatch.setattr("btil.analysis.plots.timeline._STEPS_A_LINE", 20)
     figure = plot_timeline(mfvi, demos, 1, "bob")
     assert len(panels(figure)) == 2
     assert [axes.get_xlim() for axes in panels(figure)] == [(-0.5, 19.5), (19.5, 39.5)]
@@ -392,7 +393,7 @@ def test_plots_are_imported_without_matplotlib():
 
 
 def test_rows_that_the_data_hardly_read_are_left_out(bound, mfvi, chains):
-    from btil.analysis.plots import _common_cells, expected_visits
+    from btil.analysis.plots.methods import _common_cells
 
     visits = {site: np.array(values) for site, values in expected_visits(chains).items()}
     assert visits["initial_ann"].tolist() == [2.0]

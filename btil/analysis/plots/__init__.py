@@ -1,0 +1,29 @@
+"""Pictures: what a team had in mind, what was learned of it, and how sure that is.
+
+Every function returns a `matplotlib.figure.Figure` that no global registry knows of: nothing has
+to be closed, and `figure.savefig(path)` writes it. Colours are those of Okabe and Ito for
+categories and cividis for probabilities, which people with colour-blindness tell apart.
+`docs/gallery.md` shows them all.
+"""
+
+from btil.analysis.plots.bounds import plot_elbo_traces
+from btil.analysis.plots.chains import plot_ess, plot_forest, plot_rank, plot_trace
+from btil.analysis.plots.confusion import plot_confusion
+from btil.analysis.plots.methods import plot_method_against_method, plot_sd_ratios
+from btil.analysis.plots.rows import RowChoice, choose_rows, expected_visits
+from btil.analysis.plots.timeline import plot_timeline
+
+__all__ = [
+    "RowChoice",
+    "choose_rows",
+    "expected_visits",
+    "plot_confusion",
+    "plot_elbo_traces",
+    "plot_ess",
+    "plot_forest",
+    "plot_method_against_method",
+    "plot_rank",
+    "plot_sd_ratios",
+    "plot_timeline",
+    "plot_trace",
+]

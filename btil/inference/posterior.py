@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+    from btil.inference.tracker import Tracker
+
 # Over so many draws of the parameters rows that no data have reached are averaged.
 _PARAMETER_DRAWS = 100
 
@@ -522,6 +524,25 @@ class TeamPosterior:
         if demos is self.demos:
             return self.bound
         return bind(self.model, conform(demos, self.demos))
+
+    def tracker(
+        self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0
+    ) -> "Tracker":
+        """Filtering as it happens: a `Tracker`, to be given each step of a live team.
+
+        Args:
+            estimate: Point estimate of the rows.
+            num_draws: Average over so many posterior draws instead.
+            seed: Seeds the draws.
+
+        Example:
+            >>> tracker = posterior.tracker()  # doctest: +SKIP
+            >>> belief = tracker.update(state, actions)  # doctest: +SKIP
+            >>> expected = tracker.predict(next_state)  # doctest: +SKIP
+        """
+        from btil.inference.tracker import Tracker
+
+        return Tracker(self, estimate, num_draws, seed)
 
     # ------------------------------------------------------------------ draws
 

@@ -1,0 +1,594 @@
+"""A live coach's view of a team: beliefs that move on as each step of an episode is seen.
+
+What `TeamPosterior.filter` and `predict_actions` say of a whole recording, said while it is made.
+One step is a handful of small arrays: a compiled program costs more to call than they to compute,
+so this is NumPy on the host, with the rows of the tables found through a dictionary.
+"""
+
+import math
+import operator
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from btil.models.cpt import Contexts
+from btil.models.draws import posterior_tables
+from btil.models.team import Table, make_contexts, site_name
+from btil.models.team_dbn import log_rows
+
+if TYPE_CHECKING:
+    from btil.inference.posterior import TeamPosterior
+
+# Contexts that training did not visit, remembered per table.
+REMEMBERED_CONTEXTS = 4096
+_UNKNOWN = -1
+
+Values = tuple[int, ...]
+Probabilities = Mapping[str, Float[np.ndarray, " values"]]
+LogBeliefs = Mapping[str, Float[np.ndarray, "draws latents"]]
+# Rows of some contexts, (contexts, draws, latents, values) or (contexts, draws, latents).
+RowsOf = Callable[[Contexts], Float[np.ndarray, "contexts draws ..."]]
+
+
+class Belief(NamedTuple):
+    """What is known once a step has been seen.
+
+    Attributes:
+        step: The step t of the episode, from 0.
+        latents: {agent: P(x_t | states, actions and labels up to t)}, as `filter`.
+        expected_actions: {agent: P(a_t | states up to t, actions and labels before t)}: what was
+            expected of this step before its actions were seen, as `predict_actions`.
+        next_actions: {agent: P(a_{t+1} | states up to t + 1, actions and labels up to t)}; None
+            where that depends on the next state and it was not given, or on an action that was
+            not observed.
+    """
+
+    step: int
+    latents: Probabilities
+    expected_actions: Probabilities
+    next_actions: Probabilities | None
+
+
+class TrackerState(NamedTuple):
+    """All that a tracker remembers of an episode, to be put aside and taken up again.
+
+    Attributes:
+        num_steps: Steps seen, ().
+        states: The last step's state variables, (variables,); -1: not given, as no table reads it.
+        actions: The last step's actions, (agents,); -1: not observed.
+        log_beliefs: {agent: log P(x_t | up to t) under each draw, (draws, latents)}, one draw
+            where a point estimate is used; empty before the first step.
+    """
+
+    num_steps: Int[np.ndarray, ""]
+    states: Int[np.ndarray, " variables"]
+    actions: Int[np.ndarray, " agents"]
+    log_beliefs: LogBeliefs
+
+
+class _Column(NamedTuple):
+    """What a value may be: its name in messages, how many there are, and their texts if any."""
+
+    name: str
+    size: int
+    codes: Mapping[str, int]
+
+    @classmethod
+    def of(cls, name: str, size: int, texts: Sequence[str]) -> "_Column":
+        """A column whose values have these texts, if any."""
+        return cls(name, size, {text: index for index, text in enumerate(texts)})
+
+    def code(self, value: Any, title: str) -> int:
+        """The index of a value or of its text."""
+        if isinstance(value, str):
+            if value in self.codes:
+                return self.codes[value]
+        else:
+            try:
+                index = operator.index(value)
+            except TypeError:
+                index = _UNKNOWN
+            if 0 <= index < self.size:
+                return index
+        names = f" ({', '.join(self.codes)})" if self.codes else ""
+        raise ValueError(
+            f"{title}: {self.name} is {value!r}; allowed are 0..{self.size - 1}{names}"
+        )
+
+    def text(self, index: int) -> str:
+        """How a value is called."""
+        return list(self.codes)[index] if self.codes else str(index)
+
+
+class _LogRows:
+    """Log rows of one table, (draws, latents, values) or (draws, latents), by context.
+
+    Those of the contexts that training visited are there from the start, others are computed when
+    they come up.
+    """
+
+    def __init__(self, table: Table, visited: RowsOf, others: RowsOf | None = None) -> None:
+        self._contexts = table.contexts
+        self._visited = log_rows(visited(table.contexts))
+        self._position = {row: i for i, row in enumerate(map(tuple, table.contexts.rows.tolist()))}
+        self._rows_of = others or visited
+        self._others: dict[Values, Float[np.ndarray, "draws ..."]] = {}
+
+    def __getitem__(self, context: Values) -> Float[np.ndarray, "draws ..."]:
+        position = self._position.get(context)
+        if position is not None:
+            return self._visited[position]
+        rows = self._others.get(context)
+        if rows is None:
+            asked = np.array(context, np.int64).reshape(1, -1)
+            rows = log_rows(self._rows_of(self._contexts._replace(rows=asked)))[0]
+            if len(self._others) >= REMEMBERED_CONTEXTS:
+                del self._others[next(iter(self._others))]
+            self._others[context] = rows
+        return rows
+
+
+class _Reader(NamedTuple):
+    """A table as one agent reads it.
+
+    Attributes:
+        rows: The table.
+        context: Picks the parents' values out of (previous states, previous actions, states).
+        variables: The state variables that it reads, at whichever step.
+        reads_state: Whether it reads one at the current step.
+        actions: The agents whose previous actions it reads.
+    """
+
+    rows: _LogRows
+    context: Callable[[Values], Values]
+    variables: frozenset[str]
+    reads_state: bool
+    actions: tuple[str, ...]
+
+    def __call__(self, seen: Values) -> Float[np.ndarray, "draws ..."]:
+        """The log rows of what was seen."""
+        return self.rows[self.context(seen)]
+
+
+class _Member(NamedTuple):
+    """One agent: its tables, and what its actions and latents may be."""
+
+    policy: _Reader
+    transition: _Reader
+    initial: _Reader
+    action: _Column
+    latent: _Column
+
+    @property
+    def reads_state(self) -> bool:
+        """Whether its next action depends on the state it will be taken in."""
+        return self.policy.reads_state or self.transition.reads_state
+
+
+class _Outlook(NamedTuple):
+    """One agent before its step is seen.
+
+    Attributes:
+        log_predicted: log P(x_t | before t) under each draw.
+        log_policy: log P(a_t | s_t, x_t) under each draw.
+    """
+
+    log_predicted: Float[np.ndarray, "draws latents"]
+    log_policy: Float[np.ndarray, "draws latents actions"]
+
+    def actions(self) -> Float[np.ndarray, " actions"]:
+        """P(a_t | before t), averaged over draws."""
+        joint = np.exp(self.log_predicted)[:, None] @ np.exp(self.log_policy)
+        return joint.mean((0, 1))
+
+
+class Tracker:
+    r"""Beliefs about a team's latents during an episode, a step at a time.
+
+    At step t the team is in state s_t and takes the joint action a_t; `update(s_t, a_t)` moves
+    the belief about each agent on,
+
+    .. math:: F_t(j) \propto \pi(a_t \mid s_t, j)
+              \sum_k F_{t-1}(k)\, T(j \mid k, s_{t-1}, a_{t-1}, s_t),
+
+    which is `posterior.filter` at step t to rounding, for every t. What the team will do next
+    depends on the state it comes to: `predict(s_{t+1})` tells once that is known. Made by
+    `posterior.tracker()`. Computed in float64, whatever the posterior's type, on logarithms: an
+    episode may be as long as it likes.
+
+    With `num_draws=k` each draw of the tables has a belief of its own and the answers are their
+    average, as in `filter`. Rows of contexts that training did not visit are drawn from the prior,
+    for a tracker in another way than for `filter`: there the two agree in distribution only.
+
+    Attributes:
+        agents: Names of the agents.
+
+    Example:
+        >>> import btil
+        >>> demos = btil.Demonstrations(
+        ...     states=[0, 0, 1, 1],
+        ...     actions={"ann": ["go", "stay", "stay", "go"]},
+        ...     latents={"ann": ["lift", "rest", "rest", "lift"]},
+        ... )
+        >>> tracker = btil.fit(btil.TeamModel(), demos, progress=False).tracker()
+        >>> belief = tracker.update(1, {"ann": "stay"})
+        >>> belief.latents["ann"].round(2)  # lift, rest
+        array([0.35, 0.65])
+        >>> tracker.predict(0)["ann"].round(2)  # go, stay
+        array([0.53, 0.47])
+
+    Source: Rabiner (1989), A tutorial on hidden Markov models, Section III (forward variables).
+    """
+
+    def __init__(
+        self,
+        posterior: "TeamPosterior",
+        estimate: str = "mean",
+        num_draws: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        demos = posterior.demos
+        self.agents = demos.agents
+        self._num_draws = num_draws or 1
+        self._variables = {
+            name: _Column.of(name, size, demos.state_names.get(name, ()))
+            for name, size in demos.num_states.items()
+        }
+        rows = _tables(posterior, estimate, num_draws, seed)
+        sizes = zip(demos.agents, demos.num_actions, demos.num_latents, strict=True)
+        self._members = {
+            agent: _Member(
+                policy=_reader(posterior, "policy", agent, rows),
+                transition=_reader(posterior, "transition", agent, rows),
+                initial=_reader(posterior, "initial", agent, rows),
+                action=_Column.of(agent, num_actions, demos.action_names.get(agent, ())),
+                latent=_Column.of(agent, num_latents, demos.latent_names.get(agent, ())),
+            )
+            for agent, num_actions, num_latents in sizes
+        }
+        self._needed = frozenset[str]().union(
+            *(
+                reader.variables
+                for member in self._members.values()
+                for reader in (member.policy, member.transition, member.initial)
+            )
+        )
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new episode."""
+        self._num_steps = 0
+        # States, then actions, of the last step.
+        self._last: Values = (_UNKNOWN,) * (len(self._variables) + len(self.agents))
+        self._log_beliefs: LogBeliefs = {}
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the episode seen so far."""
+        return self._num_steps
+
+    def predict(self, state: Any) -> dict[str, Float[np.ndarray, " actions"]]:
+        """What each agent will do in the state that the team has come to.
+
+        Args:
+            state: The state of the step that `update` has not seen yet, given as there.
+
+        Returns:
+            {agent: P(a_t | states up to t, actions and labels before t)}, as `predict_actions`.
+
+        Raises:
+            ValueError: As `update`.
+        """
+        states = self._read_state(state, "state")
+        outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states)
+        return {agent: ahead.actions() for agent, ahead in outlook.items()}
+
+    def update(
+        self, state: Any, actions: Any, labels: Any = None, next_state: Any = None
+    ) -> Belief:
+        """Take in one step of the team.
+
+        Args:
+            state: The state s_t: a mapping {state variable: value}, in which variables that no
+                table reads may be left out; or a value per state variable; or one value, of the
+                one state variable or the joint index of several. Values are indices or, where
+                they have names, texts.
+            actions: The actions taken in it: a mapping {agent: action}, or an action per agent.
+                None: not observed, which tells nothing of the agent's latent.
+            labels: Latents that somebody tells, likewise; agents may be left out. None or -1:
+                unknown.
+            next_state: The state s_{t+1} if it is known already, to predict the next actions.
+
+        Returns:
+            The beliefs at this step, and what was and is to be expected of the team.
+
+        Raises:
+            ValueError: If a value is out of range or missing; if the step has probability zero
+                given those before it; if a transition reads an action that was not observed. The
+                tracker is then as it was.
+        """
+        states = self._read_state(state, "state")
+        following = None if next_state is None else self._read_state(next_state, "next_state")
+        taken, known = self._read_actions(actions), self._read_labels(labels)
+        outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states)
+        log_beliefs = {
+            agent: self._take_in(agent, ahead, action, label)
+            for (agent, ahead), action, label in zip(outlook.items(), taken, known, strict=True)
+        }
+        last = (*states, *taken)
+        belief = Belief(
+            step=self._num_steps,
+            latents={agent: np.exp(log).mean(0) for agent, log in log_beliefs.items()},
+            expected_actions={agent: ahead.actions() for agent, ahead in outlook.items()},
+            next_actions=self._next_actions(log_beliefs, last, following),
+        )
+        self._num_steps, self._last, self._log_beliefs = self._num_steps + 1, last, log_beliefs
+        return belief
+
+    @property
+    def state(self) -> TrackerState:
+        """What the tracker remembers of the episode; assign it to go on from there.
+
+        Raises:
+            ValueError: On assignment, if it is no state of a tracker of this team with as many
+                draws.
+        """
+        split = len(self._variables)
+        return TrackerState(
+            num_steps=np.array(self._num_steps),
+            states=np.array(self._last[:split], np.int64),
+            actions=np.array(self._last[split:], np.int64),
+            log_beliefs={agent: log.copy() for agent, log in self._log_beliefs.items()},
+        )
+
+    @state.setter
+    def state(self, state: TrackerState) -> None:
+        num_steps = int(state.num_steps)
+        last = (*np.asarray(state.states).tolist(), *np.asarray(state.actions).tolist())
+        sizes = [column.size for column in self._variables.values()]
+        sizes += [member.action.size for member in self._members.values()]
+        shapes = {agent: np.shape(log) for agent, log in state.log_beliefs.items()}
+        wanted = {agent: (self._num_draws, m.latent.size) for agent, m in self._members.items()}
+        if num_steps < 0 or shapes != (wanted if num_steps else {}) or len(last) != len(sizes):
+            raise ValueError(
+                f"state: beliefs of shapes {shapes} and {len(last)} states and actions after "
+                f"{num_steps} steps; this tracker has {wanted} and {len(sizes)}"
+            )
+        if not all(_UNKNOWN <= value < size for value, size in zip(last, sizes, strict=True)):
+            raise ValueError(f"state: states and actions {last} are out of range; sizes: {sizes}")
+        self._num_steps, self._last = num_steps, last
+        self._log_beliefs = {
+            agent: np.array(state.log_beliefs[agent], np.float64) for agent in shapes
+        }
+
+    def __repr__(self) -> str:
+        if not self._num_steps:
+            return "Tracker(no step seen)"
+        likely = []
+        for agent, log in self._log_beliefs.items():
+            probs = np.exp(log).mean(0)
+            best = int(probs.argmax())
+            likely.append(f"{agent} {self._members[agent].latent.text(best)} ({probs[best]:.2f})")
+        return f"Tracker(step {self._num_steps - 1}: {', '.join(likely)})"
+
+    # ------------------------------------------------------------------ one step
+
+    def _look_ahead(
+        self, step: int, log_beliefs: LogBeliefs, last: Values, states: Values
+    ) -> dict[str, _Outlook]:
+        """The agents at the beginning of a step, given beliefs, states and actions of the last."""
+        unobserved = self._unobserved(last) if step > 0 else ()
+        seen = (*last, *states)
+        outlook = {}
+        for agent, member in self._members.items():
+            if step == 0:
+                log_predicted = member.initial(seen)
+            else:
+                for other in unobserved:
+                    if other in member.transition.actions:
+                        raise ValueError(
+                            f"agent {agent}, step {step}: its transition reads the action of "
+                            f"{other} at step {step - 1}, which was not observed"
+                        )
+                moves = log_beliefs[agent][:, :, None] + member.transition(seen)
+                log_predicted = np.logaddexp.reduce(moves, axis=1)
+            outlook[agent] = _Outlook(log_predicted, member.policy(seen))
+        return outlook
+
+    def _take_in(
+        self, agent: str, ahead: _Outlook, action: int, label: int
+    ) -> Float[np.ndarray, "draws latents"]:
+        """log P(x_t | up to t) under each draw."""
+        log_joint = ahead.log_predicted
+        if action != _UNKNOWN:
+            log_joint = log_joint + ahead.log_policy[:, :, action]
+        if label != _UNKNOWN:
+            log_joint = np.where(np.arange(log_joint.shape[1]) == label, log_joint, -np.inf)
+        log_normalizer = np.logaddexp.reduce(log_joint, axis=1, keepdims=True)
+        if not np.isfinite(log_normalizer).all():
+            member = self._members[agent]
+            observed = [f"action {member.action.text(action)}"] if action != _UNKNOWN else []
+            observed += [f"label {member.latent.text(label)}"] if label != _UNKNOWN else []
+            raise ValueError(
+                f"impossible under the model: agent {agent}, step {self._num_steps}: "
+                f"{' with '.join(observed)} has probability 0 given the episode before it"
+            )
+        return log_joint - log_normalizer
+
+    def _next_actions(
+        self, log_beliefs: LogBeliefs, last: Values, states: Values | None
+    ) -> dict[str, Float[np.ndarray, " actions"]] | None:
+        if states is None:
+            unobserved = self._unobserved(last)
+            for member in self._members.values():
+                if member.reads_state or not unobserved.isdisjoint(member.transition.actions):
+                    return None
+            states = (_UNKNOWN,) * len(self._variables)
+        outlook = self._look_ahead(self._num_steps + 1, log_beliefs, last, states)
+        return {agent: ahead.actions() for agent, ahead in outlook.items()}
+
+    def _unobserved(self, last: Values) -> set[str]:
+        """The agents whose action at the last step was not observed."""
+        taken = zip(self.agents, last[len(self._variables) :], strict=True)
+        return {agent for agent, action in taken if action == _UNKNOWN}
+
+    # ------------------------------------------------------------------ what was given
+
+    def _read_state(self, state: Any, argument: str) -> Values:
+        columns = self._variables
+        if isinstance(state, Mapping):
+            unknown = [str(name) for name in state if name not in columns]
+            if unknown:
+                raise ValueError(
+                    f"{argument}: unknown state variable {', '.join(unknown)}; there are "
+                    f"{', '.join(columns)}"
+                )
+            missing = self._needed - state.keys()
+            if missing:
+                raise ValueError(f"{argument}: no value for {', '.join(sorted(missing))}")
+            return tuple(
+                column.code(state[name], argument) if name in state else _UNKNOWN
+                for name, column in columns.items()
+            )
+        values = _as_sequence(state)
+        if values is None:
+            values = _split_joint(state, columns, argument) if len(columns) > 1 else [state]
+        if len(values) != len(columns):
+            raise ValueError(
+                f"{argument}: {len(values)} values for {len(columns)} state variables "
+                f"({', '.join(columns)})"
+            )
+        pairs = zip(columns.values(), values, strict=True)
+        return tuple(column.code(value, argument) for column, value in pairs)
+
+    def _read_actions(self, actions: Any) -> Values:
+        given = self._by_agent(actions, "actions")
+        missing = [agent for agent in self.agents if agent not in given]
+        if missing:
+            raise ValueError(
+                f"actions: none for {', '.join(missing)}; give None where it was not observed"
+            )
+        return tuple(
+            _UNKNOWN if given[agent] is None else member.action.code(given[agent], "actions")
+            for agent, member in self._members.items()
+        )
+
+    def _read_labels(self, labels: Any) -> Values:
+        given = {} if labels is None else self._by_agent(labels, "labels")
+        told = ((member.latent, given.get(agent)) for agent, member in self._members.items())
+        return tuple(
+            _UNKNOWN if value is None or value == _UNKNOWN else latent.code(value, "labels")
+            for latent, value in told
+        )
+
+    def _by_agent(self, given: Any, argument: str) -> Mapping[str, Any]:
+        if isinstance(given, Mapping):
+            unknown = [str(agent) for agent in given if agent not in self._members]
+            if unknown:
+                raise ValueError(
+                    f"{argument}: unknown agent {', '.join(unknown)}; the agents are "
+                    f"{', '.join(self.agents)}"
+                )
+            return given
+        values = _as_sequence(given)
+        values = [given] if values is None else values
+        if len(values) != len(self.agents):
+            raise ValueError(
+                f"{argument}: {len(values)} values for {len(self.agents)} agents "
+                f"({', '.join(self.agents)})"
+            )
+        return dict(zip(self.agents, values, strict=True))
+
+
+def _as_sequence(values: Any) -> Sequence[Any] | None:
+    """The values of a sequence or a one-dimensional array; None for a single value."""
+    if isinstance(values, np.ndarray):
+        return values.tolist() if values.ndim else None
+    return values if isinstance(values, Sequence) and not isinstance(values, str) else None
+
+
+def _split_joint(state: Any, columns: Mapping[str, _Column], argument: str) -> list[int]:
+    """The state variables of a joint index, the first one most significant."""
+    sizes = [column.size for column in columns.values()]
+    joint = _Column("the joint state", math.prod(sizes), {}).code(state, argument)
+    values = []
+    for size in reversed(sizes):
+        joint, value = divmod(joint, size)
+        values.append(value)
+    return values[::-1]
+
+
+def _reader(
+    posterior: "TeamPosterior", role: str, agent: str, rows: Mapping[str, _LogRows]
+) -> _Reader:
+    """An agent's table, and where its parents stand in (previous states, actions, states)."""
+    demos = posterior.demos
+    variables = list(demos.num_states)
+    offset = len(variables) + len(demos.agents)
+    places = {f"action_{name}": len(variables) + i for i, name in enumerate(demos.agents)}
+    places |= {f"next_{name}": offset + i for i, name in enumerate(variables)}
+    places |= {name: i if role == "transition" else offset + i for i, name in enumerate(variables)}
+    # A shared table is asked by the parents of the agent that reads it.
+    names = make_contexts(posterior.model, role, agent, demos).names
+    columns = [places[name] for name in names]
+    return _Reader(
+        rows=rows[site_name(posterior.model, role, agent)],
+        context=_picker(columns),
+        variables=frozenset(variables[i % offset] for i in columns if i % offset < len(variables)),
+        reads_state=any(i >= offset for i in columns),
+        actions=tuple(
+            demos.agents[i - len(variables)] for i in columns if len(variables) <= i < offset
+        ),
+    )
+
+
+def _picker(columns: Sequence[int]) -> Callable[[Values], Values]:
+    """A function that picks some values, as a tuple."""
+    if len(columns) > 1:
+        return operator.itemgetter(*columns)
+    if columns:
+        column = columns[0]
+        return lambda values: (values[column],)
+    return lambda values: ()
+
+
+def _tables(
+    posterior: "TeamPosterior", estimate: str, num_draws: int | None, seed: int
+) -> dict[str, _LogRows]:
+    """The tables of a posterior by their sites: the point estimate, or draws."""
+    tables = posterior.bound.tables
+    if num_draws is None:
+
+        def point(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+            return posterior._estimate(site, contexts, estimate)[:, None]
+
+        return {site: _LogRows(table, partial(point, site)) for site, table in tables.items()}
+    samples = posterior.sample(num_draws, seed)
+    drawn = [
+        posterior_tables(tables, samples, draw, np.random.default_rng([seed, 1, draw]))
+        for draw in range(num_draws)
+    ]
+
+    def visited(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        return np.stack([draw.rows(site, contexts) for draw in drawn], axis=1)
+
+    def other(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        # Seeded by the context: a row that was forgotten is drawn again as it was.
+        where = [zlib.crc32(site.encode()), *contexts.rows.ravel().tolist()]
+        rows = [
+            replace(
+                draw, known={}, generator=np.random.default_rng([seed, 2, number, *where])
+            ).rows(site, contexts)
+            for number, draw in enumerate(drawn)
+        ]
+        return np.stack(rows, axis=1)
+
+    return {
+        site: _LogRows(table, partial(visited, site), partial(other, site))
+        for site, table in tables.items()
+    }

@@ -334,20 +334,24 @@ class TeamPosterior:
         """Point estimate of the rows of any contexts of a site."""
         if estimate not in ("mean", "map"):
             raise ValueError(f"estimate must be 'mean' or 'map', got {estimate!r}")
+        rows = self._unvisited(site, contexts, estimate)
         table = self.bound.tables[site]
-        if not table.cpt.learned:
-            return table.cpt.probabilities(contexts)
-        if table.parametric:
-            rows = self._expected_rows(table, contexts)
-        else:
-            prior = table.cpt.concentration(contexts)
-            rows = (
-                dirichlet_mode(prior) if estimate == "map" else prior / prior.sum(-1, keepdims=True)
-            )
         if table.learned:
             found = match_rows(table.contexts.rows, contexts.rows)
             rows[found >= 0] = self._point(site, estimate)[found[found >= 0]]
         return rows
+
+    def _unvisited(
+        self, site: str, contexts: Contexts, estimate: str
+    ) -> Float[np.ndarray, "contexts ..."]:
+        """Point estimate of the rows of contexts that the data did not visit."""
+        table = self.bound.tables[site]
+        if not table.cpt.learned:
+            return table.cpt.probabilities(contexts)
+        if table.parametric:
+            return self._expected_rows(table, contexts)
+        prior = table.cpt.concentration(contexts)
+        return dirichlet_mode(prior) if estimate == "map" else prior / prior.sum(-1, keepdims=True)
 
     def _expected_rows(self, table: Table, contexts: Contexts) -> Float[np.ndarray, "contexts ..."]:
         """Rows of a parametric family, averaged over draws of its parameters."""

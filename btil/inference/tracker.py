@@ -9,7 +9,6 @@ import math
 import operator
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.models.cpt import Contexts
-from btil.models.draws import posterior_tables
+from btil.models.draws import dirichlet_draws
 from btil.models.team import Table, make_contexts, site_name
 from btil.models.team_dbn import log_rows
 
@@ -112,11 +111,11 @@ class _LogRows:
     they come up.
     """
 
-    def __init__(self, table: Table, visited: RowsOf, others: RowsOf | None = None) -> None:
+    def __init__(self, table: Table, visited: RowsOf, others: RowsOf) -> None:
         self._contexts = table.contexts
         self._visited = log_rows(visited(table.contexts))
         self._position = {row: i for i, row in enumerate(map(tuple, table.contexts.rows.tolist()))}
-        self._rows_of = others or visited
+        self._rows_of = others
         self._others: dict[Values, Float[np.ndarray, "draws ..."]] = {}
 
     def __getitem__(self, context: Values) -> Float[np.ndarray, "draws ..."]:
@@ -564,31 +563,32 @@ def _tables(
     tables = posterior.bound.tables
     if num_draws is None:
 
-        def point(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        def of_visited(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
             return posterior._estimate(site, contexts, estimate)[:, None]
 
-        return {site: _LogRows(table, partial(point, site)) for site, table in tables.items()}
-    samples = posterior.sample(num_draws, seed)
-    drawn = [
-        posterior_tables(tables, samples, draw, np.random.default_rng([seed, 1, draw]))
-        for draw in range(num_draws)
-    ]
+        def of_others(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+            return posterior._unvisited(site, contexts, estimate)[:, None]
 
-    def visited(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        return {
+            site: _LogRows(table, partial(of_visited, site), partial(of_others, site))
+            for site, table in tables.items()
+        }
+    drawn = list(posterior.drawn_tables(num_draws, seed))
+
+    def drawn_visited(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
         return np.stack([draw.rows(site, contexts) for draw in drawn], axis=1)
 
-    def other(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+    def drawn_others(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        cpt = tables[site].cpt
+        if not (cpt.learned and cpt.dirichlet_rows):
+            return drawn_visited(site, contexts)
         # Seeded by the context: a row that was forgotten is drawn again as it was.
-        where = [zlib.crc32(site.encode()), *contexts.rows.ravel().tolist()]
-        rows = [
-            replace(
-                draw, known={}, generator=np.random.default_rng([seed, 2, number, *where])
-            ).rows(site, contexts)
-            for number, draw in enumerate(drawn)
-        ]
-        return np.stack(rows, axis=1)
+        context = [zlib.crc32(site.encode()), *contexts.rows.ravel().tolist()]
+        generator = np.random.default_rng([seed, 2, *context])
+        concentrations = [draw.concentration(site, contexts) for draw in drawn]
+        return dirichlet_draws(generator, np.stack(concentrations, axis=1))
 
     return {
-        site: _LogRows(table, partial(visited, site), partial(other, site))
+        site: _LogRows(table, partial(drawn_visited, site), partial(drawn_others, site))
         for site, table in tables.items()
     }

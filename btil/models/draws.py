@@ -89,12 +89,19 @@ class DrawnTables:
         found = match_rows(known.contexts, contexts.rows)
         if (found < 0).any():
             new, _ = unique_rows(contexts.rows[found < 0])
-            concentration = self._concentration(table, contexts._replace(rows=new))
+            concentration = self.concentration(site, contexts._replace(rows=new))
             known.add(new, dirichlet_draws(self.generator, concentration))
             found = match_rows(known.contexts, contexts.rows)
         return known.rows[found]
 
-    def _concentration(self, table: Table, contexts: Contexts) -> Float[np.ndarray, "..."]:
+    def concentration(self, site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        """Dirichlet concentration of the rows of a table before data, given the parameters.
+
+        Args:
+            site: A table whose rows are Dirichlet given the parameters.
+            contexts: As in `rows`.
+        """
+        table = self.tables[site]
         if not table.parametric:
             return table.cpt.concentration(contexts)
         described: ParametricSite = parametric_site(table)

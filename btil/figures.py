@@ -12,6 +12,11 @@ ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
     "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
 
+# Categories in order. Each has a hatch and a marker too, so that they differ in grey as well.
+CATEGORY_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, "#F0E442", "0.6")
+CATEGORY_HATCHES = ("", "///", "...", "xxx", "---", "\\\\\\", "+++", "ooo")
+CATEGORY_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
 _FIGURE_STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -19,6 +24,7 @@ _FIGURE_STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "legend.frameon": False,
     "figure.dpi": 130,
+    "hatch.linewidth": 0.5,
     # Names in the data are names, also with a dollar sign in them.
     "text.parse_math": False,
 }

@@ -19,16 +19,26 @@ from btil.analysis import (
     choose_rows,
     confusion_matrix,
     expected_visits,
+    misaligned_stretches,
+    misalignment_probability,
+    plot_alignment,
     plot_confusion,
     plot_elbo_traces,
     plot_ess,
     plot_forest,
     plot_method_against_method,
+    plot_policy_rows,
+    plot_prior_posterior,
     plot_rank,
+    plot_restarts,
+    plot_row_diagnostics,
     plot_sd_ratios,
     plot_timeline,
     plot_trace,
+    plot_transition_graph,
+    row_diagnostics,
 )
+from btil.analysis.plots.diagnostics import mean_ess
 from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows
 from btil.models.team import bind
 
@@ -405,3 +415,270 @@ def test_rows_that_the_data_hardly_read_are_left_out(bound, mfvi, chains):
     assert cells["policy_ann"].own.tolist() == list(range(10))
     assert cells["policy_ann"].reference.tolist() == list(range(10))
     assert cells["policy_bob"].own.tolist() == list(range(8))
+
+
+# ------------------------------------------------------------------ several agents, bands
+
+
+def test_timelines_of_several_agents_are_stacked(demos, mfvi):
+    figure = plot_timeline(mfvi, demos, 0)
+    first, second = panels(figure)
+    assert first.get_title(loc="left").startswith("ann, episode first")
+    assert second.get_title(loc="left").startswith("bob, episode first")
+    assert [t.get_text() for t in second.get_yticklabels()] == ["0", "1"]
+    with pytest.raises(ValueError, match="axes: 1 given, 2 are needed"):
+        plot_timeline(mfvi, demos, 0, ax=first)
+    with pytest.raises(ValueError, match="kind must be one of heatmap, bands, got 'ribbons'"):
+        plot_timeline(mfvi, demos, 0, kind="ribbons")
+    with pytest.raises(ValueError, match="agent: at least one"):
+        plot_timeline(mfvi, demos, 0, [])
+
+
+def test_bands_stack_probabilities_and_repeat_path_and_labels(demos, mfvi):
+    figure = plot_timeline(mfvi, demos, 1, "ann", kind="bands", num_draws=5)
+    (axes,) = panels(figure)
+    hidden = demos.select([1]).without_labels()
+    beliefs = mfvi.smooth(hidden, num_draws=5)["ann"]
+    for latent, name in enumerate(MOODS):
+        (area,) = [c for c in axes.collections if c.get_label() == name]
+        vertices = area.get_paths()[0].vertices
+        for step in (0, 17, 39):
+            own = vertices[np.isclose(np.abs(vertices[:, 0] - step), 0.5)][:, 1]
+            expected = beliefs[step, : latent + 1].sum()
+            assert np.isclose(own, expected, atol=1e-6).any()
+    # One bar for each run of the path, and of the labels.
+    path, labels = mfvi.decode(hidden)[:, 0], demos.select([1]).latents[:, 0]
+    runs = sum(1 + np.count_nonzero(np.diff(v)) - (v is labels) for v in (path, labels))
+    assert labels[-1] == -1
+    assert len(axes.patches) == runs
+    assert set(MOODS) | {"decoded", "true label"} <= set(texts(figure))
+
+
+# ------------------------------------------------------------------ alignment
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two agents with the same latents, both of them labelled everywhere but at the end."""
+    rng = np.random.default_rng(5)
+    labels = np.stack(
+        [np.repeat(rng.integers(0, 2, 8), 5), np.repeat(rng.integers(0, 2, 10), 4)], 1
+    )
+    hidden = labels.copy()
+    hidden[36:] = -1
+    demos = Demonstrations(
+        states=np.zeros(40, int), actions=labels, latents=hidden, num_states=1, num_latents=2,
+        episodes=np.repeat([0, 1], 20), agents=("ann", "bob"), latent_names=("rest", "lift"),
+    )  # fmt: skip
+    bound = bind(TeamModel(policy=DirichletCPT(1.0), transition=DirichletCPT(1.0)), demos)
+    return make(bound, {s: DirichletRows(v) for s, v in concentrations(bound).items()})
+
+
+def test_misalignment_is_what_enumeration_says(pair):
+    demos = pair.demos
+    beliefs = pair.smooth(demos.without_labels())
+    expected = [
+        sum(a[i] * b[j] for i in range(2) for j in range(2) if i != j)
+        for a, b in zip(beliefs["ann"], beliefs["bob"], strict=True)
+    ]
+    np.testing.assert_allclose(misalignment_probability(demos, beliefs), expected, atol=1e-6)
+    path = np.array([[0, 0], [0, 1], [1, 0]] + [[1, 1]] * 16 + [[0, 1]] * 3 + [[1, 1]] * 18)
+    stretches = misaligned_stretches(demos, path, beliefs)
+    # A stretch ends with its episode, at step 19.
+    assert [one[:3] for one in stretches] == [(0, 1, 2), (0, 19, 19), (1, 0, 1)]
+    assert [one.num_steps for one in stretches] == [2, 1, 2]
+    assert stretches[0].probability == pytest.approx(np.mean(expected[1:3]))
+
+
+def test_alignment_with_a_task_is_what_the_task_says():
+    import btil
+
+    task = btil.domains.movers("tiny")
+    demos = task.simulate(2, seed=3)
+    rng = np.random.default_rng(0)
+    beliefs = {a: rng.dirichlet(np.ones(task.num_latents), demos.num_steps) for a in task.agents}
+    found = misalignment_probability(demos, beliefs, task)
+    # Many draws of both minds, judged by the task.
+    shares = np.zeros(demos.num_steps)
+    for _ in range(400):
+        drawn = np.stack(
+            [(rng.random((len(b), 1)) > b.cumsum(1)[:, :-1]).sum(1) for b in beliefs.values()], 1
+        )
+        shares += task.suboptimal(demos.states, drawn) / 400
+    assert np.abs(shares - found).max() < 5 * 0.5 / np.sqrt(400)
+    stretches = misaligned_stretches(demos, demos.latents, beliefs, task)
+    total = sum(one.num_steps for one in stretches)
+    assert total == task.suboptimal(demos.states, demos.latents).sum()
+
+
+def test_alignment_draws_probability_and_shades_what_differs(pair):
+    demos = pair.demos
+    figure = plot_alignment(pair, demos, 1)
+    above, below = panels(figure)
+    hidden = demos.select([1]).without_labels()
+    probability = 1 - misalignment_probability(hidden, pair.smooth(hidden))
+    np.testing.assert_allclose(above.lines[0].get_ydata(), probability)
+    path = pair.decode(hidden)
+    shaded = {
+        step
+        for patch in above.patches
+        for step in range(math.ceil(patch.get_x()), math.ceil(patch.get_x() + patch.get_width()))
+    }
+    assert shaded == set(np.flatnonzero(path[:, 0] != path[:, 1]).tolist())
+    assert [t.get_text() for t in below.get_yticklabels()] == ["ann", "bob"]
+    assert {"rest", "lift"} & set(texts(figure))
+    aligned = np.mean(path[:, 0] == path[:, 1])
+    assert f"minds aligned at {aligned:.0%} of 20 steps" in above.get_title(loc="left")
+
+
+def test_minds_of_different_names_are_not_compared(demos, mfvi):
+    with pytest.raises(ValueError, match=r"the latents of ann are .* they cannot be compared"):
+        plot_alignment(mfvi, demos, 0)
+    with pytest.raises(ValueError, match=r"latents: shape \(3, 2\), expected"):
+        misaligned_stretches(demos, np.zeros((3, 2), int), {})
+
+
+# ------------------------------------------------------------------ tables
+
+
+def test_policy_rows_hold_means_intervals_and_priors(mfvi):
+    figure = plot_policy_rows(mfvi, "ann", contexts=[1, 0], latents=[2, 0])
+    shown = panels(figure)
+    rows = mfvi.result.rows["policy_ann"]
+    visits = expected_visits(mfvi)["policy_ann"]
+    for axes, (context, latent) in zip(shown, [(1, 2), (1, 0), (0, 2), (0, 0)], strict=True):
+        prior, mean = axes.lines
+        np.testing.assert_allclose(prior.get_xdata(), [0.5, 0.5])
+        np.testing.assert_allclose(mean.get_xdata(), rows.mean()[context, latent])
+        (intervals,) = axes.collections
+        for action, line in enumerate(intervals.get_segments()):
+            a = rows.concentration[context, latent]
+            from scipy.stats import beta
+
+            low, high = beta.interval(0.89, a[action], a.sum() - a[action])
+            np.testing.assert_allclose(line[:, 0], [low, high])
+        n = visits[context, latent]
+        assert MOODS[latent] in axes.get_title(loc="left")
+        assert f"n = {n:,.0f}" in axes.get_title(loc="left") or f"{n:,.1f}" in axes.get_title(
+            loc="left"
+        )
+    assert "room=yard" in shown[0].get_title(loc="left")
+    assert [t.get_text() for t in shown[0].get_yticklabels()] == list(ACTS)
+
+
+@pytest.mark.parametrize(("kind", "number"), [("context", 2), ("latent", 3)])
+def test_policy_rows_may_share_panels(chains, kind, number):
+    figure = plot_policy_rows(chains, "ann", panels=kind)
+    assert len(panels(figure)) == number
+    assert "prior" in texts(figure)
+    own = Figure()
+    axes = own.subplots(1, number)
+    assert plot_policy_rows(chains, "ann", panels=kind, axes=axes) is own
+
+
+def test_wrong_contexts_latents_and_panels_are_refused(mfvi):
+    with pytest.raises(ValueError, match=r"contexts: \[2\]; allowed are rows of .* 0\.\.1"):
+        plot_policy_rows(mfvi, "ann", contexts=[2])
+    with pytest.raises(ValueError, match=r"latents: \[3\]; allowed are 0\.\.2"):
+        plot_policy_rows(mfvi, "ann", latents=[3])
+    with pytest.raises(ValueError, match="panels must be one of row, latent, context"):
+        plot_policy_rows(mfvi, "ann", panels="all")
+    with pytest.raises(ValueError, match="unknown agent 'eve'"):
+        plot_transition_graph(mfvi, "eve")
+
+
+def test_transition_graph_writes_probabilities_and_draws_arrows(bound, mfvi):
+    from matplotlib.patches import FancyArrowPatch, Wedge
+
+    rows = dict(mfvi.result.rows)
+    table = np.array([[[0.7, 0.29, 0.01], [0.0001, 0.9, 0.0999], [0.5, 0.2, 0.3]]])
+    rows["transition_ann"] = DirichletRows(50 * table)
+    figure = plot_transition_graph(make(bound, rows), "ann")
+    (axes,) = panels(figure)
+    wedges = [p for p in axes.patches if isinstance(p, Wedge)]
+    np.testing.assert_allclose(
+        [(w.theta2 - w.theta1) / 360 for w in wedges], [0.7, 0.9, 0.3], atol=1e-9
+    )
+    # Of six changes two are less probable than 0.03.
+    assert len([p for p in axes.patches if isinstance(p, FancyArrowPatch)]) == 4
+    assert {"0.70", "0.90", "0.30", "0.29", "0.50", "0.20"} <= set(texts(figure))
+    assert set(MOODS) <= set(texts(figure))
+    assert any("88 steps" in text for text in texts(figure))
+
+
+# ------------------------------------------------------------------ prior and posterior
+
+
+def test_prior_and_posterior_are_told_apart(mfvi):
+    figure = plot_prior_posterior(mfvi, [("policy_ann", 1, 2), ("initial_bob", 0)], num_draws=200)
+    written = " ".join(" ".join(texts(figure)).split())
+    for words in ("prior", "posterior", "policy of ann", "initial of bob", "room=yard"):
+        assert words in written
+    assert len(plot_prior_posterior(mfvi, num_draws=50).axes) == len(mfvi.result.rows)
+    with pytest.raises(ValueError, match="no learned table 'policy_eve'"):
+        plot_prior_posterior(mfvi, [("policy_eve", 0, 0)])
+
+
+# ------------------------------------------------------------------ many rows, many runs
+
+
+@pytest.mark.parametrize("num_draws", [8, 9, 50, 101])
+def test_effective_sample_sizes_are_those_of_arviz(num_draws):
+    from arviz_stats.base import array_stats
+
+    rng = np.random.default_rng(num_draws)
+    draws = rng.normal(size=(4, num_draws, 3, 10))
+    draws[..., 1, :] = draws[..., 1, :].cumsum(1)
+    draws[:, 1:, 2] -= 0.9 * draws[:, :-1, 2]
+    expected = array_stats.ess(draws, chain_axis=0, draw_axis=1, method="mean")
+    np.testing.assert_allclose(mean_ess(draws), expected, rtol=1e-9)
+    assert np.isnan(mean_ess(np.ones((4, 50)))).all()
+    assert np.isnan(mean_ess(draws[:, :7])).all()
+
+
+def test_row_diagnostics_know_the_worst_row(chains):
+    table = row_diagnostics(chains)
+    assert len(table) == sum(math.prod(t.shape[:-1]) for t in chains.bound.learned.values())
+    worst = table.loc[table["rhat"].idxmax()]
+    assert (worst["site"], worst["context"], worst["latent"]) == ("policy_ann", 1, 2)
+    assert worst["ess"] < 20
+    assert worst["visits"] == pytest.approx(expected_visits(chains)["policy_ann"][1, 2])
+    assert table[table["site"] == "initial_ann"]["latent"].tolist() == [-1]
+    for statistic in ("rhat", "ess"):
+        figure = plot_row_diagnostics(chains, statistic)
+        points = [p for c in panels(figure)[0].collections for p in c.get_offsets().tolist()]
+        np.testing.assert_allclose(sorted(p[1] for p in points), sorted(table[statistic]))
+        named = " ".join(texts(figure))
+        assert "A: " in named
+        assert "policy of ann given go/home, room=yard" in named
+    with pytest.raises(ValueError, match="statistic must be one of rhat, ess, got 'mcse'"):
+        plot_row_diagnostics(chains, "mcse")
+
+
+def test_restarts_are_ordered_by_where_they_end(bound, mfvi):
+    ends = (-55.25, -60.0, -55.26, -70.0)
+    traces = tuple(end - 30 / np.arange(1.0, 9) ** 4 + 30 / 8**4 for end in ends)
+    best = make(bound, mfvi.result.rows, elbo=ends[0], elbo_trace=traces[0], restart_traces=traces)
+    figure = plot_restarts(best)
+    left, right = panels(figure)
+    assert left.get_title() == "best bound -55.25"
+    assert right.get_title() == "2 of 4 runs end within 0.1 nats of it"
+    found, others = (c.get_offsets().tolist() for c in right.collections)
+    np.testing.assert_allclose(found, [[1, 0.01], [2, 0.01]], atol=1e-9)
+    np.testing.assert_allclose(others, [[3, 4.75], [4, 14.75]])
+    assert left.get_yscale() == right.get_yscale() == "log"
+    with pytest.raises(ValueError, match="nuts has no runs from several starting points"):
+        plot_restarts(make(bound, mfvi.result.rows, "nuts"))
+    with pytest.raises(ValueError, match="within must be positive"):
+        plot_restarts(best, within=0.0)
+
+
+def test_the_steep_beginning_of_a_bound_is_seen_in_an_inset(bound, mfvi):
+    trace = -1e5 / np.arange(1.0, 60) ** 4 - 50
+    steep = make(bound, mfvi.result.rows, elbo=-50.0, elbo_trace=trace)
+    (axes,) = panels(plot_elbo_traces({"steep": steep}))
+    (inset,) = axes.child_axes
+    assert inset.get_ylim()[0] < -1e5 < axes.get_ylim()[0]
+    flat = make(bound, mfvi.result.rows, elbo=-50.0, elbo_trace=np.linspace(-60, -50, 40))
+    (axes,) = panels(plot_elbo_traces({"flat": flat}))
+    assert not axes.child_axes

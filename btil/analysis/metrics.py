@@ -398,7 +398,7 @@ def team_alignment(latents: Demonstrations | Any, episodes: Any = None) -> StepS
     if isinstance(latents, Demonstrations):
         if episodes is not None:
             raise ValueError("episodes: not needed, demonstrations know theirs")
-        _check_comparable(latents)
+        check_comparable(latents)
         labels, starts = latents.latents, latents.episode_starts
     else:
         labels = np.asarray(latents)
@@ -477,7 +477,12 @@ def _starts(episodes: Any, num_steps: int) -> Int[np.ndarray, " episodes"]:
     return starts
 
 
-def _check_comparable(demos: Demonstrations) -> None:
+def check_comparable(demos: Demonstrations) -> None:
+    """Refuse to compare the latents of agents whose latents have different names.
+
+    Raises:
+        ValueError: Naming two agents that differ, and their latents.
+    """
     names = [demos.value_names(f"latent_{agent}") for agent in demos.agents]
     for agent, own in zip(demos.agents, names, strict=True):
         if own != names[0]:

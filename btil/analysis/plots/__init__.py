@@ -6,24 +6,39 @@ categories and cividis for probabilities, which people with colour-blindness tel
 `docs/gallery.md` shows them all.
 """
 
-from btil.analysis.plots.bounds import plot_elbo_traces
-from btil.analysis.plots.chains import plot_ess, plot_forest, plot_rank, plot_trace
+from btil.analysis.plots.bounds import plot_elbo_traces, plot_restarts
+from btil.analysis.plots.chains import (
+    plot_ess,
+    plot_forest,
+    plot_prior_posterior,
+    plot_rank,
+    plot_trace,
+)
 from btil.analysis.plots.confusion import plot_confusion
+from btil.analysis.plots.diagnostics import plot_row_diagnostics, row_diagnostics
 from btil.analysis.plots.methods import plot_method_against_method, plot_sd_ratios
 from btil.analysis.plots.rows import RowChoice, choose_rows, expected_visits
-from btil.analysis.plots.timeline import plot_timeline
+from btil.analysis.plots.tables import plot_policy_rows, plot_transition_graph
+from btil.analysis.plots.timeline import plot_alignment, plot_timeline
 
 __all__ = [
     "RowChoice",
     "choose_rows",
     "expected_visits",
+    "plot_alignment",
     "plot_confusion",
     "plot_elbo_traces",
     "plot_ess",
     "plot_forest",
     "plot_method_against_method",
+    "plot_policy_rows",
+    "plot_prior_posterior",
     "plot_rank",
+    "plot_restarts",
+    "plot_row_diagnostics",
     "plot_sd_ratios",
     "plot_timeline",
     "plot_trace",
+    "plot_transition_graph",
+    "row_diagnostics",
 ]

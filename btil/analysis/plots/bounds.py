@@ -1,9 +1,10 @@
 """How optimisation went: the bound of the log evidence."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
 from btil.analysis.plots.layout import make_axes
 from btil.figures import BLUE, VERMILION, figure_style
@@ -12,14 +13,17 @@ from btil.inference.posterior import TeamPosterior
 if TYPE_CHECKING:
     import matplotlib.figure
 
+# Where the whole trace spans this many times what is shown of it, an inset shows the whole.
+_MUCH_MORE = 1.5
+
 
 def plot_elbo_traces(
     posteriors: Mapping[str, TeamPosterior], axes: Any = None
 ) -> "matplotlib.figure.Figure":
     """The bound of the log evidence over iterations, a panel per method that has one.
 
-    Runs from other starting points that were not kept are grey. The steep first tenth may begin
-    below the panel.
+    Runs from other starting points that were not kept are grey. The steep beginning may lie below
+    the panel; an inset then shows the whole.
 
     Args:
         posteriors: {name: posterior}; those without a trace are passed over.
@@ -47,25 +51,121 @@ def _draw_trace(axes: Any, posterior: TeamPosterior, name: str) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     kept = np.asarray(posterior.elbo_trace, np.float64)
-    for trace in posterior.result.restart_traces:
-        if not np.array_equal(trace, kept):
-            axes.plot(np.arange(1, len(trace) + 1), trace, color="0.75", linewidth=0.8)
-    marker = "o" if len(kept) < 3 else None
-    axes.plot(np.arange(1, len(kept) + 1), kept, color=BLUE, linewidth=1.2, marker=marker)
-    settled = kept[len(kept) // 10 :]
-    settled = settled[np.isfinite(settled)]
+    others = [
+        np.asarray(trace, np.float64)
+        for trace in posterior.result.restart_traces
+        if not np.array_equal(trace, kept)
+    ]
+    _draw_traces(axes, kept, others)
+    settled = [trace[len(trace) // 10 :] for trace in (kept, *others)]
+    # Of runs that were not kept only where they ended: their ways there are seen if there is room.
+    shown = np.concatenate([settled[0], *(trace[-1:] for trace in settled[1:])])
     final = posterior.elbo
     told = ""
     if final is not None:
         axes.axhline(final, color=VERMILION, linewidth=0.8, linestyle="--")
         error = f" ± {posterior.elbo_se:,.2f}" if posterior.elbo_se else ""
         told = f"\nfinal {final:,.2f}{error} (dashed)"
-        settled = np.append(settled, final)
-    if len(settled) and np.ptp(settled) > 0:
-        margin = 0.06 * np.ptp(settled)
-        axes.set_ylim(settled.min() - margin, settled.max() + margin)
+        shown = np.append(shown, final)
+    shown = shown[np.isfinite(shown)]
+    every = np.concatenate([kept, *others])
+    every = every[np.isfinite(every)]
+    if len(shown) and np.ptp(shown) > 0:
+        margin = 0.06 * np.ptp(shown)
+        axes.set_ylim(shown.min() - margin, shown.max() + margin)
+        if np.ptp(every) > _MUCH_MORE * np.ptp(shown):
+            whole = axes.inset_axes((0.5, 0.12, 0.46, 0.4))
+            _draw_traces(whole, kept, others)
+            whole.set_title("whole", fontsize=7, pad=2)
+            whole.tick_params(labelsize=6, length=2, pad=1)
+            whole.xaxis.set_major_locator(MaxNLocator(2, integer=True))
+            whole.yaxis.set_major_locator(MaxNLocator(3))
+            whole.patch.set_alpha(0.85)
+            whole.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.set(title=name + told, xlabel="iteration", ylabel="bound of the log evidence (nats)")
+
+
+def _draw_traces(
+    axes: Any, kept: Float[np.ndarray, " sweeps"], others: Sequence[np.ndarray]
+) -> None:
+    for trace in others:
+        axes.plot(np.arange(1, len(trace) + 1), trace, color="0.75", linewidth=0.8)
+    marker = "o" if len(kept) < 3 else None
+    axes.plot(np.arange(1, len(kept) + 1), kept, color=BLUE, linewidth=1.2, marker=marker)
+
+
+def plot_restarts(
+    posterior: TeamPosterior, axes: Any = None, within: float = 0.1
+) -> "matplotlib.figure.Figure":
+    """Runs of mean-field inference from several starting points: which found the best bound?
+
+    Left, how far below the best bound of all each run is after each sweep, on a logarithmic scale;
+    right, how far below it each run ended, the best first. Runs that end equally high have found
+    the same optimum, or one as good; others are stuck in local ones.
+
+    Args:
+        posterior: From `btil.fit(..., "mfvi", num_restarts=k)`.
+        axes: Two Matplotlib axes; None: a new figure.
+        within: Distance in nats up to which a run counts as having found the best.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If the posterior has no runs, or `within` is not positive.
+
+    Example:
+        >>> posterior = btil.fit(model, demos, num_restarts=10)  # doctest: +SKIP
+        >>> plot_restarts(posterior)  # doctest: +SKIP
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
+    if not within > 0:
+        raise ValueError(f"within must be positive, got {within}")
+    traces = [np.asarray(trace, np.float64) for trace in posterior.result.restart_traces]
+    if not traces:
+        raise ValueError(f"{posterior.method} has no runs from several starting points; mfvi has")
+    best = max(trace[-1] for trace in traces)
+    # Equal to rounding is drawn at the foot of the scale.
+    floor = min(within / 10, 0.01)
+    gaps = [np.maximum(best - trace, floor) for trace in traces]
+    final = np.array([gap[-1] for gap in gaps])
+    found = final <= within
+    order = np.argsort(final, kind="stable")
+
+    def written(value: float, _: Any = None) -> str:
+        return f"≤ {floor:g}" if value <= floor * 1.001 else f"{value:,.10g}"
+
+    with figure_style():
+        figure, (left, right) = make_axes(axes, 2, 2, (4.2, 3.1))
+        for run in order[::-1]:
+            style: dict[str, Any] = {"color": "0.65", "linewidth": 0.8, "linestyle": "--"}
+            if found[run]:
+                style = {"color": BLUE, "linewidth": 1.3, "linestyle": "-"}
+            sweeps = np.arange(1, len(gaps[run]) + 1)
+            left.plot(sweeps, gaps[run], **style)
+            left.plot(sweeps[-1:], gaps[run][-1:], marker="o", markersize=3, color=style["color"])
+        left.set(xlabel="sweep", ylabel="nats below the best bound")
+        left.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        left.set_title(f"best bound {best:,.2f}")
+        for kind, color, marker in ((True, BLUE, "o"), (False, "0.55", "x")):
+            places = np.flatnonzero(found[order] == kind)
+            right.scatter(places + 1, final[order][places], color=color, marker=marker, s=22)
+        right.set(xlabel="run, the best first", ylabel="nats below the best bound, at its end")
+        right.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        right.set_xlim(0.4, len(traces) + 0.6)
+        right.set_title(f"{found.sum()} of {len(traces)} runs end within {within:g} nats of it")
+        top = max(float(gap.max()) for gap in gaps)
+        decades = 10.0 ** np.arange(np.ceil(np.log10(floor)) + 1, np.ceil(np.log10(top)) + 1)
+        for panel in (left, right):
+            panel.set_yscale("log")
+            panel.set_ylim(floor / 1.6, max(top, 10 * floor) * 1.6)
+            panel.yaxis.set_major_locator(FixedLocator([floor, *decades]))
+            panel.yaxis.set_minor_locator(FixedLocator([]))
+            panel.yaxis.set_major_formatter(FuncFormatter(written))
+            panel.axhline(within, color=VERMILION, linewidth=0.8, linestyle=":")
+    return figure

@@ -12,8 +12,11 @@ from btil.analysis.plots.layout import legend_below
 from btil.analysis.plots.rows import (
     RowChoice,
     chains_of,
+    check_row,
     choose_rows,
     letter,
+    most_moved,
+    prior_draws,
     row_title,
     value_names,
 )
@@ -74,6 +77,12 @@ def plot_rank(
     for axes in figure.axes:
         for text in list(axes.texts):  # p-values, over the lines where chains disagree most
             text.remove()
+    # ArviZ cuts lines at the edge; one range for all, so that panels can be compared.
+    furthest = max(
+        float(np.abs(line.get_ydata()).max()) for axes in figure.axes for line in axes.lines
+    )
+    for axes in figure.axes:
+        axes.set_ylim(-1.1 * furthest, 1.1 * furthest)
     return figure
 
 
@@ -122,6 +131,62 @@ def plot_forest(
     return figure
 
 
+def plot_prior_posterior(
+    posterior: TeamPosterior,
+    rows: Sequence[tuple[Any, ...]] | None = None,
+    num_draws: int = 1000,
+    seed: int = 0,
+) -> "matplotlib.figure.Figure":
+    """What the data have taught: prior and posterior densities, by ArviZ, for one cell of each row.
+
+    The cell is the one whose mean has moved furthest. Works for every method.
+
+    Args:
+        posterior: Any posterior.
+        rows: Which rows, as in `plot_trace`; None: of every learned table the row whose mean
+            has moved furthest.
+        num_draws: Draws of the prior, and of the posterior.
+        seed: Seeds the draws.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If nothing is learned, or a row does not exist.
+
+    Example:
+        >>> plot_prior_posterior(posterior, [("policy_ann", 0, 1)])  # doctest: +SKIP
+    """
+    import arviz
+
+    chosen = most_moved(posterior) if rows is None else tuple(RowChoice(*row) for row in rows)
+    if not chosen:
+        raise ValueError("rows: there is no row to plot")
+    after = posterior.sample(num_draws, seed)
+    generator = np.random.default_rng([seed, 2])
+    groups: dict[str, dict[str, Any]] = {"prior": {}, "posterior": {}}
+    for row in chosen:
+        index = check_row(posterior, row, posterior.result.rows)
+        drawn = np.asarray(after[row.site][:, *index], np.float64)
+        before = prior_draws(posterior, row, num_draws, generator)
+        cell = int(np.abs(drawn.mean(0) - before.mean(0)).argmax())
+        name = f"P({value_names(posterior, row)[cell]}), {row_title(posterior, row)}"
+        # ArviZ takes a slash for a path.
+        title = fill(name, 38).replace("/", "∕")
+        groups["prior"][title] = before[None, :, cell]
+        groups["posterior"][title] = drawn[None, :, cell]
+    tree = arviz.from_dict(groups)
+    figure = _arviz_figure(
+        "plot_prior_posterior", tree, _wrapped_size(tree), col_wrap=3, kind="hist",
+        legend=("prior", "posterior"),
+    )  # fmt: skip
+    for axes in figure.axes:
+        axes.set_xlabel("probability")
+        axes.ticklabel_format(axis="x", useOffset=False)
+        axes.locator_params(axis="x", nbins=4)
+    return figure
+
+
 def _wrapped_size(tree: "xarray.DataTree") -> tuple[float, float]:
     number = len(tree["posterior"].data_vars)
     return 3.2 * min(3, number), 0.4 + 2.4 * math.ceil(number / 3)
@@ -167,16 +232,8 @@ def _cells_of_rows(
 def _row_draws(
     posterior: TeamPosterior, chains: Mapping[str, np.ndarray], row: RowChoice
 ) -> Float[np.ndarray, "chain draw values"]:
-    if row.site not in chains:
-        raise ValueError(f"rows: no learned table {row.site!r}; there are {', '.join(chains)}")
-    table = posterior.bound.tables[row.site]
-    limits = dict(zip(("context", "latent"), table.shape[:-1], strict=False))
-    for name, size in limits.items():
-        index = getattr(row, name)
-        if index is None or not 0 <= index < size:
-            raise ValueError(f"rows: {row} has {name} {index}; allowed are 0..{size - 1}")
-    index = [getattr(row, name) for name in limits]
-    return np.asarray(chains[row.site][(slice(None), slice(None), *index)], np.float64)
+    index = check_row(posterior, row, chains)
+    return np.asarray(chains[row.site][:, :, *index], np.float64)
 
 
 def _arviz_figure(
@@ -184,6 +241,7 @@ def _arviz_figure(
     tree: "xarray.DataTree",
     size: tuple[float, float],
     chain_legend: bool = False,
+    legend: Sequence[str] = (),
     width_ratios: Sequence[int] | None = None,
     **options: Any,
 ) -> "matplotlib.figure.Figure":
@@ -208,13 +266,16 @@ def _arviz_figure(
                 **options,
             )
             figure = collection.get_viz("figure")
+            for own in list(figure.legends):  # where ArviZ puts one, it takes a panel's room
+                own.remove()
             num_chains = tree["posterior"].sizes["chain"]
             if chain_legend and 1 < num_chains <= len(colors):
-                handles = [
-                    Line2D([], [], color=color, label=f"chain {chain}")
-                    for chain, color in enumerate(colors[:num_chains])
-                ]
-                legend_below(figure, True, None, handles)
+                legend = [f"chain {chain}" for chain in range(num_chains)]
+            handles = [
+                Line2D([], [], color=color, label=label)
+                for color, label in zip(colors, legend, strict=False)
+            ]
+            legend_below(figure, True, None, handles)
             return figure
     finally:
         for number in set(pyplot.get_fignums()) - before:

@@ -1,6 +1,7 @@
 """The rows of learned tables: which to look at, what they are called, how much data they saw."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,9 @@ from jaxtyping import Float, Int
 from btil.inference.chains import split_rhat
 from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnRows
+from btil.models.cpt import ROLES
+from btil.models.draws import DrawnTables, dirichlet_draws, prior_parameters
+from btil.models.team import BoundModel, make_contexts
 
 _INTERVAL = 0.89
 
@@ -56,18 +60,78 @@ def choose_rows(
     ]
     flat.sort(key=lambda pair: -pair[0])
     chosen = [choice for _, choice in flat[:num_worst]]
-    visits = expected_visits(posterior)
+    return tuple(dict.fromkeys([*chosen, *most_read(posterior)[:num_visited]]))
+
+
+def most_read(posterior: TeamPosterior) -> tuple[RowChoice, ...]:
+    """Of every learned table the row that the data read most often, the fullest table first."""
     fullest = [
         (values.max(), _choice(site, np.unravel_index(values.argmax(), values.shape)))
-        for site, values in visits.items()
+        for site, values in expected_visits(posterior).items()
     ]
     fullest.sort(key=lambda pair: -pair[0])
-    chosen += [choice for _, choice in fullest[:num_visited]]
-    return tuple(dict.fromkeys(chosen))
+    return tuple(choice for _, choice in fullest)
+
+
+def most_moved(posterior: TeamPosterior) -> tuple[RowChoice, ...]:
+    """Of every learned table the row with the cell whose mean the data have moved furthest."""
+    chosen = []
+    for site, rows in posterior.result.rows.items():
+        moved = np.abs(rows.mean() - posterior.bound.tables[site].prior_mean()).max(-1)
+        chosen.append(_choice(site, np.unravel_index(moved.argmax(), moved.shape)))
+    return tuple(chosen)
 
 
 def _choice(site: str, index: Any) -> RowChoice:
     return RowChoice(site, *map(int, index))
+
+
+def check_row(posterior: TeamPosterior, row: RowChoice, sites: Iterable[str]) -> tuple[Any, ...]:
+    """Where a row is in its table.
+
+    Args:
+        posterior: The posterior.
+        row: The row.
+        sites: Tables that it may be of.
+
+    Returns:
+        Its indices: context and latent; of an initial table the context alone.
+
+    Raises:
+        ValueError: If there is no such table or row.
+    """
+    if row.site not in sites:
+        raise ValueError(f"rows: no learned table {row.site!r}; there are {', '.join(sites)}")
+    table = posterior.bound.tables[row.site]
+    limits = dict(zip(("context", "latent"), table.shape[:-1], strict=False))
+    for name, size in limits.items():
+        index = getattr(row, name)
+        if index is None or not 0 <= index < size:
+            raise ValueError(f"rows: {row} has {name} {index}; allowed are 0..{size - 1}")
+    return tuple(int(getattr(row, name)) for name in limits)
+
+
+def prior_draws(
+    posterior: TeamPosterior, row: RowChoice, num_draws: int, generator: np.random.Generator
+) -> Float[np.ndarray, "draws values"]:
+    """Draws of a row from its prior."""
+    table = posterior.bound.tables[row.site]
+    contexts = table.contexts._replace(rows=table.contexts.rows[[row.context]])
+    at = (0,) if row.latent is None else (0, row.latent)
+    if not table.parametric:
+        concentration = table.cpt.concentration(contexts)[at]
+        return dirichlet_draws(
+            generator, np.broadcast_to(concentration, (num_draws, len(concentration)))
+        )
+    tables = {row.site: table}
+    return np.stack(
+        [
+            DrawnTables(tables, prior_parameters(tables, generator), generator).rows(
+                row.site, contexts
+            )[at]
+            for _ in range(num_draws)
+        ]
+    )
 
 
 def chains_of(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "chain draw ..."]]:
@@ -98,18 +162,44 @@ def expected_visits(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "co
     bound = posterior.bound
     beliefs = posterior.smooth(posterior.demos)
     visits = {site: np.zeros(table.shape[:-1]) for site, table in bound.learned.items()}
-    for agent, reads in bound.rows.items():
-        policy, transition, initial = (
-            bound.table(role, agent).name for role in ("policy", "transition", "initial")
-        )
-        moved = np.flatnonzero(reads.transition >= 0)
-        if policy in visits:
-            np.add.at(visits[policy], reads.policy, beliefs[agent])
-        if transition in visits:
-            np.add.at(visits[transition], reads.transition[moved], beliefs[agent][moved - 1])
-        if initial in visits:
-            np.add.at(visits[initial], reads.initial, 1.0)
+    for agent in bound.rows:
+        for role in ROLES:
+            site = bound.table(role, agent).name
+            if site in visits:
+                visits[site] += _reads(bound, role, agent, beliefs[agent])
     return visits
+
+
+def read_counts(
+    posterior: TeamPosterior, role: str, agent: str
+) -> Float[np.ndarray, "contexts ..."]:
+    """How often one agent read each row of its table, in expectation; the table may be given.
+
+    Args:
+        posterior: The posterior, whose beliefs about latents are used.
+        role: "policy", "transition" or "initial".
+        agent: Name of the agent.
+
+    Returns:
+        (contexts, latents), for an initial table (contexts,).
+    """
+    beliefs = posterior.smooth(posterior.demos)
+    return _reads(posterior.bound, role, agent, beliefs[agent])
+
+
+def _reads(
+    bound: BoundModel, role: str, agent: str, beliefs: Float[np.ndarray, "steps latents"]
+) -> Float[np.ndarray, "contexts ..."]:
+    reads = bound.rows[agent]
+    counts = np.zeros(bound.table(role, agent).shape[:-1])
+    if role == "policy":
+        np.add.at(counts, reads.policy, beliefs)
+    elif role == "transition":
+        moved = np.flatnonzero(reads.transition >= 0)
+        np.add.at(counts, reads.transition[moved], beliefs[moved - 1])
+    else:
+        np.add.at(counts, reads.initial, 1.0)
+    return counts
 
 
 def letter(number: int) -> str:
@@ -132,11 +222,29 @@ def row_title(posterior: TeamPosterior, row: RowChoice) -> str:
     given = []
     if row.latent is not None:
         given.append(posterior.demos.value_names(f"latent_{agent}")[row.latent])
-    context = posterior.contexts(agent, role).iloc[row.context]
-    for name, value in context.items():
-        own = str(name).replace(f"{agent}_", "", 1)
-        given.append(f"{own}={value}")
+    given += context_words(posterior, role, agent, row.context)
     return f"{role} of {who}" + (f" given {', '.join(given)}" if given else "")
+
+
+def context_words(posterior: TeamPosterior, role: str, agent: str, context: int) -> list[str]:
+    """What a context is to an agent, "parent=value" each; its own variables without its name.
+
+    Args:
+        posterior: The posterior.
+        role: "policy", "transition" or "initial".
+        agent: Name of the agent.
+        context: Row of `posterior.contexts(agent, role)`.
+    """
+    demos = posterior.demos
+    # Of a shared table the k-th parent is one variable, seen from each agent's side.
+    names = make_contexts(posterior.model, role, agent, demos).names
+    values = posterior.bound.table(role, agent).contexts.rows[context]
+    words = []
+    for name, value in zip(names, values, strict=True):
+        column = name.removeprefix("next_") if name not in demos.num_states else name
+        own = name.replace(f"{agent}_", "", 1)
+        words.append(f"{own}={demos.value_names(column)[value]}")
+    return words
 
 
 def cell_intervals(

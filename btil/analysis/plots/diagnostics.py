@@ -1,0 +1,241 @@
+"""R-hat and effective sample size of thousands of rows at a glance."""
+
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from btil.analysis.plots.layout import ROLES, make_axes
+from btil.analysis.plots.rows import RowChoice, chains_of, expected_visits, letter, row_title
+from btil.figures import figure_style
+from btil.inference.chains import RHAT_LIMIT, split_rhat
+from btil.inference.posterior import TeamPosterior
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+    import pandas as pd
+
+# Cells of which autocorrelations are made at once.
+_BLOCK = 500
+_ENOUGH_A_CHAIN = 100
+_STATISTICS = ("rhat", "ess")
+
+
+def row_diagnostics(posterior: TeamPosterior, with_ess: bool = True) -> "pd.DataFrame":
+    """How well chains agree on each row of the learned tables, and how much data the row saw.
+
+    Args:
+        posterior: A posterior with chains.
+        with_ess: Whether effective sample sizes are wanted; they take most of the time.
+
+    Returns:
+        A line per row: `site`, `context`, `latent` (-1 in an initial table), `visits` (expected
+        reads by the training data), `rhat` (largest split R-hat of its cells, NaN where none
+        varies or there are too few draws) and `ess` (least effective sample size of its cells'
+        means; NaN likewise). Both are of the plain draws, not of their ranks: this is to look over
+        many rows quickly, `posterior.draws_info` judges.
+
+    Raises:
+        ValueError: If the posterior has no chains.
+
+    Example:
+        >>> row_diagnostics(posterior).sort_values("rhat").tail()  # doctest: +SKIP
+    """
+    import pandas as pd
+
+    parts = []
+    chains = chains_of(posterior)
+    visits = expected_visits(posterior)
+    for site, draws in chains.items():
+        rhat = split_rhat(draws)
+        size = mean_ess(draws) if with_ess else np.full(rhat.shape, np.nan)
+        index = np.indices(rhat.shape[:-1]).reshape(rhat.ndim - 1, -1)
+        nothing = np.isnan(rhat).all(-1)
+        worst = np.where(np.isnan(rhat), -np.inf, rhat).max(-1)
+        least = np.where(np.isnan(size), np.inf, size).min(-1)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "site": site,
+                    "context": index[0],
+                    "latent": index[1] if len(index) > 1 else -1,
+                    "visits": visits[site].ravel(),
+                    "rhat": np.where(nothing, np.nan, worst).ravel(),
+                    "ess": np.where(np.isfinite(least), least, np.nan).ravel(),
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def mean_ess(draws: Float[np.ndarray, "chain draw ..."]) -> Float[np.ndarray, "..."]:
+    r"""Effective sample size of every cell's mean, all cells at once.
+
+    .. math:: n_\mathrm{eff} = \frac{m n}{-1 + 2 \sum_k \hat P_k}
+
+    over the m half-chains of n draws, with :math:`\hat P_k` Geyer's sums of autocorrelations at
+    lags 2k and 2k + 1, up to the first that is not positive and none larger than the one before.
+    ArviZ's `ess(method="mean")`, in microseconds instead of milliseconds a cell.
+
+    Args:
+        draws: One cell's chains, or any array of them.
+
+    Returns:
+        NaN where a cell never varies, or there are fewer than eight draws a chain.
+
+    References:
+        Geyer (1992), Practical Markov chain Monte Carlo; Vehtari et al. (2021), Section 3.2.
+
+    Example:
+        >>> generator = np.random.default_rng(0)
+        >>> 1500 < float(mean_ess(generator.normal(size=(4, 500)))) < 2800
+        True
+    """
+    half = draws.shape[1] // 2
+    if half < 4:
+        return np.full(draws.shape[2:], np.nan)
+    # As ArviZ does: a middle draw, if there is one, is left out.
+    halves = np.concatenate([draws[:, :half], draws[:, -half:]]).reshape(2 * len(draws), half, -1)
+    parts = [
+        _block_ess(np.moveaxis(halves[:, :, i : i + _BLOCK], -1, 0).astype(np.float64))
+        for i in range(0, halves.shape[-1], _BLOCK)
+    ]
+    return np.concatenate([np.zeros(0), *parts]).reshape(draws.shape[2:])
+
+
+def _block_ess(halves: Float[np.ndarray, "cells halves draw"]) -> Float[np.ndarray, " cells"]:
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    _, number, length = halves.shape
+    means = halves.mean(-1)
+    padded = next_fast_len(2 * length, real=True)
+    spectrum = rfft(halves - means[..., None], padded)
+    power = (spectrum.real**2 + spectrum.imag**2).mean(1)
+    covariance = irfft(power, padded)[:, :length] / length
+    within = covariance[:, :1] * length / (length - 1)
+    total = covariance[:, :1] + means.var(-1, ddof=1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation = 1 - (within - covariance) / total
+    correlation[:, 0] = 1.0
+    pairs = (length - 1) // 2
+    even = correlation[:, 0 : 2 * pairs : 2]
+    sums = even + correlation[:, 1 : 2 * pairs : 2]
+    # The first pair that is not positive ends the sum; of it the even lag may still count.
+    ended = np.cumsum(sums <= 0, axis=1) > 0
+    last = np.where(ended.any(1), ended.argmax(1), pairs - 1)
+    kept = np.where(np.arange(pairs) >= last[:, None], 0.0, sums)
+    rest = np.maximum(even[np.arange(len(last)), last], 0.0)
+    time = -1 + 2 * np.minimum.accumulate(kept, axis=1).sum(1) + rest
+    size = number * length
+    time = np.maximum(time, 1 / np.log10(size))
+    constant = np.ptp(halves, axis=(1, 2)) == 0
+    return np.where(constant, np.nan, size / time)
+
+
+def plot_row_diagnostics(
+    posterior: TeamPosterior, statistic: str = "rhat", ax: Any = None, num_worst: int = 6
+) -> "matplotlib.figure.Figure":
+    """Every row of the learned tables as a point: how well chains agree, how much data it saw.
+
+    Across, how often the data read the row, in expectation; upright, the largest R-hat of its
+    cells, or the least effective sample size. The worst rows have letters and are named below.
+    Rows at the left are little more than their priors: trouble there hurts least.
+
+    Args:
+        posterior: A posterior with chains.
+        statistic: "rhat" or "ess".
+        ax: Matplotlib axes; None: a new figure.
+        num_worst: Number of rows that are named.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If the posterior has no chains, or there is no such statistic.
+
+    Example:
+        >>> plot_row_diagnostics(posterior, "ess")  # doctest: +SKIP
+    """
+    if statistic not in _STATISTICS:
+        raise ValueError(f"statistic must be one of {', '.join(_STATISTICS)}, got {statistic!r}")
+    table = row_diagnostics(posterior, with_ess=statistic == "ess")
+    known = table[table[statistic].notna()]
+    worst = known.sort_values(
+        [statistic, "visits"], ascending=[statistic == "ess", False], kind="stable"
+    ).head(num_worst)
+    names = [
+        f"{letter(i)}: {_value(statistic, row[statistic])}, n = {row.visits:,.1f}, "
+        + shorten(row_title(posterior, _choice(row)), 150, placeholder=" …")
+        for i, (_, row) in enumerate(worst.iterrows())
+    ]
+    num_chains = next(iter(chains_of(posterior).values())).shape[0]
+    # Up and down are good and bad: rows below the line have few independent draws.
+    limit = RHAT_LIMIT if statistic == "rhat" else _ENOUGH_A_CHAIN * num_chains
+    bad = known[statistic] >= limit if statistic == "rhat" else known[statistic] < limit
+    # Rows never read are put at the left edge.
+    smallest = 0.01
+    with figure_style():
+        from matplotlib.ticker import FuncFormatter
+
+        figure, (axes,) = make_axes(ax, 1, 1, (8.0, 3.9 + 0.16 * len(names)))
+        handles = []
+        for role, (color, marker) in ROLES.items():
+            own = known[known["site"].str.split("_").str[0] == role]
+            if len(own):
+                handles.append(axes.scatter(
+                    own["visits"].clip(lower=smallest), own[statistic], s=10, color=color,
+                    marker=marker, alpha=0.5, linewidths=0, label=role,
+                    rasterized=len(own) > 2000,
+                ))  # fmt: skip
+        for i, (_, row) in enumerate(worst.iterrows()):
+            axes.annotate(
+                letter(i), (max(row.visits, smallest), row[statistic]), (4, 2),
+                textcoords="offset points", fontsize=8, fontweight="bold",
+            )  # fmt: skip
+        axes.axhline(limit, color="0.4", linewidth=0.8, linestyle="--")
+        axes.set_xscale("log")
+        axes.set_xlim(left=smallest / 1.5)
+        axes.xaxis.set_major_formatter(
+            FuncFormatter(lambda v, _: f"≤ {smallest:g}" if v <= smallest else f"{v:,.10g}")
+        )
+        if statistic == "ess":
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        label = {"rhat": "largest R-hat of the row's cells",
+                 "ess": "least effective sample size\nof the row's cells"}  # fmt: skip
+        axes.set(
+            xlabel="expected number of times that the data read the row", ylabel=label[statistic]
+        )
+        told = (
+            f"R-hat of {limit} or more"
+            if statistic == "rhat"
+            else f"fewer than {limit:,} independent draws"
+        )
+        left_out = len(table) - len(known)
+        axes.set_title(
+            f"{posterior.method}: {bad.sum():,} of {len(known):,} rows have {told}"
+            + (f"; {left_out:,} that never vary are left out" if left_out else ""),
+            loc="left",
+        )
+        if names and ax is None:
+            figure.supxlabel("\n".join(names), x=0.01, ha="left", fontsize=7.5)
+        elif names:
+            axes.annotate(
+                "\n".join(names), (0, -0.32), xycoords="axes fraction", va="top", fontsize=7
+            )
+        if handles:
+            axes.legend(
+                handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, markerscale=1.6,
+                handletextpad=0.1, columnspacing=1,
+            )  # fmt: skip
+    return figure
+
+
+def _value(statistic: str, value: float) -> str:
+    return f"R-hat {value:.2f}" if statistic == "rhat" else f"{value:,.0f} draws"
+
+
+def _choice(row: Any) -> RowChoice:
+    latent = int(row["latent"])
+    return RowChoice(str(row["site"]), int(row["context"]), None if latent < 0 else latent)

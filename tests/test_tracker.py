@@ -1,12 +1,14 @@
 """A tracker says at each step what the batch says of the recording, and refuses what is wrong."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from teams import random_demos, rich_model
+from teams import hmm_demos, random_demos, rich_model
 
 import btil
+from btil.inference import tracker as module
 from btil.inference.tracker import Belief, Tracker
 
 
@@ -22,7 +24,7 @@ def follow(tracker: Tracker, demos: btil.Demonstrations) -> list[Belief]:
 
     The next state is given where the episode has one.
     """
-    beliefs = []
+    beliefs: list[Belief] = []
     last = set((np.cumsum(demos.episode_lengths) - 1).tolist())
     for row in range(demos.num_steps):
         state = {name: values[row] for name, values in demos.state_variables.items()}
@@ -66,9 +68,8 @@ def test_equal_to_the_batch_over_draws(posterior: btil.TeamPosterior) -> None:
     assert_follows_batch(posterior, posterior.demos, 1e-12, num_draws=3, seed=5)
 
 
-def test_equal_to_the_batch_in_single_precision() -> None:
-    demos = random_demos(0, (5, 1, 5, 4), labelled=0.6)
-    single = btil.fit(rich_model(), demos, dtype="float32", progress=False)
+def test_equal_to_the_batch_in_single_precision(posterior: btil.TeamPosterior) -> None:
+    single = replace(posterior, dtype=np.dtype(np.float32))
     assert_follows_batch(single, random_demos(9, (4, 1, 3)), 2e-6)
 
 
@@ -115,3 +116,256 @@ def test_equal_to_the_batch_for_every_family(name: str) -> None:
         FAMILIES[name], random_demos(0, (3, 1, 4), *sizes), dtype="float64", progress=False
     )
     assert_follows_batch(posterior, random_demos(4, (4, 1, 2), *sizes), 1e-12)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[agent], other[agent]) for agent in one)
+
+
+def test_rows_drawn_for_contexts_never_seen_do_not_depend_on_when(
+    posterior: btil.TeamPosterior, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demos = random_demos(9, (4, 1, 3))
+    usual = follow(posterior.tracker(num_draws=3), demos)
+    monkeypatch.setattr(module, "REMEMBERED_CONTEXTS", 1)
+    backwards = follow(posterior.tracker(num_draws=3), demos.select([2, 1, 0]))
+    by_episode = [usual[0:4], usual[4:5], usual[5:8]]
+    for one, other in zip([b for e in by_episode[::-1] for b in e], backwards, strict=True):
+        assert_same(one.latents, other.latents)
+
+
+# ------------------------------------------------------------------ what may be given
+
+
+@pytest.fixture(scope="module")
+def named() -> btil.TeamPosterior:
+    """A team whose states, actions and latents have names; no table reads the weather."""
+    demos = btil.Demonstrations(
+        states={
+            "room": ["hall", "attic", "hall", "hall"],
+            "weather": [0, 1, 2, 0],
+            "lamp": [0, 1, 1, 0],
+        },
+        actions={"ann": ["go", "go", "stay", "go"], "bob": [0, 1, 2, 1]},
+        latents={"ann": ["lost", None, "found", None], "bob": [1, 0, -1, -1]},
+        state_names={"room": ["hall", "attic"]},
+    )
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.0, ("room",)),
+        transition={
+            "ann": btil.DirichletCPT(1.0, ("action_bob", "next_lamp")),
+            "bob": btil.DirichletCPT(1.0, ("own_action",)),
+        },
+    )
+    return btil.fit(model, demos, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "actions", "labels"),
+    [
+        ({"room": "attic", "lamp": 1}, {"bob": 2, "ann": "stay"}, {"bob": 1}),
+        ({"weather": 2, "room": 1, "lamp": 1}, [1, 2], [-1, 1]),
+        (("attic", 2, np.int64(1)), ("stay", 2), (None, np.int8(1))),
+        (np.array([1, 2, 1]), np.array([1, 2]), np.array([-1, 1])),
+        (1 * 6 + 2 * 2 + 1, np.array([1, 2]), {"ann": None, "bob": 1}),
+        (np.array(11), {"ann": 1, "bob": np.array(2)}, {"bob": 1, "ann": -1}),
+    ],
+    ids=range(6),
+)
+def test_states_and_actions_in_any_form(
+    named: btil.TeamPosterior, state: Any, actions: Any, labels: Any
+) -> None:
+    tracker, plain = named.tracker(), named.tracker()
+    for other in (tracker, plain):
+        other.update([0, 0, 0], [0, 0])
+    expected = plain.update({"room": 1, "lamp": 1}, [1, 2], [-1, 1], {"room": 0, "lamp": 1})
+    belief = tracker.update(state, actions, labels, next_state=("hall", 0, 1))
+    assert_same(belief.latents, expected.latents)
+    assert_same(belief.next_actions, expected.next_actions)
+    assert belief.latents["bob"].tolist() == [0, 1]
+    assert_same(tracker.predict(state), plain.predict([1, 0, 1]))
+
+
+GOOD = ({"room": 0, "lamp": 0}, {"ann": 0, "bob": 0}, None, None)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (0, {"room": 0}, "state: no value for lamp"),
+        (0, {"room": 0, "lamp": 0, "sky": 1}, "state: unknown state variable sky; there are room"),
+        (0, {"room": 2, "lamp": 0}, r"state: room is 2; allowed are 0..1 \(hall, attic\)"),
+        (0, {"room": "cave", "lamp": 0}, "state: room is 'cave'"),
+        (0, {"room": 0, "lamp": -1}, "state: lamp is -1; allowed are 0..1"),
+        (0, {"room": 0, "lamp": 0.0}, "state: lamp is 0.0"),
+        (0, {"room": 0, "lamp": None}, "state: lamp is None"),
+        (0, {"room": 0, "lamp": 0, "weather": 3}, "state: weather is 3; allowed are 0..2"),
+        (0, [0, 0], r"state: 2 values for 3 state variables \(room, weather, lamp\)"),
+        (0, 12, "state: the joint state is 12; allowed are 0..11"),
+        (1, {"ann": 0}, "actions: none for bob; give None where it was not observed"),
+        (1, {"ann": 0, "bob": 3}, "actions: bob is 3; allowed are 0..2"),
+        (1, {"ann": 0, "bob": -1}, "actions: bob is -1"),
+        (1, {"ann": 0, "bob": 0, "cat": 0}, "actions: unknown agent cat; the agents are ann, bob"),
+        (1, [0], r"actions: 1 values for 2 agents \(ann, bob\)"),
+        (1, 0, "actions: 1 values for 2 agents"),
+        (2, {"ann": "sad"}, r"labels: ann is 'sad'; allowed are 0..1 \(found, lost\)"),
+        (2, {"bob": 2}, "labels: bob is 2; allowed are 0..1"),
+        (2, {"cat": 0}, "labels: unknown agent cat"),
+        (3, {"room": 0}, "next_state: no value for lamp"),
+    ],
+)
+def test_what_is_wrong_is_refused_and_changes_nothing(
+    named: btil.TeamPosterior, place: int, value: Any, message: str
+) -> None:
+    tracker = named.tracker()
+    tracker.update(*GOOD)
+    before = tracker.state
+    given = list(GOOD)
+    given[place] = value
+    with pytest.raises(ValueError, match=message):
+        tracker.update(*given)
+    after = tracker.state
+    assert after.num_steps == 1
+    assert_same(before.log_beliefs, after.log_beliefs)
+    assert (after.states.tolist(), after.actions.tolist()) == ([0, -1, 0], [0, 0])
+
+
+def test_wrong_questions_are_refused(named: btil.TeamPosterior) -> None:
+    with pytest.raises(ValueError, match="estimate must be 'mean' or 'map', got 'mode'"):
+        named.tracker(estimate="mode")
+    with pytest.raises(ValueError, match="num_draws must be at least 1, got 0"):
+        named.tracker(num_draws=0)
+    with pytest.raises(ValueError, match="state: the joint state is 99"):
+        named.tracker().predict(99)
+
+
+def two_roles() -> btil.TeamModel:
+    """bob never takes action 2, and who once had latent 0 keeps it."""
+    return btil.TeamModel(
+        policy={
+            "ann": btil.UniformCPT(),
+            "bob": btil.KnownCPT([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]),
+        },
+        transition=btil.KnownCPT([[1.0, 0.0], [0.5, 0.5]]),
+    )
+
+
+def test_the_impossible_is_named_and_changes_nothing() -> None:
+    demos = btil.Demonstrations(
+        np.zeros(3, int), {"ann": [0, 1, 2], "bob": [0, 1, 0]}, num_actions=3, num_latents=2
+    )
+    tracker = btil.fit(two_roles(), demos, progress=False).tracker()
+    tracker.update(0, [1, 0], {"bob": 0})
+    with pytest.raises(ValueError, match="agent bob, step 1: action 2 has probability 0 given"):
+        tracker.update(0, [0, 2])
+    with pytest.raises(ValueError, match="agent bob, step 1: action 1 has probability 0 given"):
+        tracker.update(0, [0, 1])
+    with pytest.raises(ValueError, match="bob, step 1: action 0 with label 1 has probability 0"):
+        tracker.update(0, [0, 0], [None, 1])
+    with pytest.raises(ValueError, match="agent bob, step 1: label 1 has probability 0"):
+        tracker.update(0, [0, None], [None, 1])
+    belief = tracker.update(0, [0, 0])
+    assert belief.step == 1
+    assert belief.latents["bob"].tolist() == [1, 0]
+
+
+# ------------------------------------------------------------------ what may be missing
+
+
+def test_an_action_not_seen_tells_nothing() -> None:
+    """By hand: the belief moves on by the transition alone."""
+    model = btil.TeamModel(
+        policy=btil.KnownCPT([[0.7, 0.2, 0.1], [0.3, 0.3, 0.4]]),
+        transition=btil.KnownCPT([[0.9, 0.1], [0.2, 0.8]]),
+        initial=btil.KnownCPT([0.6, 0.4]),
+    )
+    tracker = btil.fit(model, hmm_demos([0, 1, 2]), progress=False).tracker()
+    first = tracker.update(0, None)
+    np.testing.assert_allclose(first.latents["agent_0"], [0.6, 0.4], atol=1e-15)
+    np.testing.assert_allclose(first.expected_actions["agent_0"], [0.54, 0.24, 0.22], atol=1e-15)
+    second = tracker.update(0, [None])
+    np.testing.assert_allclose(second.latents["agent_0"], [0.62, 0.38], atol=1e-15)
+    # No table reads the state, so what comes next is known at once.
+    later = np.array([0.62 * 0.9 + 0.38 * 0.2, 0.62 * 0.1 + 0.38 * 0.8])
+    expected = later @ np.array([[0.7, 0.2, 0.1], [0.3, 0.3, 0.4]])
+    np.testing.assert_allclose(second.next_actions["agent_0"], expected, atol=1e-15)
+    np.testing.assert_allclose(tracker.predict(0)["agent_0"], expected, atol=1e-15)
+
+
+def test_a_transition_that_reads_an_action_not_seen_is_refused(named: btil.TeamPosterior) -> None:
+    tracker = named.tracker()
+    belief = tracker.update({"room": 0, "lamp": 0}, {"ann": 0, "bob": None})
+    assert belief.next_actions is None
+    message = "agent ann, step 1: its transition reads the action of bob at step 0, which was not"
+    with pytest.raises(ValueError, match=message):
+        tracker.predict(GOOD[0])
+    with pytest.raises(ValueError, match=message):
+        tracker.update(*GOOD)
+    assert tracker.num_steps == 1
+    tracker.reset()
+    tracker.update({"room": 0, "lamp": 0}, {"ann": 0, "bob": None})
+    tracker.reset()
+    assert tracker.update(*GOOD).step == 0
+
+
+def test_next_actions_need_the_next_state_only_where_it_is_read(
+    posterior: btil.TeamPosterior,
+) -> None:
+    assert posterior.tracker().update([0, 0], [0, 0]).next_actions is None
+    assert posterior.tracker().update([0, 0], [0, 0], None, [1, 0]).next_actions is not None
+
+
+# ------------------------------------------------------------------ state
+
+
+@pytest.mark.parametrize("num_draws", [None, 3])
+def test_put_aside_and_taken_up_again(posterior: btil.TeamPosterior, num_draws: int | None) -> None:
+    demos = posterior.demos
+    tracker, other = posterior.tracker(num_draws=num_draws), posterior.tracker(num_draws=num_draws)
+    states = np.stack(list(demos.state_variables.values()), 1)
+    for row in range(3):
+        tracker.update(states[row], demos.actions[row])
+    kept = tracker.state
+    assert kept.log_beliefs["bob"].shape == (num_draws or 1, 3)
+    expected = tracker.update(states[3], demos.actions[3])
+    other.state = kept
+    assert other.num_steps == 3
+    assert_same(other.update(states[3], demos.actions[3]).latents, expected.latents)
+    assert repr(other) == repr(tracker)
+    fresh = posterior.tracker(num_draws=num_draws).state
+    other.state = fresh
+    assert repr(other) == "Tracker(no step seen)"
+
+
+def test_a_state_of_another_kind_is_refused(
+    posterior: btil.TeamPosterior, named: btil.TeamPosterior
+) -> None:
+    tracker = posterior.tracker()
+    tracker.update([0, 1], [1, 1])
+    state = tracker.state
+    wrong = [
+        state._replace(log_beliefs={"ann": state.log_beliefs["ann"]}),
+        state._replace(num_steps=np.array(0)),
+        state._replace(actions=state.actions[:1]),
+        state._replace(states=np.array([0, 2])),
+        named.tracker().state,
+    ]
+    for one in wrong:
+        with pytest.raises(ValueError, match="state: "):
+            tracker.state = one
+    with pytest.raises(ValueError, match="state: "):
+        posterior.tracker(num_draws=2).state = state
+    assert_same(tracker.state.log_beliefs, state.log_beliefs)
+
+
+def test_a_belief_outlives_thousands_of_steps() -> None:
+    """What 1,000 steps speak against is unlikely, not impossible."""
+    model = btil.TeamModel(
+        policy=btil.KnownCPT([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1]]), transition=btil.StaticCPT()
+    )
+    tracker = btil.fit(model, hmm_demos([0, 1, 2]), progress=False).tracker()
+    for _ in range(1000):
+        belief = tracker.update(0, 0)
+    assert belief.latents["agent_0"].tolist() == [1, 0]
+    assert tracker.update(0, 2).latents["agent_0"].tolist() == [0, 1]

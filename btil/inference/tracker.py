@@ -582,11 +582,14 @@ def _tables(
         cpt = tables[site].cpt
         if not (cpt.learned and cpt.dirichlet_rows):
             return drawn_visited(site, contexts)
+        # Only parameters, where there are any, tell the draws apart.
+        different = drawn if tables[site].parametric else drawn[:1]
+        prior = np.stack([draw.concentration(site, contexts) for draw in different], axis=1)
         # Seeded by the context: a row that was forgotten is drawn again as it was.
         context = [zlib.crc32(site.encode()), *contexts.rows.ravel().tolist()]
         generator = np.random.default_rng([seed, 2, *context])
-        concentrations = [draw.concentration(site, contexts) for draw in drawn]
-        return dirichlet_draws(generator, np.stack(concentrations, axis=1))
+        shape = (len(prior), len(drawn), *prior.shape[2:])
+        return dirichlet_draws(generator, np.broadcast_to(prior, shape))
 
     return {
         site: _LogRows(table, partial(drawn_visited, site), partial(drawn_others, site))

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 import struct
 from collections.abc import Iterable, Mapping
 from html import escape
@@ -64,6 +65,29 @@ def output_console() -> "Console":
 
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE)
+
+
+def publish(staging: Path, directory: Path, page: str, record: str) -> None:
+    """Put complete files in their place, the page last, and drop those of an earlier one.
+
+    Args:
+        staging: Folder with all files, on the same file system.
+        directory: Where they go, into the same folders.
+        page: The file that shows the others.
+        record: File that lists what was put there, so that the next time those files are
+            replaced and no others.
+    """
+    files = sorted(f.relative_to(staging).as_posix() for f in staging.rglob("*") if f.is_file())
+    listed = directory / record
+    earlier = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
+    (staging / record).write_text("\n".join(files) + "\n", encoding="utf-8")
+    for name in [*(f for f in files if f != page), record, page]:
+        (directory / name).parent.mkdir(exist_ok=True)
+        os.replace(staging / name, directory / name)
+    for name in set(earlier) - set(files):
+        stale = directory / name
+        if stale.resolve().is_relative_to(directory.resolve()):
+            stale.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------- figures

@@ -1,6 +1,5 @@
 """The report of a comparison: one page that holds all it shows, and the files beside it."""
 
-import os
 import platform
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +12,14 @@ import numpy as np
 
 from btil.analysis.compare import counted, listed
 from btil.analysis.metrics import majority_class_error
-from btil.analysis.output import html_figure, html_list, html_page, html_table, save_figure
+from btil.analysis.output import (
+    html_figure,
+    html_list,
+    html_page,
+    html_table,
+    publish,
+    save_figure,
+)
 from btil.demonstrations import Demonstrations, write_demonstrations
 from btil.inference.chains import RHAT_LIMIT
 from btil.models.cpt import ROLES
@@ -116,23 +122,8 @@ def write_report(comparison: "Comparison", directory: Any, command: str | None =
             write_demonstrations(comparison.test, staging / "test.npz")
         page = _page(comparison, shown, command)
         (staging / PAGE).write_text(page, encoding="utf-8")
-        _move(staging, directory)
+        publish(staging, directory, PAGE, _LIST)
     return directory / PAGE
-
-
-def _move(staging: Path, directory: Path) -> None:
-    """Put complete files in their place, the page last, and drop those of an earlier report."""
-    files = sorted(f.relative_to(staging).as_posix() for f in staging.rglob("*") if f.is_file())
-    listed = directory / _LIST
-    earlier = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
-    (staging / _LIST).write_text("\n".join(files) + "\n", encoding="utf-8")
-    for name in [*(f for f in files if f != PAGE), _LIST, PAGE]:
-        (directory / name).parent.mkdir(exist_ok=True)
-        os.replace(staging / name, directory / name)
-    for name in set(earlier) - set(files):
-        stale = directory / name
-        if stale.resolve().is_relative_to(directory.resolve()):
-            stale.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------- figures

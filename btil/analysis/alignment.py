@@ -18,6 +18,7 @@ from btil.demonstrations import Demonstrations
 from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnRows, MixtureRows, RowsPosterior
 from btil.models.contexts import match_rows
+from btil.models.cpt import permuted_latents
 from btil.models.team import BoundModel, TeamModel, bind
 
 # Up to so many permutations are simply tried.
@@ -127,6 +128,28 @@ def match_latents(bound: BoundModel, reference: Rows, rows: Rows) -> dict[str, n
     return permutations
 
 
+def symmetries(bound: BoundModel, most: int) -> list[dict[str, np.ndarray]] | None:
+    """Every renaming of latents that leaves the model on its data as it is.
+
+    Args:
+        bound: The model on its demonstrations.
+        most: More renamings than so many are not listed.
+
+    Returns:
+        Permutations for `relabel_rows`, the identity first: the products of all permutations
+        within the interchangeable classes; None if there are more than `most`.
+    """
+    classes = _classes(bound)
+    teams = _teams(bound)
+    sizes = (math.factorial(len(members)) for team in teams for members in classes[team[0]])
+    if math.prod(sizes) > most:
+        return None
+    return [
+        {agent: own.copy() for team, own in zip(teams, orders, strict=True) for agent in team}
+        for orders in itertools.product(*(tuple(_orders(classes[team[0]])) for team in teams))
+    ]
+
+
 def relabel_rows(bound: BoundModel, rows: Rows, permutations: Permutations) -> dict[str, Any]:
     """Rename latents: the new latent k is the old latent `permutation[k]`.
 
@@ -150,7 +173,7 @@ def relabel_rows(bound: BoundModel, rows: Rows, permutations: Permutations) -> d
     for site, values in rows.items():
         table = bound.tables[site]
         permutation = np.asarray(checked[table.agents[0]])
-        relabelled[site] = _renamed(np.asarray(values), table.contexts.role, permutation)
+        relabelled[site] = permuted_latents(np.asarray(values), table.contexts.role, permutation)
     return relabelled
 
 
@@ -304,22 +327,10 @@ def _classes(bound: BoundModel) -> dict[str, tuple[tuple[int, ...], ...]]:
 
 def _swap_changes_nothing(bound: BoundModel, sites: set[str], first: int, second: int) -> bool:
     """Whether all priors and given tables are the same with two latents swapped."""
-    for site in sites:
-        cpt, contexts = bound.tables[site].cpt, bound.tables[site].contexts
-        prior = cpt.concentration(contexts) if cpt.learned else cpt.probabilities(contexts)
-        swap = np.arange(contexts.num_latents)
-        swap[[first, second]] = second, first
-        if not np.array_equal(_renamed(prior, contexts.role, swap), prior):
-            return False
-    return True
-
-
-def _renamed(
-    values: Float[np.ndarray, "..."], role: str, permutation: Int[np.ndarray, " latents"]
-) -> Float[np.ndarray, "..."]:
-    if role != "policy":
-        values = values[..., permutation]
-    return values if role == "initial" else values[..., permutation, :]
+    return all(
+        bound.tables[site].cpt.exchangeable_latents(bound.tables[site].contexts, first, second)
+        for site in sites
+    )
 
 
 def _match(

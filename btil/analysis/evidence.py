@@ -1,0 +1,671 @@
+r"""The log evidence by a route of its own: log p(actions, labels | states), rows integrated out.
+
+Two estimators that have nothing in common with a variational bound:
+
+- `smc`: particles are carried from a mean field q to the posterior through
+  :math:`p_\beta(\theta, x) \propto [q(\theta) q(x)]^{1-\beta} p(\theta, x, a)^\beta`. Both
+  conditionals of the Gibbs sampler are still drawn exactly there, and the ratio of two neighbours'
+  normalisers is an average over particles with the latents summed out. At :math:`\beta = 0` the
+  normaliser is known. Several runs side by side tell the error.
+- `chib`: from a Gibbs run and one point :math:`\theta^*`,
+  :math:`\log p(a) = \log p(a \mid \theta^*) + \log p(\theta^*) - \log p(\theta^* \mid a)`, the last
+  term the average of the rows' Dirichlet conditionals at :math:`\theta^*` over drawn latents.
+
+Where nothing tells latents apart, both average over every renaming of them, which is exact; there
+is no correction by log K! to be right or wrong about. Neither can count a mode that its particles
+or chains have not found.
+
+References:
+    Chib (1995), Marginal likelihood from the Gibbs output, JASA 90; Berkhof, van Mechelen, Gelman
+    (2003), A Bayesian approach to the selection and testing of mixture models, on renaming;
+    Del Moral, Doucet, Jasra (2006), Sequential Monte Carlo samplers, JRSS B 68; Vehtari, Simpson,
+    Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling, JMLR 25, on k-hat.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int, Key
+
+from btil.analysis.alignment import relabel_rows, symmetries
+from btil.arguments import check_options, check_seed
+from btil.demonstrations import Demonstrations
+from btil.inference.chains import RHAT_LIMIT, ess, rhat
+from btil.inference.fit import fit
+from btil.inference.gibbs import draw_log_tables
+from btil.inference.messages import (
+    LaneIndex,
+    expected_counts,
+    filter_lanes,
+    lay_out,
+    pad_rows,
+    path_counts,
+    potentials,
+    sample_paths,
+    smooth,
+)
+from btil.inference.posterior import TeamPosterior
+from btil.inference.precision import precision
+from btil.inference.progress import progress_line
+from btil.inference.result import DirichletRows, DrawnRows
+from btil.models.latent_chain import Filtered
+from btil.models.team import BoundModel, TeamModel, bind
+from btil.models.team_dbn import log_rows
+
+# Draws whose messages are held at once: bounds the memory.
+_AT_ONCE = 64
+# Renamings of the latents that an estimate averages over.
+_MOST_RENAMINGS = 5040
+# Beyond it an average is ruled by a few draws.
+KHAT_LIMIT = 0.7
+# Runs of `smc` whose log estimates differ by more (sd) say little but that they are too low.
+_LARGEST_SPREAD = 1.0
+_ON_RENAMINGS = "Averaged over the {:,} namings of latents that nothing tells apart."
+# Steps towards the point at which chib takes the posterior's density.
+_CLIMB = 50
+
+Tables = dict[str, Any]
+Sites = tuple[tuple[str, str, str], ...]
+
+
+class Evidence(NamedTuple):
+    """An estimate of the log evidence.
+
+    Attributes:
+        value: log p(actions, labels | states), rows and latents summed out.
+        standard_error: Of `value`; 0 where it is no estimate.
+        method: The estimator.
+        reliable: Whether nothing speaks against value and error.
+        khat: chib: Pareto k-hat of the averaged densities; above 0.7 few draws rule.
+        notes: Sentences: how it came about, and what speaks against it.
+    """
+
+    value: float
+    standard_error: float
+    method: str
+    reliable: bool
+    khat: float | None
+    notes: tuple[str, ...]
+
+
+def log_evidence(
+    model: TeamModel,
+    demos: Demonstrations,
+    method: str = "smc",
+    *,
+    seed: int = 0,
+    progress: bool = True,
+    **options: Any,
+) -> Evidence:
+    """Estimate the log evidence of demonstrations under a model, with its error.
+
+    Args:
+        model: The model; its learned tables are Dirichlet.
+        demos: The demonstrations. Their labels are data too.
+        method: "smc" or "chib".
+        seed: The same seed gives the same bits.
+        progress: Whether to show a progress line.
+        **options: smc: `num_replicates` (10) independent runs, from whose spread the error is
+            taken, of `num_particles` (64), through `num_temperatures` (50), from a mean field that
+            is fitted, or from `posterior`, an mfvi posterior of the same data. chib: `num_chains`
+            (4), `num_warmup` (500), `num_samples` (1000) of its Gibbs run, or `posterior`, a Gibbs
+            or NUTS posterior of the same data.
+
+    Returns:
+        The estimate. Where a standard error cannot be trusted `reliable` is false and a note says
+        why.
+
+    Raises:
+        ValueError: If the method or an option's value is unknown, a learned table is not
+            Dirichlet, a posterior is of other data, or the data are impossible.
+        TypeError: If the method has no such option.
+
+    Example:
+        >>> btil.analysis.log_evidence(model, demos, seed=1)  # doctest: +SKIP
+    """
+    if method not in ESTIMATORS:
+        raise ValueError(f"unknown method {method!r}; there are {', '.join(ESTIMATORS)}")
+    estimator = ESTIMATORS[method]
+    allowed = list(inspect.signature(estimator).parameters)[3:]
+    check_options(method, options, allowed)
+    for name, value in options.items():
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        least = {"num_warmup": 0, "num_replicates": 2, "num_samples": 25}.get(name, 1)
+        if name != "posterior" and not (whole and value >= least):
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    seed = check_seed(seed, 2**32 - 1)
+    bound = bind(model, demos)
+    for name, table in bound.learned.items():
+        if table.cpt.parametric:
+            raise ValueError(
+                f"{name}: the evidence is estimated for Dirichlet rows only; this family, "
+                f"{type(table.cpt).__name__}, has parameters of its own. Compare such models by "
+                "held-out likelihood (btil.analysis.compare_models)"
+            )
+    if not bound.learned:
+        known = fit(model, demos, "exact", progress=False)
+        assert known.elbo is not None
+        return Evidence(known.elbo, 0.0, method, True, None, ("Every table is given: exact.",))
+    _check_posterior(options.get("posterior"), method, bound)
+    return estimator(bound, seed, progress, **options)
+
+
+def _check_posterior(posterior: Any, method: str, bound: BoundModel) -> None:
+    """Refuse a posterior of other data, or of another kind than the estimator needs."""
+    if posterior is None:
+        return
+    if posterior.demos != bound.demos:
+        raise ValueError("posterior: it was learned from other demonstrations")
+    if method == "chib":
+        fits = posterior.draws_info is not None
+    else:
+        fits = all(isinstance(one, DirichletRows) for one in posterior.result.rows.values())
+    if not fits:
+        wanted = "chains (gibbs or nuts)" if method == "chib" else "Dirichlet rows (mfvi)"
+        raise ValueError(f"posterior: {method} needs {wanted}, this one is of {posterior.method}")
+
+
+# ---------------------------------------------------------------------- messages
+
+
+class _Setting(NamedTuple):
+    """The arrays of a model on its data.
+
+    Attributes:
+        prior: Dirichlet concentrations of every learned site, padded.
+        log_fixed: Log rows of every other table, padded.
+        steps: Per agent, where its steps look.
+    """
+
+    prior: dict[str, Float[Array, "..."]]
+    log_fixed: dict[str, Float[Array, "..."]]
+    steps: tuple[LaneIndex, ...]
+
+
+def _prepare(bound: BoundModel) -> tuple[_Setting, Sites, dict[str, int]]:
+    layout = lay_out(bound)
+    prior, log_fixed = {}, {}
+    for name, table in bound.tables.items():
+        if table.learned:
+            concentration = table.cpt.concentration(table.contexts)
+            prior[name] = jnp.asarray(pad_rows(concentration, layout.num_rows[name], 1.0))
+        else:
+            rows = pad_rows(log_rows(table.prior_mean()), layout.num_rows[name], 0.0)
+            log_fixed[name] = jnp.asarray(rows)
+    agents = bound.demos.agents
+    setting = _Setting(prior, log_fixed, tuple(layout.index[agent] for agent in agents))
+    return setting, tuple(layout.sites[agent] for agent in agents), layout.num_rows
+
+
+def _filtered(log_tables: Tables, setting: _Setting, sites: Sites) -> list[Filtered]:
+    """Forward passes of all agents; the rows need not sum to 1."""
+    tables = setting.log_fixed | log_tables
+    return [
+        filter_lanes(potentials(tables[policy], tables[transition], tables[initial], index))
+        for (policy, transition, initial), index in zip(sites, setting.steps, strict=True)
+    ]
+
+
+def _log_mass(filtered: list[Filtered], setting: _Setting) -> Float[Array, ""]:
+    """log of the sum over paths of the product of the rows that they read."""
+    masses = [
+        jnp.sum(jnp.where(index.real, one.log_normalizer, 0.0))
+        for one, index in zip(filtered, setting.steps, strict=True)
+    ]
+    return jnp.sum(jnp.stack(masses))
+
+
+def _drawn_counts(
+    key: Key[Array, ""], filtered: list[Filtered], log_tables: Tables, setting: _Setting, sites: Any
+) -> Tables:
+    """Uses of each cell of the learned tables along drawn paths."""
+    tables = setting.log_fixed | log_tables
+    counts = {name: jnp.zeros_like(prior) for name, prior in setting.prior.items()}
+    keys = jax.random.split(key, len(sites))
+    for agent_key, names, index, one in zip(keys, sites, setting.steps, filtered, strict=True):
+        policy, transition, initial = (tables[name] for name in names)
+        paths = sample_paths(agent_key, one, index.start)
+        rows = (len(policy), len(transition), len(initial))
+        found = path_counts(paths, index, rows, (policy.shape[1], policy.shape[2]))
+        for name, count in zip(names, found, strict=True):
+            if name in counts:
+                counts[name] = counts[name] + count
+    return counts
+
+
+@partial(jax.jit, static_argnames=("sites",))
+def _log_masses(log_tables: Tables, setting: _Setting, sites: Sites) -> Float[Array, " draws"]:
+    """log p(actions, labels | rows) under each of a batch of draws of the rows."""
+    return jax.vmap(lambda rows: _log_mass(_filtered(rows, setting, sites), setting))(log_tables)
+
+
+def _by_batches(function: Callable[[Any], Array], inputs: Any) -> Float[np.ndarray, "draws ..."]:
+    """A batched program on many draws, `_AT_ONCE` at a time: one program, whatever their number."""
+    number = len(jax.tree.leaves(inputs)[0])
+    results = []
+    for first in range(0, number, _AT_ONCE):
+        chosen = np.minimum(np.arange(first, first + _AT_ONCE), number - 1)
+        results.append(np.asarray(function(jax.tree.map(lambda leaf, at=chosen: leaf[at], inputs))))
+    return np.concatenate(results)[:number]
+
+
+# ---------------------------------------------------------------------- smc
+
+
+class _Reference(NamedTuple):
+    """Where particles come from: independent rows and paths.
+
+    Attributes:
+        concentration: Dirichlet rows, padded.
+        log_tables: Log factors of the paths, in the place of log rows.
+    """
+
+    concentration: Tables
+    log_tables: Tables
+
+
+class _Particles(NamedTuple):
+    """Particles of all runs.
+
+    Attributes:
+        log_tables: Log rows of every learned site, (runs, particles, ...).
+        log_weights: (runs, particles), normalised within a run.
+        log_evidence: Log of the normaliser over the reference's so far, (runs,).
+    """
+
+    log_tables: Tables
+    log_weights: Float[Array, "runs particles"]
+    log_evidence: Float[Array, " runs"]
+
+
+@partial(jax.jit, static_argnames=("sites",))
+def _heat(
+    key: Key[Array, ""],
+    particles: _Particles,
+    temperature: Float[Array, ""],
+    following: Float[Array, ""],
+    reference: _Reference,
+    setting: _Setting,
+    sites: Sites,
+) -> _Particles:
+    """From one temperature to the next: weigh, move by a Gibbs iteration, resample where needed.
+
+    The weights do not depend on the move, so it may come first; one forward pass serves both.
+    """
+    runs, number = particles.log_weights.shape
+
+    def between(tables: Tables, temperature: Array) -> Tables:
+        return {
+            name: (1 - temperature) * reference.log_tables[name] + temperature * rows
+            for name, rows in tables.items()
+        }
+
+    def one(inputs: tuple[Array, Tables]) -> tuple[Array, Tables]:
+        own_key, tables = inputs
+        before = _log_mass(_filtered(between(tables, temperature), setting, sites), setting)
+        filtered = _filtered(between(tables, following), setting, sites)
+        increment = _log_mass(filtered, setting) - before
+        for name, prior in setting.prior.items():
+            points = tables[name][None]
+            ratio = _log_dirichlet(prior, points) - _log_dirichlet(
+                reference.concentration[name], points
+            )
+            increment = increment + (following - temperature) * ratio[0]
+        counts = _drawn_counts(own_key, filtered, tables, setting, sites)
+        concentration = {
+            name: (1 - following) * reference.concentration[name] + following * (u + counts[name])
+            for name, u in setting.prior.items()
+        }
+        return increment, concentration
+
+    path_key, row_key, pick_key = jax.random.split(key, 3)
+    keys = jax.random.split(path_key, (runs, number))
+    # Run by run: bounds the memory.
+    increment, concentration = lax.map(jax.vmap(one), (keys, particles.log_tables))
+    moved = draw_log_tables(row_key, concentration)
+    weights = particles.log_weights + increment
+    gain = jax.nn.logsumexp(weights, axis=1)
+    weights = weights - gain[:, None]
+    # Systematic resampling, in the runs whose effective number has fallen to a half.
+    few = jnp.exp(-jax.nn.logsumexp(2 * weights, axis=1)) < number / 2
+    edges = jnp.cumsum(jnp.exp(weights), axis=1)
+    places = (jnp.arange(number) + jax.random.uniform(pick_key, (runs, 1), edges.dtype)) / number
+    picked = jax.vmap(jnp.searchsorted)(edges / edges[:, -1:], places)
+    picked = jnp.where(few[:, None], jnp.minimum(picked, number - 1), jnp.arange(number))
+    rows = jnp.arange(runs)[:, None]
+    tables = {name: values[rows, picked] for name, values in moved.items()}
+    weights = jnp.where(few[:, None], -math.log(number), weights)
+    return _Particles(tables, weights, particles.log_evidence + gain)
+
+
+def _smc(
+    bound: BoundModel,
+    seed: int,
+    progress: bool,
+    num_replicates: int = 10,
+    num_particles: int = 64,
+    num_temperatures: int = 50,
+    posterior: TeamPosterior | None = None,
+) -> Evidence:
+    renamings = _renamings(bound)
+    if posterior is None:
+        posterior = fit(bound.model, bound.demos, "mfvi", seed=seed, progress=progress)
+    fitted = {n: one for n, one in posterior.result.rows.items() if isinstance(one, DirichletRows)}
+    with precision(np.float64):
+        setting, sites, num_rows = _prepare(bound)
+        reference = _reference(bound, fitted, num_rows)
+        shape = (num_replicates, num_particles)
+        key = jax.random.key(seed)
+        particles = _Particles(
+            draw_log_tables(
+                jax.random.fold_in(key, 0),
+                {
+                    n: jnp.broadcast_to(w, shape + w.shape)
+                    for n, w in reference.concentration.items()
+                },
+            ),
+            jnp.full(shape, -math.log(num_particles)),
+            jnp.zeros(num_replicates),
+        )
+        start = {name: rows[None] for name, rows in reference.log_tables.items()}
+        estimates = _by_batches(partial(_log_masses, setting=setting, sites=sites), start)
+        ladder = jnp.linspace(0.0, 1.0, num_temperatures + 1)
+        with progress_line(num_temperatures, "evidence", progress) as line:
+            for number in range(num_temperatures):
+                particles = _heat(
+                    jax.random.fold_in(key, number + 1),
+                    particles,
+                    ladder[number],
+                    ladder[number + 1],
+                    reference,
+                    setting,
+                    sites,
+                )
+                jax.block_until_ready(particles)
+                line.update(1)
+        estimates = estimates + np.asarray(particles.log_evidence)
+        if len(renamings) > 1:
+            estimates = estimates + _for_renamings(bound, fitted, renamings, particles)
+    value, error = _log_mean(estimates)
+    spread = float(estimates.std(ddof=1))
+    notes = [
+        f"{num_replicates} runs of {num_particles} particles through {num_temperatures} "
+        f"temperatures; their log estimates have a standard deviation of {spread:.2f}."
+    ]
+    if len(renamings) > 1:
+        notes.append(_ON_RENAMINGS.format(len(renamings)))
+    if spread > _LARGEST_SPREAD:
+        notes.append(
+            "The runs differ by much: the value is rather a lower bound, and its error is not to "
+            "be relied on. More temperatures and particles bring them together."
+        )
+    return Evidence(value, error, "smc", spread <= _LARGEST_SPREAD, None, tuple(notes))
+
+
+def _reference(
+    bound: BoundModel, fitted: Mapping[str, DirichletRows], num_rows: Mapping[str, int]
+) -> _Reference:
+    """A mean field that is half as sure: its rows, and the paths that are best with them.
+
+    Rows from half the counts, for a mean field is narrower than the posterior, and an average over
+    particles that start within too narrow bounds has a heavy tail. Paths have exp E[log row].
+    """
+    from scipy.special import digamma
+
+    concentration, log_tables = {}, {}
+    for name, rows in fitted.items():
+        table = bound.tables[name]
+        half = (table.cpt.concentration(table.contexts) + np.asarray(rows.concentration)) / 2
+        w = pad_rows(half, num_rows[name], 1.0)
+        concentration[name] = jnp.asarray(w)
+        log_tables[name] = jnp.asarray(digamma(w) - digamma(w.sum(-1, keepdims=True)))
+    return _Reference(concentration, log_tables)
+
+
+def _for_renamings(
+    bound: BoundModel,
+    fitted: Mapping[str, DirichletRows],
+    renamings: list[dict[str, Any]],
+    particles: _Particles,
+) -> Float[np.ndarray, " runs"]:
+    r"""log of |G| times the mean, over the particles of a run, of the share of the first name.
+
+    Started from a mean field q of one name, particles may or may not have spread to the others'
+    modes. With q_g that of name g, the share :math:`r = q_1(\theta) / \sum_g q_g(\theta)` has mean
+    1 / |G| under the posterior, which is the same for all names. So weighing by |G| r leaves the
+    estimate unbiased, and makes it a good one where no particle has left the first mode.
+    """
+    log_tables = {
+        name: np.asarray(rows)[:, :, : len(bound.tables[name].contexts.rows)]
+        for name, rows in particles.log_tables.items()
+    }
+    runs, number = particles.log_weights.shape
+    densities = np.zeros((len(renamings), runs, number))
+    concentrations = {name: np.asarray(one.concentration) for name, one in fitted.items()}
+    for position, permutations in enumerate(renamings):
+        for name, w in relabel_rows(bound, concentrations, permutations).items():
+            flat = jnp.asarray(log_tables[name].reshape(-1, *w.shape))
+            densities[position] += np.asarray(_log_dirichlet(jnp.asarray(w), flat)).reshape(
+                runs, number
+            )
+    log_share = densities[0] - np.logaddexp.reduce(densities, axis=0)
+    weighted = np.logaddexp.reduce(np.asarray(particles.log_weights) + log_share, axis=1)
+    return math.log(len(renamings)) + weighted
+
+
+def _log_mean(logs: Float[np.ndarray, " values"], size: float | None = None) -> tuple[float, float]:
+    """log of a mean, and its standard error by the delta method.
+
+    Args:
+        logs: Logs of what is averaged.
+        size: Effective number of values; None: they are independent.
+    """
+    peak = float(logs.max())
+    values = np.exp(logs - peak)
+    mean = float(values.mean())
+    error = float(values.std(ddof=1)) / mean / math.sqrt(len(logs) if size is None else size)
+    return peak + math.log(mean), error
+
+
+# ---------------------------------------------------------------------- chib
+
+
+@partial(jax.jit, static_argnames=("sites",))
+def _climb(log_tables: Tables, setting: _Setting, sites: Sites) -> Tables:
+    r"""Log rows at a mode of the posterior, taken in softmax coordinates.
+
+    Expectation-maximisation: rows proportional to prior plus expected counts. This mode is never on
+    the boundary of the simplex, where small concentrations have infinite density.
+    """
+
+    def ascend(_: Any, tables: Tables) -> Tables:
+        concentration = dict(setting.prior)
+        every = setting.log_fixed | tables
+        filtered = _filtered(tables, setting, sites)
+        for names, index, one in zip(sites, setting.steps, filtered, strict=True):
+            policy, transition, initial = (every[name] for name in names)
+            rows = (len(policy), len(transition), len(initial))
+            counts = expected_counts(smooth(one, index.start), index, rows, policy.shape[-1])
+            for name, count in zip(names, counts, strict=True):
+                if name in concentration:
+                    concentration[name] = concentration[name] + count
+        return {n: jnp.log(w) - jnp.log(w.sum(-1, keepdims=True)) for n, w in concentration.items()}
+
+    return lax.fori_loop(0, _CLIMB, ascend, log_tables)
+
+
+@partial(jax.jit, static_argnames=("sites",))
+def _log_ordinates(
+    inputs: tuple[Key[Array, " draws"], Tables],
+    log_points: Tables,
+    setting: _Setting,
+    sites: Sites,
+) -> Float[Array, "draws points"]:
+    """log density of the rows' Dirichlet conditionals at some points, for drawn latents.
+
+    Args:
+        inputs: Keys for the latents, and draws of the log rows, (draws, ...).
+        log_points: Log rows of the points, (points, ...).
+        setting: The model.
+        sites: Names of the agents' tables.
+    """
+
+    def one(inputs: tuple[Array, Tables]) -> Array:
+        own_key, tables = inputs
+        filtered = _filtered(tables, setting, sites)
+        counts = _drawn_counts(own_key, filtered, tables, setting, sites)
+        total = jnp.zeros(())
+        for name, prior in setting.prior.items():
+            total = total + _log_dirichlet(prior + counts[name], log_points[name])
+        return total
+
+    return jax.vmap(one)(inputs)
+
+
+def _log_dirichlet(
+    concentration: Float[Array, "*rows values"], log_points: Float[Array, "points *rows values"]
+) -> Float[Array, " points"]:
+    """log density of independent Dirichlet rows at each point.
+
+    Padding has concentration 1 and points of log 0 = probability 1 there; see `_padded_logs`.
+    """
+    normalizer = jax.scipy.special.gammaln(concentration.sum(-1)).sum()
+    normalizer = normalizer - jax.scipy.special.gammaln(concentration).sum()
+    axes = tuple(range(1, log_points.ndim))
+    return normalizer + ((concentration - 1) * log_points).sum(axes)
+
+
+def _chib(
+    bound: BoundModel,
+    seed: int,
+    progress: bool,
+    num_chains: int = 4,
+    num_warmup: int = 500,
+    num_samples: int = 1000,
+    posterior: TeamPosterior | None = None,
+) -> Evidence:
+    renamings = _renamings(bound)
+    if posterior is None:
+        posterior = fit(
+            bound.model,
+            bound.demos,
+            "gibbs",
+            seed=seed,
+            progress=progress,
+            dtype=np.float64,
+            num_chains=num_chains,
+            num_warmup=num_warmup,
+            num_samples=num_samples,
+        )
+    draws = {n: one.draws for n, one in posterior.result.rows.items() if isinstance(one, DrawnRows)}
+    chains, number = next(iter(draws.values())).shape[:2]
+    flat = {n: values.reshape(-1, *values.shape[2:]) for n, values in draws.items()}
+    with precision(np.float64):
+        setting, sites, num_rows = _prepare(bound)
+        log_tables = _padded_logs(flat, num_rows)
+        masses = partial(_log_masses, setting=setting, sites=sites)
+        log_likelihood = _by_batches(masses, log_tables)
+        best = int(np.argmax(log_likelihood))
+        climbed = _climb({n: rows[best] for n, rows in log_tables.items()}, setting, sites)
+        point = {
+            name: np.exp(np.asarray(climbed[name])[: len(table.contexts.rows)])
+            for name, table in bound.learned.items()
+        }
+        renamed = [relabel_rows(bound, point, permutations) for permutations in renamings]
+        stacked = {name: np.stack([one[name] for one in renamed]) for name in point}
+        log_points = _padded_logs(stacked, num_rows)
+        keys = jax.random.split(jax.random.key(seed), chains * number)
+        densities = partial(_log_ordinates, log_points=log_points, setting=setting, sites=sites)
+        ordinates = _by_batches(densities, (keys, log_tables))
+        at_point = _by_batches(masses, {n: rows[:1] for n, rows in log_points.items()})
+        log_prior = sum(
+            float(_log_dirichlet(prior, log_points[name][:1])[0] - _padding(prior, bound, name))
+            for name, prior in setting.prior.items()
+        )
+        padding = sum(_padding(prior, bound, name) for name, prior in setting.prior.items())
+    logs = np.logaddexp.reduce(ordinates, axis=1) - math.log(len(renamings)) - padding
+    in_chains = np.exp(logs - logs.max()).reshape(chains, number, 1)
+    size = float(ess(in_chains, "bulk")[0])
+    log_ordinate, error = _log_mean(logs, max(1.0, size))
+    value = float(at_point[0]) + log_prior - log_ordinate
+    khat = pareto_khat(logs, size / logs.size)
+    notes = [
+        f"{chains} chains of {number} draws, worth {size:,.0f} independent ones for the density at "
+        "the chosen point.",
+    ]
+    if len(renamings) > 1:
+        notes.append(_ON_RENAMINGS.format(len(renamings)))
+    reliable = khat <= KHAT_LIMIT
+    if not reliable:
+        notes.append(
+            f"Pareto k-hat is {khat:.2f}, above {KHAT_LIMIT}: few draws rule the average, the "
+            "evidence is rather too large, and its error is not to be relied on."
+        )
+    disagreement = float(rhat(log_likelihood.reshape(chains, number, 1))[0]) if chains > 1 else 1.0
+    if disagreement >= RHAT_LIMIT:
+        reliable = False
+        notes.append(
+            f"The chains disagree about the log likelihood (R-hat {disagreement:.2f}): they sit in "
+            "different modes, which are not weighted as they should be."
+        )
+    return Evidence(value, error, "chib", reliable, khat, tuple(notes))
+
+
+def _padded_logs(rows: Mapping[str, np.ndarray], num_rows: Mapping[str, int]) -> Tables:
+    """Logs of many draws of rows, (draws, ...), in float64; log 1 in padding."""
+    tiny = np.finfo(np.float64).tiny
+    padded = {}
+    for name, values in rows.items():
+        logs = np.log(np.maximum(np.asarray(values, np.float64), tiny))
+        width = [(0, 0)] * logs.ndim
+        width[1] = (0, num_rows[name] - logs.shape[1])
+        padded[name] = jnp.asarray(np.pad(logs, width))
+    return padded
+
+
+def _padding(prior: Float[Array, "padded ..."], bound: BoundModel, name: str) -> float:
+    """What `_log_dirichlet` counts for rows of padding: log Gamma(V) each."""
+    size = prior.shape[-1]
+    real = bound.learned[name].shape
+    return (math.prod(prior.shape[:-1]) - math.prod(real[:-1])) * math.lgamma(size)
+
+
+def _renamings(bound: BoundModel) -> list[dict[str, Int[np.ndarray, " latents"]]]:
+    found = symmetries(bound, _MOST_RENAMINGS)
+    if found is None:
+        raise ValueError(
+            "the latents can be named in more than "
+            f"{_MOST_RENAMINGS:,} ways, over which an estimate has to average; label some steps"
+        )
+    return found
+
+
+def pareto_khat(log_weights: Float[np.ndarray, " draws"], relative_size: float = 1.0) -> float:
+    """Pareto k-hat of the largest weights; -inf where few different ones recur, which is no tail.
+
+    Args:
+        log_weights: Logs of the weights, at least 25 of them.
+        relative_size: Effective over actual number of draws.
+    """
+    from arviz_stats.base import array_stats
+
+    number = len(log_weights)
+    tail = math.ceil(min(0.2 * number, 3 * math.sqrt(number / relative_size)))
+    if len(np.unique(np.sort(log_weights)[-tail:].round(10))) < tail / 2:
+        return -math.inf
+    # ArviZ takes log likelihoods, whose inverses are the weights.
+    return float(array_stats.psislw(-log_weights, r_eff=relative_size)[1])
+
+
+# An estimator takes the bound model, a seed, whether to show progress, and its options.
+ESTIMATORS: dict[str, Callable[..., Evidence]] = {
+    "smc": _smc,
+    "chib": _chib,
+}

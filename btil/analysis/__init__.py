@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         relabel_rows,
         shared_contexts,
     )
+    from btil.analysis.calibration import Calibration, calibrate
     from btil.analysis.compare import Comparison
     from btil.analysis.metrics import (
         StepShare,
@@ -54,11 +55,13 @@ if TYPE_CHECKING:
 
 # Loaded on first use: plots and tables need libraries that take seconds to import.
 _LAZY = {
+    "Calibration": "btil.analysis.calibration",
     "Comparison": "btil.analysis.compare",
     "Reproduction": "btil.analysis.reproduction.run",
     "RowChoice": "btil.analysis.plots",
     "StepShare": "btil.analysis.metrics",
     "align": "btil.analysis.alignment",
+    "calibrate": "btil.analysis.calibration",
     "choose_rows": "btil.analysis.plots",
     "confusion_matrix": "btil.analysis.metrics",
     "context_visits": "btil.analysis.alignment",
@@ -100,11 +103,13 @@ _LAZY = {
 }
 
 __all__ = [
+    "Calibration",
     "Comparison",
     "Reproduction",
     "RowChoice",
     "StepShare",
     "align",
+    "calibrate",
     "choose_rows",
     "confusion_matrix",
     "context_visits",

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
 from btil.models.contexts import parent_columns, unique_rows
-from btil.models.cpt import ROLES
+from btil.models.cpt import ROLES, Contexts
 from btil.models.draws import DrawnTables
 from btil.models.team import TeamModel, make_contexts, site_name
 
@@ -59,7 +59,6 @@ def simulate(
     """
     if actions not in _ACTIONS:
         raise ValueError(f"actions must be {' or '.join(map(repr, _ACTIONS))}, got {actions!r}")
-    states = demos.state_variables
     latents = np.empty_like(demos.latents)
     acted = demos.actions.copy()
     own = {
@@ -67,32 +66,18 @@ def simulate(
         for role in ROLES
         for agent in demos.agents
     }
-
-    def look_up(
-        role: str, agent: str, now: Int[np.ndarray, " k"], then: Int[np.ndarray, " k"]
-    ) -> tuple[Float[np.ndarray, "contexts ..."], Int[np.ndarray, " k"]]:
-        """Rows of the contexts at steps `now` (next_* at `then`), and which of them each reads."""
-        contexts = own[role, agent]
-        columns = parent_columns(
-            contexts.names,
-            {name: values[now] for name, values in states.items()},
-            {name: acted[now, i] for i, name in enumerate(demos.agents)},
-            {name: values[then] for name, values in states.items()},
-            len(now),
-        )
-        distinct, position = unique_rows(columns)
-        rows = tables.rows(site_name(model, role, agent), contexts._replace(rows=distinct))
-        return rows, position
-
     every = np.arange(demos.num_steps)
     followed = np.delete(every, np.asarray(demos.episode_starts) + demos.episode_lengths - 1)
+    read_at = {"policy": every, "transition": followed, "initial": np.asarray(demos.episode_starts)}
     # What depends on no simulated action is looked up for all steps at once.
     simulated = {f"action_{agent}" for agent in demos.agents} if actions == "simulated" else set()
     settled = {}
     for (role, agent), contexts in own.items():
-        if role != "initial" and not simulated & set(contexts.names):
-            steps = every if role == "policy" else followed
-            rows, position = look_up(role, agent, steps, steps + (role == "transition"))
+        if not simulated & set(contexts.names):
+            steps = read_at[role]
+            then = steps + (role == "transition")
+            columns = _parents_at(contexts, demos, acted, steps, then)
+            rows, position = _look_up(tables, site_name(model, role, agent), contexts, columns)
             at_step = np.full(demos.num_steps, -1)
             at_step[steps] = position
             settled[role, agent] = rows, at_step
@@ -100,20 +85,47 @@ def simulate(
         now = np.asarray(demos.episode_starts)[demos.episode_lengths > t] + t
         for i, agent in enumerate(demos.agents):
             if t == 0:
-                rows, position = look_up("initial", agent, now, now)
-                latents[now, i] = draw_values(rows[position], generator)
-                continue
-            before = now - 1
-            if ("transition", agent) in settled:
-                rows, at_step = settled["transition", agent]
+                role, before = "initial", now
+            else:
+                role, before = "transition", now - 1
+            if (role, agent) in settled:
+                rows, at_step = settled[role, agent]
                 position = at_step[before]
             else:
-                rows, position = look_up("transition", agent, before, now)
-            latents[now, i] = draw_values(rows[position, latents[before, i]], generator)
+                contexts = own[role, agent]
+                columns = _parents_at(contexts, demos, acted, before, now)
+                rows, position = _look_up(tables, site_name(model, role, agent), contexts, columns)
+            held = () if t == 0 else (latents[before, i],)
+            latents[now, i] = draw_values(rows[(position, *held)], generator)
         for i, agent in enumerate(demos.agents if actions == "simulated" else ()):
             rows, at_step = settled["policy", agent]
             acted[now, i] = draw_values(rows[at_step[now], latents[now, i]], generator)
     return demos.replace(actions=acted, latents=latents)
+
+
+def _parents_at(
+    contexts: Contexts,
+    demos: Demonstrations,
+    actions: Int[np.ndarray, "steps agents"],
+    now: Int[np.ndarray, " k"],
+    then: Int[np.ndarray, " k"],
+) -> Int[np.ndarray, "k parents"]:
+    """Parent values at steps `now`; those of next_* are taken at steps `then`."""
+    return parent_columns(
+        contexts.names,
+        {name: values[now] for name, values in demos.state_variables.items()},
+        {name: actions[now, i] for i, name in enumerate(demos.agents)},
+        {name: values[then] for name, values in demos.state_variables.items()},
+        len(now),
+    )
+
+
+def _look_up(
+    tables: DrawnTables, site: str, contexts: Contexts, columns: Int[np.ndarray, "k parents"]
+) -> tuple[Float[np.ndarray, "contexts ..."], Int[np.ndarray, " k"]]:
+    """Rows of the distinct contexts among some, and which of them each is."""
+    distinct, position = unique_rows(columns)
+    return tables.rows(site, contexts._replace(rows=distinct)), position
 
 
 def draw_values(

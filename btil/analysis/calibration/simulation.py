@@ -1,0 +1,464 @@
+"""One simulation: a truth from the prior, its data, a fit, and where the truth lies in it."""
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from scipy.special import gammaln, xlogy
+
+from btil.analysis.alignment import align, context_visits, latents_pinned
+from btil.analysis.calibration.ranks import (
+    Ranked,
+    Reliability,
+    rank,
+    rank_latents,
+    reliability,
+)
+from btil.demonstrations import Demonstrations
+from btil.inference.chains import ess
+from btil.inference.fit import fit
+from btil.inference.messages import (
+    LaneIndex,
+    filter_lanes,
+    gather,
+    lay_out,
+    potentials,
+    smooth,
+)
+from btil.inference.posterior import TeamPosterior
+from btil.inference.precision import precision
+from btil.inference.result import DrawnParameters, DrawnRows, FitResult
+from btil.models.cpt import ROLES
+from btil.models.draws import DrawnTables, prior_tables
+from btil.models.parametric import all_priors, given_concentration, parametric_site
+from btil.models.simulate import simulate
+from btil.models.team import BoundModel, TeamModel
+from btil.models.team_dbn import log_rows
+
+# Random numbers of a simulation, in streams of their own: methods are then given the same data.
+_TRUTH, _LABELS, _FIT, _RANKS = range(4)
+
+
+class Settings(NamedTuple):
+    """What makes a simulation, besides its number.
+
+    Attributes:
+        model: Also the prior that truths are drawn from.
+        demos: States, episodes and sizes; and which steps are labelled, unless a share is given.
+        method: The inference method.
+        options: Its options.
+        num_draws: Posterior draws among which truths are ranked, at most.
+        num_cells: Cells ranked per role, and steps for the latents, in each simulation.
+        share_labelled: Share of the episodes labelled in full; None: the steps that `demos` label.
+        seed: Seeds everything.
+    """
+
+    model: TeamModel
+    demos: Demonstrations
+    method: str
+    options: Mapping[str, Any]
+    num_draws: int
+    num_cells: int
+    share_labelled: float | None
+    seed: int
+
+
+class Simulation(NamedTuple):
+    """What is kept of one simulation.
+
+    Attributes:
+        ranked: Per group, its quantities.
+        point: Sureness of the smoothed latents under the point estimate.
+        averaged: The same, averaged over posterior draws.
+        num_draws: Draws that truths were ranked among.
+        converged: Whether the method says so.
+        aligned: Whether nothing pinned some latents, which were then named as in the truth.
+        seconds: Time of the fit.
+    """
+
+    ranked: dict[str, Ranked]
+    point: Reliability
+    averaged: Reliability
+    num_draws: int
+    converged: bool
+    aligned: bool
+    seconds: float
+
+
+def run_simulation(settings: Settings, number: int) -> Simulation:
+    """Draw a truth and data, fit, rank.
+
+    Args:
+        settings: What all simulations have in common.
+        number: Which of them; its randomness depends on this and the seed alone.
+
+    Raises:
+        ArithmeticError: If the fit did not give numbers.
+    """
+    truth, full, observed = draw_data(settings, number)
+    begun = time.perf_counter()
+    posterior = fit(
+        settings.model,
+        observed,
+        settings.method,
+        seed=int(_generator(settings, number, _FIT).integers(2**32)),
+        progress=False,
+        **settings.options,
+    )
+    seconds = time.perf_counter() - begun
+    unpinned = not all(latents_pinned(settings.model, observed).values())
+    if unpinned:
+        posterior = named_as_in(posterior, truth)
+    generator = _generator(settings, number, _RANKS)
+    cells = choose_cells(posterior.bound, settings.num_cells, generator)
+    few = thinned(posterior, settings.num_draws, cells)
+    num_draws = _num_draws(few, settings.num_draws)
+    seed = int(generator.integers(2**32))
+    tables = [truth, *few.drawn_tables(num_draws, seed)]
+    names, values, beliefs = evaluate(few, tables, cells)
+    if not np.isfinite(values[1:]).all():
+        raise ArithmeticError(
+            f"simulation {number}: the {settings.method} fit failed: {posterior.reason}"
+        )
+    ranked = {}
+    for group in dict.fromkeys(names):
+        own = np.flatnonzero(np.array(names) == group)
+        # The first is the one that is tested.
+        own = generator.permutation(own)[: settings.num_cells]
+        ranked[group] = rank(values[0, own], values[1:, own], generator)
+    point = _hidden(posterior.smooth(observed), full, observed)
+    averaged = _hidden(beliefs, full, observed)
+    latents = _rank_latents(averaged, settings.num_cells, generator)
+    if latents is not None:
+        ranked["latents"] = latents
+    return Simulation(
+        ranked=ranked,
+        point=_reliability(point),
+        averaged=_reliability(averaged),
+        num_draws=num_draws,
+        converged=posterior.converged,
+        aligned=unpinned,
+        seconds=seconds,
+    )
+
+
+def _generator(settings: Settings, number: int, stream: int) -> np.random.Generator:
+    return np.random.default_rng([settings.seed, number, stream])
+
+
+def draw_data(
+    settings: Settings, number: int
+) -> tuple[DrawnTables, Demonstrations, Demonstrations]:
+    """The truth, what happened, and what is seen of it: with most labels hidden.
+
+    Which labels are seen does not depend on what happened, so hiding the others is ignorable.
+    """
+    generator = _generator(settings, number, _TRUTH)
+    truth = prior_tables(settings.model, settings.demos, generator)
+    full = simulate(settings.model, settings.demos, truth, generator)
+    if settings.share_labelled is None:
+        seen = settings.demos.latents >= 0
+    else:
+        num_episodes = settings.demos.num_episodes
+        order = _generator(settings, number, _LABELS).permutation(num_episodes)
+        chosen = order < round(settings.share_labelled * num_episodes)
+        seen = np.repeat(chosen, settings.demos.episode_lengths)[:, None]
+    return truth, full, full.replace(latents=np.where(seen, full.latents, -1))
+
+
+# ---------------------------------------------------------------------- what is ranked
+
+
+class Cell(NamedTuple):
+    """Some cells of a table.
+
+    Attributes:
+        role: "policy", "transition" or "initial".
+        site: The table.
+        flat: Their flat indices.
+    """
+
+    role: str
+    site: str
+    flat: Int[np.ndarray, " cells"]
+
+
+def choose_cells(bound: BoundModel, number: int, generator: np.random.Generator) -> list[Cell]:
+    """Cells of learned tables at random, per role so many, likelier the more the data read them.
+
+    A context counts as often as the data visit it; its latents, which are not seen, count alike.
+    The choice looks at what was observed and at nothing else: given that, truth and draws are as
+    exchangeable as ever, and ranks of cells chosen so are as uniform as those of a fixed cell.
+    (Choosing by the true latents would spoil that: the truth would then be special.)
+    """
+    chosen = []
+    for role in ROLES:
+        tables = [
+            table
+            for table in bound.learned.values()
+            if table.contexts.role == role and table.shape[-1] > 1
+        ]
+        if not tables:
+            continue
+        weights = [
+            np.repeat(context_visits(bound, table.name), np.prod(table.shape[1:])).astype(float)
+            for table in tables
+        ]
+        every = np.concatenate(weights)
+        size = min(number, int(np.count_nonzero(every)))
+        picked = generator.choice(len(every), size, replace=False, p=every / every.sum())
+        start = 0
+        for table, own in zip(tables, weights, strict=True):
+            inside = picked[(picked >= start) & (picked < start + len(own))] - start
+            if len(inside):
+                chosen.append(Cell(role, table.name, inside))
+            start += len(own)
+    return chosen
+
+
+def evaluate(
+    posterior: TeamPosterior, draws: Sequence[DrawnTables], cells: list[Cell]
+) -> tuple[
+    list[str],
+    Float[np.ndarray, "draws quantities"],
+    dict[str, Float[np.ndarray, "steps latents"]],
+]:
+    """What is ranked, of the truth and of posterior draws; and beliefs averaged over the latter.
+
+    Values are rounded to the precision of the fit first, so that cells that are too small for it
+    are equal in both. A prior that is flat has no density to rank by.
+
+    Args:
+        posterior: The posterior on its data.
+        draws: The truth, then the posterior's draws.
+        cells: Of learned tables.
+
+    Returns:
+        The group of each quantity; the values; P(x_t | episode) of each agent.
+    """
+    bound = posterior.bound
+    rows = {
+        site: np.stack([one.rows(site, table.contexts) for one in draws])
+        for site, table in bound.tables.items()
+    }
+    for site in bound.learned:
+        rows[site] = _rounded(rows[site], posterior.dtype)
+    log_likelihood, beliefs = run_messages(posterior, rows)
+    parts = [
+        (f"{cell.role} rows", rows[cell.site].reshape(len(draws), -1)[:, cell.flat])
+        for cell in cells
+    ]
+    for site in sorted(draws[0].parameters):
+        values = np.stack([np.ravel(one.parameters[site]) for one in draws])
+        parts.append(("parameters", values.astype(np.float64)))
+    if bound.learned:
+        prior = log_prior(bound, rows, [one.parameters for one in draws])
+        parts.append(("log likelihood", log_likelihood[:, None]))
+        if np.ptp(prior) > 0:
+            parts += [("log prior", prior[:, None])]
+            parts += [("log joint", (log_likelihood + prior)[:, None])]
+    names = [name for name, values in parts for _ in range(values.shape[1])]
+    nothing = np.zeros((len(draws), 0))
+    return names, np.concatenate([nothing, *(values for _, values in parts)], axis=1), beliefs
+
+
+@jax.jit
+def _sweep(
+    log_tables: tuple[Array, Array, Array], index: LaneIndex
+) -> tuple[Float[Array, " draws"], Float[Array, "length latents lanes"]]:
+    """Log likelihood under each draw of an agent's tables; marginals averaged over all but one."""
+
+    def one(total: Array, tables: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        filtered = filter_lanes(potentials(*tables, index))
+        log_likelihood = jnp.sum(jnp.where(index.real, filtered.log_normalizer, 0.0))
+        return total + smooth(filtered, index.start).marginal, log_likelihood
+
+    truth = jax.tree.map(lambda part: part[:1], log_tables)
+    draws = jax.tree.map(lambda part: part[1:], log_tables)
+    shape = jax.eval_shape(one, 0.0, jax.tree.map(lambda part: part[0], draws))[0]
+    nothing = jnp.zeros(shape.shape, shape.dtype)
+    _, first = jax.lax.scan(one, nothing, truth)
+    total, others = jax.lax.scan(one, nothing, draws)
+    return jnp.concatenate([first, others]), total / len(others)
+
+
+def run_messages(
+    posterior: TeamPosterior, rows: Mapping[str, Float[np.ndarray, "draws ..."]]
+) -> tuple[Float[np.ndarray, " draws"], dict[str, Float[np.ndarray, "steps latents"]]]:
+    """Log likelihood of the data under each draw; smoothed latents averaged over all but the first.
+
+    The same as `posterior.episode_log_likelihood` and `posterior.smooth`, of many draws at once.
+    """
+    layout = lay_out(posterior.bound, coarse=True)
+    total = np.zeros(len(next(iter(rows.values()))))
+    beliefs = {}
+    with precision(posterior.dtype) as dtype:
+        logs = {}
+        for site, values in rows.items():
+            padding = np.zeros(
+                (len(values), layout.num_rows[site] - values.shape[1], *values.shape[2:])
+            )
+            logs[site] = jnp.asarray(np.concatenate([log_rows(values), padding], axis=1), dtype)
+        for agent, (policy, transition, initial) in layout.sites.items():
+            log_likelihood, marginal = _sweep(
+                (logs[policy], logs[transition], logs[initial]), layout.index[agent]
+            )
+            total += np.asarray(log_likelihood, np.float64)
+            beliefs[agent] = gather(np.asarray(marginal), layout.lanes)
+    return total, beliefs
+
+
+def _rounded(rows: Float[np.ndarray, "..."], dtype: np.dtype) -> Float[np.ndarray, "..."]:
+    return np.maximum(rows.astype(dtype), np.finfo(dtype).tiny).astype(np.float64)
+
+
+def log_prior(
+    bound: BoundModel,
+    rows: Mapping[str, Float[np.ndarray, "draws ..."]],
+    parameters: Sequence[Mapping[str, np.ndarray]],
+) -> Float[np.ndarray, " draws"]:
+    """Log prior density of the learned rows given the parameters, and of the parameters."""
+    total = np.zeros(len(parameters))
+    described = []
+    for site, table in bound.learned.items():
+        if table.parametric:
+            described.append(parametric_site(table))
+        if not table.cpt.dirichlet_rows:
+            continue
+        if table.parametric:
+            inputs = described[-1].cpt.inputs(table.contexts)
+            given = [given_concentration(described[-1], one, inputs) for one in parameters]
+            concentration = np.broadcast_to(
+                np.stack(given).astype(np.float64), (len(parameters), *table.shape)
+            )
+        else:
+            concentration = table.cpt.concentration(table.contexts)[None]
+        density = xlogy(concentration - 1, rows[site]) - gammaln(concentration)
+        axes = tuple(range(1, density.ndim))
+        total += density.sum(axes) + gammaln(concentration.sum(-1)).sum(axes[:-1])
+    for site, prior in all_priors(tuple(described)).items():
+        total += np.array([float(prior.log_prob(one[site])) for one in parameters])
+    return total
+
+
+# ---------------------------------------------------------------------- draws
+
+
+def named_as_in(posterior: TeamPosterior, truth: DrawnTables) -> TeamPosterior:
+    """The posterior with latents that nothing pins named as in the truth, each chain by itself.
+
+    Exact mixtures hold all names at once and stay as they are.
+    """
+    bound = posterior.bound
+    rows = {
+        site: DrawnRows(truth.rows(site, table.contexts)[None, None])
+        for site, table in bound.learned.items()
+    }
+    reference = dataclasses.replace(
+        posterior, result=FitResult(rows=rows, converged=True, reason="the truth")
+    )
+    return posterior if posterior.method == "exact" else align(posterior, reference)
+
+
+def is_chains(posterior: TeamPosterior) -> bool:
+    """Whether draws are those of chains, each like the one before it."""
+    drawn = any(isinstance(rows, DrawnRows) for rows in posterior.result.rows.values())
+    return drawn and posterior.method != "svi"
+
+
+def thinned(posterior: TeamPosterior, num_draws: int, cells: list[Cell]) -> TeamPosterior:
+    """Chains with so few draws, evenly spaced, that these are about independent.
+
+    As many as the least effective sample size of what is ranked (cells, parameters, log
+    likelihood), at most `num_draws`. Other posteriors stay as they are.
+
+    Source: Talts et al. (2018), Section 4.1 and Algorithm 2.
+    """
+    if not is_chains(posterior):
+        return posterior
+    result = posterior.result
+    chains = []
+    for cell in cells:
+        rows = result.rows[cell.site]
+        if isinstance(rows, DrawnRows):
+            chains.append(rows.draws.reshape(*rows.draws.shape[:2], -1)[:, :, cell.flat])
+    for parameter in result.parameters.values():
+        if isinstance(parameter, DrawnParameters):
+            chains.append(parameter.draws.reshape(*parameter.draws.shape[:2], -1))
+    if result.log_likelihood is not None:
+        chains.append(result.log_likelihood.sum(-1, keepdims=True, dtype=np.float64))
+    num_chains, length = chains[0].shape[:2]
+    worth = np.concatenate([np.ravel(ess(one.astype(np.float64))) for one in chains])
+    worth = worth[~np.isnan(worth)]
+    wanted = min(num_draws, num_chains * length, *(int(w) for w in worth))
+    kept = np.linspace(0, length - 1, max(1, wanted // num_chains)).round().astype(int)
+    return dataclasses.replace(
+        posterior,
+        result=result._replace(
+            rows={site: _every(rows, kept) for site, rows in result.rows.items()},
+            parameters={site: _every(one, kept) for site, one in result.parameters.items()},
+        ),
+    )
+
+
+def _every(drawn: Any, kept: Int[np.ndarray, " kept"]) -> Any:
+    """Some draws of each chain."""
+    return drawn._replace(draws=drawn.draws[:, kept])
+
+
+def _num_draws(posterior: TeamPosterior, wanted: int) -> int:
+    """How many draws there are to rank among."""
+    drawn = [
+        one.draws.shape[0] * one.draws.shape[1]
+        for one in posterior.result.rows.values()
+        if isinstance(one, DrawnRows)
+    ]
+    return min(wanted, *drawn) if drawn else wanted
+
+
+# ---------------------------------------------------------------------- latents
+
+
+def _hidden(
+    beliefs: Mapping[str, Float[np.ndarray, "steps latents"]],
+    full: Demonstrations,
+    observed: Demonstrations,
+) -> list[tuple[Float[np.ndarray, "hidden latents"], Int[np.ndarray, " hidden"]]]:
+    """Per agent with a choice, beliefs at the steps whose label is hidden, and the truth there."""
+    found = []
+    for i, agent in enumerate(observed.agents):
+        hidden = observed.latents[:, i] < 0
+        if observed.num_latents[i] > 1 and hidden.any():
+            found.append((beliefs[agent][hidden].astype(np.float64), full.latents[hidden, i]))
+    return found
+
+
+def _reliability(
+    hidden: list[tuple[Float[np.ndarray, "hidden latents"], Int[np.ndarray, " hidden"]]],
+) -> Reliability:
+    nothing = reliability(np.zeros((0, 2)), np.zeros(0, np.int64))
+    counted = [reliability(*one) for one in hidden]
+    return Reliability(*(np.sum(parts, 0) for parts in zip(nothing, *counted, strict=True)))
+
+
+def _rank_latents(
+    hidden: list[tuple[Float[np.ndarray, "hidden latents"], Int[np.ndarray, " hidden"]]],
+    number: int,
+    generator: np.random.Generator,
+) -> Ranked | None:
+    """Some hidden steps at random; None if there are none."""
+    if not hidden:
+        return None
+    owner = np.repeat(np.arange(len(hidden)), [len(truth) for _, truth in hidden])
+    step = np.concatenate([np.arange(len(truth)) for _, truth in hidden])
+    picked = generator.permutation(len(step))[:number]
+    places = [
+        rank_latents(hidden[k][0][[t]], hidden[k][1][[t]], generator)
+        for k, t in zip(owner[picked], step[picked], strict=True)
+    ]
+    return Ranked(*(np.concatenate(parts) for parts in zip(*places, strict=True)))

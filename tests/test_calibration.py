@@ -1,0 +1,514 @@
+"""Calibration: right posteriors pass, wrong ones are found out, and the numbers are the right ones.
+
+Seeds are fixed. A verdict on a right posterior is wrong with probability 0.01 per group, which is
+said where a test relies on it.
+"""
+
+import dataclasses
+
+import arviz
+import matplotlib.figure
+import numpy as np
+import pytest
+from enumeration import log_prior as enumerated_log_prior
+from scipy import stats
+from teams import random_demos, rich_model
+
+import btil
+from btil.analysis.calibration import simulation as simulation_module
+from btil.analysis.calibration.figures import plot_ecdf_pit, plot_error_ratios, plot_latents
+from btil.analysis.calibration.ranks import (
+    Ranked,
+    Reliability,
+    bins_of,
+    coverage,
+    error_ratio,
+    place_among,
+    place_of_latents,
+    ratio_of_sums,
+    reliability,
+    spread,
+    uniformity_band,
+    verdict,
+    wilson_interval,
+)
+from btil.analysis.calibration.run import Calibration, calibrate
+from btil.analysis.calibration.simulation import (
+    Settings,
+    choose_cells,
+    draw_data,
+    evaluate,
+    log_prior,
+    run_simulation,
+    thinned,
+)
+from btil.analysis.output import output_console
+from btil.inference.chains import ess
+from btil.inference.result import DirichletRows, DrawnRows, MixtureRows
+from btil.models.draws import prior_tables
+from btil.models.team import bind
+
+
+def tiny_team(labelled=0.0):
+    """Agents of 2 latents each, 3 and 2 actions; seven steps, a context of one binary state."""
+    return random_demos(
+        lengths=(3, 2, 2),
+        num_latents=(2, 2),
+        num_actions=(3, 2),
+        num_states=(2,),
+        labelled=labelled,
+    )
+
+
+def tiny_model():
+    return btil.TeamModel(
+        policy=btil.DirichletCPT(0.8, parents=("x",)),
+        transition=btil.DirichletCPT([[2.0, 1.0], [0.5, 1.0]]),
+        initial=btil.DirichletCPT(1.0),
+    )
+
+
+def calibrate_tiny(method="exact", num_simulations=40, **options):
+    chosen = {"share_labelled": 1 / 3, "num_draws": 25, "seed": 3, "progress": False} | options
+    return calibrate(tiny_model(), tiny_team(), method, num_simulations, **chosen)
+
+
+@pytest.fixture(scope="module")
+def exact() -> Calibration:
+    return calibrate_tiny()
+
+
+@pytest.fixture(scope="module")
+def too_narrow() -> Calibration:
+    """The exact posterior with all concentrations times four: means stay, variances shrink."""
+    true_fit = simulation_module.fit
+
+    def narrow_fit(*args, **kwargs):
+        posterior = true_fit(*args, **kwargs)
+        rows = {}
+        for site, mixture in posterior.result.rows.items():
+            assert isinstance(mixture, MixtureRows)
+            rows[site] = mixture._replace(concentration=4 * mixture.concentration)
+        return dataclasses.replace(posterior, result=posterior.result._replace(rows=rows))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation_module, "fit", narrow_fit)
+        return calibrate_tiny()
+
+
+# ---------------------------------------------------------------------- whole runs
+
+
+def test_the_exact_posterior_is_called_right(exact):
+    """Seven verdicts, each wrong with probability 0.01."""
+    assert set(exact.verdicts()) == {
+        "policy rows", "transition rows", "initial rows",
+        "log likelihood", "log prior", "log joint", "latents",
+    }  # fmt: skip
+    assert set(exact.verdicts().values()) == {"uniform"}
+    table = exact.table()
+    for column, right in (("error_ratio", 1), ("spread", 1), ("coverage_50", 0.5)):
+        shown = table[column].dropna()
+        assert len(shown) >= 6
+        # The largest of seven normal errors lies above 3.5 with probability 0.003.
+        assert (np.abs(shown - right) < 3.5 * table[f"{column}_error"][shown.index]).all()
+    for excess, error in exact.overconfidence().values():
+        assert 0 < error < 0.05
+        assert abs(excess) < 3.5 * error
+
+
+def test_a_posterior_that_is_too_narrow_is_found_out(too_narrow):
+    verdicts = too_narrow.verdicts()
+    assert verdicts["policy rows"] == verdicts["transition rows"] == "overconfident"
+    table = too_narrow.table()
+    rows = ["policy rows", "transition rows"]
+    assert (table.loc[rows, "error_ratio"] > 1.3).all()
+    assert (table.loc[rows, "spread"] > 1.2).all()
+    assert (table.loc[rows, "coverage_89"] < 0.8).all()
+
+
+def test_truths_and_data_do_not_depend_on_the_method():
+    one, other = (
+        Settings(tiny_model(), tiny_team(), method, {}, 10, 5, 1 / 3, 0)
+        for method in ("exact", "mfvi")
+    )
+    (_, full, observed), (_, same, seen) = draw_data(one, 4), draw_data(other, 4)
+    assert np.array_equal(full.actions, same.actions)
+    assert np.array_equal(full.latents, same.latents)
+    assert np.array_equal(observed.latents, seen.latents)
+    assert not np.array_equal(draw_data(one, 5)[1].latents, full.latents)
+
+
+def test_labels_are_those_of_the_data_or_of_whole_episodes():
+    demos = tiny_team(labelled=0.4)
+    settings = Settings(tiny_model(), demos, "exact", {}, 10, 5, None, 0)
+    _, full, observed = draw_data(settings, 0)
+    assert full.latents.min() >= 0
+    assert np.array_equal(observed.latents >= 0, demos.latents >= 0)
+    shown = observed.latents >= 0
+    assert np.array_equal(observed.latents[shown], full.latents[shown])
+    chosen = set()
+    for number in range(20):
+        _, _, observed = draw_data(settings._replace(share_labelled=0.4), number)
+        whole = np.add.reduceat((observed.latents >= 0).all(1), observed.episode_starts)
+        labelled = np.flatnonzero(whole == observed.episode_lengths)
+        assert len(labelled) == 1
+        assert (observed.latents >= 0).sum() == 2 * observed.episode_lengths[labelled[0]]
+        chosen |= set(labelled.tolist())
+    assert chosen == {0, 1, 2}
+
+
+def test_latents_that_nothing_pins_are_named_after_the_truth_and_it_is_said():
+    model = btil.TeamModel(*(btil.DirichletCPT(1.0) for _ in range(3)))
+    options = {"share_labelled": 0.0, "num_draws": 10, "progress": False}
+    found = calibrate(model, tiny_team(), "mfvi", 1, **options)
+    assert found.fits["aligned"].all()
+    assert any("named so as to match the truth best" in note for note in found.notes())
+    assert set(found.verdicts().values()) == {"too few simulations"}
+    unpinned = calibrate(model, tiny_team(), "exact", 1, **options)
+    assert any("holds all their names at once" in note for note in unpinned.notes())
+    # The prior of the other model tells its latents apart: no name is open.
+    assert not calibrate_tiny(num_simulations=1, share_labelled=0.0).fits["aligned"].any()
+
+
+def test_renaming_recovers_a_posterior_whose_names_are_swapped():
+    demos = random_demos(lengths=(3,) * 40, num_latents=(2,), num_actions=(3,), num_states=(2,))
+    model = btil.TeamModel(
+        btil.DirichletCPT(0.5, parents=("x",)), btil.DirichletCPT(0.5), btil.DirichletCPT(1.0)
+    )
+    settings = Settings(model, demos, "mfvi", {}, 10, 5, 0.0, 0)
+    truth, full, observed = draw_data(settings, 0)
+    swapped = full.replace(latents=1 - full.latents)
+    # With every step labelled the posterior is a single Dirichlet per row.
+    fitted = btil.fit(model, swapped, "exact", progress=False)
+    rows = {s: DirichletRows(m.concentration[0]) for s, m in fitted.result.rows.items()}
+    fitted = dataclasses.replace(fitted, method="mfvi", result=fitted.result._replace(rows=rows))
+    hidden = dataclasses.replace(fitted, bound=bind(model, observed))
+    renamed = simulation_module.named_as_in(hidden, truth)
+    right = {site: truth.rows(site, t.contexts) for site, t in hidden.bound.learned.items()}
+    for site in ("policy_ann", "transition_ann"):
+        before, after = (
+            np.abs(one.result.rows[site].mean() - right[site]).mean() for one in (fitted, renamed)
+        )
+        assert after < 0.1
+        assert before > 2 * after
+
+
+def test_every_step_labelled_leaves_no_latents_to_rank():
+    found = calibrate_tiny(num_simulations=2, share_labelled=1.0)
+    assert "latents" not in found.ranked
+    assert found.overconfidence() == {}
+    with pytest.raises(ValueError, match="every step is labelled"):
+        found.plot_latents()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"share_labelled": 1.2}, "share_labelled must be from 0 to 1"),
+        ({"num_draws": 0}, "num_draws must be at least 1"),
+        ({"num_cells": 0}, "num_cells must be at least 1"),
+        ({"num_simulations": 0}, "num_simulations must be at least 1"),
+        ({"method": "magic"}, "unknown method 'magic'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_any_fit(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        calibrate_tiny(**arguments)
+
+
+def test_options_that_a_method_does_not_have_are_refused():
+    with pytest.raises(TypeError, match="exact has no option 'num_chains'"):
+        calibrate_tiny(num_chains=2)
+
+
+def test_a_fit_without_numbers_is_an_error(monkeypatch):
+    true_fit = simulation_module.fit
+
+    def broken_fit(*args, **kwargs):
+        posterior = true_fit(*args, **kwargs)
+        rows = {
+            site: mixture._replace(concentration=mixture.concentration * np.nan)
+            for site, mixture in posterior.result.rows.items()
+        }
+        return dataclasses.replace(posterior, result=posterior.result._replace(rows=rows))
+
+    monkeypatch.setattr(simulation_module, "fit", broken_fit)
+    with pytest.raises(ArithmeticError, match="simulation 0: the exact fit failed"):
+        calibrate_tiny(num_simulations=1)
+
+
+# ---------------------------------------------------------------------- a folder
+
+
+def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch, exact):
+    first = calibrate_tiny(num_simulations=2, directory=tmp_path / "made")
+    assert len(list((tmp_path / "made").glob("simulation-*.npz"))) == 2
+    ran = []
+
+    def counted(settings, number):
+        ran.append(number)
+        return run_simulation(settings, number)
+
+    monkeypatch.setattr("btil.analysis.calibration.run.run_simulation", counted)
+    more = calibrate_tiny(num_simulations=3, directory=tmp_path / "made")
+    assert ran == [2]
+    for group, ranked in exact.ranked.items():
+        for before, after, all_at_once in zip(
+            first.ranked[group], more.ranked[group], ranked, strict=True
+        ):
+            assert np.array_equal(before, after[:2], equal_nan=True)
+            assert np.array_equal(after, all_at_once[:3], equal_nan=True)
+    assert np.array_equal(more.averaged.right, exact.averaged.right[:3])
+
+
+@pytest.mark.parametrize(
+    ("changes", "different"),
+    [({"seed": 4}, "seed, model or data"), ({"num_draws": 7}, "num_draws"),
+     ({"share_labelled": 0.5}, "share_labelled")],
+)  # fmt: skip
+def test_a_folder_of_another_run_is_refused(tmp_path, changes, different):
+    calibrate_tiny(num_simulations=1, directory=tmp_path)
+    with pytest.raises(ValueError, match=different):
+        calibrate_tiny(num_simulations=1, directory=tmp_path, **changes)
+
+
+# ---------------------------------------------------------------------- what is ranked
+
+
+def test_log_likelihoods_and_beliefs_are_those_of_the_posterior():
+    demos = random_demos()
+    posterior = btil.fit(rich_model(), demos, "exact", progress=False)
+    truth = prior_tables(rich_model(), demos, np.random.default_rng(0))
+    draws = list(posterior.drawn_tables(5, seed=2))
+    names, values, beliefs = evaluate(posterior, [truth, *draws], [])
+    assert names == ["log likelihood", "log prior", "log joint"]
+    average = np.exp(values[1:, 0])
+    expected = posterior.smooth(demos, num_draws=5, seed=2)
+    for agent in demos.agents:
+        assert np.allclose(beliefs[agent], expected[agent], atol=1e-5)
+    # Episodes are averaged by themselves there, all together here: compare single draws.
+    for d, one in enumerate([truth, *draws]):
+        rows = {s: one.rows(s, t.contexts) for s, t in posterior.bound.tables.items()}
+        layout = simulation_module.lay_out(posterior.bound)
+        alone = posterior.episode_log_likelihood(posterior.bound, layout, rows).sum()
+        assert values[d, 0] == pytest.approx(alone, rel=1e-5)
+    assert len(set(average.tolist())) == 5
+
+
+def test_log_prior_is_the_density():
+    bound = bind(rich_model(), random_demos())
+    truth = prior_tables(bound.model, bound.demos, np.random.default_rng(4))
+    rows = {site: truth.rows(site, table.contexts) for site, table in bound.learned.items()}
+    two = {site: np.stack([values, values]) for site, values in rows.items()}
+    expected = enumerated_log_prior(bound, rows)
+    assert log_prior(bound, two, [{}, {}]) == pytest.approx([expected, expected], rel=1e-12)
+
+
+def test_cells_are_chosen_among_those_that_the_data_read_and_more_often_where_they_do():
+    demos = random_demos(lengths=(6,) * 20, num_latents=(2,), num_actions=(1,), num_states=(3,))
+    states = np.where(np.arange(demos.num_steps) % 6 == 0, 1, 0)
+    model = btil.TeamModel(
+        btil.DirichletCPT(1.0, parents=("x",)), btil.DirichletCPT(1.0, parents=("x",))
+    )
+    bound = bind(model, demos.replace(states={"x": states}))
+    generator = np.random.default_rng(0)
+    counts = np.zeros((2, 2, 2))
+    for _ in range(500):
+        (cells,) = choose_cells(bound, 1, generator)
+        # The policy's rows have one value, the initial is given: neither can be ranked.
+        assert (cells.role, cells.site) == ("transition", "transition_ann")
+        counts.ravel()[cells.flat] += 1
+    # x = 0 at four of the five steps that something follows.
+    by_context = counts.sum((1, 2))
+    assert stats.binomtest(int(by_context[0]), 500, 0.8).pvalue > 1e-3
+    assert stats.chisquare(counts[0].ravel()).pvalue > 1e-3
+    (every,) = choose_cells(bound, 100, generator)
+    assert sorted(every.flat.tolist()) == list(range(8))
+
+
+def test_chains_are_thinned_to_what_they_are_worth():
+    model, demos = tiny_model(), tiny_team(labelled=0.5)
+    mixture = btil.fit(model, demos, "exact", progress=False)
+    posterior = dataclasses.replace(mixture, method="gibbs")
+    generator = np.random.default_rng(0)
+    # Draws that go on for 20 iterations: 2 chains of 2,000 are worth about 100.
+    rows = {}
+    for site, table in posterior.bound.learned.items():
+        noise = generator.standard_normal((2, 2000, *table.shape))
+        values = np.empty_like(noise)
+        values[:, 0] = noise[:, 0]
+        rho = 0.95
+        for i in range(1, 2000):
+            values[:, i] = rho * values[:, i - 1] + np.sqrt(1 - rho**2) * noise[:, i]
+        rows[site] = DrawnRows(values)
+    result = posterior.result._replace(rows=rows, log_likelihood=None)
+    slow = dataclasses.replace(posterior, result=result)
+    cells = choose_cells(posterior.bound, 10, generator)
+    drawn = [
+        rows[cell.site].draws.reshape(2, 2000, -1)[:, :, cell.flat].reshape(2, 2000, -1)
+        for cell in cells
+    ]
+    least = min(float(ess(one).min()) for one in drawn)
+    assert 40 < least < 200
+    few = thinned(slow, 1000, cells).result.rows["policy_ann"].draws
+    assert few.shape[:2] == (2, int(least) // 2)
+    assert np.array_equal(few[:, 0], rows["policy_ann"].draws[:, 0])
+    assert np.array_equal(few[:, -1], rows["policy_ann"].draws[:, -1])
+    assert thinned(slow, 10, cells).result.rows["policy_ann"].draws.shape[:2] == (2, 5)
+    assert thinned(mixture, 5, cells) is mixture
+
+
+# ---------------------------------------------------------------------- ranks
+
+
+def test_ties_are_broken_at_random():
+    generator = np.random.default_rng(0)
+    truth = np.full(4_000, 1e-38)
+    draws = np.full((9, 4_000), 1e-38)
+    draws[:3] = 0.5
+    places = place_among(truth, draws, generator)
+    # Six of nine draws are equal, three above: any of the first seven ranks of ten.
+    assert stats.kstest(places, stats.uniform(0, 0.7).cdf).pvalue > 1e-3
+
+
+def test_true_latents_are_placed_uniformly_if_beliefs_are_right_and_high_if_too_sure():
+    generator = np.random.default_rng(1)
+    beliefs = generator.dirichlet([0.7, 0.7, 0.7], 4_000)
+    beliefs[:500] = 1 / 3
+    truth = (np.cumsum(beliefs, 1) < generator.random((4_000, 1))).sum(1)
+    places = place_of_latents(beliefs, truth, generator)
+    assert stats.kstest(places, "uniform").pvalue > 1e-3
+    sure = beliefs**2 / (beliefs**2).sum(1, keepdims=True)
+    assert place_of_latents(sure, truth, generator).mean() > 0.52
+
+
+def normal_ranks(generator, scale, shift=0.0, simulations=60, quantities=5):
+    """Normal mean with known variance: ranks in a posterior whose sd is `scale` times the right."""
+    shape = (simulations, quantities)
+    # Quantities of a simulation share most of their error: they are not independent.
+    common = generator.standard_normal((simulations, 1))
+    truth = np.sqrt(0.8) * common + np.sqrt(0.2) * generator.standard_normal(shape)
+    draws = shift + scale * generator.standard_normal((99, *shape))
+    place = place_among(truth.ravel(), draws.reshape(99, -1), generator)
+    return Ranked(place.reshape(shape), truth, draws.mean(0), draws.std(0))
+
+
+def test_verdicts_keep_their_promise():
+    """At probability 0.9, of 300 right posteriors at most 30 + 4 sd are called anything else."""
+    generator = np.random.default_rng(5)
+    words = [verdict(normal_ranks(generator, 1.0, simulations=40), 0.9) for _ in range(300)]
+    wrong = sum(word != "uniform" for word in words)
+    assert 3 <= wrong <= 30 + 4 * np.sqrt(300 * 0.1 * 0.9)
+
+
+@pytest.mark.parametrize(
+    ("scale", "shift", "word"),
+    [(0.6, 0.0, "overconfident"), (1.7, 0.0, "underconfident"), (1.0, -0.8, "too low"),
+     (1.0, 0.8, "too high"), (1.0, 0.0, "uniform")],
+)  # fmt: skip
+def test_verdicts_say_what_is_wrong(scale, shift, word):
+    ranked = normal_ranks(np.random.default_rng(6), scale, shift)
+    assert verdict(ranked, 0.99) == word
+    ratio = error_ratio(ranked)
+    assert abs(ratio.value - np.hypot(1, shift) / scale) < 4 * ratio.error
+    if word == "uniform":
+        for share, right in ((spread(ranked), 1.0), (coverage(ranked, 0.89), 0.89)):
+            assert abs(share.value - right) < 4 * share.error
+
+
+def test_errors_allow_for_dependence_within_simulations():
+    """Five copies of one quantity tell no more than one."""
+    generator = np.random.default_rng(7)
+    one = normal_ranks(generator, 1.0, quantities=1)
+    five = Ranked(*(np.repeat(part, 5, axis=1) for part in one))
+    assert spread(five).error == pytest.approx(spread(one).error)
+    assert error_ratio(five).error == pytest.approx(error_ratio(one).error)
+
+
+def test_the_band_is_left_as_often_as_it_says():
+    generator = np.random.default_rng(8)
+    left = sum(uniformity_band(generator.random(50), 0.9).left for _ in range(1_000))
+    # ArviZ simulates its band 1,000 times, which adds an error of its own of about 0.01.
+    assert abs(left / 1_000 - 0.1) < 4 * np.hypot(np.sqrt(0.09 / 1_000), 0.01)
+
+
+def test_sure_steps_are_counted_in_tenths():
+    beliefs = np.array([[0.95, 0.05], [0.05, 0.95], [0.35, 0.65], [1.0, 0.0]])
+    counted = reliability(beliefs, np.array([0, 0, 1, 0]))
+    assert counted.steps.tolist() == [0] * 6 + [1, 0, 0, 3]
+    assert counted.said[9] == pytest.approx(2.9)
+    assert counted.right.tolist() == [0] * 6 + [1, 0, 0, 2]
+    low, high = bins_of(Reliability(*(part[None] for part in counted)))
+    assert (low.low, low.steps, low.right) == (0.6, 1, 1.0)
+    assert (high.low, high.high, high.steps, high.said) == (0.9, 1.0, 3, pytest.approx(2.9 / 3))
+
+
+def test_intervals_widen_where_steps_are_right_together():
+    """100 simulations of 20 steps, all right or all wrong, are worth 100 steps and not 2,000."""
+    steps = np.zeros((100, 10))
+    steps[:, 8] = 20
+    right = np.zeros((100, 10))
+    right[:80, 8] = 20
+    (together,) = bins_of(Reliability(steps, 0.85 * steps, right))
+    expected = wilson_interval(0.8, 99.0)
+    assert (together.lower, together.upper) == pytest.approx(expected)
+    exact = stats.binomtest(80, 100).proportion_ci(method="wilson")
+    assert wilson_interval(0.8, 100.0) == pytest.approx((exact.low, exact.high))
+    everywhere = np.where(steps > 0, 16.0, 0.0)
+    (apart,) = bins_of(Reliability(steps, 0.85 * steps, everywhere))
+    assert apart.upper - apart.lower < 0.25 * (together.upper - together.lower)
+    assert ratio_of_sums(right[:, 8], steps[:, 8]).value == pytest.approx(0.8)
+
+
+# ---------------------------------------------------------------------- what is shown
+
+
+def test_tables_say_what_was_found(exact, too_narrow):
+    table = exact.table()
+    assert table.index.name == "group"
+    assert (table["simulations"] == 40).all()
+    assert np.isnan(table.loc["latents", "spread"])
+    latents = exact.latent_table()
+    assert set(latents["kind"]) == {"point", "averaged"}
+    assert (latents.groupby("kind")["steps"].sum() == exact.point.steps.sum()).all()
+    assert ((latents["said"] >= latents["low"]) & (latents["said"] <= latents["high"])).all()
+    assert ((latents["lower"] <= latents["right"]) & (latents["right"] <= latents["upper"])).all()
+    console = output_console()
+    with console.capture() as captured:
+        console.print(too_narrow.summary_table())
+    assert "overconfident" in captured.get()
+    assert "33% of the episodes" in exact.notes()[0]
+    assert "policy rows uniform" in repr(exact)
+
+
+def test_pictures(exact, too_narrow):
+    both = {"exact": exact, "too narrow": too_narrow}
+    figure = plot_ecdf_pit(both, groups=["policy rows", "latents"])
+    first, second = figure.axes
+    assert (first.get_title(), second.get_title()) == ("policy rows", "latents")
+    solid = [
+        line for line in first.lines if line.get_linestyle() == "-" and len(line.get_xdata()) > 2
+    ]
+    # Differences of distribution functions begin and end at zero.
+    assert len(solid) == 2
+    assert all(line.get_ydata()[[0, -1]].tolist() == [0, 0] for line in solid)
+    with pytest.raises(ValueError, match="no group nonsense; there are policy rows"):
+        plot_ecdf_pit(both, groups=["nonsense"])
+    above = matplotlib.figure.Figure().subplots(2, 1)
+    assert plot_latents({"exact": exact}, axes=above) is above[0].get_figure()
+    assert above[1].get_xlabel() == "probability of the most probable latent"
+    ratios = plot_error_ratios(both).axes[0]
+    assert [label.get_text() for label in ratios.get_xticklabels()] == ["exact", "too narrow"]
+    with pytest.raises(ValueError, match="there is no calibration"):
+        plot_error_ratios({})
+
+
+def test_arviz_takes_the_ranks(exact):
+    tree = exact.to_datatree()
+    assert dict(tree["prior_sbc"].sizes) == {"simulation": 40}
+    assert np.array_equal(tree["prior_sbc"]["policy rows"], exact.ranked["policy rows"].place[:, 0])
+    shown = arviz.plot_ecdf_pit(
+        tree, var_names=["policy rows"], sample_dims=["simulation"], backend="none"
+    )
+    assert "policy rows" in shown.viz["ecdf_lines"]

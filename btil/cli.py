@@ -166,6 +166,7 @@ def btil(
         btil fit team.csv --out team.nc
         btil decode team.nc new.csv --out decoded.csv
         btil compare team.csv --methods mfvi,gibbs --out report
+        btil calibrate team.csv --method gibbs --out calibration
 
     \b
     The paper's teams, simulated, and its tables made again:
@@ -446,6 +447,106 @@ def compare(
     if not quiet:
         for name, posterior in comparison.posteriors.items():
             _warn_unless_converged(name, posterior)
+
+
+@app.command()
+def calibrate(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the results.")],
+    method: Annotated[str, typer.Option(help="mfvi, svi, nuts, gibbs or exact.")] = "mfvi",
+    num_simulations: Annotated[int, typer.Option(help="Number of simulated data sets.")] = 100,
+    share_labelled: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of episodes labelled in each, 0 to 1. Without it, the steps labelled in "
+            "DATA."
+        ),
+    ] = None,
+    num_episodes: Annotated[
+        int | None, typer.Option(help="Take DATA's first episodes only.")
+    ] = None,
+    num_draws: Annotated[int, typer.Option(help="Posterior draws to rank truths among.")] = 100,
+    num_latents: NumLatents = None,
+    model: Model = None,
+    policy_parents: PolicyParents = None,
+    policy_concentration: PolicyConcentration = None,
+    transition_parents: TransitionParents = None,
+    transition_concentration: TransitionConcentration = None,
+    initial: Initial = None,
+    shared: SharedTables = False,
+    seed: Seed = 0,
+    num_chains: NumChains = None,
+    num_warmup: NumWarmup = None,
+    num_samples: NumSamples = None,
+    num_restarts: NumRestarts = None,
+    tolerance: Tolerance = None,
+    max_iterations: MaxIterations = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Ask whether a method's posterior is right: simulation-based calibration.
+
+    Tables are drawn from the prior, latents and actions from the tables (on the states in DATA),
+    and the method is fitted to them, many times over. If its posterior is right, truths have
+    uniform ranks among its draws; if it is too narrow, it says by how much, for each kind of table
+    and for the latents. Every simulation is saved in DIR as it ends; the same command goes on
+    from there, also with more simulations.
+
+    \b
+    Examples:
+        btil calibrate team.csv --method gibbs --share-labelled 0.5 --out calibration
+        btil calibrate team.csv --num-episodes 20 --num-simulations 200 --out narrow
+    """  # noqa: D301  # click needs the character itself
+    from btil.analysis.calibration import calibrate as run
+    from btil.analysis.output import output_console
+    from btil.analysis.report import prepare_directory
+
+    options = _given(
+        num_chains=num_chains,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_restarts=num_restarts,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+    )
+    team = _model(
+        data,
+        model,
+        policy_parents,
+        policy_concentration,
+        transition_parents,
+        transition_concentration,
+        initial,
+        shared,
+    )
+    demos = _read(data, num_latents)
+    if num_episodes is not None:
+        if not 1 <= num_episodes <= demos.num_episodes:
+            raise ValueError(
+                f"--num-episodes is {num_episodes}; allowed are 1 to {demos.num_episodes}"
+            )
+        demos = demos.select(range(num_episodes))
+    found = run(
+        team,
+        demos,
+        method,
+        num_simulations=num_simulations,
+        num_draws=num_draws,
+        share_labelled=share_labelled,
+        seed=seed,
+        progress=not quiet,
+        directory=prepare_directory(out) / "simulations",
+        **options,
+    )
+    page = found.report(out, command=shlex.join(["btil", *sys.argv[1:]]))
+    output_console().print(found.summary_table())
+    excess = found.overconfidence()
+    if excess:
+        value, error = excess["averaged"]
+        typer.echo(f"latents: surer than right by {value:+.3f} ± {error:.3f}")
+    for note in found.notes():
+        typer.echo(f"- {note}")
+    typer.echo(f"page       {page}")
 
 
 @app.command()

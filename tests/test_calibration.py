@@ -5,14 +5,17 @@ said where a test relies on it.
 """
 
 import dataclasses
+import sys
 
 import arviz
 import matplotlib.figure
 import numpy as np
+import pandas as pd
 import pytest
 from enumeration import log_prior as enumerated_log_prior
 from scipy import stats
 from teams import random_demos, rich_model
+from typer.testing import CliRunner
 
 import btil
 from btil.analysis.calibration import simulation as simulation_module
@@ -43,6 +46,7 @@ from btil.analysis.calibration.simulation import (
     thinned,
 )
 from btil.analysis.output import output_console
+from btil.cli import app
 from btil.inference.chains import ess
 from btil.inference.result import DirichletRows, DrawnRows, MixtureRows
 from btil.models.draws import prior_tables
@@ -512,3 +516,66 @@ def test_arviz_takes_the_ranks(exact):
         tree, var_names=["policy rows"], sample_dims=["simulation"], backend="none"
     )
     assert "policy rows" in shown.viz["ecdf_lines"]
+
+
+def test_the_page_has_what_there_is_and_drops_what_there_is_no_more(exact, tmp_path):
+    page = exact.report(tmp_path / "told", command="btil calibrate <team>.csv")
+    text = page.read_text(encoding="utf-8")
+    assert "btil calibrate &lt;team&gt;.csv" in text
+    assert "33% of the episodes" in text
+    assert text.count("<figure") == 2
+    table = pd.read_csv(tmp_path / "told" / "table.csv", index_col="group")
+    pd.testing.assert_frame_equal(table, exact.table(), check_exact=False)
+    fits = pd.read_csv(tmp_path / "told" / "fits.csv", index_col="simulation")
+    assert fits["draws"].tolist() == exact.fits["draws"].tolist()
+    assert (tmp_path / "told" / "figures" / "latents.svg").is_file()
+    # Of one simulation there is no band; with every step labelled, no latent to be sure of.
+    calibrate_tiny(num_simulations=1, share_labelled=1.0).report(tmp_path / "told")
+    assert "<figure" not in page.read_text(encoding="utf-8")
+    assert list((tmp_path / "told" / "figures").iterdir()) == []
+
+
+# ---------------------------------------------------------------------- from a shell
+
+
+def run_command(*arguments):
+    return CliRunner().invoke(app, ["calibrate", *map(str, arguments)], prog_name="btil")
+
+
+def test_the_command_prints_verdicts_writes_a_page_and_goes_on(tmp_path, monkeypatch):
+    file, out = tmp_path / "team.csv", tmp_path / "out"
+    btil.write_demonstrations(tiny_team(), file)
+    options = [file, "--num-latents", "2", "--transition-parents", "", "--out", out, "-q"]
+    options += ["--share-labelled", 0.5, "--num-episodes", 2, "--num-simulations"]
+    monkeypatch.setattr(sys, "argv", ["btil", "calibrate", *map(str, [*options, 2])])
+    result = run_command(*options, 2)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "policy rows" in result.stdout
+    assert "too few simulations" in result.stdout
+    assert "latents: surer than right by" in result.stdout
+    assert "2 truths from the prior; data on the states of 2 episodes" in result.stdout
+    page = out / "calibration.html"
+    assert result.stdout.splitlines()[-1] == f"page       {page}"
+    assert "btil calibrate" in page.read_text(encoding="utf-8")
+    stored = out / "simulations" / "simulation-00001.npz"
+    before = stored.stat().st_mtime_ns
+    assert run_command(*options, 3).exit_code == 0
+    assert stored.stat().st_mtime_ns == before
+    assert len(list(stored.parent.glob("simulation-*.npz"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--method", "magic"), "unknown method 'magic'"),
+        (("--num-episodes", 4), "--num-episodes is 4; allowed are 1 to 3"),
+        (("--share-labelled", 1.5), "share_labelled must be from 0 to 1"),
+        (("--num-chains", 2), "num_chains"),
+    ],
+)
+def test_the_command_refuses_bad_options(tmp_path, options, says):
+    btil.write_demonstrations(tiny_team(), tmp_path / "team.csv")
+    result = run_command(tmp_path / "team.csv", "--out", tmp_path / "out", *options)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert says in result.stderr

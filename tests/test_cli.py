@@ -18,7 +18,7 @@ from btil.cli import app
 from btil.demonstrations import Demonstrations, read_demonstrations, write_demonstrations
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("info", "fit", "decode", "compare", "demo", "simulate", "reproduce")
+COMMANDS = ("info", "fit", "decode", "compare", "calibrate", "demo", "simulate", "reproduce")
 
 
 def run(*arguments: object) -> Result:

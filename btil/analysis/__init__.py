@@ -14,7 +14,13 @@ if TYPE_CHECKING:
         relabel_rows,
         shared_contexts,
     )
-    from btil.analysis.calibration import Calibration, calibrate
+    from btil.analysis.calibration import (
+        Calibration,
+        calibrate,
+        plot_ecdf_pit,
+        plot_error_ratios,
+        plot_latents,
+    )
     from btil.analysis.compare import Comparison
     from btil.analysis.metrics import (
         StepShare,
@@ -77,9 +83,12 @@ _LAZY = {
     "most_probable": "btil.analysis.metrics",
     "plot_alignment": "btil.analysis.plots",
     "plot_confusion": "btil.analysis.plots",
+    "plot_ecdf_pit": "btil.analysis.calibration",
     "plot_elbo_traces": "btil.analysis.plots",
+    "plot_error_ratios": "btil.analysis.calibration",
     "plot_ess": "btil.analysis.plots",
     "plot_forest": "btil.analysis.plots",
+    "plot_latents": "btil.analysis.calibration",
     "plot_method_against_method": "btil.analysis.plots",
     "plot_policy_rows": "btil.analysis.plots",
     "plot_prior_posterior": "btil.analysis.plots",
@@ -125,9 +134,12 @@ __all__ = [
     "most_probable",
     "plot_alignment",
     "plot_confusion",
+    "plot_ecdf_pit",
     "plot_elbo_traces",
+    "plot_error_ratios",
     "plot_ess",
     "plot_forest",
+    "plot_latents",
     "plot_method_against_method",
     "plot_policy_rows",
     "plot_prior_posterior",

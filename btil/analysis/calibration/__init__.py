@@ -1,5 +1,6 @@
 """Is the posterior right? Simulation-based calibration, and Geweke's test of a sampler."""
 
+from btil.analysis.calibration.figures import plot_ecdf_pit, plot_error_ratios, plot_latents
 from btil.analysis.calibration.run import Calibration, calibrate
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["Calibration", "calibrate", "plot_ecdf_pit", "plot_error_ratios", "plot_latents"]

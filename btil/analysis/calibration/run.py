@@ -131,7 +131,7 @@ class Calibration:
             if group != _BY_PROBABILITY:
                 shares["spread"] = spread(ranked)
                 for interval in INTERVALS:
-                    shares[f"coverage_{interval:.0%}".rstrip("%")] = coverage(ranked, interval)
+                    shares[_coverage_column(interval)] = coverage(ranked, interval)
             for name, share in shares.items():
                 record[name], record[f"{name}_error"] = share
             records[group] = record
@@ -207,24 +207,37 @@ class Calibration:
             )
         return notes
 
+    def written_table(
+        self, probability: float = PROBABILITY
+    ) -> tuple[list[str], list[tuple[str, ...]]]:
+        """The table of groups as texts for a person: headings, and a row per group."""
+        headings = ["ranks of", "verdict", "error / sd", "spread"]
+        headings += [f"in {interval:.0%}" for interval in INTERVALS]
+        columns = ["error_ratio", "spread", *map(_coverage_column, INTERVALS)]
+        rows = [
+            (
+                str(group),
+                str(row["verdict"]),
+                *(
+                    _with_error(row.get(name, np.nan), row.get(f"{name}_error", np.nan))
+                    for name in columns
+                ),
+            )
+            for group, row in self.table(probability).iterrows()
+        ]
+        return headings, rows
+
     def summary_table(self, probability: float = PROBABILITY) -> "Table":
         """The table of groups for a terminal of 100 columns."""
         from rich.table import Table
         from rich.text import Text
 
-        shown = self.table(probability)
+        headings, rows = self.written_table(probability)
         table = Table(title=None, pad_edge=False)
-        table.add_column("ranks of")
-        table.add_column("verdict")
-        for heading in ("error / sd", "spread", *(f"in {i:.0%}" for i in INTERVALS)):
-            table.add_column(heading, justify="right")
-        columns = ["error_ratio", "spread", *(f"coverage_{i * 100:.0f}" for i in INTERVALS)]
-        for group, row in shown.iterrows():
-            cells = [
-                _with_error(row.get(column, np.nan), row.get(f"{column}_error", np.nan))
-                for column in columns
-            ]
-            table.add_row(Text(str(group)), Text(str(row["verdict"])), *map(Text, cells))
+        for position, heading in enumerate(headings):
+            table.add_column(Text(heading), justify="left" if position < 2 else "right")
+        for row in rows:
+            table.add_row(*map(Text, row))
         return table
 
     # ------------------------------------------------------------------ pictures and files
@@ -246,6 +259,23 @@ class Calibration:
 
         return plot_latents({self.method: self}, axes)
 
+    def report(self, directory: Any, command: str | None = None) -> Path:
+        """Write a page, its figures and tables to a folder.
+
+        Args:
+            directory: The folder, made if it is not there.
+            command: The shell command that made the calibration, to be told in the page.
+
+        Returns:
+            Path of the page.
+
+        Raises:
+            OSError: If the folder cannot be written to.
+        """
+        from btil.analysis.calibration.page import write_page
+
+        return write_page(self, directory, command)
+
     def to_datatree(self) -> "xr.DataTree":
         """The tested places for ArviZ: group `prior_sbc`, a variable per group of quantities.
 
@@ -260,6 +290,10 @@ class Calibration:
             {"prior_sbc": {group: values[:fewest] for group, values in places.items()}},
             sample_dims=["simulation"],
         )
+
+
+def _coverage_column(interval: float) -> str:
+    return f"coverage_{100 * interval:.0f}"
 
 
 def _with_error(value: float, error: float) -> str:

@@ -245,14 +245,15 @@ def plot_alignment(
     shaded. Below, what was decoded of each agent, under it (thin) the labels where there are any.
     Misaligned means, without a task, that the agents have different latents; in a grid world,
     that what they have in mind does not fit together (`task.suboptimal`; the paper, Appendix C).
-    Stretches that are misaligned by the labels are marked by a line at the top.
+    Stretches that are misaligned by the labels are marked by a line at the top. Long episodes go
+    over several lines.
 
     Args:
         posterior: What is believed of the team.
         demos: Demonstrations with the episode.
         episode: Position of the episode in `demos`.
         task: The grid world, where suboptimal stretches are meant.
-        axes: Two Matplotlib axes; None: a new figure.
+        axes: Two Matplotlib axes, for the whole episode on one line; None: a new figure.
         condition_on_labels: Whether the method may see the labels.
         num_draws: As in `plot_timeline`.
 
@@ -283,39 +284,47 @@ def plot_alignment(
     elif labelled.any():  # a task knows no unlabelled step
         filled = np.where(labelled[:, None], chosen.latents, 0)
         known = labelled & misaligned(chosen, filled, task)
-    steps = np.arange(chosen.num_steps)
+    lines = 1 if axes is not None else max(1, round(chosen.num_steps / _STEPS_A_LINE))
+    width = math.ceil(chosen.num_steps / lines)
     with figure_style():
-        figure, (above, below) = make_axes(
-            axes, 2, 1, (10.0, 1.55 + 0.18 * len(chosen.agents)),
-            height_ratios=[1.6, 0.55 * len(chosen.agents)],
+        figure, panels = make_axes(
+            axes, 2 * lines, 1, (10.0, 1.4 + 0.18 * len(chosen.agents) + 0.3 / lines),
+            height_ratios=[1.6, 0.55 * len(chosen.agents)] * lines,
         )  # fmt: skip
-        for first, last in runs(apart):
-            if apart[first]:
-                for panel in (above, below):
-                    panel.axvspan(first - 0.5, last + 0.5, color="0.88", linewidth=0, zorder=0)
-        above.step(steps, aligned, where="mid", color=BLUE, linewidth=1.2)
-        above.axhline(0.5, color="0.6", linewidth=0.6, linestyle=":")
-        for first, last in runs(known):
-            if known[first]:
-                above.plot([first - 0.5, last + 0.5], [1.06, 1.06], color="black", linewidth=3,
-                           solid_capstyle="butt")  # fmt: skip
-        above.set(ylim=(-0.04, 1.12), ylabel="probability that\nminds are aligned")
-        above.set_yticks([0, 0.5, 1])
-        above.set_title(
+        for line, (above, below) in enumerate(zip(panels[::2], panels[1::2], strict=True)):
+            begin, end = line * width, min((line + 1) * width, chosen.num_steps)
+            part = slice(begin, end)
+            for first, last in runs(apart[part]):
+                if apart[begin + first]:
+                    for panel in (above, below):
+                        panel.axvspan(
+                            begin + first - 0.5, begin + last + 0.5, color="0.88", linewidth=0,
+                            zorder=0,
+                        )  # fmt: skip
+            steps = np.arange(begin, end)
+            above.step(steps, aligned[part], where="mid", color=BLUE, linewidth=1.2)
+            above.axhline(0.5, color="0.6", linewidth=0.6, linestyle=":")
+            for first, last in runs(known[part]):
+                if known[begin + first]:
+                    above.plot([begin + first - 0.5, begin + last + 0.5], [1.06, 1.06],
+                               color="black", linewidth=3, solid_capstyle="butt")  # fmt: skip
+            above.set(ylim=(-0.04, 1.12), ylabel="probability that\nminds are aligned")
+            above.set_yticks([0, 0.5, 1])
+            for i in range(chosen.num_agents):
+                draw_path(below, decoded[part, i], begin, float(i), 0.5)
+                draw_path(below, chosen.latents[part, i], begin, i + 0.36, 0.13)
+            below.set_yticks(range(chosen.num_agents), chosen.agents)
+            below.set_ylim(chosen.num_agents - 0.4, -0.4)
+            below.tick_params(axis="y", length=0)
+            for panel in (above, below):
+                panel.set_xlim(begin - 0.5, begin + width - 0.5)
+            below.spines[:].set_visible(False)
+        panels[0].set_title(
             f"episode {chosen.episode_ids[0]}, {posterior.method}: minds aligned at "
             f"{1 - apart.mean():.0%} of {chosen.num_steps:,} steps",
             loc="left",
         )
-        for i in range(chosen.num_agents):
-            draw_path(below, decoded[:, i], 0, float(i), 0.5)
-            draw_path(below, chosen.latents[:, i], 0, i + 0.36, 0.13)
-        below.set_yticks(range(chosen.num_agents), chosen.agents)
-        below.set_ylim(chosen.num_agents - 0.4, -0.4)
-        below.tick_params(axis="y", length=0)
-        below.set_xlabel("step")
-        for panel in (above, below):
-            panel.set_xlim(-0.5, chosen.num_steps - 0.5)
-        below.spines[:].set_visible(False)
+        panels[-1].set_xlabel("step")
         occurring = {
             (int(k), chosen.value_names(f"latent_{agent}")[k])
             for i, agent in enumerate(chosen.agents)
@@ -330,5 +339,5 @@ def plot_alignment(
             handles.append(Patch(facecolor="0.88", label="misaligned, as decoded"))
         if known.any():
             handles.append(Line2D([], [], color="black", linewidth=3, label="by the labels"))
-        legend_below(figure, axes is None, below, handles, columns=6)
+        legend_below(figure, axes is None, panels[-1], handles, columns=6)
     return figure

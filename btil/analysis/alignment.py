@@ -11,18 +11,29 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
 from btil.inference.posterior import TeamPosterior
-from btil.inference.result import DirichletRows, DrawnRows, MixtureRows, RowsPosterior
+from btil.inference.precision import precision
+from btil.inference.result import (
+    DrawnParameters,
+    DrawnRows,
+    NormalParameters,
+    ParameterPosterior,
+    RowsPosterior,
+)
 from btil.models.contexts import match_rows
 from btil.models.cpt import permuted_latents
-from btil.models.team import BoundModel, TeamModel, bind
+from btil.models.parametric import ParametricSite, constrain, parametric_site
+from btil.models.team import BoundModel, Table, TeamModel, bind
 
 # Up to so many permutations are simply tried.
 _MOST_TRIED = 5040
+# Of a mean field that is none any more once its latents are renamed so many draws are taken.
+_PARAMETER_DRAWS = 1000
 
 Rows = Mapping[str, Float[np.ndarray, "..."]]
 Permutations = Mapping[str, Sequence[int] | Int[np.ndarray, " latents"]]
@@ -49,9 +60,10 @@ def interchangeable_latents(
 
     Two latents of an agent are interchangeable if neither is ever labelled and swapping them
     leaves every prior and every given table as it is; this is an equivalence, and every
-    permutation within its classes leaves the model as it is. Agents that share a table have their
-    latents in common: a label of one speaks for all of them. Symmetries that are not made of
-    swaps, such as turning a given cyclic transition, are not looked for.
+    permutation within its classes leaves the model as it is. Agents that share a table, or
+    parameters of the latents' tables, have their latents in common: a label of one speaks for all
+    of them. Symmetries that are not made of swaps, such as turning a given cyclic transition, are
+    not looked for.
 
     Args:
         model: The model.
@@ -117,7 +129,7 @@ def match_latents(bound: BoundModel, reference: Rows, rows: Rows) -> dict[str, n
         _check_shapes(name, bound, given, leading=0)
     classes = _classes(bound)
     permutations: dict[str, np.ndarray] = {}
-    for agents in _teams(bound):
+    for agents in agents_with_common_latents(bound):
         own = classes[agents[0]]
         if all(len(members) == 1 for members in own):
             best = np.arange(sum(map(len, own)))
@@ -140,7 +152,7 @@ def symmetries(bound: BoundModel, most: int) -> list[dict[str, np.ndarray]] | No
         within the interchangeable classes; None if there are more than `most`.
     """
     classes = _classes(bound)
-    teams = _teams(bound)
+    teams = agents_with_common_latents(bound)
     sizes = (math.factorial(len(members)) for team in teams for members in classes[team[0]])
     if math.prod(sizes) > most:
         return None
@@ -204,22 +216,124 @@ def align(posterior: TeamPosterior, reference: TeamPosterior) -> TeamPosterior:
         return posterior
     rows = posterior.result.rows
     chains = {site: one.draws for site, one in rows.items() if isinstance(one, DrawnRows)}
-    renamed: dict[str, RowsPosterior] = {}
-    if chains:
-        num_chains = len(next(iter(chains.values())))
-        parts = []
-        for chain in range(num_chains):
-            draws = {site: values[chain] for site, values in chains.items()}
-            means = {site: values.mean(0, dtype=np.float64) for site, values in draws.items()}
-            parts.append(relabel_rows(bound, draws, match_latents(bound, target, means)))
-        renamed = {site: DrawnRows(np.stack([part[site] for part in parts])) for site in chains}
-    else:
-        permutations = match_latents(bound, target, posterior_means(posterior))
-        for site, one in rows.items():
-            assert isinstance(one, DirichletRows | MixtureRows)
-            values = relabel_rows(bound, {site: one.concentration}, permutations)[site]
-            renamed[site] = one._replace(concentration=values)
-    return dataclasses.replace(posterior, result=posterior.result._replace(rows=renamed))
+    if len(chains) < len(rows):
+        return rename_latents(posterior, match_latents(bound, target, posterior_means(posterior)))
+    permutations = []
+    for chain in range(num_chains(posterior)):
+        means = {site: draws[chain].mean(0, dtype=np.float64) for site, draws in chains.items()}
+        permutations.append(match_latents(bound, target, means))
+    return rename_latents(posterior, permutations)
+
+
+def num_chains(posterior: TeamPosterior) -> int:
+    """Number of chains that the rows were drawn in; 1 of independent draws, 0 without draws."""
+    drawn = (len(r.draws) for r in posterior.result.rows.values() if isinstance(r, DrawnRows))
+    return max(drawn, default=0)
+
+
+def rename_latents(
+    posterior: TeamPosterior, permutations: Permutations | Sequence[Permutations]
+) -> TeamPosterior:
+    """The posterior with its latents renamed, rows and parameters of parametric families alike.
+
+    Normals of a parameter that is a probability vector over latents (mean field) are none any more
+    once those are renamed: such a parameter is given as 1,000 draws.
+
+    Args:
+        posterior: Any posterior.
+        permutations: {agent: permutation} as for `relabel_rows`, or one for each chain.
+
+    Raises:
+        ValueError: As `relabel_rows`, or if there are not as many permutations as chains.
+    """
+    by_chain = [permutations] if isinstance(permutations, Mapping) else list(permutations)
+    if len(by_chain) not in (1, num_chains(posterior)):
+        raise ValueError(
+            f"permutations: {len(by_chain)} are given for {num_chains(posterior)} chains"
+        )
+    bound, result = posterior.bound, posterior.result
+    rows: dict[str, RowsPosterior] = {}
+    for site, one in result.rows.items():
+        if isinstance(one, DrawnRows):
+            chains = [one.draws] if len(by_chain) == 1 else one.draws[:, None]
+            parts = [
+                relabel_rows(bound, {site: chain}, own)[site]
+                for chain, own in zip(chains, by_chain, strict=True)
+            ]
+            rows[site] = DrawnRows(np.concatenate(parts))
+        else:
+            values = relabel_rows(bound, {site: one.concentration}, by_chain[0])[site]
+            rows[site] = one._replace(concentration=values)
+    parameters = dict(result.parameters)
+    for table in bound.learned.values():
+        if not table.parametric:
+            continue
+        described = parametric_site(table)
+        orders = [np.asarray(own[table.agents[0]]) for own in by_chain]
+        for parameter, site in described.parameters:
+            # Of parameters that agents have in common it is done once.
+            if site in parameters and parameters[site] is result.parameters[site]:
+                parameters[site] = _renamed_parameter(posterior, described, parameter, site, orders)
+    return dataclasses.replace(posterior, result=result._replace(rows=rows, parameters=parameters))
+
+
+def parameter_axes(table: Table | ParametricSite, parameter: str) -> tuple[str, ...]:
+    """What the axes of a parameter are in the table that it is of.
+
+    A family's "value" is an action in a policy, a next latent in a transition and a latent in an
+    initial table, which has no other axis of latents.
+
+    Example:
+        >>> parameter_axes(bound.tables["transition_ann"], "base")  # doctest: +SKIP
+        ('latent', 'next_latent')
+    """
+    cpt: Any = table.cpt
+    axes: tuple[str, ...] = tuple(cpt.parameter_axes.get(parameter, ()))
+    role = table.contexts.role
+    if role == "initial" and "value" in axes:
+        axes = tuple(axis for axis in axes if axis != "latent")
+    value = {"policy": "action", "transition": "next_latent", "initial": "latent"}[role]
+    return tuple(value if axis == "value" else axis for axis in axes)
+
+
+def _renamed_parameter(
+    posterior: TeamPosterior,
+    described: ParametricSite,
+    parameter: str,
+    site: str,
+    orders: list[Int[np.ndarray, " latents"]],
+) -> ParameterPosterior:
+    """A parameter with the axes of latents in new orders, one for all chains or one for each."""
+    given = posterior.result.parameters[site]
+    prior = described.priors()[site]
+    axes = parameter_axes(described, parameter)
+    moved = [k for k, axis in enumerate(axes) if axis in ("latent", "next_latent")]
+    if not moved:
+        return given
+    # Along these axes a value in unconstrained space stands for one in constrained space.
+    free = (
+        len(prior.shape()) - described.cpt.priors(described.contexts)[parameter].support.event_dim
+    )
+    if isinstance(given, NormalParameters):
+        if max(moved) < free:
+            return NormalParameters(*(_reordered(part, moved, orders[0]) for part in given))
+        draws = given.sample(_PARAMETER_DRAWS, np.random.default_rng([posterior.seed, 3]))
+        with precision(np.float64):
+            values = jax.vmap(lambda one: constrain({site: prior}, {site: one})[site])(draws)
+        given = DrawnParameters(np.asarray(values)[None])
+    parts = [given.draws] if len(orders) == 1 else given.draws[:, None]
+    places = [k + 2 for k in moved]
+    return DrawnParameters(
+        np.concatenate([_reordered(p, places, o) for p, o in zip(parts, orders, strict=True)])
+    )
+
+
+def _reordered(
+    values: Float[np.ndarray, "..."], axes: Sequence[int], order: Int[np.ndarray, " latents"]
+) -> Float[np.ndarray, "..."]:
+    for axis in axes:
+        values = np.take(values, order, axis)
+    return values
 
 
 def posterior_means(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "..."]]:
@@ -291,11 +405,16 @@ def _uses(bound: BoundModel, agent: str) -> list[Use]:
     return found
 
 
-def _teams(bound: BoundModel) -> list[list[str]]:
-    """Agents in sets that have latents in common, through tables that they share."""
+def agents_with_common_latents(bound: BoundModel) -> list[list[str]]:
+    """Agents in sets that have latents in common: by shared tables, or parameters of their rows."""
     teams = [[agent] for agent in bound.demos.agents]
+    sharing = {name: list(table.agents) for name, table in bound.tables.items()}
     for table in bound.tables.values():
-        joined = [team for team in teams if set(team) & set(table.agents)]
+        for parameter, site in parametric_site(table).parameters if table.parametric else ():
+            if {"latent", "next_latent"} & set(parameter_axes(table, parameter)):
+                sharing.setdefault(site, []).extend(table.agents)
+    for agents in sharing.values():
+        joined = [team for team in teams if set(team) & set(agents)]
         if len(joined) > 1:
             teams = [team for team in teams if team not in joined]
             teams.append([agent for team in joined for agent in team])
@@ -306,7 +425,7 @@ def _classes(bound: BoundModel) -> dict[str, tuple[tuple[int, ...], ...]]:
     demos = bound.demos
     sizes = dict(zip(demos.agents, demos.num_latents, strict=True))
     classes: dict[str, tuple[tuple[int, ...], ...]] = {}
-    for agents in _teams(bound):
+    for agents in agents_with_common_latents(bound):
         columns = [demos.agents.index(agent) for agent in agents]
         labelled = np.isin(np.arange(sizes[agents[0]]), demos.latents[:, columns])
         sites = {use.site for agent in agents for use in _uses(bound, agent)}

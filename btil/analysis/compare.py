@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.analysis.alignment import (
+    agents_with_common_latents,
     align,
     interchangeable_latents,
     latents_pinned,
-    relabel_rows,
+    rename_latents,
     shared_contexts,
 )
 from btil.analysis.metrics import confusion_matrix, hamming_distance, most_probable
@@ -26,7 +27,7 @@ from btil.inference.chains import RHAT_LIMIT
 from btil.inference.fit import METHODS, fit, method_options
 from btil.inference.posterior import TeamPosterior, conform
 from btil.inference.result import DrawnRows
-from btil.models.team import BoundModel, TeamModel
+from btil.models.team import TeamModel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -466,16 +467,11 @@ def name_by_labels(posterior: TeamPosterior, test: Demonstrations | None) -> Tea
         return posterior
     decoded = posterior.decode(test.without_labels())
     permutations = {agent: np.arange(sum(map(len, own))) for agent, own in classes.items()}
-    for agents in _agents_with_common_latents(posterior.bound):
+    for agents in agents_with_common_latents(posterior.bound):
         own = classes[agents[0]]
         counts = np.sum([confusion_matrix(test, decoded, agent) for agent in agents], axis=0)
         permutations |= dict.fromkeys(agents, _best_names(own, counts))
-    rows = {}
-    for site, one in posterior.result.rows.items():
-        kind = "draws" if isinstance(one, DrawnRows) else "concentration"
-        values = relabel_rows(posterior.bound, {site: getattr(one, kind)}, permutations)[site]
-        rows[site] = one._replace(**{kind: values})
-    return dataclasses.replace(posterior, result=posterior.result._replace(rows=rows))
+    return rename_latents(posterior, permutations)
 
 
 def _best_names(
@@ -489,15 +485,6 @@ def _best_names(
         rows, columns = linear_sum_assignment(counts[np.ix_(members, members)], maximize=True)
         best[np.array(members)[rows]] = np.array(members)[columns]
     return best
-
-
-def _agents_with_common_latents(bound: BoundModel) -> list[tuple[str, ...]]:
-    """Agents in sets that share tables, directly or through others."""
-    joined: dict[str, tuple[str, ...]] = {agent: (agent,) for agent in bound.demos.agents}
-    for table in bound.tables.values():
-        team = tuple(dict.fromkeys(a for agent in table.agents for a in joined[agent]))
-        joined |= dict.fromkeys(team, team)
-    return list(dict.fromkeys(joined.values()))
 
 
 # ---------------------------------------------------------------------- chains

@@ -33,7 +33,9 @@ h2 { font-size: 1.3rem; margin: 2.6rem 0 .8rem; padding-bottom: .3rem;
 h3 { font-size: 1.05rem; margin: 1.6rem 0 .5rem; }
 p, li { max-width: 48rem; }
 .lead { color: var(--soft); margin-top: 0; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin: 0 0 1.2rem; }
+details { margin: .6rem 0; }
+summary { cursor: pointer; color: var(--accent); }
 table { border-collapse: collapse; font-size: .92rem; width: 100%; }
 th, td { padding: .38rem .7rem; border-bottom: 1px solid var(--line); text-align: left;
          vertical-align: top; }

@@ -2,13 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from btil.analysis.alignment import latents_pinned
-from btil.analysis.plots.rows import context_words, read_counts
+from btil.analysis.plots.rows import (
+    context_values,
+    interval,
+    read_counts,
+    row_draws,
+)
 from btil.analysis.teamwork import Stretch, misaligned, misaligned_stretches, runs
 from btil.demonstrations import Demonstrations
 from btil.inference.posterior import TeamPosterior, conform
@@ -28,8 +33,10 @@ CERTAINTIES = ("sure", "leaning", "unclear")
 WELL_KNOWN = 10.0
 EXPERIENCES = ("well known", "met a few times", "hardly ever met")
 _ACTIONS_TOLD = 3
+_LEAST_TOLD = 0.05
 _SITUATIONS_TOLD = 3
 _MINDS_TOLD = 4
+_NUM_DRAWS = 400
 # A circumstance goes with a change of mind if it is so much more frequent there than otherwise.
 _TELLING = 0.2
 
@@ -39,13 +46,14 @@ class Findings:
     """What was found of a team in some recordings.
 
     Attributes:
-        demos: The recordings.
+        demos: The recordings, every value under a name that a person knows.
         beliefs: {agent: (steps, latents)}, the probability of each mental state at each step.
         decoded: (steps, agents), the most probable course of the minds in each episode.
-        minds: {agent: names of its mental states}.
         incomparable: Why the agents' minds cannot be compared; None where they can.
         nameless: Agents for whom nothing in the data says which mental state is which.
         stretches: Where minds were misaligned.
+        by_chance: Share of the steps at which minds would differ if every agent held each mental
+            state as often, heedless of the others; None where that says nothing.
         episodes: A line per episode.
         misalignments: A line per stretch.
         habits: What each agent does in each mental state, on average.
@@ -54,16 +62,15 @@ class Findings:
         changes: Which follows which, how often, and what goes with it.
         certainty: How sure it is what agents had in mind, and how often that was right.
         experience: How much data stood behind it.
-        seen_before: Share of the episodes that were learned from.
     """
 
     demos: Demonstrations
     beliefs: Mapping[str, Float[np.ndarray, "steps latents"]]
     decoded: Int[np.ndarray, "steps agents"]
-    minds: Mapping[str, tuple[str, ...]]
     incomparable: str | None
     nameless: tuple[str, ...]
     stretches: tuple[Stretch, ...]
+    by_chance: float | None
     episodes: "pd.DataFrame"
     misalignments: "pd.DataFrame"
     habits: "pd.DataFrame"
@@ -72,7 +79,14 @@ class Findings:
     changes: "pd.DataFrame"
     certainty: "pd.DataFrame"
     experience: "pd.DataFrame"
-    seen_before: float
+
+    def worth_a_look(self) -> list[int]:
+        """Episodes in the order in which they are worth looking at."""
+        lengths = self.episodes["steps"].to_numpy()
+        if self.incomparable is None:
+            apart = self.episodes["misaligned_steps"].to_numpy()
+            return np.lexsort((-lengths, -apart)).tolist()
+        return np.argsort(-lengths, kind="stable").tolist()
 
 
 def find(
@@ -80,6 +94,7 @@ def find(
     demos: Demonstrations,
     task: "GridTask | None" = None,
     use_labels: bool = True,
+    judge: TeamPosterior | None = None,
 ) -> Findings:
     """Find out what the members of a team had in mind, and what they make of it.
 
@@ -88,40 +103,41 @@ def find(
         demos: The recordings.
         task: The grid world, where misaligned minds are those that the task calls suboptimal.
         use_labels: Whether labels in the recordings are taken for the truth.
+        judge: A posterior that has learned from fewer labels, so that how sure it is can be
+            tested on the others; None: the posterior itself.
 
     Raises:
         ValueError: If the recordings are not of this team, or impossible under the posterior.
     """
-    seen = demos if use_labels else demos.without_labels()
+    named = _named(conform(demos, posterior.demos), posterior.demos)
+    seen = named if use_labels else named.without_labels()
     beliefs = posterior.smooth(seen)
     decoded = posterior.decode(seen)
-    bound = bind(posterior.model, conform(demos, posterior.demos))
-    minds = {agent: _mind_names(posterior, demos, agent) for agent in demos.agents}
+    bound = bind(posterior.model, named)
     pinned = latents_pinned(posterior.model, posterior.demos)
-    nameless = tuple(agent for agent in demos.agents if not pinned[agent])
-    incomparable = None if task is not None else _incomparable(posterior, demos, minds, nameless)
+    nameless = tuple(agent for agent in named.agents if not pinned[agent])
+    incomparable = _incomparable(posterior, named, nameless, task)
     apart = None
     stretches: tuple[Stretch, ...] = ()
     if incomparable is None:
-        apart = misaligned(demos, decoded, task)
-        stretches = misaligned_stretches(demos, decoded, beliefs, task)
+        apart = misaligned(named, decoded, task)
+        stretches = misaligned_stretches(named, decoded, beliefs, task)
     return Findings(
-        demos=demos,
+        demos=named,
         beliefs=beliefs,
         decoded=decoded,
-        minds=minds,
         incomparable=incomparable,
         nameless=nameless,
         stretches=stretches,
-        episodes=_episodes(demos, beliefs, decoded, apart, stretches),
-        misalignments=_misalignments(demos, decoded, minds, stretches),
-        habits=_habits(posterior, bound, beliefs, minds),
-        situations=_situations(posterior, bound, beliefs, minds),
-        dwells=_dwells(demos, decoded, minds),
-        changes=_changes(posterior, demos, bound, decoded, minds),
-        certainty=_certainty(posterior, demos, beliefs),
+        by_chance=_by_chance(named, decoded) if incomparable is None and task is None else None,
+        episodes=_episodes(named, beliefs, decoded, apart, stretches),
+        misalignments=_misalignments(named, decoded, stretches),
+        habits=_habits(posterior, bound, beliefs),
+        situations=_situations(posterior, bound, beliefs),
+        dwells=_dwells(named, decoded),
+        changes=_changes(posterior, named, bound, decoded),
+        certainty=_certainty(named, beliefs, posterior if judge is None else judge),
         experience=_experience(posterior, bound, beliefs),
-        seen_before=_seen_before(posterior.demos, demos),
     )
 
 
@@ -132,37 +148,73 @@ def certainty_of(probability: Any) -> Any:
     )
 
 
+def unseen_labels(
+    training: Demonstrations, demos: Demonstrations
+) -> Bool[np.ndarray, "steps agents"]:
+    """Which labels of some recordings were not learned from.
+
+    Episodes are recognised by their states and actions, whatever they are called.
+    """
+
+    def prints(some: Demonstrations) -> list[bytes]:
+        columns = [some.state_variables[name] for name in training.num_states]
+        table = np.concatenate([np.stack(columns, 1), some.actions], axis=1)
+        return [part.tobytes() for part in np.split(table, some.episode_starts[1:])]
+
+    learned: dict[bytes, Any] = {}
+    of_training = np.split(training.latents >= 0, training.episode_starts[1:])
+    for one, labelled in zip(prints(training), of_training, strict=True):
+        learned[one] = learned.get(one, False) | labelled
+    unseen = demos.latents >= 0
+    parts = np.split(unseen, demos.episode_starts[1:])
+    for one, part in zip(prints(demos), parts, strict=True):
+        part &= ~learned.get(one, np.zeros_like(part))
+    return unseen
+
+
 # ---------------------------------------------------------------------- names
 
 
-def _mind_names(posterior: TeamPosterior, demos: Demonstrations, agent: str) -> tuple[str, ...]:
-    for known in (demos, posterior.demos):
-        if agent in known.latent_names:
-            return known.latent_names[agent]
-    size = posterior.demos.num_latents[posterior.demos.agents.index(agent)]
-    return tuple(f"mind {k}" for k in range(size))
+def _named(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
+    """The recordings with every name that either of the two has; minds that lack one get one."""
+    sizes = zip(demos.agents, demos.num_latents, strict=True)
+    minds = {agent: tuple(f"mind {k}" for k in range(size)) for agent, size in sizes}
+    states = {
+        name: names
+        for name, names in training.state_names.items()
+        if len(names) == demos.num_states[name]
+    }
+    return demos.replace(
+        state_names={**states, **demos.state_names},
+        action_names={**training.action_names, **demos.action_names},
+        latent_names={**minds, **training.latent_names, **demos.latent_names},
+    )
+
+
+def _minds(demos: Demonstrations, agent: str) -> tuple[str, ...]:
+    return demos.value_names(f"latent_{agent}")
 
 
 def _incomparable(
     posterior: TeamPosterior,
     demos: Demonstrations,
-    minds: Mapping[str, tuple[str, ...]],
     nameless: tuple[str, ...],
+    task: "GridTask | None",
 ) -> str | None:
     """Why minds cannot be compared, as a sentence."""
     if demos.num_agents < 2:
         return "The team has only one member."
     first = demos.agents[0]
-    other = next((agent for agent in demos.agents if minds[agent] != minds[first]), None)
-    if other is not None:
+    own = _minds(demos, first)
+    other = next((agent for agent in demos.agents if _minds(demos, agent) != own), None)
+    if other is not None and task is None:
         return (
             f"{first} and {other} have different kinds of things in mind "
-            f"({', '.join(minds[first])}; {', '.join(minds[other])}), so nothing says which of "
+            f"({', '.join(own)}; {', '.join(_minds(demos, other))}), so nothing says which of "
             "them go together."
         )
-    if all(len(posterior.bound.table("policy", agent).agents) > 1 for agent in demos.agents):
-        return None  # one table for all: the same number is the same mind
-    if nameless:
+    shared = all(len(posterior.bound.table("policy", agent).agents) > 1 for agent in demos.agents)
+    if nameless and (task is not None or not shared):  # of one table the same number is the same
         return (
             f"For {' and '.join(nameless)} nothing in the recordings that were learned from says "
             "which mental state is which (there are no labels that would), so that the same name "
@@ -171,14 +223,10 @@ def _incomparable(
     return None
 
 
-def _value_names(posterior: TeamPosterior, demos: Demonstrations, column: str) -> tuple[str, ...]:
-    """Names of a state variable's or action's values, numbers where there are none."""
-    for known in (demos, posterior.demos):
-        declared = dict(known.state_names)
-        declared |= {f"action_{agent}": names for agent, names in known.action_names.items()}
-        if column in declared:
-            return declared[column]
-    return demos.value_names(column)
+def _by_chance(demos: Demonstrations, decoded: Int[np.ndarray, "steps agents"]) -> float:
+    number = demos.num_latents[0]
+    shares = [np.bincount(path, minlength=number) / len(path) for path in decoded.T]
+    return float(1 - np.prod(shares, axis=0).sum())
 
 
 # ---------------------------------------------------------------------- episodes
@@ -217,7 +265,6 @@ def _episodes(
 def _misalignments(
     demos: Demonstrations,
     decoded: Int[np.ndarray, "steps agents"],
-    minds: Mapping[str, tuple[str, ...]],
     stretches: tuple[Stretch, ...],
 ) -> "pd.DataFrame":
     import pandas as pd
@@ -233,13 +280,14 @@ def _misalignments(
             "steps": one.num_steps,
         }
         for i, agent in enumerate(demos.agents):
-            held = [minds[agent][part[first, i]] for first, _ in runs(part[:, i])]
+            held = [_minds(demos, agent)[part[first, i]] for first, _ in runs(part[:, i])]
             more = f", … ({len(held) - _MINDS_TOLD} more)" if len(held) > _MINDS_TOLD else ""
-            record[agent] = ", then ".join(held[:_MINDS_TOLD]) + more
+            record[f"mind_{agent}"] = ", then ".join(held[:_MINDS_TOLD]) + more
         record["probability"] = one.probability
         record["certainty"] = CERTAINTIES[int(certainty_of(one.probability))]
         records.append(record)
-    columns = ["episode", "from_step", "to_step", "steps", *demos.agents]
+    columns = ["episode", "from_step", "to_step", "steps"]
+    columns += [f"mind_{agent}" for agent in demos.agents]
     return pd.DataFrame(records, columns=[*columns, "probability", "certainty"])
 
 
@@ -256,11 +304,29 @@ def _reads(
     return np.where(index >= 0, found[np.maximum(index, 0)], -1)
 
 
-def _mean_rows(posterior: TeamPosterior, role: str, agent: str) -> Float[np.ndarray, "..."]:
-    table = posterior.bound.table(role, agent)
-    if table.name in posterior.result.rows:
-        return posterior.result.rows[table.name].mean()
-    return table.prior_mean()
+class _Estimate(NamedTuple):
+    """Probabilities of actions and the ends of their 89% intervals."""
+
+    mean: Float[np.ndarray, " actions"]
+    low: Float[np.ndarray, " actions"]
+    high: Float[np.ndarray, " actions"]
+
+
+def _average(posterior: TeamPosterior, agent: str, latent: int, weights: Any) -> _Estimate:
+    """What an agent does in a mental state, averaged over contexts by their weights."""
+    table = posterior.bound.table("policy", agent)
+    held = np.flatnonzero(weights)
+    if not len(held):
+        nothing = np.full(table.shape[-1], np.nan)
+        return _Estimate(nothing, nothing, nothing)
+    shares = weights[held] / weights[held].sum()
+    if table.name not in posterior.result.rows:
+        mean = shares @ table.prior_mean()[held, latent]
+        return _Estimate(mean, mean, mean)
+    mean = shares @ posterior.result.rows[table.name].mean()[held, latent]
+    draws = row_draws(posterior, table.name, (held, latent), _NUM_DRAWS)
+    low, high = interval(np.einsum("c,dca->da", shares, draws))
+    return _Estimate(mean, low, high)
 
 
 def _weights(
@@ -276,68 +342,67 @@ def _weights(
     return weights
 
 
-def told(row: Float[np.ndarray, " values"], names: tuple[str, ...]) -> str:
-    """The most probable of some values: "push (80%), wait (15%)"."""
-    order = np.argsort(-row, kind="stable")[:_ACTIONS_TOLD]
-    return ", ".join(f"{names[i]} ({row[i]:.0%})" for i in order if row[i] >= 0.05)
+def _told(estimate: _Estimate, names: tuple[str, ...]) -> str:
+    """The most probable actions: "push 80% (72–87%), wait 15% (9–22%)"."""
+    mean, low, high = estimate
+    order = np.argsort(-mean, kind="stable")[:_ACTIONS_TOLD]
+    return ", ".join(
+        f"{names[i]} {mean[i]:.0%} ({100 * low[i]:.0f}–{high[i]:.0%})"
+        for i in order
+        if mean[i] >= _LEAST_TOLD
+    )
 
 
 def _habits(
-    posterior: TeamPosterior,
-    bound: BoundModel,
-    beliefs: Mapping[str, Any],
-    minds: Mapping[str, tuple[str, ...]],
+    posterior: TeamPosterior, bound: BoundModel, beliefs: Mapping[str, Any]
 ) -> "pd.DataFrame":
     import pandas as pd
 
     records = []
     for agent in bound.demos.agents:
-        rows = _mean_rows(posterior, "policy", agent)
         weights = _weights(posterior, bound, agent, beliefs[agent])
-        actions = _value_names(posterior, bound.demos, f"action_{agent}")
-        for latent, name in enumerate(minds[agent]):
-            total = weights[:, latent].sum()
-            average = weights[:, latent] @ rows[:, latent] / total if total > 0 else None
+        actions = bound.demos.value_names(f"action_{agent}")
+        for latent, name in enumerate(_minds(bound.demos, agent)):
+            estimate = _average(posterior, agent, latent, weights[:, latent])
             record = {
                 "agent": agent,
                 "mind": name,
                 "steps": float(beliefs[agent][:, latent].sum()),
                 "share_of_steps": float(beliefs[agent][:, latent].mean()),
-                "does": "" if average is None or total < 1 else told(average, actions),
+                "does": _told(estimate, actions) if weights[:, latent].sum() >= 1 else "",
             }
             for action, text in enumerate(actions):
-                record[f"probability_{text}"] = np.nan if average is None else average[action]
+                for kind, values in zip(("probability", "low", "high"), estimate, strict=True):
+                    record[f"{kind}_{text}"] = values[action]
             records.append(record)
     return pd.DataFrame(records)
 
 
 def _situations(
-    posterior: TeamPosterior,
-    bound: BoundModel,
-    beliefs: Mapping[str, Any],
-    minds: Mapping[str, tuple[str, ...]],
+    posterior: TeamPosterior, bound: BoundModel, beliefs: Mapping[str, Any]
 ) -> "pd.DataFrame":
     import pandas as pd
 
     records = []
     for agent in bound.demos.agents:
-        rows = _mean_rows(posterior, "policy", agent)
         weights = _weights(posterior, bound, agent, beliefs[agent])
-        actions = _value_names(posterior, bound.demos, f"action_{agent}")
-        for latent, name in enumerate(minds[agent]):
+        actions = bound.demos.value_names(f"action_{agent}")
+        for latent, name in enumerate(_minds(bound.demos, agent)):
             most = np.argsort(-weights[:, latent], kind="stable")[:_SITUATIONS_TOLD]
             for context in most:
-                words = context_words(posterior, "policy", agent, int(context))
-                if weights[context, latent] >= 1 and words:
-                    records.append(
-                        {
-                            "agent": agent,
-                            "mind": name,
-                            "situation": ", ".join(words),
-                            "steps": weights[context, latent],
-                            "does": told(rows[context, latent], actions),
-                        }
-                    )
+                given = context_values(posterior, "policy", agent, int(context))
+                if weights[context, latent] < 1 or not given:
+                    continue
+                there = np.arange(len(weights)) == context
+                records.append(
+                    {
+                        "agent": agent,
+                        "mind": name,
+                        "situation": ", ".join(f"{n.replace('_', ' ')}: {v}" for n, v in given),
+                        "steps": weights[context, latent],
+                        "does": _told(_average(posterior, agent, latent, there), actions),
+                    }
+                )
     return pd.DataFrame(records, columns=["agent", "mind", "situation", "steps", "does"])
 
 
@@ -347,14 +412,14 @@ def _situations(
 def _dwells(
     demos: Demonstrations,
     decoded: Int[np.ndarray, "steps agents"],
-    minds: Mapping[str, tuple[str, ...]],
 ) -> "pd.DataFrame":
     import pandas as pd
 
     records = []
     for i, agent in enumerate(demos.agents):
-        lengths: list[list[int]] = [[] for _ in minds[agent]]
-        cut = [0] * len(minds[agent])
+        minds = _minds(demos, agent)
+        lengths: list[list[int]] = [[] for _ in minds]
+        cut = [0] * len(minds)
         for start, length in zip(demos.episode_starts, demos.episode_lengths, strict=True):
             path = decoded[start : start + length, i]
             for first, last in runs(path):
@@ -362,7 +427,7 @@ def _dwells(
                     cut[path[first]] += 1
                 else:
                     lengths[path[first]].append(last - first + 1)
-        for name, own, ended in zip(minds[agent], lengths, cut, strict=True):
+        for name, own, ended in zip(minds, lengths, cut, strict=True):
             records.append(
                 {
                     "agent": agent,
@@ -381,18 +446,18 @@ def _changes(
     demos: Demonstrations,
     bound: BoundModel,
     decoded: Int[np.ndarray, "steps agents"],
-    minds: Mapping[str, tuple[str, ...]],
 ) -> "pd.DataFrame":
     import pandas as pd
 
     records = []
     for i, agent in enumerate(demos.agents):
+        minds = _minds(demos, agent)
         reads = bound.rows[agent].transition
         after = np.flatnonzero(reads >= 0)
         before_mind, after_mind = decoded[after - 1, i], decoded[after, i]
         names = make_contexts(posterior.model, "transition", agent, bound.demos).names
         values = bound.table("transition", agent).contexts.rows[reads[after]]
-        for origin in range(len(minds[agent])):
+        for origin in range(len(minds)):
             holding = before_mind == origin
             left = holding & (after_mind != origin)
             for target in np.unique(after_mind[left]):
@@ -400,12 +465,12 @@ def _changes(
                 records.append(
                     {
                         "agent": agent,
-                        "from_mind": minds[agent][origin],
-                        "to_mind": minds[agent][target],
+                        "from_mind": minds[origin],
+                        "to_mind": minds[target],
                         "times": int(switch.sum()),
                         "share_of_changes": float(switch.sum() / left.sum()),
                         "goes_with": _goes_with(
-                            posterior, demos, agent, names, values, switch, holding & ~switch
+                            demos, agent, names, values, switch, holding & ~switch
                         ),
                     }
                 )
@@ -419,7 +484,6 @@ def _changes(
 
 
 def _goes_with(
-    posterior: TeamPosterior,
     demos: Demonstrations,
     agent: str,
     names: tuple[str, ...],
@@ -437,14 +501,21 @@ def _goes_with(
         share = counts.max() / switch.sum()
         usual = float(np.mean(values[otherwise, column] == value))
         if share - usual >= _TELLING and share >= 0.5:
-            later = name not in demos.num_states and name.startswith("next_")
-            column_name = name.removeprefix("next_") if later else name
-            text = _value_names(posterior, demos, column_name)[value]
-            own = column_name.replace(f"{agent}_", "", 1).replace("_", " ")
-            verb = "becomes" if later else "is"
-            found.append((share - usual, f"{own} {verb} {text} ({share:.0%}; else {usual:.0%})"))
+            circumstance = _circumstance(demos, agent, name, int(value))
+            found.append((share - usual, f"{circumstance} ({share:.0%}; else {usual:.0%})"))
     found.sort(key=lambda pair: -pair[0])
     return ", ".join(text for _, text in found[:2])
+
+
+def _circumstance(demos: Demonstrations, agent: str, name: str, value: int) -> str:
+    """A parent's value as words: "held becomes “onion”", "bob does “push”"."""
+    actor = name.removeprefix("action_")
+    if name not in demos.num_states and actor in demos.agents:
+        return f"{actor} does “{demos.value_names(name)[value]}”"
+    later = name not in demos.num_states
+    column = name.removeprefix("next_") if later else name
+    words = column.replace(f"{agent}_", "", 1).replace("_", " ")
+    return f"{words} {'becomes' if later else 'is'} “{demos.value_names(column)[value]}”"
 
 
 def moves_by(posterior: TeamPosterior, agent: str) -> str:
@@ -459,31 +530,30 @@ def moves_by(posterior: TeamPosterior, agent: str) -> str:
 
 
 def _certainty(
-    posterior: TeamPosterior, demos: Demonstrations, beliefs: Mapping[str, Any]
+    demos: Demonstrations, beliefs: Mapping[str, Any], judge: TeamPosterior
 ) -> "pd.DataFrame":
     import pandas as pd
 
-    labelled = (demos.latents >= 0).any()
-    blind = posterior.smooth(demos.without_labels()) if labelled else beliefs
+    unseen = unseen_labels(judge.demos, demos)
+    # The judge sees the labels that it has learned from, and no others.
+    blind = demos.replace(latents=np.where(unseen, -1, demos.latents))
+    judged = judge.smooth(blind) if unseen.any() else beliefs
     records = []
     for i, agent in enumerate(demos.agents):
         kinds = certainty_of(beliefs[agent].max(-1))
-        known = demos.latents[:, i] >= 0
-        hidden = certainty_of(blind[agent].max(-1))
-        right = blind[agent].argmax(-1) == demos.latents[:, i]
+        sureness = judged[agent].max(-1)
+        right = judged[agent].argmax(-1) == demos.latents[:, i]
         for number, name in enumerate(CERTAINTIES):
-            tested = known & (hidden == number)
+            tested = unseen[:, i] & (certainty_of(sureness) == number)
             records.append(
                 {
                     "agent": agent,
                     "certainty": name,
                     "steps": int((kinds == number).sum()),
                     "share_of_steps": float((kinds == number).mean()),
-                    "labelled_steps": int(tested.sum()),
+                    "tested_steps": int(tested.sum()),
+                    "mean_probability": float(sureness[tested].mean()) if tested.any() else np.nan,
                     "share_right": float(right[tested].mean()) if tested.any() else np.nan,
-                    "mean_probability": float(blind[agent].max(-1)[tested].mean())
-                    if tested.any()
-                    else np.nan,
                 }
             )
     return pd.DataFrame(records)
@@ -508,15 +578,3 @@ def _experience(
             share = float((beliefs[agent] * (kinds == number)).sum(-1).mean())
             records.append({"agent": agent, "experience": name, "share_of_steps": share})
     return pd.DataFrame(records, columns=["agent", "experience", "share_of_steps"])
-
-
-def _seen_before(training: Demonstrations, demos: Demonstrations) -> float:
-    """Share of the episodes that were learned from, told by states and actions."""
-
-    def prints(some: Demonstrations) -> list[bytes]:
-        columns = [some.state_variables[n] for n in training.num_states]
-        table = np.concatenate([np.stack(columns, 1), some.actions], axis=1)
-        return [part.tobytes() for part in np.split(table, some.episode_starts[1:])]
-
-    known = set(prints(training))
-    return float(np.mean([one in known for one in prints(demos)]))

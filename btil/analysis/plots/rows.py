@@ -227,7 +227,14 @@ def row_title(posterior: TeamPosterior, row: RowChoice) -> str:
 
 
 def context_words(posterior: TeamPosterior, role: str, agent: str, context: int) -> list[str]:
-    """What a context is to an agent, "parent=value" each; its own variables without its name.
+    """What a context is to an agent, "parent=value" each; arguments as `context_values`."""
+    return [f"{n}={value}" for n, value in context_values(posterior, role, agent, context)]
+
+
+def context_values(
+    posterior: TeamPosterior, role: str, agent: str, context: int
+) -> list[tuple[str, str]]:
+    """What a context is to an agent: parents and their values; its own without its name.
 
     Args:
         posterior: The posterior.
@@ -239,19 +246,45 @@ def context_words(posterior: TeamPosterior, role: str, agent: str, context: int)
     # Of a shared table the k-th parent is one variable, seen from each agent's side.
     names = make_contexts(posterior.model, role, agent, demos).names
     values = posterior.bound.table(role, agent).contexts.rows[context]
-    words = []
+    given = []
     for name, value in zip(names, values, strict=True):
         column = name.removeprefix("next_") if name not in demos.num_states else name
-        own = name.replace(f"{agent}_", "", 1)
-        words.append(f"{own}={demos.value_names(column)[value]}")
-    return words
+        given.append((name.replace(f"{agent}_", "", 1), demos.value_names(column)[value]))
+    return given
+
+
+def interval(draws: Float[np.ndarray, "draws ..."]) -> Float[np.ndarray, "2 ..."]:
+    """Ends of the central 89% interval of draws."""
+    return np.quantile(draws.astype(np.float64), [(1 - _INTERVAL) / 2, (1 + _INTERVAL) / 2], axis=0)
+
+
+def row_draws(
+    posterior: TeamPosterior, site: str, index: tuple[Any, ...], num_draws: int, seed: int = 0
+) -> Float[np.ndarray, "draws ..."]:
+    """Posterior draws of some rows of a table, without drawing all the others.
+
+    Args:
+        posterior: The posterior.
+        site: A learned table.
+        index: The rows, as an index of its leading axes (contexts, latents).
+        num_draws: Number of draws; of chains, no more than they have.
+        seed: Seeds the draws.
+    """
+    rows = posterior.result.rows[site]
+    generator = np.random.default_rng([seed, 3])
+    if isinstance(rows, DirichletRows):
+        return DirichletRows(rows.concentration[index]).sample(num_draws, generator)
+    if isinstance(rows, DrawnRows):
+        own = rows.draws[:, :, *index]
+        flat = own.reshape(-1, *own.shape[2:])
+        return flat[generator.permutation(len(flat))[:num_draws]]
+    return posterior.sample(num_draws, seed)[site][:, *index]
 
 
 def cell_intervals(
     posterior: TeamPosterior, site: str, cells: Int[np.ndarray, " cells"]
 ) -> Float[np.ndarray, "2 cells"]:
     """Central 89% intervals of cells, by their flat indices."""
-    levels = [(1 - _INTERVAL) / 2, (1 + _INTERVAL) / 2]
     rows = posterior.result.rows[site]
     if isinstance(rows, DirichletRows):
         from scipy.stats import beta
@@ -260,10 +293,10 @@ def cell_intervals(
         rest = np.broadcast_to(rows.concentration.sum(-1, keepdims=True), rows.concentration.shape)
         rest = rest.ravel()[cells] - own
         single = rest <= 0  # rows of one cell: it is 1
-        bounds = [beta.ppf(level, own, np.where(single, 1.0, rest)) for level in levels]
+        bounds = beta.interval(_INTERVAL, own, np.where(single, 1.0, rest))
         return np.where(single, 1.0, bounds)
     if isinstance(rows, DrawnRows):
         draws = rows.draws.reshape(-1, math.prod(rows.draws.shape[2:]))
     else:
         draws = posterior.sample(1000, seed=0)[site].reshape(1000, -1)
-    return np.quantile(draws[:, cells].astype(np.float64), levels, axis=0)
+    return interval(draws[:, cells])

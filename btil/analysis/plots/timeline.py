@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STEPS_A_LINE = 400
 _KINDS = ("heatmap", "bands")
 # The lanes of labels and of the decoded path, outside the probabilities from 0 to 1.
-_LABEL_LANE, _PATH_LANE = 1.1, -0.1
+_LABEL_LANE, _PATH_LANE = 1.17, -0.17
 
 
 def plot_timeline(
@@ -183,7 +183,7 @@ def _draw_bands(
         occurring[f"band {name}"] = area
     lanes = [(path, _PATH_LANE)] + ([(labels, _LABEL_LANE)] if (labels >= 0).any() else [])
     for values, height in lanes:
-        draw_path(axes, values[part], begin, height, 0.13)
+        draw_path(axes, values[part], begin, height, 0.15)
     axes.set_yticks(
         [_PATH_LANE, 0, 0.5, 1] + [_LABEL_LANE] * (len(lanes) - 1),
         ["decoded", "0", "0.5", "1"] + ["true label"] * (len(lanes) - 1),

@@ -1,0 +1,489 @@
+"""What a debrief says, section by section, in words for people who know teams."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from btil.analysis.compare import counted, listed
+from btil.analysis.debriefing.findings import (
+    EXPERIENCES,
+    LEANING,
+    SURE,
+    WELL_KNOWN,
+    Findings,
+    moves_by,
+)
+from btil.analysis.output import html_list, html_table
+from btil.inference.posterior import TeamPosterior
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from btil.domains.gridworld.task import GridTask
+
+# Lines of a table on the page; the files hold all.
+_MOST_LINES = 15
+# Fewer labelled steps than this say little about how reliable something is.
+_FEW_LABELS = 20
+
+
+class Told(NamedTuple):
+    """What the sections tell of.
+
+    Attributes:
+        posterior: What was learned of the team.
+        findings: What was found with it.
+        task: The grid world, if it is one.
+        learned_again: Whether the test of sureness is of a posterior with half of the labels.
+    """
+
+    posterior: TeamPosterior
+    findings: Findings
+    task: "GridTask | None"
+    learned_again: bool
+
+
+def apart_word(task: "GridTask | None") -> str:
+    """What minds are called that do not agree: in a task they fail to fit, else they differ."""
+    return "different" if task is None else "misaligned"
+
+
+def lines_of(table: "pd.DataFrame") -> list[dict[str, Any]]:
+    """The lines of a table by the names of its columns."""
+    return [{str(name): value for name, value in line.items()} for line in table.to_dict("records")]
+
+
+def summary(told: Told) -> list[str]:
+    """The most important, a sentence each."""
+    findings, task = told.findings, told.task
+    demos = findings.demos
+    sentences = []
+    for agent in demos.agents:
+        own = findings.habits[findings.habits["agent"] == agent]
+        own = own.sort_values("share_of_steps", ascending=False, kind="stable")
+        first = [f"{r['mind']} ({r['share_of_steps']:.0%})" for r in lines_of(own.head(3))]
+        sentences.append(f"{agent} mostly had in mind: {', '.join(first)} of the steps.")
+    if findings.incomparable is None:
+        apart = int(findings.episodes["misaligned_steps"].sum())
+        what = (
+            "Minds were at cross purposes"
+            if task is not None
+            else f"{listed(demos.agents)} had different things in mind"
+        )
+        text = f"{what} at {_percent(apart / demos.num_steps)} of the steps"
+        if findings.by_chance is not None:
+            text += f" ({_percent(findings.by_chance)} if they had paid no heed to one another)"
+        if findings.stretches:
+            longest = max(findings.stretches, key=lambda one: one.num_steps)
+            text += (
+                f"; the longest stretch lasted {counted(longest.num_steps, 'step')} "
+                f"(episode {demos.episode_ids[longest.episode]}, from step {longest.first})"
+            )
+        sentences.append(text + ".")
+    table = findings.certainty
+    share = table[table["certainty"] == "sure"]["steps"].sum() / table["steps"].sum()
+    text = (
+        f"What a member had in mind is sure (a probability of {SURE:.0%} or more) at "
+        f"{_percent(share)} of all steps"
+    )
+    tested = table[(table["certainty"] == "sure") & (table["tested_steps"] > 0)]
+    number = int(tested["tested_steps"].sum())
+    if number >= _FEW_LABELS:
+        right = (tested["share_right"] * tested["tested_steps"]).sum() / number
+        text += (
+            f"; put to the test on {counted(number, 'labelled step')} whose labels were not shown, "
+            f"such a step was right {_percent(right)} of the time"
+        )
+    sentences.append(text + ".")
+    if not told.posterior.converged:
+        sentences.append(
+            "The learning behind this had not settled: take everything as preliminary."
+        )
+    return sentences
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def body_of(
+    told: Told,
+    pictures: Mapping[str, str],
+    num_shown: int,
+    command: str | None,
+) -> tuple[str, str]:
+    """The sections, and the links to them."""
+    sections = {
+        "In short": _warnings(told) + html_list(summary(told)),
+        "Who had what in mind, and when": _episodes(told.findings, pictures["minds"], num_shown),
+        f"Where minds were {apart_word(told.task)}": _misaligned(told, pictures["alignment"]),
+        "What each member tends to do": _habits(told),
+        "How minds change": _changes(told),
+        "How sure is this": _certainty(told),
+        "For the technically minded": _technical(told, command),
+    }
+    body = "".join(
+        f'<section>\n<h2 id="{_anchor(heading)}">{escape(heading)}</h2>\n{content}</section>\n'
+        for heading, content in sections.items()
+    )
+    links = "".join(f'<a href="#{_anchor(h)}">{escape(h)}</a>' for h in sections)
+    return body, links
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(",", "").replace(" ", "-")
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>\n"
+
+
+def _heading(text: str) -> str:
+    return f"<h3>{escape(text)}</h3>\n"
+
+
+def _more(shown: int, number: int, file: str) -> str:
+    """That a table goes on in a file."""
+    if shown >= number:
+        return _paragraph(f"As a file: tables/{file}.csv.")
+    return _paragraph(f"{counted(number - shown, 'more line')} in tables/{file}.csv.")
+
+
+def _warnings(told: Told) -> str:
+    posterior, findings = told.posterior, told.findings
+    found = []
+    if not posterior.converged:
+        several = posterior.draws_info is not None
+        found.append(
+            "The learning behind this page had not settled. "
+            + (
+                "It was repeated from several starting points, and the repetitions do not agree. "
+                if several
+                else "It stopped while its answers were still changing. "
+            )
+            + "Take everything below as preliminary, and learn longer or by another method before "
+            "you rely on it."
+        )
+    if findings.nameless:
+        found.append(
+            f"Nothing in the recordings that were learned from says which mental state of "
+            f"{listed(findings.nameless)} is which. What is told apart below are real differences "
+            "in behaviour; the names given to them are arbitrary. A few labels would mend that."
+        )
+    unknown = findings.experience
+    unknown = unknown[unknown["experience"] == EXPERIENCES[2]]
+    for row in lines_of(unknown):
+        if row["share_of_steps"] > 0.2:
+            found.append(
+                f"{row['share_of_steps']:.0%} of {row['agent']}'s steps were in situations that "
+                "were hardly ever met while learning. What is said of them rests on assumptions."
+            )
+    over = [
+        line["agent"]
+        for line in lines_of(findings.certainty)
+        if line["certainty"] == "sure"
+        and line["tested_steps"] >= _FEW_LABELS
+        and line["share_right"] < SURE
+    ]
+    if over:
+        found.append(
+            f"Put to the test, fewer than {SURE:.0%} of the sure steps of {listed(over)} were "
+            "right: what this page calls sure is less sure than that. More labels help most."
+        )
+    return html_list(found, ' class="notes"') if found else ""
+
+
+def _episodes(findings: Findings, pictures: str, num_shown: int) -> str:
+    demos, table = findings.demos, findings.episodes
+    order = findings.worth_a_look()
+    header = ["episode", "steps"]
+    if findings.incomparable is None:
+        header += ["steps at which minds disagree", "longest such stretch"]
+    for agent in demos.agents:
+        header += [f"changes of mind, {agent}", f"share of steps that are sure, {agent}"]
+    rows = []
+    for line in lines_of(table.iloc[order[:_MOST_LINES]]):
+        cells = [str(line["episode"]), f"{line['steps']:,}"]
+        if findings.incomparable is None:
+            misaligned = int(line["misaligned_steps"])
+            cells += [
+                f"{misaligned:,} ({misaligned / line['steps']:.0%})",
+                f"{line['longest_stretch']:,}",
+            ]
+        for agent in demos.agents:
+            cells += [f"{line[f'changes_of_mind_{agent}']:,}", f"{line[f'share_sure_{agent}']:.0%}"]
+        rows.append(cells)
+    kind = "that with most disagreement" if findings.incomparable is None else "the longest"
+    intro = (
+        f"Below, step by step, {counted(num_shown, 'episode')} of {demos.num_episodes:,}, {kind} "
+        "first (the others unfold); then all in a table."
+    )
+    return (
+        (_paragraph(intro) if num_shown else "")
+        + pictures
+        + html_table(header, rows)
+        + _more(len(rows), len(table), "episodes")
+    )
+
+
+def _misaligned(told: Told, pictures: str) -> str:
+    findings = told.findings
+    demos, table = findings.demos, findings.misalignments
+    if findings.incomparable is not None:
+        return _paragraph(f"This cannot be told. {findings.incomparable}")
+    if told.task is not None:
+        html = _paragraph(
+            "Minds are called misaligned at steps at which what they had in mind did not fit "
+            "together, so that the team lost time."
+        )
+    else:
+        html = _paragraph(
+            "Steps at which members had different things in mind. That need not be bad: people "
+            "who divide work want different things at the same time. It is worth a look where "
+            "they should have agreed."
+        )
+    if not len(table):
+        return html + _paragraph("There is no such step.") + pictures
+    steps, apart = table["steps"], int(table["steps"].sum())
+    stretches = "1 such stretch" if len(table) == 1 else f"{len(table):,} such stretches"
+    html += _paragraph(
+        f"{stretches}, of {steps.mean():,.1f} steps on average, {steps.max():,} at most; together "
+        f"{apart:,} of {demos.num_steps:,} steps ({_percent(apart / demos.num_steps)})."
+        + (
+            f" Had every member had the same in mind as often, but without heed of the others, it "
+            f"would be {_percent(findings.by_chance)}."
+            if findings.by_chance is not None
+            else ""
+        )
+    )
+    longest = table.sort_values("steps", ascending=False, kind="stable").head(_MOST_LINES)
+    rows = [
+        [
+            str(line["episode"]),
+            f"{line['from_step']:,}",
+            f"{line['to_step']:,}",
+            f"{line['steps']:,}",
+            *(str(line[f"mind_{agent}"]) for agent in demos.agents),
+            f"{line['certainty']} ({_percent(line['probability'])})",
+        ]
+        for line in lines_of(longest)
+    ]
+    header = ["episode", "from step", "to step", "steps", *demos.agents, "how sure"]
+    return (
+        html
+        + pictures
+        + _paragraph("The longest, with what the most probable course of each mind was:")
+        + html_table(header, rows, numbers=False)
+        + _more(len(rows), len(table), "misalignments")
+    )
+
+
+def _percent(share: float) -> str:
+    """A share that is never rounded to certainty."""
+    if 0.995 <= share < 1:
+        return "over 99%"
+    if 0 < share < 0.005:
+        return "under 1%"
+    return f"{share:.0%}"
+
+
+def _habits(told: Told) -> str:
+    findings = told.findings
+    html = _paragraph(
+        "What members do while they have something in mind. Behind each action is how often it "
+        "comes to that, in brackets the range in which that lies with a probability of 89%. The "
+        "first table is averaged over the situations in which the member was in these recordings, "
+        "the second tells of the situations in which it most often had that in mind. Actions "
+        "below 5% are left out."
+    )
+    for agent in findings.demos.agents:
+        own = findings.habits[findings.habits["agent"] == agent]
+        own = own.sort_values("share_of_steps", ascending=False, kind="stable")
+        html += _heading(agent)
+        rows = [
+            (
+                r["mind"],
+                f"{r['steps']:,.0f} ({_percent(r['share_of_steps'])})",
+                r["does"] or "hardly ever held",
+            )
+            for r in lines_of(own)
+        ]
+        header = ["with this in mind", "steps", "mostly does"]
+        html += html_table(header, rows, numbers=False)
+        places = findings.situations[findings.situations["agent"] == agent]
+        lines = [
+            (r["mind"], r["situation"], f"{r['steps']:,.0f}", r["does"]) for r in lines_of(places)
+        ]
+        if lines:
+            html += html_table(
+                ["with this in mind", "in this situation", "steps", "mostly does"],
+                lines[: 2 * _MOST_LINES],
+                numbers=False,
+            )
+            html += _more(min(len(lines), 2 * _MOST_LINES), len(lines), "situations")
+    return html
+
+
+def _changes(told: Told) -> str:
+    posterior, findings = told.posterior, told.findings
+    html = _paragraph(
+        "How long something stays in mind, counted on the most probable course of each mind; what "
+        "was still in mind when an episode ended does not count for the average. Then what follows "
+        "on what, and which circumstances go with it (in brackets how often they hold when that "
+        "change happens, and how often else). That something goes with a change does not mean "
+        "that it causes it."
+    )
+    for agent in findings.demos.agents:
+        html += _heading(agent)
+        own = findings.dwells[findings.dwells["agent"] == agent]
+        rows = [
+            (
+                r["mind"],
+                f"{r['times']:,}",
+                f"{r['mean_steps']:,.1f}" if r["given_up"] else "–",
+                f"{r['longest']:,}" if r["given_up"] else "–",
+            )
+            for r in lines_of(own)
+            if r["times"]
+        ]
+        html += html_table(["in mind", "times", "steps on average", "longest"], rows)
+        changes = findings.changes[findings.changes["agent"] == agent]
+        depends = moves_by(posterior, agent)
+        if depends == "never":
+            html += _paragraph("It is assumed that this never changes within an episode.")
+        elif not len(changes):
+            html += _paragraph("It never changed within an episode.")
+        else:
+            lines = [
+                (
+                    r["from_mind"],
+                    r["to_mind"],
+                    f"{r['times']:,}",
+                    f"{r['share_of_changes']:.0%}",
+                    r["goes_with"] or "–",
+                )
+                for r in lines_of(changes.head(_MOST_LINES))
+            ]
+            header = ["from", "to", "times", "of the changes from it", "goes with"]
+            html += html_table(header, lines, numbers=False)
+            html += _more(len(lines), len(changes), "changes")
+        if depends == "nothing" and len(changes):
+            html += _paragraph(
+                "What goes with these changes was not looked for: the model lets them depend on "
+                "nothing but what was in mind before."
+            )
+    return html
+
+
+def _certainty(told: Told) -> str:
+    posterior, findings = told.posterior, told.findings
+    table = findings.certainty
+    html = _paragraph(
+        f"A step is called sure if what a member most probably had in mind has a probability of "
+        f"{SURE:.0%} or more, leaning if it has {LEANING:.0%} or more, else unclear."
+    )
+    tested = int(table["tested_steps"].sum())
+    header = ["", "steps"]
+    if tested:
+        header += ["tested on", "said to be right", "right"]
+    rows: list[list[str]] = []
+    for line in lines_of(table):
+        cells = [f"{line['agent']}: {line['certainty']}"]
+        cells.append(f"{line['steps']:,} ({_percent(line['share_of_steps'])})")
+        if tested:
+            cells.append(f"{line['tested_steps']:,}")
+            shares = (line["mean_probability"], line["share_right"])
+            cells += [_percent(share) if line["tested_steps"] else "–" for share in shares]
+        rows.append(cells)
+    html += html_table(header, rows) + _tested(told, tested)
+    if len(findings.experience):
+        html += _heading("How much was there to learn from?")
+        html += _paragraph(
+            f"A step is well known if at least {WELL_KNOWN:g} steps in the same situation, with "
+            "the same in mind, stood behind what was learned about it; met a few times, if at "
+            "least one; else hardly ever met."
+        )
+        known = {(r["agent"], r["experience"]): r for r in lines_of(findings.experience)}
+        html += html_table(
+            ["share of the steps", *EXPERIENCES],
+            [
+                (agent, *(_percent(known[agent, kind]["share_of_steps"]) for kind in EXPERIENCES))
+                for agent in findings.demos.agents
+                if (agent, EXPERIENCES[0]) in known
+            ],
+        )
+    html += _heading("Had the learning settled?")
+    settled = (
+        "Yes: going on would have changed nothing that matters here."
+        if posterior.converged
+        else "No. See the warning at the top of the page."
+    )
+    return html + _paragraph(settled)
+
+
+def _tested(told: Told, tested: int) -> str:
+    """How the claims of sureness were tested, or why they were not."""
+    findings = told.findings
+    how = (
+        "how often the most probable was said to be right, and how often it was, at steps with "
+        "labels that had been hidden."
+    )
+    if tested and told.learned_again:
+        return _paragraph(
+            f"The columns at the right put that to the test: {how} For that everything was learned "
+            "once more, without the labels of every second labelled episode. What this page tells "
+            "comes from all labels, so it should be somewhat more reliable."
+        )
+    if tested:
+        return _paragraph(
+            f"The columns at the right put that to the test: {how} These labels were not used in "
+            "learning."
+        )
+    if (findings.demos.latents >= 0).any():
+        return _paragraph(
+            "This could not be put to the test, as all labels in these recordings were learned "
+            "from. Keep the labels of some episodes back, and make a debrief of those."
+        )
+    return _paragraph(
+        "These recordings have no labels, so nothing here could be put to the test: the certainty "
+        "is what the model claims."
+    )
+
+
+def _technical(told: Told, command: str | None) -> str:
+    from btil import __version__
+
+    posterior, task, demos = told.posterior, told.task, told.findings.demos
+    training = posterior.demos
+    meaning = (
+        "the grid world's definition of suboptimal minds (the paper, Appendix C)"
+        if task is not None
+        else "unequal latents"
+    )
+    html = _paragraph(
+        f"The team is modelled as a dynamic Bayesian network with a latent mental state per member "
+        f"(Seo and Unhelkar, IJCAI 2022), learned by {posterior.method} (seed {posterior.seed}) "
+        f"from {counted(training.num_episodes, 'episode')}, {counted(training.num_steps, 'step')}, "
+        f"of which {', '.join(f'{s:.0%}' for s in training.summary().share_labelled)} are labelled "
+        f"({', '.join(training.agents)}). {'Converged' if posterior.converged else 'Not converged'}"
+        f": {posterior.reason}. Probabilities are smoothed ones given the whole episode"
+        + (", labels conditioned on," if (demos.latents >= 0).any() else "")
+        + " under the posterior mean of the tables; the course of a mind is the Viterbi path; "
+        f"misaligned means {meaning} on that path, its probability is the product form over "
+        "members. Actions per mental state are posterior mean policy rows, weighted by smoothed "
+        "visits, with central 89% intervals"
+        + (
+            " (of a mean field, too narrow where few steps are labelled; Gibbs sampling has better)"
+            if posterior.method in ("mfvi", "svi")
+            else ""
+        )
+        + "; the amount of data is the expected number of reads of a row by the training "
+        "data. R-hat, effective sample sizes and intervals: btil.analysis.plots, and "
+        "posterior.draws_info."
+    )
+    html += _paragraph(
+        "Beside this page: tables/ (CSV; steps.csv has every step with the probability of "
+        "every mental state) and figures/ (SVG and PNG)."
+    )
+    if command is not None:
+        html += f"<p>Made by:</p>\n<pre>{escape(command)}</pre>\n"
+    return html + _paragraph(f"btil {__version__}.")

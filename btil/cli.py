@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from btil import Demonstrations, __version__, read_demonstrations
 
 if TYPE_CHECKING:
+    from btil.domains.gridworld.task import GridTask
     from btil.inference.posterior import TeamPosterior
     from btil.models.team import TeamModel
 
@@ -165,7 +166,8 @@ def btil(
         btil info team.csv
         btil fit team.csv --out team.nc
         btil decode team.nc new.csv --out decoded.csv
-        btil compare team.csv --methods mfvi,gibbs --out report
+        btil report team.csv --out debrief
+        btil compare team.csv --methods mfvi,gibbs --out comparison
         btil calibrate team.csv --method gibbs --out calibration
 
     \b
@@ -550,6 +552,137 @@ def calibrate(
 
 
 @app.command()
+def report(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the debrief.")],
+    posterior: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="P.nc",
+            help="A posterior that `btil fit` saved. Without it, DATA are learned from first, and "
+            "the posterior is saved as DIR/posterior.nc.",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="movers|cleanup",
+            help="DATA are of this grid world: minds are misaligned where the task says so.",
+        ),
+    ] = None,
+    map: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Map of the task, as in `btil simulate`.")
+    ] = "paper",
+    max_episodes: Annotated[int, typer.Option(help="Most episodes shown step by step.")] = 4,
+    use_labels: Annotated[
+        bool,
+        typer.Option(
+            "--use-labels/--hide-labels", help="Whether labels in DATA are taken for the truth."
+        ),
+    ] = True,
+    relearn: Annotated[
+        bool,
+        typer.Option(
+            "--relearn/--no-relearn",
+            help="Where all labels in DATA were learned from, learn once more without half of "
+            "them, to tell how far the debrief is to be trusted.",
+        ),
+    ] = True,
+    method: Annotated[
+        str | None, typer.Option(help="mfvi (if none is named), svi, nuts, gibbs or exact.")
+    ] = None,
+    num_latents: NumLatents = None,
+    model: Model = None,
+    policy_parents: PolicyParents = None,
+    policy_concentration: PolicyConcentration = None,
+    transition_parents: TransitionParents = None,
+    transition_concentration: TransitionConcentration = None,
+    initial: Initial = None,
+    shared: SharedTables = False,
+    seed: Seed = 0,
+    num_chains: NumChains = None,
+    num_warmup: NumWarmup = None,
+    num_samples: NumSamples = None,
+    num_restarts: NumRestarts = None,
+    tolerance: Tolerance = None,
+    max_iterations: MaxIterations = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write a debrief of a team, a page for people who know teams: no statistics needed.
+
+    Who had what in mind when, where minds were misaligned and for how long, what each member tends
+    to do, how minds change, and how sure all that is. The tables lie beside the page as CSV.
+    Without model options the model is that of `btil fit`; with --task the recommended one.
+
+    \b
+    Examples:
+        btil report team.csv --out debrief
+        btil report new.csv --posterior team.nc --out debrief
+        btil report movers.parquet --task movers --out debrief
+    """  # noqa: D301  # click needs the character itself
+    from btil.analysis.debriefing import debrief
+    from btil.analysis.report import prepare_directory
+    from btil.inference.fit import fit as infer
+    from btil.inference.storage import load_posterior
+
+    options = _given(
+        num_chains=num_chains,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_restarts=num_restarts,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+    )
+    described = (
+        model,
+        policy_parents,
+        policy_concentration,
+        transition_parents,
+        transition_concentration,
+        initial,
+        shared,
+    )
+    world = None if task is None else _task(task, map)
+    directory = prepare_directory(out)
+    if posterior is None:
+        team = _model(data, *described, task=world)
+        demos = _of_task(world, _read(data, num_latents))
+        fitted = infer(team, demos, method or "mfvi", seed=seed, progress=not quiet, **options)
+        _refuse_failure(fitted.method, fitted)
+        fitted.save(directory / "posterior.nc")
+    else:
+        if (
+            method is not None
+            or options
+            or any(option not in (None, False) for option in described)
+        ):
+            raise ValueError(
+                "--posterior has been learned already; leave out --method, the model and the "
+                "options of learning"
+            )
+        fitted = load_posterior(posterior)
+        like = fitted.demos if world is None else None
+        demos = _of_task(world, _read(data, num_latents, like))
+    written = debrief(
+        fitted,
+        demos,
+        directory,
+        max_episodes=max_episodes,
+        task=world,
+        use_labels=use_labels,
+        relearn=relearn,
+        command=shlex.join(["btil", *sys.argv[1:]]),
+        progress=not quiet,
+    )
+    for sentence in written.summary:
+        typer.echo(f"- {sentence}")
+    typer.echo(f"page       {written.page}")
+    if not quiet:
+        _warn_unless_converged(fitted.method, fitted)
+
+
+@app.command()
 def demo(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the report.")
@@ -617,16 +750,12 @@ def simulate(
         btil simulate cleanup --map lesson --episodes 20 --seed 7 --out lesson.csv
         btil fit demos.parquet --out team.nc
     """  # noqa: D301  # click needs the character itself
-    from btil import domains
     from btil.analysis.metrics import suboptimal_share
     from btil.demonstrations import write_demonstrations
-    from btil.domains.gridworld import GRID_WORLDS
     from btil.files import check_writable
 
-    if domain not in GRID_WORLDS:
-        raise ValueError(f"unknown domain {domain!r}; there are {', '.join(GRID_WORLDS)}")
+    task = _task(domain, map)
     check_writable(out, (".csv", ".parquet", ".npz"))
-    task = getattr(domains, domain)(_map(map))
     if not quiet:
         typer.echo(f"planning for {task.num_states:,} states", err=True)
     demos = task.simulate(episodes, seed=seed, max_steps=max_steps)
@@ -727,6 +856,22 @@ def reproduce(
 # ---------------------------------------------------------------------- input
 
 
+def _task(name: str, map: str) -> "GridTask":
+    """A grid world by its name, on a map as `_map` reads it."""
+    from btil import domains
+    from btil.domains.gridworld import GRID_WORLDS
+
+    if name not in GRID_WORLDS:
+        raise ValueError(f"unknown domain {name!r}; there are {', '.join(GRID_WORLDS)}")
+    task: GridTask = getattr(domains, name)(_map(map))
+    return task
+
+
+def _of_task(task: "GridTask | None", demos: Demonstrations) -> Demonstrations:
+    """Demonstrations of a grid world with the variables that its recommended model reads."""
+    return demos if task is None else task.add_derived_variables(demos)
+
+
 def _map(text: str) -> str:
     """A map's name, or the drawing in a file."""
     from btil.domains.gridworld.grid import MAPS
@@ -784,6 +929,7 @@ def _model(
     transition_concentration: float | None,
     initial: str | None,
     shared: bool,
+    task: "GridTask | None" = None,
 ) -> "TeamModel":
     """The model that a file or options describe; without either the one that suits the data."""
     from btil.models.description import model_from_description, read_model
@@ -796,6 +942,8 @@ def _model(
     if not any(description.values()) and not shared:
         if path is not None:
             return read_model(path)
+        if task is not None:
+            return task.recommended_model()
         if data.startswith(f"{_CARRIED}:"):
             from btil.domains.overcooked import recommended_model
 

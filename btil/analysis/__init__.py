@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         plot_latents,
     )
     from btil.analysis.compare import Comparison
+    from btil.analysis.debriefing import Debrief, debrief
     from btil.analysis.metrics import (
         StepShare,
         confusion_matrix,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "Calibration": "btil.analysis.calibration",
     "Comparison": "btil.analysis.compare",
+    "Debrief": "btil.analysis.debriefing",
     "Reproduction": "btil.analysis.reproduction.run",
     "RowChoice": "btil.analysis.plots",
     "StepShare": "btil.analysis.metrics",
@@ -71,6 +73,7 @@ _LAZY = {
     "choose_rows": "btil.analysis.plots",
     "confusion_matrix": "btil.analysis.metrics",
     "context_visits": "btil.analysis.alignment",
+    "debrief": "btil.analysis.debriefing",
     "decoding_error": "btil.analysis.metrics",
     "expected_visits": "btil.analysis.plots",
     "hamming_distance": "btil.analysis.metrics",
@@ -114,6 +117,7 @@ _LAZY = {
 __all__ = [
     "Calibration",
     "Comparison",
+    "Debrief",
     "Reproduction",
     "RowChoice",
     "StepShare",
@@ -122,6 +126,7 @@ __all__ = [
     "choose_rows",
     "confusion_matrix",
     "context_visits",
+    "debrief",
     "decoding_error",
     "expected_visits",
     "hamming_distance",

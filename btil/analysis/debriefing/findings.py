@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # What is called sure, leaning and unclear, by the probability of the most probable mental state.
 SURE, LEANING = 0.9, 0.6
 CERTAINTIES = ("sure", "leaning", "unclear")
+LABELLED = "labelled"
 # Steps in the same situation and mind, when learning, that make it well known.
 WELL_KNOWN = 10.0
 EXPERIENCES = ("well known", "met a few times", "hardly ever met")
@@ -136,7 +137,7 @@ def find(
         situations=_situations(posterior, bound, beliefs),
         dwells=_dwells(named, decoded),
         changes=_changes(posterior, named, bound, decoded),
-        certainty=_certainty(named, beliefs, posterior if judge is None else judge),
+        certainty=_certainty(named, beliefs, use_labels, posterior if judge is None else judge),
         experience=_experience(posterior, bound, beliefs),
     )
 
@@ -530,7 +531,7 @@ def moves_by(posterior: TeamPosterior, agent: str) -> str:
 
 
 def _certainty(
-    demos: Demonstrations, beliefs: Mapping[str, Any], judge: TeamPosterior
+    demos: Demonstrations, beliefs: Mapping[str, Any], use_labels: bool, judge: TeamPosterior
 ) -> "pd.DataFrame":
     import pandas as pd
 
@@ -540,10 +541,11 @@ def _certainty(
     judged = judge.smooth(blind) if unseen.any() else beliefs
     records = []
     for i, agent in enumerate(demos.agents):
-        kinds = certainty_of(beliefs[agent].max(-1))
+        known = use_labels & (demos.latents[:, i] >= 0)
+        kinds = np.where(known, -1, certainty_of(beliefs[agent].max(-1)))
         sureness = judged[agent].max(-1)
         right = judged[agent].argmax(-1) == demos.latents[:, i]
-        for number, name in enumerate(CERTAINTIES):
+        for number, name in enumerate((LABELLED, *CERTAINTIES), -1):
             tested = unseen[:, i] & (certainty_of(sureness) == number)
             records.append(
                 {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from btil.analysis.compare import counted, listed
 from btil.analysis.debriefing.findings import (
     EXPERIENCES,
+    LABELLED,
     LEANING,
     SURE,
     WELL_KNOWN,
@@ -81,20 +82,28 @@ def summary(told: Told) -> list[str]:
             )
         sentences.append(text + ".")
     table = findings.certainty
-    share = table[table["certainty"] == "sure"]["steps"].sum() / table["steps"].sum()
-    text = (
-        f"What a member had in mind is sure (a probability of {SURE:.0%} or more) at "
-        f"{_percent(share)} of all steps"
-    )
+    steps = table.groupby("certainty")["steps"].sum().to_dict()
+    labelled, total = steps[LABELLED], sum(steps.values())
+    if labelled == total:
+        text = "What members had in mind was labelled at every step"
+    else:
+        sure = f"sure (a probability of {SURE:.0%} or more) at"
+        share = _percent(steps["sure"] / (total - labelled))
+        text = (
+            f"What a member had in mind was labelled at {_percent(labelled / total)} of the steps; "
+            f"of the others it is {sure} {share}"
+            if labelled
+            else f"What a member had in mind is {sure} {share} of the steps"
+        )
     tested = table[(table["certainty"] == "sure") & (table["tested_steps"] > 0)]
     number = int(tested["tested_steps"].sum())
+    sentences.append(text + ".")
     if number >= _FEW_LABELS:
         right = (tested["share_right"] * tested["tested_steps"]).sum() / number
-        text += (
-            f"; put to the test on {counted(number, 'labelled step')} whose labels were not shown, "
-            f"such a step was right {_percent(right)} of the time"
+        sentences.append(
+            f"Put to the test on {counted(number, 'labelled step')} whose labels were not shown, "
+            f"steps called sure were right {_percent(right)} of the time."
         )
-    sentences.append(text + ".")
     if not told.posterior.converged:
         sentences.append(
             "The learning behind this had not settled: take everything as preliminary."
@@ -387,6 +396,8 @@ def _certainty(told: Told) -> str:
         header += ["tested on", "said to be right", "right"]
     rows: list[list[str]] = []
     for line in lines_of(table):
+        if line["certainty"] == LABELLED and not line["steps"]:
+            continue
         cells = [f"{line['agent']}: {line['certainty']}"]
         cells.append(f"{line['steps']:,} ({_percent(line['share_of_steps'])})")
         if tested:

@@ -19,7 +19,8 @@ from teams import hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
 from btil.inference.messages import lay_out
-from btil.inference.mfvi import is_symmetric, judge
+from btil.inference.mfvi import judge
+from btil.inference.starting import is_symmetric
 from btil.models.team import BoundModel, bind
 
 Rows = dict[str, np.ndarray]

@@ -176,7 +176,7 @@ def judge_chains(
     Returns:
         The verdict. Fewer than four draws per chain, or a single chain, cannot converge.
     """
-    flat = [np.asarray(draws).reshape(*draws.shape[:2], -1) for draws in rows.values()]
+    flat = [np.asarray(d).reshape(*d.shape[:2], -1) for d in rows.values() if d.size]
     num_chains, num_draws = flat[0].shape[:2]
     constant = [constant_cells(draws) for draws in flat]
     num_constant = int(sum(cells.sum() for cells in constant))

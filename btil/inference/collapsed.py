@@ -1,5 +1,6 @@
 """What samplers and guides of the collapsed NumPyro model share."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -7,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from numpyro import handlers
 
-from btil.inference.messages import lay_out
-from btil.inference.mfvi import is_symmetric, labelled_counts, random_counts
+from btil.inference.result import DrawnRows, NormalParameters
+from btil.models.parametric import constrain, given_log_rows
 from btil.models.team import BoundModel
-from btil.models.team_dbn import ModelData, Structure, forward_model, model_data
+from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, model_data
 
 # Draws evaluated side by side: bounds the memory.
 _DRAWS_AT_ONCE = 50
@@ -30,20 +30,6 @@ def _cast(values: Any, dtype: np.dtype) -> Array:
     return jnp.asarray(values, dtype if values.dtype.kind == "f" else np.int32)
 
 
-def episode_log_likelihood(
-    structure: Structure, data: ModelData, rows: dict[str, Float[Array, "..."]]
-) -> Float[Array, " episodes"]:
-    """log p(actions, labels | states, rows) of each episode, summed over agents."""
-    model = handlers.substitute(partial(forward_model, structure), data=rows)
-    trace = handlers.trace(model).get_trace(data)
-    parts = [
-        site["fn"].log_prob(site["value"])
-        for site in trace.values()
-        if site["type"] == "sample" and site["is_observed"]
-    ]
-    return jnp.sum(jnp.stack(parts), axis=0)
-
-
 @partial(jax.jit, static_argnames=("structure",))
 def drawn_log_likelihood(
     structure: Structure, data: ModelData, rows: dict[str, Float[Array, "draw ..."]]
@@ -53,36 +39,37 @@ def drawn_log_likelihood(
     return jax.lax.map(one, rows, batch_size=_DRAWS_AT_ONCE)
 
 
-def starting_counts(
-    bound: BoundModel, generator: np.random.Generator
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Counts of the labelled steps, and the other steps' counts dealt to the latents at random.
+@partial(jax.jit, static_argnames=("structure",))
+def functional_rows(
+    structure: Structure, data: ModelData, parameters: dict[str, Float[Array, "draw ..."]]
+) -> dict[str, Float[Array, "draw ..."]]:
+    """Rows that are a function of the parameters, under each of a batch of draws."""
 
-    Both without the padding that the message passing wants.
-    """
-    layout = lay_out(bound)
-    known = labelled_counts(bound, layout)
-    dealt = random_counts(bound, layout, generator)
-    sizes = {name: len(table.contexts.rows) for name, table in bound.learned.items()}
-    return (
-        {name: counts[: sizes[name]] for name, counts in known.items()},
-        {name: counts[: sizes[name]] for name, counts in dealt.items()},
-    )
+    def one(values: dict[str, Array]) -> dict[str, Array]:
+        return {
+            table.name: jnp.broadcast_to(
+                jnp.exp(given_log_rows(table, values, data.inputs[table.name])), table.shape
+            )
+            for table in structure.functional
+        }
+
+    return jax.lax.map(one, parameters, batch_size=_DRAWS_AT_ONCE)
 
 
-def starting_concentrations(
-    bound: BoundModel, generator: np.random.Generator
-) -> dict[str, Float[np.ndarray, "..."]]:
-    """Prior plus the counts of the labelled steps.
+def drawn_parameters(
+    parameters: Mapping[str, NormalParameters], structure: Structure, num_draws: int, seed: int
+) -> dict[str, Float[Array, "draw ..."]]:
+    """Draws of normal parameters where their priors live."""
+    generator = np.random.default_rng([seed, 3])
+    normals = {site: one.sample(num_draws, generator) for site, one in parameters.items()}
+    dtypes = {site: one.location.dtype for site, one in parameters.items()}
+    unconstrained = {site: jnp.asarray(v, dtypes[site]) for site, v in normals.items()}
+    return jax.vmap(partial(constrain, structure.priors))(unconstrained)
 
-    Where that is symmetric in two latents, a saddle of the bound, the other steps are dealt to
-    the latents at random and counted too.
-    """
-    known, dealt = starting_counts(bound, generator)
-    start = {
-        name: table.cpt.concentration(table.contexts) + known[name]
-        for name, table in bound.learned.items()
-    }
-    if is_symmetric(bound, lay_out(bound), start):
-        start = {name: values + dealt[name] for name, values in start.items()}
-    return start
+
+def rows_as_draws(
+    structure: Structure, data: ModelData, parameters: dict[str, Float[Array, "draw ..."]]
+) -> dict[str, DrawnRows]:
+    """Rows that are a function of the parameters, as one chain of draws."""
+    rows = functional_rows(structure, data, parameters)
+    return {name: DrawnRows(np.asarray(values)[None]) for name, values in rows.items()}

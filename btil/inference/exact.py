@@ -120,6 +120,12 @@ def fit(
         ValueError: If there are more sequences, or the data are impossible under fixed tables.
     """
     del seed, progress, dtype
+    for name, table in bound.learned.items():
+        if table.parametric:
+            raise ValueError(
+                f"{name}: exact inference needs Dirichlet rows that depend on nothing else, not a "
+                f"{type(table.cpt).__name__}; use mfvi, svi, nuts or gibbs"
+            )
     groups = coupled_agents(bound)
     total = sum(count_sequences(bound, group) for group in groups)
     if total > max_sequences:

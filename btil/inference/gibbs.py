@@ -6,7 +6,9 @@ Each iteration of a chain
   filter and backward sampling, one agent at a time (given the tables they are independent);
 - draws every learned row from its conditional, Dirichlet(u + counts along the paths).
 
-Both are exact draws, so there is nothing to tune and nothing is rejected.
+Both are exact draws, so there is nothing to tune and nothing is rejected. Parameters of parametric
+families are moved in between, given the paths, by a step of Hamiltonian Monte Carlo with the rows
+integrated out (`inference/parameters.py`); its step size is tuned during the warmup.
 
 References:
     Scott (2002), Bayesian methods for hidden Markov models, JASA 97, Section 2.
@@ -33,11 +35,27 @@ from btil.inference.messages import (
     potentials,
     sample_paths,
 )
-from btil.inference.mfvi import labelled_counts
+from btil.inference.parameters import (
+    Families,
+    FamilyData,
+    Moving,
+    family_data,
+    first_moving,
+    move,
+)
 from btil.inference.progress import progress_line
-from btil.inference.result import DrawnRows, FitResult
+from btil.inference.result import DrawnParameters, DrawnRows, FitResult
+from btil.inference.starting import labelled_counts
 from btil.models.draws import dirichlet_draws
 from btil.models.lanes import rounded_up, spread
+from btil.models.parametric import (
+    all_priors,
+    central_concentration,
+    constrain,
+    given_concentration,
+    given_log_rows,
+    parametric_sites,
+)
 from btil.models.team import BoundModel
 from btil.models.team_dbn import log_rows
 
@@ -50,10 +68,12 @@ class State(NamedTuple):
     """What the next iteration needs.
 
     Attributes:
-        log_tables: Log rows of every learned site, padded as in `Layout.num_rows`.
+        log_tables: Log rows of every site of Dirichlet rows, padded as in `Layout.num_rows`.
+        moving: Parameters of parametric families; None without such.
     """
 
     log_tables: dict[str, Float[Array, "..."]]
+    moving: Moving | None = None
 
 
 class Info(NamedTuple):
@@ -71,16 +91,18 @@ class Problem(NamedTuple):
     """The arrays of a fit.
 
     Attributes:
-        prior: Dirichlet concentrations of every learned site.
-        log_fixed: Log rows of the other tables.
+        prior: Concentrations of every site of Dirichlet rows that no parameter stands behind.
+        log_fixed: Log rows of the tables that are not learned.
         steps: Per agent, where its steps look.
         episode: Episode of each place of each lane, past the last in padding.
+        family_data: Arrays of the parametric tables.
     """
 
     prior: dict[str, Float[Array, "..."]]
     log_fixed: dict[str, Float[Array, "..."]]
     steps: tuple[LaneIndex, ...]
     episode: Int[Array, "length lanes"]
+    family_data: FamilyData
 
 
 def draw_log_gammas(
@@ -140,9 +162,15 @@ def draw_log_tables(
 
 
 def step(
-    key: Key[Array, ""], state: State, problem: Problem, sites: Sites, num_episodes: int
+    key: Key[Array, ""],
+    state: State,
+    problem: Problem,
+    sites: Sites,
+    num_episodes: int,
+    families: Families = (),
+    adaptation: Any = 0.0,
 ) -> tuple[State, Info]:
-    """One iteration: all latent paths, then all rows.
+    """One iteration: all latent paths, then all parameters and rows.
 
     Args:
         key: Random key of this iteration.
@@ -150,13 +178,16 @@ def step(
         problem: The fit's arrays.
         sites: Per agent, the names of its policy, transition and initial tables.
         num_episodes: Number of episodes, rounded up or not.
+        families: The parametric tables.
+        adaptation: By how much the parameters' step size may follow the acceptance; 0 after the
+            warmup.
 
     Returns:
         The next tables, and the log likelihood under the given ones.
     """
     keys = jax.random.split(key, len(sites) + 1)
-    tables = problem.log_fixed | state.log_tables
-    concentration = dict(problem.prior)
+    tables = problem.log_fixed | state.log_tables | functional_log_rows(state, problem, families)
+    counts = {name: jnp.zeros_like(tables[name]) for name in learned_sites(problem, families)}
     log_likelihood = jnp.zeros(num_episodes, next(iter(tables.values())).dtype)
     for agent_key, names, index in zip(keys[1:], sites, problem.steps, strict=True):
         log_policy, log_transition, log_initial = (tables[name] for name in names)
@@ -167,15 +198,51 @@ def step(
         paths = sample_paths(agent_key, filtered, index.start)
         rows = (len(log_policy), len(log_transition), len(log_initial))
         _, latents, actions = log_policy.shape
-        counts = path_counts(paths, index, rows, (latents, actions))
-        for name, count in zip(names, counts, strict=True):
-            if name in concentration:
-                prior = concentration[name]
-                concentration[name] = prior + count.astype(prior.dtype)
-    return State(draw_log_tables(keys[0], concentration)), Info(log_likelihood)
+        uses = path_counts(paths, index, rows, (latents, actions))
+        for name, use in zip(names, uses, strict=True):
+            if name in counts:
+                counts[name] = counts[name] + use.astype(counts[name].dtype)
+    concentration = {name: u + counts[name] for name, u in problem.prior.items()}
+    moving, row_key = state.moving, keys[0]
+    if families:
+        assert moving is not None
+        move_key, row_key = jax.random.split(row_key)
+        moving = move(move_key, moving, families, problem.family_data, counts, adaptation)
+        parameters = constrain(all_priors(families), moving.unconstrained)
+        for family in families:
+            if family.cpt.dirichlet_rows:
+                inputs = problem.family_data.inputs[family.name]
+                u = given_concentration(family, parameters, inputs)
+                concentration[family.name] = u + counts[family.name]
+    log_tables = draw_log_tables(row_key, concentration) if concentration else {}
+    return State(log_tables, moving), Info(log_likelihood)
 
 
-@partial(jax.jit, static_argnames=("sites", "num_episodes"))
+def learned_sites(problem: Problem, families: Families) -> tuple[str, ...]:
+    """Sites of all learned tables."""
+    return (*problem.prior, *(family.name for family in families))
+
+
+def functional_log_rows(
+    state: State, problem: Problem, families: Families
+) -> dict[str, Float[Array, "..."]]:
+    """Log rows of the tables that are a function of the parameters, padded."""
+    functional = [family for family in families if not family.cpt.dirichlet_rows]
+    if not functional:
+        return {}
+    assert state.moving is not None
+    parameters = constrain(all_priors(families), state.moving.unconstrained)
+    data = problem.family_data
+    return {
+        family.name: jnp.broadcast_to(
+            given_log_rows(family, parameters, data.inputs[family.name]),
+            (len(data.real[family.name]), *family.shape[1:]),
+        )
+        for family in functional
+    }
+
+
+@partial(jax.jit, static_argnames=("sites", "num_episodes", "families"))
 def advance(
     chain_keys: Key[Array, " chains"],
     states: State,
@@ -184,6 +251,8 @@ def advance(
     stop: Int[Array, ""],
     sites: Sites,
     num_episodes: int,
+    families: Families = (),
+    num_warmup: Int[Array, ""] | None = None,
 ) -> tuple[State, tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
     """Run iterations `first` to `stop` - 1 of all chains, at most `_ITERATIONS_PER_CALL`.
 
@@ -198,23 +267,31 @@ def advance(
         stop: Number of the first iteration not to run.
         sites: As in `step`.
         num_episodes: As in `step`.
+        families: As in `step`.
+        num_warmup: Iterations in which the parameters' step size is tuned; only with families.
 
     Returns:
-        The next tables; rows and log likelihood of each iteration before its update, of which the
-        first `stop - first` mean something.
+        The next tables; rows, parameters and log likelihood of each iteration before its update,
+        of which the first `stop - first` mean something.
     """
 
     def run(number: Array, states: State) -> tuple[State, Any]:
         keys = jax.vmap(jax.random.fold_in, (0, None))(chain_keys, number)
+        adaptation = _adaptation(number, num_warmup) if families else 0.0
         following, info = jax.vmap(
-            lambda key, state: step(key, state, problem, sites, num_episodes)
+            lambda key, state: step(key, state, problem, sites, num_episodes, families, adaptation)
         )(keys, states)
+        logs = states.log_tables | jax.vmap(
+            lambda state: functional_log_rows(state, problem, families)
+        )(states)
         # Some machines flush exp(log tiny) to zero.
-        rows = {
+        drawn = {
             name: jnp.maximum(jnp.exp(log_table), jnp.finfo(log_table.dtype).tiny)
-            for name, log_table in states.log_tables.items()
+            for name, log_table in logs.items()
         }
-        return following, (rows, info)
+        if states.moving is not None:
+            drawn |= jax.vmap(partial(constrain, all_priors(families)))(states.moving.unconstrained)
+        return following, (drawn, info)
 
     def pass_over(number: Array, states: State) -> tuple[State, Any]:
         nothing = jax.eval_shape(run, number, states)[1]
@@ -224,6 +301,11 @@ def advance(
         return lax.cond(number < stop, run, pass_over, number, states)
 
     return lax.scan(iteration, states, first + jnp.arange(_ITERATIONS_PER_CALL))
+
+
+def _adaptation(number: Array, num_warmup: Any) -> Float[Array, ""]:
+    """Ever smaller steps of the tuning, and none after the warmup."""
+    return jnp.where(number < num_warmup, (number + 1.0) ** -0.6, 0.0)
 
 
 def fit(
@@ -266,10 +348,12 @@ def fit(
     chain_keys = jax.vmap(jax.random.fold_in, (None, 0))(
         jax.random.key(seed), jnp.arange(num_chains)
     )
-    states = _start(bound, layout, seed, num_chains, dtype)
+    families = parametric_sites(bound)
+    states = _start(bound, layout, families, seed, num_chains, dtype)
+    shapes = {name: table.shape for name, table in bound.learned.items()}
+    shapes |= {site: prior.shape() for site, prior in all_priors(families).items()}
     drawn = {
-        name: np.empty((num_chains, num_samples, *table.shape), dtype)
-        for name, table in bound.learned.items()
+        name: np.empty((num_chains, num_samples, *shape), dtype) for name, shape in shapes.items()
     }
     log_likelihood = np.empty((num_chains, num_samples, num_episodes), dtype)
     num_iterations = num_warmup + num_samples
@@ -287,11 +371,15 @@ def fit(
                 jnp.asarray(stop),
                 sites,
                 rounded_up(num_episodes),
+                families,
+                jnp.asarray(num_warmup),
             )
             if first >= num_warmup:
                 kept = slice(first - num_warmup, stop - num_warmup)
                 for name, into in drawn.items():
-                    part = np.asarray(rows[name])[: stop - first, :, : into.shape[2]]
+                    part = np.asarray(rows[name])[: stop - first]
+                    if name in bound.learned:  # without the padding
+                        part = part[:, :, : into.shape[2]]
                     into[:, kept] = np.swapaxes(part, 0, 1)
                 part = np.asarray(info.log_likelihood)[: stop - first, :, :num_episodes]
                 log_likelihood[:, kept] = np.swapaxes(part, 0, 1)
@@ -302,34 +390,48 @@ def fit(
     total = log_likelihood.sum(-1, dtype=np.float64)
     verdict = judge_chains(drawn | {"total log likelihood": total[..., None]})
     return FitResult(
-        rows={name: DrawnRows(draws) for name, draws in drawn.items()},
+        rows={name: DrawnRows(drawn[name]) for name in bound.learned},
         converged=verdict.converged,
         reason=verdict.reason,
         sample_stats={"log_likelihood_total": total},
         log_likelihood=log_likelihood,
+        parameters={n: DrawnParameters(d) for n, d in drawn.items() if n not in bound.learned},
     )
 
 
-def _start(bound: BoundModel, layout: Layout, seed: int, num_chains: int, dtype: np.dtype) -> State:
+def _start(
+    bound: BoundModel,
+    layout: Layout,
+    families: Families,
+    seed: int,
+    num_chains: int,
+    dtype: np.dtype,
+) -> State:
     """Tables of each chain drawn from the prior plus the labelled steps' counts."""
     known = labelled_counts(bound, layout)
-    tables: dict[str, list[np.ndarray]] = {name: [] for name in bound.learned}
+    tables: dict[str, list[np.ndarray]] = {
+        name: [] for name, table in bound.learned.items() if table.cpt.dirichlet_rows
+    }
+    moving = []
     for chain in range(num_chains):
         generator = np.random.default_rng([seed, chain])
         for name, drawn in tables.items():
             drawn.append(dirichlet_draws(generator, _prior(bound, layout, name) + known[name]))
+        if families:
+            moving.append(first_moving(families, generator, dtype))
     tiny = np.finfo(dtype).tiny
     return State(
         {
             name: jnp.asarray(np.log(np.maximum(np.stack(drawn), tiny)), dtype)
             for name, drawn in tables.items()
-        }
+        },
+        jax.tree.map(lambda *chains: jnp.stack(chains), *moving) if moving else None,
     )
 
 
 def _prior(bound: BoundModel, layout: Layout, name: str) -> Float[np.ndarray, "padded ..."]:
     table = bound.tables[name]
-    return pad_rows(table.cpt.concentration(table.contexts), layout.num_rows[name], 1.0)
+    return pad_rows(central_concentration(table), layout.num_rows[name], 1.0)
 
 
 def _prepare(bound: BoundModel, layout: Layout, dtype: np.dtype) -> Problem:
@@ -341,8 +443,13 @@ def _prepare(bound: BoundModel, layout: Layout, dtype: np.dtype) -> Problem:
     }
     episode = np.repeat(np.arange(demos.num_episodes, dtype=np.int32), demos.episode_lengths)
     return Problem(
-        prior={name: jnp.asarray(_prior(bound, layout, name), dtype) for name in bound.learned},
+        prior={
+            name: jnp.asarray(_prior(bound, layout, name), dtype)
+            for name, table in bound.learned.items()
+            if not table.parametric
+        },
         log_fixed={name: jnp.asarray(rows, dtype) for name, rows in log_fixed.items()},
         steps=tuple(jax.tree.map(jnp.asarray, layout.index[agent]) for agent in demos.agents),
         episode=jnp.asarray(spread(episode, layout.lanes, rounded_up(demos.num_episodes))),
+        family_data=family_data(bound, layout, dtype)[1],
     )

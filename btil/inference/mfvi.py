@@ -12,6 +12,9 @@ After a local step the bound is exactly
 .. math:: \mathcal{L}(q) = \sum_m \log Z_m - \sum_{rows} KL(\mathrm{Dir}(w) \| \mathrm{Dir}(u)),
 
 with Z_m the normalisers of the messages. It never falls.
+
+Parametric families (`btil.ParametricCPT`) add one factor q(parameters), independent normals in
+unconstrained space; the global step sets it together with the rows (`inference/parameters.py`).
 """
 
 from collections.abc import Mapping
@@ -26,6 +29,7 @@ from jax.scipy.special import digamma, gammaln
 from jaxtyping import Array, Float, Int
 from scipy import special
 
+from btil.inference.collapsed import collapsed_data, drawn_parameters, rows_as_draws
 from btil.inference.messages import (
     LaneIndex,
     Layout,
@@ -36,14 +40,28 @@ from btil.inference.messages import (
     potentials,
     smooth,
 )
+from btil.inference.parameters import (
+    Families,
+    FamilyData,
+    Normals,
+    divergence,
+    expected_log_rows,
+    family_data,
+    first_normals,
+    update,
+)
 from btil.inference.progress import progress_line
-from btil.inference.result import DirichletRows, FitResult
+from btil.inference.result import DirichletRows, FitResult, NormalParameters, RowsPosterior
+from btil.inference.starting import is_symmetric, labelled_counts, random_counts
 from btil.models.team import BoundModel
 from btil.models.team_dbn import log_rows
 
 _SWEEPS_PER_CALL = 20
 # Further random starts where the first ended no higher than the symmetric one.
 _ESCAPES = 8
+# Sets of fresh points for the bound with parametric families, and draws of rows kept then.
+_FRESH_POINTS = 8
+_ROW_DRAWS = 200
 
 Sites = tuple[tuple[str, str, str], ...]
 
@@ -52,10 +70,13 @@ class State(NamedTuple):
     """What the next sweep needs.
 
     Attributes:
-        concentration: w of every learned site; rows are padded as in `Layout.num_rows`.
+        concentration: w of every site of Dirichlet rows; rows are padded as in
+            `Layout.num_rows`.
+        normals: q of the parameters of parametric families.
     """
 
     concentration: dict[str, Float[Array, "..."]]
+    normals: Normals = Normals({}, {})
 
 
 class Info(NamedTuple):
@@ -76,16 +97,18 @@ class Problem(NamedTuple):
     """The arrays of a fit.
 
     Attributes:
-        prior: u of every learned site.
-        prior_log_gamma: log Gamma of the cells of u, and of its rows' sums, per learned site.
-        log_fixed: Log rows of the other tables.
+        prior: u of every site of Dirichlet rows that no parameter stands behind.
+        prior_log_gamma: log Gamma of the cells of u, and of its rows' sums, per such site.
+        log_fixed: Log rows of the tables that are not learned.
         steps: Per agent, where its steps look.
+        family_data: Arrays of the parametric tables.
     """
 
     prior: dict[str, Float[Array, "..."]]
     prior_log_gamma: dict[str, tuple[Float[Array, "..."], Float[Array, "..."]]]
     log_fixed: dict[str, Float[Array, "..."]]
     steps: tuple[LaneIndex, ...]
+    family_data: FamilyData
 
 
 class Moments(NamedTuple):
@@ -142,20 +165,29 @@ def dirichlet_divergence(
     return jnp.sum(sums - prior_sums + jnp.sum(by_cell, -1))
 
 
-def sweep(state: State, problem: Problem, sites: Sites) -> tuple[State, Info]:
+def sweep(
+    state: State, problem: Problem, sites: Sites, families: Families = ()
+) -> tuple[State, Info]:
     """One local and one global step, and the bound between them.
 
     Args:
         state: Where to start.
         problem: The fit's arrays.
         sites: Per agent, the names of its policy, transition and initial tables.
+        families: The parametric tables.
 
     Returns:
         The next state, and the bound of `state`.
     """
-    moments = dirichlet_moments(state.concentration)
-    tables = problem.log_fixed | {name: one.log_mean for name, one in moments.items()}
-    updated = dict(problem.prior)
+    moments = dirichlet_moments(state.concentration) if state.concentration else {}
+    log_means = {name: one.log_mean for name, one in moments.items()}
+    tables = problem.log_fixed | log_means
+    if families:
+        tables |= expected_log_rows(families, state.normals, problem.family_data)
+    counts = {
+        name: jnp.zeros_like(tables[name])
+        for name in (*problem.prior, *(family.name for family in families))
+    }
     log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
     for names, index in zip(sites, problem.steps, strict=True):
         log_policy, log_transition, log_initial = (tables[name] for name in names)
@@ -164,20 +196,47 @@ def sweep(state: State, problem: Problem, sites: Sites) -> tuple[State, Info]:
         # Lane by lane: sums of like magnitude keep single precision.
         log_evidence = log_evidence + jnp.sum(jnp.sum(evidence, axis=0))
         rows = (len(log_policy), len(log_transition), len(log_initial))
-        counts = expected_counts(smooth(filtered, index.start), index, rows, log_policy.shape[-1])
-        for name, count in zip(names, counts, strict=True):
-            if name in updated:
-                updated[name] = updated[name] + count
-    divergence = sum(
+        uses = expected_counts(smooth(filtered, index.start), index, rows, log_policy.shape[-1])
+        for name, use in zip(names, uses, strict=True):
+            if name in counts:
+                counts[name] = counts[name] + use
+    total = sum(
         (
             dirichlet_divergence(
-                w, moments[name], problem.prior[name], problem.prior_log_gamma[name]
+                state.concentration[name], moments[name], u, problem.prior_log_gamma[name]
             )
-            for name, w in state.concentration.items()
+            for name, u in problem.prior.items()
         ),
         start=jnp.zeros((), log_evidence.dtype),
     )
-    return State(updated), Info(log_evidence - divergence, log_evidence, divergence)
+    if families:
+        total = total + divergence(
+            families,
+            state.normals,
+            problem.family_data,
+            state.concentration,
+            log_means,
+            {
+                name: jnp.sum(one.log_gamma[0], -1) - one.log_gamma[1]
+                for name, one in moments.items()
+            },
+        )
+    updated = global_step(state.normals, problem, families, counts)
+    return updated, Info(log_evidence - total, log_evidence, total)
+
+
+def global_step(
+    normals: Normals,
+    problem: Problem,
+    families: Families,
+    counts: Mapping[str, Float[Array, "..."]],
+) -> State:
+    """The best q(rows) q(parameters) for given counts of every learned table (Eq. 7)."""
+    concentration = {name: u + counts[name] for name, u in problem.prior.items()}
+    if families:
+        normals, rows = update(families, normals, problem.family_data, counts)
+        concentration |= rows
+    return State(concentration, normals)
 
 
 class _Progress(NamedTuple):
@@ -191,7 +250,7 @@ class _Progress(NamedTuple):
     running: Any
 
 
-@partial(jax.jit, static_argnames=("sites",))
+@partial(jax.jit, static_argnames=("sites", "families"))
 def ascend(
     state: State,
     elbo: Float[Array, ""],
@@ -200,6 +259,7 @@ def ascend(
     resolution: Float[Array, ""],
     num_sweeps: Int[Array, ""],
     sites: Sites,
+    families: Families = (),
 ) -> _Progress:
     """Up to `num_sweeps` (at most `_SWEEPS_PER_CALL`) sweeps, fewer once the bound stops rising.
 
@@ -211,6 +271,7 @@ def ascend(
         resolution: So does a change below this share of the bound.
         num_sweeps: Sweeps allowed.
         sites: As in `sweep`.
+        families: As in `sweep`.
 
     Returns:
         The next state, the last evaluated state with its bound, the bounds of this call.
@@ -220,7 +281,7 @@ def ascend(
         return now.running & (now.sweeps < num_sweeps)
 
     def body(now: _Progress) -> _Progress:
-        following, info = sweep(now.upcoming, problem, sites)
+        following, info = sweep(now.upcoming, problem, sites, families)
         change = info.elbo - now.elbo
         enough = jnp.maximum(tolerance, resolution * jnp.abs(info.elbo))
         fell = change < -fall_allowance(elbo.dtype) * jnp.abs(now.elbo)
@@ -297,116 +358,6 @@ def judge(
     )
 
 
-def labelled_counts(bound: BoundModel, layout: Layout) -> dict[str, Float[np.ndarray, "..."]]:
-    """Uses of each cell of the learned tables that the labels alone determine.
-
-    A policy cell counts where the step is labelled, a transition where both its ends are, an
-    initial latent where the first step is.
-    """
-    counts = {
-        name: np.zeros((layout.num_rows[name], *table.shape[1:]))
-        for name, table in bound.learned.items()
-    }
-    demos = bound.demos
-    for position, agent in enumerate(demos.agents):
-        rows = bound.rows[agent]
-        label = demos.latents[:, position]
-        policy, transition, initial = layout.sites[agent]
-        if policy in counts:
-            known = label >= 0
-            np.add.at(
-                counts[policy],
-                (rows.policy[known], label[known], demos.actions[known, position]),
-                1,
-            )
-        if transition in counts:
-            before = np.roll(label, 1)
-            known = (rows.transition >= 0) & (label >= 0) & (before >= 0)
-            np.add.at(counts[transition], (rows.transition[known], before[known], label[known]), 1)
-        if initial in counts:
-            first = label[demos.episode_starts]
-            known = first >= 0
-            np.add.at(counts[initial], (rows.initial[known], first[known]), 1)
-    return counts
-
-
-def random_counts(
-    bound: BoundModel, layout: Layout, generator: np.random.Generator
-) -> dict[str, Float[np.ndarray, "..."]]:
-    """The unlabelled uses of each observed cell, dealt out to the latents at random.
-
-    Every context's observed actions are kept, only which latent took them is random: a start as
-    far from symmetric as one draw of responsibilities makes it, at the scale of the data.
-    """
-    counts = {
-        name: np.zeros((layout.num_rows[name], *table.shape[1:]))
-        for name, table in bound.learned.items()
-    }
-    demos = bound.demos
-    for position, agent in enumerate(demos.agents):
-        rows = bound.rows[agent]
-        label = demos.latents[:, position]
-        latents = demos.num_latents[position]
-        policy, transition, initial = layout.sites[agent]
-        unknown = label < 0
-        if policy in counts:
-            shape = (layout.num_rows[policy], demos.num_actions[position])
-            by_action = np.zeros(shape)
-            np.add.at(by_action, (rows.policy[unknown], demos.actions[unknown, position]), 1)
-            shares = generator.dirichlet(np.ones(latents), size=shape)
-            counts[policy] += np.swapaxes(by_action[..., None] * shares, 1, 2)
-        if transition in counts:
-            open_pair = (rows.transition >= 0) & (unknown | (np.roll(label, 1) < 0))
-            uses = np.bincount(rows.transition[open_pair], minlength=layout.num_rows[transition])
-            shares = generator.dirichlet(np.ones(latents**2), size=len(uses))
-            counts[transition] += uses[:, None, None] * shares.reshape(-1, latents, latents)
-        if initial in counts:
-            open_start = unknown[demos.episode_starts]
-            uses = np.bincount(rows.initial[open_start], minlength=layout.num_rows[initial])
-            counts[initial] += uses[:, None] * generator.dirichlet(np.ones(latents), len(uses))
-    return counts
-
-
-def is_symmetric(bound: BoundModel, layout: Layout, start: Mapping[str, np.ndarray]) -> bool:
-    """Whether some latents of an agent cannot be told apart by any of its tables.
-
-    Coordinate ascent never leaves such a start: it is a saddle of the bound, not an answer.
-    Latents are told apart by their policy rows and initial cells, then by their moves to and from
-    latents already told apart, until nothing changes (colour refinement). So swaps of two latents
-    are found as well as cycles of several.
-    """
-    for names in layout.sites.values():
-        policy, transition, initial = (
-            np.asarray(start[name] if name in start else bound.tables[name].prior_mean())
-            for name in names
-        )
-        latents = range(initial.shape[-1])
-        kinds = _numbered([(policy[:, x].tobytes(), initial[:, x].tobytes()) for x in latents])
-        num_kinds = 0
-        while num_kinds < len(set(kinds)) < len(latents):
-            num_kinds = len(set(kinds))
-            moves = [
-                sorted(
-                    (kinds[y], transition[:, x, y].tobytes(), transition[:, y, x].tobytes())
-                    for y in latents
-                    if y != x
-                )
-                for x in latents
-            ]
-            kinds = _numbered(
-                [(kinds[x], transition[:, x, x].tobytes(), *moves[x]) for x in latents]
-            )
-        if len(set(kinds)) < len(latents):
-            return True
-    return False
-
-
-def _numbered(keys: list[Any]) -> list[int]:
-    """A number per key, the same for equal keys."""
-    numbers: dict[Any, int] = {}
-    return [numbers.setdefault(key, len(numbers)) for key in keys]
-
-
 def fit(
     bound: BoundModel,
     *,
@@ -436,10 +387,13 @@ def fit(
             machine epsilons of the bound where single precision resolves no less.
         max_iterations: Most sweeps of a run.
         start: Dirichlet concentrations {site: (contexts, latents, values)} to start the first
-            run from, instead of the labelled counts; a symmetric one is treated alike.
+            run from, instead of the labelled counts; a symmetric one is treated alike. Parametric
+            tables start from the labelled counts all the same.
 
     Returns:
-        Dirichlet rows, the bound and its trace.
+        Dirichlet rows, the bound and its trace. With parametric families also normals of the
+        parameters, and draws of the rows that are a function of them; `elbo` is then an estimate
+        with a standard error, at points that the fit has not seen.
 
     Raises:
         ValueError: If an option is out of range, or a start has a wrong site, shape or value.
@@ -454,9 +408,11 @@ def fit(
     resolution = 4 * float(np.finfo(dtype).eps) if tolerance is None else 0.0
     absolute = 1e-4 if tolerance is None else float(tolerance)
     layout = lay_out(bound)
+    families, data = family_data(bound, layout, dtype)
     prior = {
         name: pad_rows(table.cpt.concentration(table.contexts), layout.num_rows[name], 1.0)
         for name, table in bound.learned.items()
+        if not table.parametric
     }
     problem = Problem(
         prior={name: jnp.asarray(u, dtype) for name, u in prior.items()},
@@ -475,38 +431,42 @@ def fit(
             if not table.learned
         },
         steps=tuple(layout.index[agent] for agent in bound.demos.agents),
+        family_data=data,
     )
     sites = tuple(layout.sites[agent] for agent in bound.demos.agents)
     known = labelled_counts(bound, layout)
-    given = None if start is None else _checked_start(start, bound, prior)
+    if start is not None:
+        known |= _counts_of_start(start, bound, prior)
     best: tuple[float, State, np.ndarray] | None = None
     traces = []
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
 
-        def ascent(begin: dict[str, np.ndarray]) -> tuple[State, Float[np.ndarray, " sweeps"]]:
-            state = State({name: jnp.asarray(w, dtype) for name, w in begin.items()})
-            return _run(state, problem, sites, (absolute, resolution), max_iterations, line)
+        def ascent(counts: Mapping[str, np.ndarray]) -> tuple[State, Float[np.ndarray, " sweeps"]]:
+            state = _begin(counts, prior, problem, families, dtype)
+            return _run(
+                state, problem, sites, families, (absolute, resolution), max_iterations, line
+            )
 
         for restart in range(num_restarts):
             generator = np.random.default_rng([seed, restart])
-            begin = {name: u + known[name] for name, u in prior.items()}
-            if restart == 0 and given is not None:
-                begin = given
-            symmetric = restart == 0 and is_symmetric(bound, layout, begin)
+            if restart == 1 and start is not None:
+                known = labelled_counts(bound, layout)
+            symmetric = restart == 0 and is_symmetric(
+                bound, layout, _signature(bound, prior, known)
+            )
             if restart > 0 or symmetric:
                 dealt = random_counts(bound, layout, generator)
-                state, trace = ascent({name: w + dealt[name] for name, w in begin.items()})
+                state, trace = ascent(_added(known, dealt))
             else:
-                state, trace = ascent(begin)
+                state, trace = ascent(known)
             if symmetric and any(counts.any() for counts in dealt.values()):
                 # Near a saddle the bound hardly rises, and random starts can end there as well.
-                saddle = float(ascent(begin)[1][-1])
+                saddle = float(ascent(known)[1][-1])
                 enough = saddle + 10 * max(absolute, resolution * abs(saddle))
                 for _ in range(_ESCAPES):
                     if trace[-1] > enough:
                         break
-                    dealt = random_counts(bound, layout, generator)
-                    other = ascent({name: w + dealt[name] for name, w in begin.items()})
+                    other = ascent(_added(known, random_counts(bound, layout, generator)))
                     state, trace = max((state, trace), other, key=lambda run: run[1][-1])
             line.total = line.n + (num_restarts - restart - 1) * max_iterations
             line.refresh()
@@ -516,11 +476,11 @@ def fit(
     assert best is not None
     elbo, state, trace = best
     verdict = judge(trace, max(absolute, resolution * abs(elbo)), max_iterations, dtype)
-    rows = {
+    rows: dict[str, RowsPosterior] = {
         name: DirichletRows(np.asarray(w)[: len(bound.tables[name].contexts.rows)])
         for name, w in state.concentration.items()
     }
-    return FitResult(
+    result = FitResult(
         rows=rows,
         converged=verdict.converged,
         reason=verdict.reason,
@@ -528,24 +488,109 @@ def fit(
         elbo_trace=trace,
         restart_traces=tuple(traces),
     )
+    return _with_parameters(result, bound, layout, state, problem, sites, families, seed)
+
+
+def _begin(
+    counts: Mapping[str, np.ndarray],
+    prior: Mapping[str, np.ndarray],
+    problem: Problem,
+    families: Families,
+    dtype: np.dtype,
+) -> State:
+    """The state that belongs to given counts of every learned table."""
+    if not families:
+        return State({name: jnp.asarray(u + counts[name], dtype) for name, u in prior.items()})
+    normals = first_normals(families, dtype)
+    given = {name: jnp.asarray(values, dtype) for name, values in counts.items()}
+    return _settle(normals, problem, families, given)
+
+
+_settle = jax.jit(global_step, static_argnames=("families",))
+
+
+def _added(
+    counts: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    return {name: values + others[name] for name, values in counts.items()}
+
+
+def _signature(
+    bound: BoundModel, prior: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """What tells latents apart at the start: the prior and the counts of every learned table."""
+    signature = {}
+    for name, values in counts.items():
+        if name in prior:
+            signature[name] = prior[name] + values
+        else:
+            signature[name] = values + pad_rows(bound.tables[name].prior_mean(), len(values), 0.0)
+    return signature
+
+
+def _with_parameters(
+    result: FitResult,
+    bound: BoundModel,
+    layout: Layout,
+    state: State,
+    problem: Problem,
+    sites: Sites,
+    families: Families,
+    seed: int,
+) -> FitResult:
+    """The result with the parametric families' part, and its bound at fresh points."""
+    if not families:
+        return result
+    dtype = next(iter(state.normals.location.values())).dtype
+    estimates = [
+        float(_evaluate(state, problem._replace(family_data=fresh), sites, families))
+        for fresh in (
+            family_data(bound, layout, dtype, number + 1)[1] for number in range(_FRESH_POINTS)
+        )
+    ]
+    normals = {
+        site: NormalParameters(
+            np.asarray(location), np.exp(np.asarray(state.normals.log_scale[site]))
+        )
+        for site, location in state.normals.location.items()
+    }
+    rows = dict(result.rows)
+    structure, data = collapsed_data(bound, dtype)
+    if structure.functional:
+        drawn = drawn_parameters(normals, structure, _ROW_DRAWS, seed)
+        rows |= rows_as_draws(structure, data, drawn)
+    return result._replace(
+        rows={name: rows[name] for name in bound.learned},
+        parameters=normals,
+        elbo=float(np.mean(estimates)),
+        elbo_standard_error=float(np.std(estimates, ddof=1) / np.sqrt(len(estimates))),
+    )
+
+
+@partial(jax.jit, static_argnames=("sites", "families"))
+def _evaluate(state: State, problem: Problem, sites: Sites, families: Families) -> Float[Array, ""]:
+    return sweep(state, problem, sites, families)[1].elbo
 
 
 def _run(
     state: State,
     problem: Problem,
     sites: Sites,
+    families: Families,
     tolerances: tuple[float, float],
     max_iterations: int,
     line: Any,
 ) -> tuple[State, Float[np.ndarray, " sweeps"]]:
-    dtype = next(iter(problem.prior.values())).dtype
+    dtype = jax.tree.leaves((state, problem.prior))[0].dtype
     absolute, resolution = (jnp.asarray(value, dtype) for value in tolerances)
     elbo = jnp.asarray(-jnp.inf, dtype)
     parts: list[np.ndarray] = []
     done = 0
     while True:
         allowed = min(_SWEEPS_PER_CALL, max_iterations - done)
-        now = ascend(state, elbo, problem, absolute, resolution, jnp.asarray(allowed), sites)
+        now = ascend(
+            state, elbo, problem, absolute, resolution, jnp.asarray(allowed), sites, families
+        )
         count = int(now.sweeps)
         parts.append(np.asarray(now.trace)[:count])
         done += count
@@ -556,14 +601,15 @@ def _run(
             return now.evaluated, np.concatenate(parts)
 
 
-def _checked_start(
+def _counts_of_start(
     start: Mapping[str, Any], bound: BoundModel, prior: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
+    """What a start has on top of the prior."""
     if set(start) != set(prior):
         raise ValueError(
             f"start names the sites {', '.join(sorted(start))}, expected {', '.join(sorted(prior))}"
         )
-    checked = {}
+    counts = {}
     for name, padded in prior.items():
         values = np.asarray(start[name], np.float64)
         shape = bound.tables[name].shape
@@ -572,5 +618,5 @@ def _checked_start(
                 f"start of {name}: expected positive finite concentrations of shape {shape}, got "
                 f"shape {values.shape}"
             )
-        checked[name] = np.concatenate([values, padded[len(values) :]])
-    return checked
+        counts[name] = pad_rows(values - padded[: len(values)], len(padded), 0.0)
+    return counts

@@ -30,9 +30,15 @@ from numpyro.infer import NUTS
 from numpyro.infer.reparam import Reparam
 
 from btil.inference.chains import judge_chains
-from btil.inference.collapsed import collapsed_data, drawn_log_likelihood, starting_counts
+from btil.inference.collapsed import (
+    collapsed_data,
+    drawn_log_likelihood,
+    functional_rows,
+)
 from btil.inference.progress import progress_line
-from btil.inference.result import DrawnRows, FitResult
+from btil.inference.result import DrawnParameters, DrawnRows, FitResult
+from btil.inference.starting import starting_counts
+from btil.models.parametric import central_concentration, constrain
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, forward_model
 
@@ -150,7 +156,7 @@ class Programs(NamedTuple):
 
 def reparametrized_model(structure: Structure, inputs: Inputs) -> None:
     """`forward_model` with every row as a softmax of log weights."""
-    config = {name: LogWeightsReparam(inputs.shapes[name]) for name in structure.learned}
+    config = {name: LogWeightsReparam(inputs.shapes[name]) for name in structure.dirichlet_sites}
     with handlers.reparam(config=config):
         forward_model(structure, inputs.data)
 
@@ -174,9 +180,18 @@ def make_programs(structure: Structure, settings: Settings, dtype: np.dtype) -> 
     def advance(states: Any, inputs: Inputs, count: Array) -> Any:
         def collect(states: Any) -> dict[str, Any]:
             rows = {
-                name: jax.nn.softmax(states.z[_log_weights(name)]) for name in structure.learned
+                name: jax.nn.softmax(states.z[_log_weights(name)])
+                for name in structure.dirichlet_sites
             }
-            return {"rows": rows} | {name: getattr(states, name) for name in _STATISTICS}
+            priors = structure.priors
+            parameters = (
+                jax.vmap(partial(constrain, priors))({site: states.z[site] for site in priors})
+                if priors
+                else {}
+            )
+            rows |= functional_rows(structure, inputs.data, parameters) if priors else {}
+            statistics = {name: getattr(states, name) for name in _STATISTICS}
+            return {"rows": rows, "parameters": parameters} | statistics
 
         def body(i: Array, carry: Any) -> Any:
             states, kept = carry
@@ -250,9 +265,9 @@ def fit(
             states, _ = _run(programs, states, inputs, structure, num_warmup, line, "warmup")
             chains.append(_run(programs, states, inputs, structure, num_samples, line, "draws")[1])
     draws = jax.tree.map(lambda *parts: np.concatenate(parts), *chains)
-    rows = draws["rows"]
+    rows, parameters = draws["rows"], draws["parameters"]
     num_divergences = int(draws["diverging"].sum())
-    verdict = judge_chains(rows, num_divergences)
+    verdict = judge_chains(rows | parameters, num_divergences)
     deepest = int((draws["num_steps"] >= 2**max_tree_depth - 1).sum())
     return FitResult(
         rows={name: DrawnRows(values) for name, values in rows.items()},
@@ -268,6 +283,7 @@ def fit(
             "divergences": num_divergences,
             "draws_at_max_tree_depth": deepest,
         },
+        parameters={site: DrawnParameters(values) for site, values in parameters.items()},
     )
 
 
@@ -309,8 +325,9 @@ def _weight_shapes(bound: BoundModel, dtype: np.dtype) -> dict[str, Float[Array,
     known, dealt = starting_counts(bound, np.random.default_rng(0))
     shapes = {}
     for name, table in bound.learned.items():
-        total = table.cpt.concentration(table.contexts) + known[name] + dealt[name]
-        shapes[name] = jnp.asarray(total.sum(-1), dtype)
+        if table.cpt.dirichlet_rows:
+            total = central_concentration(table) + known[name] + dealt[name]
+            shapes[name] = jnp.asarray(total.sum(-1), dtype)
     return shapes
 
 

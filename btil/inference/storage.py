@@ -10,13 +10,21 @@ import numpy as np
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
 from btil.inference.posterior import TeamPosterior
-from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows
-from btil.models.cpt import FAMILIES, Shared
+from btil.inference.result import (
+    DirichletRows,
+    DrawnParameters,
+    DrawnRows,
+    FitResult,
+    MixtureRows,
+    NormalParameters,
+)
+from btil.models.cpt import FAMILIES, Shared, family_named
 from btil.models.team import TeamModel, bind
 
 _FORMAT = "btil posterior"
 _VERSION = 1
 _ROWS = {kind.__name__: kind for kind in (DirichletRows, MixtureRows, DrawnRows)}
+_PARAMETERS = {kind.__name__: kind for kind in (NormalParameters, DrawnParameters)}
 
 
 def save_posterior(posterior: TeamPosterior, path: Any) -> None:
@@ -45,10 +53,8 @@ def save_posterior(posterior: TeamPosterior, path: Any) -> None:
         "demonstrations": _demonstrations_record(demos),
         "result": result._asdict()
         | {
-            "rows": {
-                name: {"kind": type(rows).__name__} | rows._asdict()
-                for name, rows in result.rows.items()
-            },
+            "rows": _kinds(result.rows),
+            "parameters": _kinds(result.parameters),
             "restart_traces": list(result.restart_traces),
         },
     }
@@ -101,15 +107,15 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
         )
     bound = bind(model, demos)
     fields = record["result"]
-    rows = {}
-    for name, stored in fields["rows"].items():
-        rows[name] = _ROWS[stored.pop("kind")](**stored)
+    rows = _of_kinds(fields.pop("rows"), _ROWS)
+    parameters = _of_kinds(fields.pop("parameters", {}), _PARAMETERS)
     if set(rows) != set(bound.learned):
         raise ValueError(
             f"{source} holds the tables {', '.join(sorted(rows)) or 'none'}, the model learns "
             f"{', '.join(sorted(bound.learned)) or 'none'}"
         )
-    result = FitResult(**fields | {"rows": rows, "restart_traces": tuple(fields["restart_traces"])})
+    fields["restart_traces"] = tuple(fields["restart_traces"])
+    result = FitResult(rows=rows, parameters=parameters, **fields)
     return TeamPosterior(
         bound=bound,
         method=record["method"],
@@ -119,6 +125,14 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
         wall_time=record["wall_time"],
         options=record["options"],
     )
+
+
+def _kinds(posteriors: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {"kind": type(one).__name__} | one._asdict() for name, one in posteriors.items()}
+
+
+def _of_kinds(stored: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: kinds[one.pop("kind")](**one) for name, one in stored.items()}
 
 
 def _is_plain(value: Any) -> bool:
@@ -181,7 +195,7 @@ def _family(record: dict[str, Any], role: str, source: Path) -> Any:
     parents = arguments.get("parents")
     if isinstance(parents, dict):
         arguments["parents"] = {agent: tuple(names) for agent, names in parents.items()}
-    return FAMILIES[record["family"]](**arguments)
+    return family_named(record["family"])(**arguments)
 
 
 def _without_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:

@@ -10,7 +10,7 @@ The programs depend on the structure, the options and the shapes; the data are a
 second fit of equal shapes compiles nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -21,17 +21,29 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro import distributions as dist
 from numpyro import handlers
+from numpyro.distributions.transforms import biject_to
 from numpyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO, autoguide
 from numpyro.infer.util import potential_energy
 
 from btil.inference.collapsed import (
     collapsed_data,
     drawn_log_likelihood,
-    starting_concentrations,
+    drawn_parameters,
+    functional_rows,
+    rows_as_draws,
 )
 from btil.inference.mfvi import dirichlet_divergence, dirichlet_moments
 from btil.inference.progress import progress_line
-from btil.inference.result import DirichletRows, DrawnRows, FitResult, RowsPosterior
+from btil.inference.result import (
+    DirichletRows,
+    DrawnParameters,
+    DrawnRows,
+    FitResult,
+    NormalParameters,
+    ParameterPosterior,
+    RowsPosterior,
+)
+from btil.inference.starting import starting_concentrations
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, forward_model
 
@@ -52,6 +64,7 @@ _BOUND_PARTICLES = 1000
 # Particles evaluated side by side: bounds the memory.
 _BATCH = 50
 _FEWEST_ITERATIONS = 400
+_FIRST_LOG_SCALE = -1.0
 
 Guide = str | type[autoguide.AutoGuide]
 
@@ -84,7 +97,8 @@ class Programs(NamedTuple):
         advance: (state, inputs, count) -> state after count updates, and the bound's estimate
             in each, meaningless past `count`.
         bounds: (state, key, inputs) -> independent estimates of an AutoGuide's bound.
-        rows: (state, key, inputs, number) -> the guide's draws, or its concentrations.
+        rows: (state, key, inputs, number) -> the guide's draws of rows and of parameters; of the
+            Dirichlet guide its concentrations, and means and scales of its normals.
     """
 
     start: Callable[..., Any]
@@ -120,18 +134,34 @@ class DrawnDirichlet(dist.Dirichlet):
 
 
 def dirichlet_guide(structure: Structure, inputs: Inputs) -> None:
-    """One Dirichlet per row; the logs of its concentrations are the parameters."""
+    """One Dirichlet per row, one normal per unconstrained value of the families' parameters.
+
+    What is optimised are the logs of the concentrations, and means and log scales of the normals.
+    """
+    for site, prior in structure.priors.items():
+        transform = biject_to(prior.support)
+        location, scale = _normal(site, transform.inverse_shape(prior.shape()))
+        normal = dist.Normal(location, scale).to_event(location.ndim)
+        numpyro.sample(site, dist.TransformedDistribution(normal, transform))
+    if not structure.dirichlet_sites:
+        return
     concentrations = [
         jnp.exp(numpyro.param(f"{name}_log_concentration", jnp.log(inputs.start[name])))
-        for name in structure.learned
+        for name in structure.dirichlet_sites
     ]
     flat = jnp.concatenate([values.reshape(-1) for values in concentrations])
     log_gammas = jax.random.loggamma(numpyro.prng_key(), flat)
     ends = np.cumsum([values.size for values in concentrations])
     parts = jnp.split(log_gammas, ends[:-1])
-    for name, values, part in zip(structure.learned, concentrations, parts, strict=True):
+    for name, values, part in zip(structure.dirichlet_sites, concentrations, parts, strict=True):
         drawn = DrawnDirichlet(values, jax.nn.softmax(part.reshape(values.shape)))
         numpyro.sample(name, drawn.to_event(values.ndim - 1))
+
+
+def _normal(site: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    location = numpyro.param(f"{site}_location", jnp.zeros(shape))
+    log_scale = numpyro.param(f"{site}_log_scale", jnp.full(shape, _FIRST_LOG_SCALE))
+    return location, jnp.exp(log_scale)
 
 
 def _plain_model(structure: Structure, inputs: Inputs) -> None:
@@ -211,15 +241,22 @@ def make_programs(structure: Structure, settings: Settings) -> Programs:
         svi = rebuild(inputs)
         params = svi.get_params(state)
         if settings.guide == DIRICHLET:
-            return {
-                name: jnp.exp(params[f"{name}_log_concentration"]) for name in structure.learned
+            concentrations = {
+                name: jnp.exp(params[f"{name}_log_concentration"])
+                for name in structure.dirichlet_sites
             }
+            normals = {
+                site: (params[f"{site}_location"], jnp.exp(params[f"{site}_log_scale"]))
+                for site in structure.priors
+            }
+            return concentrations, normals
         draws = svi.guide.sample_posterior(key, params, inputs, sample_shape=(number,))
         ones = {
             name: jnp.ones((number, *values.shape), values.dtype)
             for name, values in inputs.start.items()
         }
-        return {name: draws.get(name, ones[name]) for name in structure.learned}
+        drawn = {name: draws.get(name, ones[name]) for name in structure.dirichlet_sites}
+        return drawn, {site: draws[site] for site in structure.priors}
 
     return Programs(start, advance, bounds, rows)
 
@@ -352,7 +389,7 @@ def fit(
         name: jnp.asarray(values, dtype)
         for name, values in starting_concentrations(bound, np.random.default_rng(seed)).items()
     }
-    if all(values.shape[-1] == 1 for values in start.values()):
+    if not structure.parametric and all(values.shape[-1] == 1 for values in start.values()):
         guide = DIRICHLET  # Nothing is uncertain, which this guide alone can say.
     inputs = Inputs(data, start)
     programs = make_programs(structure, Settings(guide, float(learning_rate), int(num_particles)))
@@ -363,24 +400,36 @@ def fit(
         )
     notes: dict[str, Any] = {"iterations": len(trace)}
     point = is_point_mass(guide)
-    found = programs.rows(state, draw_key, inputs, number=1 if point else int(num_samples))
+    number = 1 if point else int(num_samples)
+    found, given = programs.rows(state, draw_key, inputs, number=number)
     elbo = error = None
     if point:
         notes["log_joint"] = float(trace[-1])
     else:
-        if guide == DIRICHLET:
+        if guide == DIRICHLET and not structure.parametric:
             estimates = _dirichlet_bounds(structure, data, found, np.random.default_rng([seed, 1]))
         else:
             estimates = np.asarray(programs.bounds(state, bound_key, inputs), np.float64)
         elbo = float(estimates.mean())
         error = float(estimates.std(ddof=1) / np.sqrt(len(estimates)))
     rows: dict[str, RowsPosterior]
+    parameters: Mapping[str, ParameterPosterior]
     log_likelihood = None
     if guide == DIRICHLET:
         rows = {name: DirichletRows(np.asarray(values)) for name, values in found.items()}
+        parameters = normals = {
+            site: NormalParameters(*map(np.asarray, normal)) for site, normal in given.items()
+        }
+        if structure.functional:
+            drawn = drawn_parameters(normals, structure, number, seed)
+            rows |= rows_as_draws(structure, data, drawn)
     else:
-        rows = {name: DrawnRows(np.asarray(values)[None]) for name, values in found.items()}
-        log_likelihood = np.asarray(drawn_log_likelihood(structure, data, found))[None]
+        draws = dict(found)
+        if structure.functional:
+            draws |= functional_rows(structure, data, given)
+        rows = {name: DrawnRows(np.asarray(values)[None]) for name, values in draws.items()}
+        parameters = {site: DrawnParameters(np.asarray(v)[None]) for site, v in given.items()}
+        log_likelihood = np.asarray(drawn_log_likelihood(structure, data, draws))[None]
     traced = not point and not _is_laplace(guide)
     return FitResult(
         rows=rows,
@@ -392,6 +441,7 @@ def fit(
         restart_traces=(trace,) if traced else (),
         log_likelihood=log_likelihood,
         notes=notes,
+        parameters=parameters,
     )
 
 

@@ -5,6 +5,7 @@ policies and transitions, for each latent. A family says what is believed of the
 learned with a Dirichlet prior, known, static or uniform.
 """
 
+import importlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ class Contexts(NamedTuple):
         return mapping
 
 
-def _check_parents(parents: Any, family: str) -> Parents:
+def check_parents(parents: Any, family: str) -> Parents:
     """Normalise parents to a tuple of names or a mapping {agent: tuple of names}."""
     if isinstance(parents, Mapping):
         return {str(agent): _as_names(names, family) for agent, names in parents.items()}
@@ -119,6 +120,21 @@ def _as_names(parents: Any, family: str) -> tuple[str, ...]:
     if repeated:
         raise ValueError(f"{family}: parent named more than once: {', '.join(repeated)}")
     return names
+
+
+def positive_number(family: str, name: str, value: Any, zero: bool = False) -> float:
+    """A positive finite number, or also zero.
+
+    Raises:
+        ValueError: Naming the family, the argument and its value.
+    """
+    number = isinstance(value, int | float | np.integer | np.floating)
+    if not number or isinstance(value, bool) or not np.isfinite(value):
+        raise ValueError(f"{family}: {name} must be a finite number, got {value!r}")
+    if value < 0 or (value == 0 and not zero):
+        allowed = "0 or more" if zero else "positive"
+        raise ValueError(f"{family}: {name} must be {allowed}, got {value!r}")
+    return float(value)
 
 
 class CPT:
@@ -236,7 +252,7 @@ class DirichletCPT(CPT):
             )
         values.flags.writeable = False
         object.__setattr__(self, "concentration_per_cell", values)
-        object.__setattr__(self, "parents", _check_parents(parents, "DirichletCPT"))
+        object.__setattr__(self, "parents", check_parents(parents, "DirichletCPT"))
 
     @property
     def learned(self) -> bool:
@@ -278,6 +294,59 @@ class DirichletCPT(CPT):
 
 
 @dataclass(frozen=True, eq=False)
+class StickyDirichletCPT(DirichletCPT):
+    r"""Learned transition rows whose Dirichlet priors favour staying.
+
+    .. math:: \theta_{c,x} \sim \mathrm{Dirichlet}(u + \kappa\, \delta_x)
+
+    The self-transition weight :math:`\kappa` counts like so many steps at which the latent stayed;
+    before any data, the chance of staying is :math:`(u_x + \kappa) / (\sum_j u_j + \kappa)`. It is
+    conjugate like `DirichletCPT`, so every method takes it.
+
+    Args:
+        concentration: u, as in `DirichletCPT`.
+        stay: The non-negative :math:`\kappa`.
+        parents: Names of the parents, or a mapping {agent: names}.
+
+    Raises:
+        ValueError: If a number is out of range, or the table is no transition.
+
+    Example:
+        >>> StickyDirichletCPT(1.0, stay=20.0, parents=("actions",)).stay
+        20.0
+
+    References:
+        Fox, Sudderth, Jordan, Willsky (2011), A sticky HDP-HMM with application to speaker
+        diarization (there the base measure is learned as well, see `StickBreakingCPT`).
+    """
+
+    stay: float = 0.0
+
+    def __init__(self, concentration: Any = 1.0, stay: float = 10.0, parents: Any = ()) -> None:
+        super().__init__(concentration, parents)
+        stay = positive_number("StickyDirichletCPT", "stay", stay, zero=True)
+        object.__setattr__(self, "stay", stay)
+
+    def validate(self, role: str) -> None:
+        """Only in a transition can a latent stay."""
+        super().validate(role)
+        if role != "transition":
+            raise ValueError(f"StickyDirichletCPT describes a transition, it cannot be a {role}")
+
+    def arguments(self) -> dict[str, Any] | None:
+        """Concentration, stay and parents."""
+        return {
+            "concentration": self.concentration_per_cell,
+            "stay": self.stay,
+            "parents": self.parents,
+        }
+
+    def concentration(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
+        """Dirichlet concentration of every row, shape `contexts.shape`."""
+        return super().concentration(contexts) + self.stay * np.eye(contexts.num_latents)
+
+
+@dataclass(frozen=True, eq=False)
 class KnownCPT(CPT):
     """Given rows; nothing is learned. Zeros are allowed.
 
@@ -308,7 +377,7 @@ class KnownCPT(CPT):
             value = np.array(value, dtype=np.float64)
             value.flags.writeable = False
         object.__setattr__(self, "table_or_function", value)
-        object.__setattr__(self, "parents", _check_parents(parents, "KnownCPT"))
+        object.__setattr__(self, "parents", check_parents(parents, "KnownCPT"))
 
     def arguments(self) -> dict[str, Any] | None:
         """Table and parents; None for a function."""
@@ -318,53 +387,68 @@ class KnownCPT(CPT):
 
     def probabilities(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
         """The rows of the contexts, checked to be probability vectors."""
-        where = f"{contexts.role} of {contexts.owner}"
-        if len(contexts.rows) == 0:
-            return np.zeros(contexts.shape)
-        if callable(self.table_or_function):
-            rows = np.asarray(self.table_or_function(contexts.columns()), dtype=np.float64)
-            if rows.shape != contexts.shape:
-                raise ValueError(
-                    f"{where}: the KnownCPT function returned shape {rows.shape} for "
-                    f"{len(contexts.rows)} contexts, expected {contexts.shape}"
-                )
-        else:
-            rows = self._look_up(contexts, where)
+        rows = rows_of(self.table_or_function, contexts, "KnownCPT")
         wrong = improper_rows(rows)
         if wrong.any():
             first = np.argwhere(wrong)[0]
             context = dict(zip(contexts.names, contexts.rows[first[0]].tolist(), strict=True))
             latent = f", latent {first[1]}" if len(first) > 1 else ""
             raise ValueError(
-                f"{where}: the row at {context or 'the only context'}{latent} is not a probability "
+                f"{contexts.role} of {contexts.owner}: the row at "
+                f"{context or 'the only context'}{latent} is not a probability "
                 f"vector: {rows[tuple(first)].tolist()} (non-negative entries that sum to 1)"
             )
         return rows
 
-    def _look_up(self, contexts: Contexts, where: str) -> Float[np.ndarray, "..."]:
-        table = np.asarray(self.table_or_function)
-        leading = len(table.shape) - len(contexts.row_shape)
-        expected = []
-        # A parent such as "state" or "actions" may have one joint axis or one axis per variable.
-        for split in itertools.product((False, True), repeat=len(contexts.groups)):
-            axes: list[tuple[int, ...]] = []
-            for group, separate in zip(contexts.groups, split, strict=True):
-                axes += [(column,) for column in group] if separate else [group]
-            sizes = [int(np.prod([contexts.sizes[c] for c in axis], dtype=object)) for axis in axes]
-            shape = (*sizes, *contexts.row_shape)
-            if table.shape == shape and leading == len(axes):
-                return (
-                    table[tuple(contexts.joint(axis) for axis in axes)]
-                    if axes
-                    else np.array(np.broadcast_to(table, contexts.shape))
-                )
-            if shape not in expected:
-                expected.append(shape)
+
+def rows_of(table_or_function: Any, contexts: Contexts, family: str) -> Float[np.ndarray, "..."]:
+    """Rows of contexts, looked up in a table or asked of a function; shape `contexts.shape`.
+
+    Args:
+        table_or_function: As of `KnownCPT`.
+        contexts: The contexts.
+        family: Who asks, for error messages.
+
+    Raises:
+        ValueError: If the table or what the function returns has another shape.
+    """
+    if len(contexts.rows) == 0:
+        return np.zeros(contexts.shape)
+    if not callable(table_or_function):
+        return _look_up(table_or_function, contexts, family)
+    rows = np.asarray(table_or_function(contexts.columns()), dtype=np.float64)
+    if rows.shape != contexts.shape:
         raise ValueError(
-            f"{where}: the KnownCPT table has shape {table.shape}, expected "
-            + " or ".join(map(str, expected))
-            + f" for parents {contexts.parents}"
+            f"{contexts.role} of {contexts.owner}: the {family} function returned shape "
+            f"{rows.shape} for {len(contexts.rows)} contexts, expected {contexts.shape}"
         )
+    return rows
+
+
+def _look_up(
+    table: Float[np.ndarray, "..."], contexts: Contexts, family: str
+) -> Float[np.ndarray, "..."]:
+    leading = len(table.shape) - len(contexts.row_shape)
+    expected = []
+    # A parent such as "state" or "actions" may have one joint axis or one axis per variable.
+    for split in itertools.product((False, True), repeat=len(contexts.groups)):
+        axes: list[tuple[int, ...]] = []
+        for group, separate in zip(contexts.groups, split, strict=True):
+            axes += [(column,) for column in group] if separate else [group]
+        sizes = [int(np.prod([contexts.sizes[c] for c in axis], dtype=object)) for axis in axes]
+        shape = (*sizes, *contexts.row_shape)
+        if table.shape == shape and leading == len(axes):
+            return (
+                table[tuple(contexts.joint(axis) for axis in axes)]
+                if axes
+                else np.array(np.broadcast_to(table, contexts.shape))
+            )
+        if shape not in expected:
+            expected.append(shape)
+    raise ValueError(
+        f"{contexts.role} of {contexts.owner}: the {family} table has shape {table.shape}, "
+        "expected " + " or ".join(map(str, expected)) + f" for parents {contexts.parents}"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -410,6 +494,20 @@ class Shared:
             raise ValueError(f"Shared: expected a CPT, got {type(self.cpt).__name__}")
 
 
-FAMILIES: dict[str, type[CPT]] = {
-    family.__name__: family for family in (DirichletCPT, KnownCPT, StaticCPT, UniformCPT)
+# Families that a file can hold by name and arguments, and the module that each is in.
+FAMILIES = {
+    "DirichletCPT": "btil.models.cpt",
+    "GoalConditionedCPT": "btil.models.softmax",
+    "HierarchicalDirichletCPT": "btil.models.hierarchical",
+    "KnownCPT": "btil.models.cpt",
+    "SoftmaxCPT": "btil.models.softmax",
+    "StaticCPT": "btil.models.cpt",
+    "StickBreakingCPT": "btil.models.hierarchical",
+    "StickyDirichletCPT": "btil.models.cpt",
+    "UniformCPT": "btil.models.cpt",
 }
+
+
+def family_named(name: str) -> type[CPT]:
+    """The class of a family that a file can hold."""
+    return getattr(importlib.import_module(FAMILIES[name]), name)

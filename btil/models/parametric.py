@@ -19,7 +19,7 @@ from numpyro.distributions.transforms import biject_to
 from btil.models.cpt import CPT, Contexts
 
 if TYPE_CHECKING:
-    from btil.models.team import Table
+    from btil.models.team import BoundModel, Table
 
 Values = Mapping[str, Any]
 
@@ -174,6 +174,25 @@ def parametric_site(table: "Table") -> ParametricSite:
         shape=table.shape,
         kind=kind,
     )
+
+
+def parametric_sites(bound: "BoundModel") -> tuple[ParametricSite, ...]:
+    """The parametric tables that have rows to learn.
+
+    Raises:
+        ValueError: If a parameter's site has the name of a table, or differs in shape between
+            agents that share it.
+    """
+    described = tuple(
+        parametric_site(table) for table in bound.learned.values() if table.parametric
+    )
+    for site in all_priors(described):
+        if site in bound.tables:
+            raise ValueError(
+                f"{site} names a parameter as well as a table; give the agent or the parameter "
+                "another name"
+            )
+    return described
 
 
 def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, Distribution]:

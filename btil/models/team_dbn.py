@@ -1,6 +1,6 @@
 """The team's dynamic Bayesian network as a NumPyro model, in two forms of one density."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +16,13 @@ from numpyro.ops.indexing import Vindex
 from btil.demonstrations import Demonstrations
 from btil.models.lanes import one_episode_per_lane, spread
 from btil.models.latent_chain import LatentChain
+from btil.models.parametric import (
+    ParametricSite,
+    all_priors,
+    given_concentration,
+    given_log_rows,
+    parametric_sites,
+)
 from btil.models.team import BoundModel, TeamModel, bind, site_name
 
 # Stands for log 0 in the enumerated form: exp of it is 0 exactly, yet sums over latents that are
@@ -44,11 +51,29 @@ class Structure(NamedTuple):
 
     Attributes:
         agents: The agents' tables.
-        learned: Sites to sample, in order.
+        learned: Sites of rows with a Dirichlet prior, in order.
+        parametric: Tables whose rows depend on parameters.
     """
 
     agents: tuple[AgentSites, ...]
     learned: tuple[str, ...]
+    parametric: tuple[ParametricSite, ...] = ()
+
+    @property
+    def dirichlet_sites(self) -> tuple[str, ...]:
+        """Sites of rows that are Dirichlet's, given the parameters if there are any."""
+        given = (table.name for table in self.parametric if table.cpt.dirichlet_rows)
+        return (*self.learned, *given)
+
+    @property
+    def functional(self) -> tuple[ParametricSite, ...]:
+        """Tables whose rows are a function of the parameters."""
+        return tuple(table for table in self.parametric if not table.cpt.dirichlet_rows)
+
+    @property
+    def priors(self) -> dict[str, dist.Distribution]:
+        """Priors of the parameters, by their sites."""
+        return all_priors(self.parametric)
 
 
 class AgentSteps(NamedTuple):
@@ -74,12 +99,14 @@ class ModelData(NamedTuple):
 
     Attributes:
         concentration: Dirichlet prior of every learned site.
+        inputs: What the rows of parametric tables depend on besides the parameters, by table.
         log_fixed: Log rows of every other table.
         steps: Per agent.
         lengths: Steps of each episode.
     """
 
     concentration: dict[str, Any]
+    inputs: dict[str, dict[str, Any]]
     log_fixed: dict[str, Any]
     steps: dict[str, AgentSteps]
     lengths: Any
@@ -92,7 +119,9 @@ def team_dbn(
 
     Sites: `policy_<agent>`, `transition_<agent>`, `initial_<agent>` with one row per visited
     context (learned tables only; a shared table is one site `policy`, ...), `action_<agent>`
-    observed. Both forms have the same log density, labels and unequal lengths included.
+    observed. Parameters of parametric families are sites `<table>_<parameter>`; rows that are a
+    function of them are deterministic sites. Both forms have the same log density, labels and
+    unequal lengths included.
 
     Args:
         model: The team model.
@@ -136,12 +165,15 @@ def model_data(bound: BoundModel) -> tuple[Structure, ModelData]:
             actions=spread(demos.actions[:, position], lanes, 0).T,
             labels=spread(demos.latents[:, position], lanes, -1).T,
         )
-    concentration, log_fixed = {}, {}
+    concentration, inputs, log_fixed = {}, {}, {}
+    parametric = parametric_sites(bound)
     for name, table in bound.tables.items():
-        if table.learned:
-            concentration[name] = table.cpt.concentration(table.contexts)
-        else:
+        if not table.learned:
             log_fixed[name] = log_rows(table.prior_mean())
+        elif not table.parametric:
+            concentration[name] = table.cpt.concentration(table.contexts)
+    for described in parametric:
+        inputs[described.name] = dict(described.cpt.inputs(bound.tables[described.name].contexts))
     structure = Structure(
         agents=tuple(
             AgentSites(
@@ -151,8 +183,10 @@ def model_data(bound: BoundModel) -> tuple[Structure, ModelData]:
             for agent in demos.agents
         ),
         learned=tuple(concentration),
+        parametric=parametric,
     )
-    return structure, ModelData(concentration, log_fixed, steps, np.asarray(demos.episode_lengths))
+    lengths = np.asarray(demos.episode_lengths)
+    return structure, ModelData(concentration, inputs, log_fixed, steps, lengths)
 
 
 def log_rows(probabilities: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, "_ ..."]:
@@ -171,32 +205,73 @@ def log_rows(probabilities: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, 
 def sample_log_tables(structure: Structure, data: ModelData) -> dict[str, Float[Array, "..."]]:
     """Sample every learned table; logs of all tables by site name."""
     tables = {name: jnp.asarray(rows) for name, rows in data.log_fixed.items()}
+    parameters = {site: numpyro.sample(site, prior) for site, prior in structure.priors.items()}
     for name in structure.learned:
         prior = dist.Dirichlet(jnp.asarray(data.concentration[name]))
         rows = numpyro.sample(name, prior.to_event(prior.concentration.ndim - 1))
-        # A tiny probability can round to zero; its log must stay finite, and so its gradient.
-        tables[name] = jnp.log(jnp.maximum(rows, jnp.finfo(rows.dtype).tiny))
+        tables[name] = _log_of_drawn(jnp.asarray(rows))
+    for table in structure.parametric:
+        inputs = jax.tree.map(jnp.asarray, data.inputs[table.name])
+        if table.cpt.dirichlet_rows:
+            concentration = given_concentration(table, parameters, inputs)
+            prior = dist.Dirichlet(jnp.broadcast_to(concentration, table.shape))
+            rows = numpyro.sample(table.name, prior.to_event(len(table.shape) - 1))
+            tables[table.name] = _log_of_drawn(jnp.asarray(rows))
+        else:
+            logs = jnp.broadcast_to(given_log_rows(table, parameters, inputs), table.shape)
+            numpyro.deterministic(table.name, jnp.exp(logs))
+            tables[table.name] = logs
     return tables
+
+
+def _log_of_drawn(rows: Float[Array, "*rows values"]) -> Float[Array, "*rows values"]:
+    # A tiny probability can round to zero; its log must stay finite, and so its gradient.
+    return jnp.log(jnp.maximum(rows, jnp.finfo(rows.dtype).tiny))
+
+
+def latent_chain(
+    sites: AgentSites, data: ModelData, tables: dict[str, Float[Array, "..."]]
+) -> LatentChain:
+    """One agent's actions in all episodes, given the logs of all tables."""
+    steps = jax.tree.map(jnp.asarray, data.steps[sites.agent])
+    return LatentChain(
+        tables[sites.initial][steps.initial],
+        tables[sites.transition][steps.transition],
+        tables[sites.policy][steps.policy],
+        steps.labels,
+        jnp.asarray(data.lengths),
+    )
 
 
 def forward_model(structure: Structure, data: ModelData) -> None:
     """The collapsed form: every agent's latents summed out by its forward pass."""
     tables = sample_log_tables(structure, data)
-    lengths = jnp.asarray(data.lengths)
     for sites in structure.agents:
-        steps = jax.tree.map(jnp.asarray, data.steps[sites.agent])
-        with numpyro.plate("episode", len(lengths)):
+        with numpyro.plate("episode", len(data.lengths)):
             numpyro.sample(
                 f"action_{sites.agent}",
-                LatentChain(
-                    tables[sites.initial][steps.initial],
-                    tables[sites.transition][steps.transition],
-                    tables[sites.policy][steps.policy],
-                    steps.labels,
-                    lengths,
-                ),
-                obs=steps.actions,
+                latent_chain(sites, data, tables),
+                obs=jnp.asarray(data.steps[sites.agent].actions),
             )
+
+
+def episode_log_likelihood(
+    structure: Structure, data: ModelData, rows: Mapping[str, Float[Array, "..."]]
+) -> Float[Array, " episodes"]:
+    """log p(actions, labels | states, rows) of each episode, summed over agents.
+
+    Args:
+        structure: The model's structure.
+        data: Its arrays.
+        rows: The learned tables by their sites.
+    """
+    tables = {name: jnp.asarray(logs) for name, logs in data.log_fixed.items()}
+    tables |= {name: _log_of_drawn(values) for name, values in rows.items()}
+    parts = [
+        latent_chain(sites, data, tables).log_prob(data.steps[sites.agent].actions)
+        for sites in structure.agents
+    ]
+    return jnp.sum(jnp.stack(parts), axis=0)
 
 
 def enumerated_model(structure: Structure, data: ModelData) -> None:

@@ -1,4 +1,4 @@
-"""Is the posterior right? Simulation-based calibration, and Geweke's test of a sampler."""
+"""Is the posterior right? Simulation-based calibration of a method."""
 
 from btil.analysis.calibration.figures import plot_ecdf_pit, plot_error_ratios, plot_latents
 from btil.analysis.calibration.run import Calibration, calibrate

@@ -1,7 +1,6 @@
 """Reports: one page that needs nothing else, its files beside it, written whole or not at all."""
 
 import base64
-import html.parser
 import itertools
 import re
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from html_pages import Links
 
 import btil
 from btil.analysis import report
@@ -60,31 +60,6 @@ def page(comparison: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reports") / "a report"
     written: Path = comparison.report(folder, command="btil compare 'a b.csv' --out <here>")
     return written
-
-
-class Links(html.parser.HTMLParser):
-    """Every element, every address, and the text of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[str] = []
-        self.addresses: list[str] = []
-        self.open: list[str] = []
-        self.text = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.elements.append(tag)
-        if tag not in ("meta", "img"):
-            self.open.append(tag)
-        named = {"src", "href", "srcset", "data", "action", "poster", "background"}
-        self.addresses += [value or "" for name, value in attributes if name in named]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 def test_page_needs_nothing_from_outside(page: Path) -> None:

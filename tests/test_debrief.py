@@ -1,0 +1,433 @@
+"""Debriefs: what they tell is counted right, said in plain words, and names are only text."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from html_pages import Links
+from typer.testing import CliRunner
+
+import btil
+from btil.analysis import debrief
+from btil.analysis.debriefing import page as page_module
+from btil.analysis.debriefing.findings import certainty_of, find, unseen_labels
+from btil.analysis.teamwork import misaligned
+from btil.cli import app
+from btil.inference.result import DirichletRows, DrawnRows, FitResult
+from btil.models.team import bind
+
+HOSTILE = '<script>alert("bob")</script>'
+MINDS = ("<b>help</b>", "wait & see")
+ACTS = ("push", "pull </td>", "rest")
+LENGTHS = (12, 9, 1, 14)
+ALL = sum(LENGTHS)
+
+
+def recordings(seed: int = 0, labelled: int = 22, **changes: object) -> btil.Demonstrations:
+    """Ann and one with a hostile name: both act by what they have in mind; some steps labelled."""
+    generator = np.random.default_rng(seed)
+    steps = ALL
+    latents = np.repeat(generator.integers(0, 2, (steps // 3 + 1, 2)), 3, axis=0)[:steps]
+    actions = np.where(generator.random((steps, 2)) < 0.8, latents, 2)
+    labels = latents.copy()
+    labels[labelled:] = -1
+    given: dict[str, object] = {
+        "states": {"where": generator.integers(0, 2, steps)},
+        "actions": actions,
+        "latents": labels,
+        "episodes": np.repeat(["mon", "tue", "<i>wed</i>", "thu"], LENGTHS),
+        "agents": ("ann", HOSTILE),
+        "num_states": {"where": 2},
+        "num_actions": 3,
+        "num_latents": 2,
+        "state_names": {"where": ("hall", "<td>yard")},
+        "action_names": {"ann": ACTS},
+        "latent_names": MINDS,
+    }
+    return btil.Demonstrations(**(given | changes))
+
+
+def posterior_of(
+    demos: btil.Demonstrations, method: str = "mfvi", **model: object
+) -> btil.TeamPosterior:
+    """Rows made by hand: each mind mostly does its own action and mostly stays."""
+    tables: dict[str, object] = {
+        "policy": btil.DirichletCPT(1.0, parents=("where",)),
+        "transition": btil.DirichletCPT(1.0, parents=("where", "actions", "next_where")),
+    }
+    bound = bind(btil.TeamModel(**(tables | model)), demos)
+    rows = {}
+    for site, table in bound.learned.items():
+        values = np.random.default_rng(len(site)).gamma(5.0, 0.4, table.shape) + 0.2
+        values[..., range(table.shape[-2]), range(table.shape[-2])] += 6.0
+        rows[site] = DirichletRows(values)
+        if method == "gibbs":
+            rows[site] = DrawnRows(rows[site].sample(60, np.random.default_rng(0))[None])
+    return btil.TeamPosterior(
+        bound=bound,
+        method=method,
+        result=FitResult(rows=rows, converged=True, reason="made by hand"),
+        seed=0,
+        dtype=np.dtype(np.float64),
+        wall_time=1.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def posterior() -> btil.TeamPosterior:
+    return posterior_of(recordings())
+
+
+@pytest.fixture(scope="module")
+def written(
+    posterior: btil.TeamPosterior, tmp_path_factory: pytest.TempPathFactory
+) -> page_module.Debrief:
+    folder = tmp_path_factory.mktemp("debriefs") / "of a team"
+    return debrief(
+        posterior, posterior.demos, folder, max_episodes=2, command="btil report <x>",
+        relearn=False, progress=False,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------ what is counted
+
+
+def runs_of(path: list[int]) -> list[tuple[int, int, int]]:
+    """(value, first, last) of every run, one step after the other."""
+    found: list[tuple[int, int, int]] = []
+    for step, value in enumerate(path):
+        if found and found[-1][0] == value:
+            found[-1] = (value, found[-1][1], step)
+        else:
+            found.append((value, step, step))
+    return found
+
+
+def episodes_of(demos: btil.Demonstrations) -> list[range]:
+    ends = np.cumsum(demos.episode_lengths)
+    return [range(e - n, e) for e, n in zip(ends, demos.episode_lengths, strict=True)]
+
+
+def test_episodes_stretches_and_dwells_are_those_of_a_plain_loop(
+    posterior: btil.TeamPosterior,
+) -> None:
+    demos = posterior.demos
+    found = find(posterior, demos)
+    path = posterior.decode(demos)
+    np.testing.assert_array_equal(found.decoded, path)
+    stretches = []
+    for number, steps in enumerate(episodes_of(demos)):
+        apart = [int(path[t, 0] != path[t, 1]) for t in steps]
+        own = [(first, last) for value, first, last in runs_of(apart) if value]
+        stretches += [(demos.episode_ids[number], first, last) for first, last in own]
+        line = found.episodes.iloc[number]
+        assert line["misaligned_steps"] == sum(apart)
+        assert line["longest_stretch"] == max((b - a + 1 for a, b in own), default=0)
+        changes = sum(path[t, 0] != path[t - 1, 0] for t in steps[1:])
+        assert line["changes_of_mind_ann"] == changes
+    table = found.misalignments
+    assert list(table[["episode", "from_step", "to_step"]].itertuples(index=False)) == stretches
+    assert stretches
+    assert found.by_chance == pytest.approx(
+        np.mean([a != b for a in path[:, 0] for b in path[:, 1]])
+    )
+    for position, agent in enumerate(demos.agents):
+        ended: dict[int, list[int]] = {0: [], 1: []}
+        for steps in episodes_of(demos):
+            for value, first, last in runs_of(path[steps, position].tolist()):
+                if last < len(steps) - 1:
+                    ended[value].append(last - first + 1)
+        own = found.dwells[found.dwells["agent"] == agent]
+        assert own["given_up"].tolist() == [len(ended[0]), len(ended[1])]
+        means = [sum(lengths) / len(lengths) if lengths else np.nan for lengths in ended.values()]
+        np.testing.assert_allclose(own["mean_steps"], means)
+
+
+@pytest.mark.parametrize("method", ["mfvi", "gibbs"])
+def test_habits_are_averages_over_what_was_met(method: str) -> None:
+    demos = recordings()
+    posterior = posterior_of(demos, method)
+    found = find(posterior, demos)
+    beliefs = posterior.smooth(demos)["ann"]
+    rows = posterior.policy("ann", states={"where": demos.state_variables["where"]})
+    draws = posterior.sample(4000, seed=1)["policy_ann"]
+    visited = posterior.contexts("ann", "policy")["where"].tolist()
+    names = demos.value_names("where")
+    context = [visited.index(names[value]) for value in demos.state_variables["where"]]
+    for latent in (0, 1):
+        line = found.habits[found.habits["agent"] == "ann"].iloc[latent]
+        weight = beliefs[:, latent] / beliefs[:, latent].sum()
+        expected = weight @ rows[:, latent]
+        drawn = np.einsum("t,dta->da", weight, draws[:, context, latent])
+        assert line["mind"] == MINDS[latent]
+        assert line["steps"] == pytest.approx(beliefs[:, latent].sum())
+        low, high = np.quantile(drawn, [0.055, 0.945], axis=0)
+        for action, name in enumerate(ACTS):
+            assert line[f"probability_{name}"] == pytest.approx(expected[action], abs=1e-6)
+            # Quantiles of 400 draws, or of 60: their errors are some tenths of a half-width.
+            width = high[action] - low[action]
+            assert line[f"low_{name}"] == pytest.approx(low[action], abs=0.35 * width)
+            assert line[f"high_{name}"] == pytest.approx(high[action], abs=0.35 * width)
+        assert line["does"].startswith(f"{ACTS[expected.argmax()]} {expected.max():.0%} (")
+
+
+def test_changes_tell_what_goes_with_them() -> None:
+    # The mind changes exactly when the action before it was a push and one comes to the yard.
+    steps = 40
+    where = np.arange(steps) % 4 // 2
+    actions = np.stack([(np.arange(steps) % 4 == 1).astype(int), np.zeros(steps, int)], 1)
+    latents = np.stack([np.arange(steps) // 4 % 2, np.zeros(steps, int)], 1)
+    latents[1:, 0] = (np.cumsum(np.arange(steps) % 4 == 1)[:-1]) % 2
+    demos = btil.Demonstrations(
+        {"ann_where": where}, actions, latents, agents=("ann", "bob"), num_latents=2, num_actions=2,
+        state_names={"ann_where": ("hall", "yard")}, latent_names=("rest", "help"),
+        action_names=("wait", "push"),
+    )  # fmt: skip
+    model = {
+        "policy": btil.DirichletCPT(1.0),
+        "transition": btil.DirichletCPT(1.0, parents=("action_ann", "next_ann_where")),
+    }
+    found = find(posterior_of(demos, **model), demos)
+    ann = found.changes[found.changes["agent"] == "ann"]
+    assert ann["times"].tolist() == [5, 5]
+    for text in ann["goes_with"]:
+        assert "ann does “push” (100%; else 0%)" in text
+        assert "where becomes “yard” (100%; else " in text
+    assert not len(found.changes[found.changes["agent"] == "bob"])
+
+
+# ------------------------------------------------------------------ how sure
+
+
+def test_labels_are_new_where_they_were_not_learned_from() -> None:
+    training = recordings(labelled=15)
+    # The same episodes under other names and in another order, with more labels; and a new one.
+    again = recordings(labelled=ALL, episodes=np.repeat([7, 8, 9, 10], LENGTHS))
+    shuffled = btil.concatenate([again.select([3, 0, 1]), recordings(5, ALL).select([3])])
+    unseen = unseen_labels(training, shuffled)
+    expected = np.ones(14 + 12 + 9 + 14, bool)
+    expected[14:29] = False  # 15 steps: the whole first episode and three of the second
+    np.testing.assert_array_equal(unseen, np.stack([expected, expected], 1))
+
+
+def test_sureness_is_tested_on_labels_not_learned_from() -> None:
+    posterior = posterior_of(recordings(labelled=12))
+    demos = recordings(labelled=ALL)
+    found = find(posterior, demos, use_labels=False)
+    hidden = recordings(labelled=12)
+    beliefs = posterior.smooth(hidden)[HOSTILE][12:]
+    right = beliefs.argmax(1) == demos.latents[12:, 1]
+    kinds = certainty_of(beliefs.max(1))
+    for number, name in enumerate(("sure", "leaning", "unclear")):
+        (line,) = found.certainty[
+            (found.certainty["agent"] == HOSTILE) & (found.certainty["certainty"] == name)
+        ].to_dict("records")
+        assert line["tested_steps"] == (kinds == number).sum()
+        if line["tested_steps"]:
+            assert line["share_right"] == pytest.approx(right[kinds == number].mean())
+            assert line["mean_probability"] == pytest.approx(beliefs.max(1)[kinds == number].mean())
+    assert found.certainty["tested_steps"].sum() == 2 * (ALL - 12)
+    # Nothing is left to be tested where all labels were learned from.
+    assert find(posterior, hidden).certainty["tested_steps"].sum() == 0
+    by_label = found.certainty[found.certainty["certainty"] == "labelled"]
+    assert by_label["steps"].tolist() == [0, 0]
+    known = find(posterior, demos).certainty
+    assert known[known["certainty"] == "labelled"]["steps"].tolist() == [ALL] * 2
+
+
+def test_the_same_is_learned_again_without_half_of_the_labels(tmp_path: Path) -> None:
+    demos = recordings(labelled=ALL)
+    model = btil.TeamModel(btil.DirichletCPT(1.0, parents=("where",)), btil.DirichletCPT(1.0))
+    posterior = btil.fit(model, demos, progress=False, max_iterations=30)
+    found = debrief(posterior, demos, tmp_path, max_episodes=0, progress=False)
+    # Of four labelled episodes the second and the fourth were hidden.
+    assert found.findings.certainty["tested_steps"].sum() == 2 * (9 + 14)
+    hidden = demos.without_labels([1, 3])
+    judged = btil.fit(model, hidden, progress=False, max_iterations=30).smooth(hidden)["ann"]
+    table = found.findings.certainty.set_index(["agent", "certainty"])
+    steps = np.r_[12:21, 22:36]
+    sure = judged[steps].max(1) >= 0.9
+    assert table.loc[("ann", "sure"), "tested_steps"] == sure.sum()
+    assert "every second labelled episode" in found.page.read_text(encoding="utf-8")
+    (sentence,) = [one for one in found.summary if one.startswith("Put to the test on")]
+    kinds = found.findings.certainty
+    kinds = kinds[kinds["certainty"] == "sure"]
+    right = (kinds["share_right"] * kinds["tested_steps"]).sum() / kinds["tested_steps"].sum()
+    assert f"on {kinds['tested_steps'].sum()} labelled steps" in sentence
+    assert f"right {right:.0%} of the time" in sentence
+
+
+# ------------------------------------------------------------------ who cannot be compared
+
+
+def test_minds_that_cannot_be_compared_are_not(tmp_path: Path) -> None:
+    posterior = posterior_of(recordings(labelled=0))
+    found = find(posterior, posterior.demos)
+    assert found.nameless == ("ann", HOSTILE)
+    assert "which mental state is which" in str(found.incomparable)
+    assert found.stretches == ()
+    assert "misaligned_steps" not in found.episodes
+    shared = {
+        "policy": btil.Shared(btil.DirichletCPT(1.0)),
+        "transition": btil.Shared(btil.DirichletCPT(1.0)),
+    }
+    assert find(posterior_of(recordings(labelled=0), **shared), recordings()).incomparable is None
+    others = recordings(latent_names={"ann": MINDS, HOSTILE: ("a", "b")})
+    different = find(posterior_of(others), others)
+    assert "different kinds of things in mind" in str(different.incomparable)
+    alone = btil.Demonstrations([0, 1], {"ann": [0, 1]}, {"ann": [0, 1]})
+    model = {"policy": btil.DirichletCPT(1.0), "transition": btil.DirichletCPT(1.0)}
+    single = posterior_of(alone, **model)
+    assert find(single, alone).incomparable == "The team has only one member."
+    made = debrief(single, alone, tmp_path, progress=False, relearn=False)
+    assert "The team has only one member." in made.page.read_text(encoding="utf-8")
+
+
+def test_names_of_the_training_recordings_serve_others() -> None:
+    posterior = posterior_of(recordings())
+    foreign = recordings(1, 0, state_names=None, action_names=None, latent_names=None)
+    found = find(posterior, foreign)
+    assert found.demos.value_names("latent_ann") == MINDS
+    assert set(found.habits["mind"]) == set(MINDS)
+    assert any(text.startswith("where: hall") for text in found.situations["situation"])
+    nameless = posterior_of(foreign)
+    assert find(nameless, foreign).demos.value_names("latent_ann") == ("mind 0", "mind 1")
+
+
+# ------------------------------------------------------------------ the page
+
+
+def test_page_needs_nothing_from_outside(written: page_module.Debrief) -> None:
+    text = written.page.read_text(encoding="utf-8")
+    found = Links(text)
+    assert not found.open
+    assert not {"script", "link", "iframe", "object", "b", "i"} & set(found.elements)
+    assert all(address.startswith(("data:image/", "#")) for address in found.addresses)
+    assert not re.search(r"https?:|url\(|@import", text)
+    # Two episodes: minds and alignment each.
+    assert sum(address.startswith("data:") for address in found.addresses) == 4
+    assert found.elements.count("details") == 2
+
+
+def test_names_are_shown_as_they_are(written: page_module.Debrief) -> None:
+    text = written.page.read_text(encoding="utf-8")
+    shown = Links(text).text
+    assert "<script" not in text
+    for name in (HOSTILE, *MINDS, *ACTS, "where: <td>yard", "<i>wed</i>", "btil report <x>"):
+        assert name in shown
+    # In the figures they are drawn, not marked up.
+    for drawing in (written.page.parent / "figures").glob("*.svg"):
+        assert "<script" not in drawing.read_text(encoding="utf-8")
+
+
+def test_page_says_what_was_found(written: page_module.Debrief) -> None:
+    shown = Links(written.page.read_text(encoding="utf-8")).text
+    assert all(sentence in shown for sentence in written.summary)
+    for heading in ("Who had what in mind, and when", "Where minds were different",
+                    "What each member tends to do", "How minds change"):  # fmt: skip
+        assert heading in shown
+    for line in written.findings.misalignments.to_dict("records")[:3]:
+        assert line["mind_ann"] in shown
+    assert "as all labels in these recordings were learned from" in " ".join(shown.split())
+
+
+def test_tables_beside_the_page_are_whole(written: page_module.Debrief) -> None:
+    folder = written.page.parent / "tables"
+    names = {file.stem for file in folder.iterdir()}
+    assert names == {"episodes", "misalignments", "habits", "situations", "dwells", "changes",
+                     "certainty", "experience", "steps"}  # fmt: skip
+    for name in names - {"steps"}:
+        table = pd.read_csv(folder / f"{name}.csv", keep_default_na=False, na_values=[""])
+        pd.testing.assert_frame_equal(
+            table, getattr(written.findings, name), check_dtype=False, atol=1e-9
+        )
+    steps = pd.read_csv(folder / "steps.csv")
+    assert len(steps) == ALL
+    assert steps["decoded_ann"].tolist() == [MINDS[k] for k in written.findings.decoded[:, 0]]
+    np.testing.assert_allclose(
+        steps[f"probability_{HOSTILE}_{MINDS[1]}"], written.findings.beliefs[HOSTILE][:, 1]
+    )
+
+
+def test_second_debrief_replaces_the_first_and_nothing_else(
+    posterior: btil.TeamPosterior, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_module, "_pictures", lambda *arguments: iter(()))
+    first = debrief(posterior, posterior.demos, tmp_path, progress=False, relearn=False)
+    content = first.page.read_bytes()
+    (tmp_path / "tables" / "mine.txt").write_text("mine")
+    (tmp_path / "tables" / "steps.csv").write_text("damaged")
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(page_module, "decoded_table", fail)
+        with pytest.raises(OSError, match="disk full"):
+            debrief(posterior, posterior.demos, tmp_path, progress=False, relearn=False)
+    assert (tmp_path / "tables" / "steps.csv").read_text() == "damaged"
+    debrief(posterior, posterior.demos, tmp_path, progress=False, relearn=False)
+    assert first.page.read_bytes() == content
+    assert (tmp_path / "tables" / "mine.txt").read_text() == "mine"
+    assert (tmp_path / "tables" / "steps.csv").read_text() != "damaged"
+    with pytest.raises(ValueError, match="max_episodes must not be negative"):
+        debrief(posterior, posterior.demos, tmp_path, max_episodes=-1)
+
+
+def test_what_did_not_settle_is_said_first(tmp_path: Path) -> None:
+    import dataclasses
+
+    demos = recordings()
+    unsettled = posterior_of(demos)
+    result = unsettled.result._replace(converged=False, reason="cap reached")
+    unsettled = dataclasses.replace(unsettled, result=result)
+    made = debrief(unsettled, demos, tmp_path, max_episodes=0, progress=False, relearn=False)
+    shown = Links(made.page.read_text(encoding="utf-8")).text
+    assert shown.index("had not settled") < shown.index("ann mostly had in mind")
+
+
+# ------------------------------------------------------------------ from a shell
+
+
+def run(*arguments: object) -> object:
+    return CliRunner().invoke(app, list(map(str, arguments)), prog_name="btil")
+
+
+def test_a_grid_world_from_a_shell(tmp_path: Path) -> None:
+    table, out = tmp_path / "team.csv", tmp_path / "a debrief"
+    task = btil.domains.movers("tiny")
+    demos = task.simulate(3, seed=1)
+    btil.write_demonstrations(demos, table)
+    options = ("--task", "movers", "--map", "tiny", "--max-episodes", 0, "--out", out, "-q")
+    first = run("report", table, "--no-relearn", *options)
+    assert (first.exit_code, first.stderr) == (0, "")
+    assert "- Minds were at cross purposes at " in first.stdout
+    assert f"page       {out / 'debrief.html'}" in first.stdout
+    fitted = btil.load_posterior(out / "posterior.nc")
+    assert fitted.model == task.recommended_model() or "alice_held" in fitted.demos.num_states
+    episodes = pd.read_csv(out / "tables" / "episodes.csv")
+    expected = misaligned(demos, demos.latents, task)
+    assert episodes["misaligned_steps"].sum() == expected.sum()
+    again = run("report", table, "--posterior", out / "posterior.nc", "--no-relearn", *options)
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert again.stdout == first.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--posterior", "p.nc", "--method", "gibbs"), "has been learned already"),
+        (("--posterior", "p.nc", "--shared"), "has been learned already"),
+        (("--task", "chess"), "unknown domain 'chess'; there are movers, cleanup"),
+        (("--max-episodes", "-1", "--max-iterations", 3), "max_episodes must not be negative"),
+    ],
+)
+def test_report_refuses(options: tuple[object, ...], says: str, tmp_path: Path) -> None:
+    table = tmp_path / "team.csv"
+    btil.write_demonstrations(recordings(), table)
+    refused = run("report", table, "--out", tmp_path / "out", *options)
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert says in refused.stderr

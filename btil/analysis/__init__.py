@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from btil.analysis.compare import Comparison
     from btil.analysis.debriefing import Debrief, debrief
+    from btil.analysis.evidence import Evidence, log_evidence
     from btil.analysis.metrics import (
         StepShare,
         confusion_matrix,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         plot_forest,
         plot_method_against_method,
         plot_policy_rows,
+        plot_predictive_check,
         plot_prior_posterior,
         plot_rank,
         plot_restarts,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
         plot_transition_graph,
         row_diagnostics,
     )
+    from btil.analysis.predictive import PredictiveCheck, posterior_predictive_check
     from btil.analysis.reproduction.run import Reproduction, reproduce
     from btil.analysis.teamwork import misaligned_stretches, misalignment_probability
 
@@ -65,6 +68,8 @@ _LAZY = {
     "Calibration": "btil.analysis.calibration",
     "Comparison": "btil.analysis.compare",
     "Debrief": "btil.analysis.debriefing",
+    "Evidence": "btil.analysis.evidence",
+    "PredictiveCheck": "btil.analysis.predictive",
     "Reproduction": "btil.analysis.reproduction.run",
     "RowChoice": "btil.analysis.plots",
     "StepShare": "btil.analysis.metrics",
@@ -79,6 +84,7 @@ _LAZY = {
     "hamming_distance": "btil.analysis.metrics",
     "interchangeable_latents": "btil.analysis.alignment",
     "latents_pinned": "btil.analysis.alignment",
+    "log_evidence": "btil.analysis.evidence",
     "majority_class_error": "btil.analysis.metrics",
     "match_latents": "btil.analysis.alignment",
     "misaligned_stretches": "btil.analysis.teamwork",
@@ -94,6 +100,7 @@ _LAZY = {
     "plot_latents": "btil.analysis.calibration",
     "plot_method_against_method": "btil.analysis.plots",
     "plot_policy_rows": "btil.analysis.plots",
+    "plot_predictive_check": "btil.analysis.plots",
     "plot_prior_posterior": "btil.analysis.plots",
     "plot_rank": "btil.analysis.plots",
     "plot_restarts": "btil.analysis.plots",
@@ -105,6 +112,7 @@ _LAZY = {
     "policy_divergence": "btil.analysis.metrics",
     "policy_weights": "btil.analysis.metrics",
     "posterior_means": "btil.analysis.alignment",
+    "posterior_predictive_check": "btil.analysis.predictive",
     "relabel_rows": "btil.analysis.alignment",
     "reproduce": "btil.analysis.reproduction.run",
     "row_diagnostics": "btil.analysis.plots",
@@ -118,6 +126,8 @@ __all__ = [
     "Calibration",
     "Comparison",
     "Debrief",
+    "Evidence",
+    "PredictiveCheck",
     "Reproduction",
     "RowChoice",
     "StepShare",
@@ -132,6 +142,7 @@ __all__ = [
     "hamming_distance",
     "interchangeable_latents",
     "latents_pinned",
+    "log_evidence",
     "majority_class_error",
     "match_latents",
     "misaligned_stretches",
@@ -147,6 +158,7 @@ __all__ = [
     "plot_latents",
     "plot_method_against_method",
     "plot_policy_rows",
+    "plot_predictive_check",
     "plot_prior_posterior",
     "plot_rank",
     "plot_restarts",
@@ -158,6 +170,7 @@ __all__ = [
     "policy_divergence",
     "policy_weights",
     "posterior_means",
+    "posterior_predictive_check",
     "relabel_rows",
     "reproduce",
     "row_diagnostics",

@@ -35,6 +35,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from btil.analysis.alignment import relabel_rows, symmetries
+from btil.analysis.latent_draws import by_batches
 from btil.arguments import check_options, check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
@@ -59,8 +60,6 @@ from btil.models.latent_chain import Filtered
 from btil.models.team import BoundModel, TeamModel, bind
 from btil.models.team_dbn import log_rows
 
-# Draws whose messages are held at once: bounds the memory.
-_AT_ONCE = 64
 # Renamings of the latents that an estimate averages over.
 _MOST_RENAMINGS = 5040
 # Beyond it an average is ruled by a few draws.
@@ -246,16 +245,6 @@ def _log_masses(log_tables: Tables, setting: _Setting, sites: Sites) -> Float[Ar
     return jax.vmap(lambda rows: _log_mass(_filtered(rows, setting, sites), setting))(log_tables)
 
 
-def _by_batches(function: Callable[[Any], Array], inputs: Any) -> Float[np.ndarray, "draws ..."]:
-    """A batched program on many draws, `_AT_ONCE` at a time: one program, whatever their number."""
-    number = len(jax.tree.leaves(inputs)[0])
-    results = []
-    for first in range(0, number, _AT_ONCE):
-        chosen = np.minimum(np.arange(first, first + _AT_ONCE), number - 1)
-        results.append(np.asarray(function(jax.tree.map(lambda leaf, at=chosen: leaf[at], inputs))))
-    return np.concatenate(results)[:number]
-
-
 # ---------------------------------------------------------------------- smc
 
 
@@ -375,7 +364,7 @@ def _smc(
             jnp.zeros(num_replicates),
         )
         start = {name: rows[None] for name, rows in reference.log_tables.items()}
-        estimates = _by_batches(partial(_log_masses, setting=setting, sites=sites), start)
+        estimates = by_batches(partial(_log_masses, setting=setting, sites=sites), start)
         ladder = jnp.linspace(0.0, 1.0, num_temperatures + 1)
         with progress_line(num_temperatures, "evidence", progress) as line:
             for number in range(num_temperatures):
@@ -571,7 +560,7 @@ def _chib(
         setting, sites, num_rows = _prepare(bound)
         log_tables = _padded_logs(flat, num_rows)
         masses = partial(_log_masses, setting=setting, sites=sites)
-        log_likelihood = _by_batches(masses, log_tables)
+        log_likelihood = by_batches(masses, log_tables)
         best = int(np.argmax(log_likelihood))
         climbed = _climb({n: rows[best] for n, rows in log_tables.items()}, setting, sites)
         point = {
@@ -583,8 +572,8 @@ def _chib(
         log_points = _padded_logs(stacked, num_rows)
         keys = jax.random.split(jax.random.key(seed), chains * number)
         densities = partial(_log_ordinates, log_points=log_points, setting=setting, sites=sites)
-        ordinates = _by_batches(densities, (keys, log_tables))
-        at_point = _by_batches(masses, {n: rows[:1] for n, rows in log_points.items()})
+        ordinates = by_batches(densities, (keys, log_tables))
+        at_point = by_batches(masses, {n: rows[:1] for n, rows in log_points.items()})
         log_prior = sum(
             float(_log_dirichlet(prior, log_points[name][:1])[0] - _padding(prior, bound, name))
             for name, prior in setting.prior.items()

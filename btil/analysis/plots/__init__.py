@@ -17,6 +17,7 @@ from btil.analysis.plots.chains import (
 from btil.analysis.plots.confusion import plot_confusion
 from btil.analysis.plots.diagnostics import plot_row_diagnostics, row_diagnostics
 from btil.analysis.plots.methods import plot_method_against_method, plot_sd_ratios
+from btil.analysis.plots.predictive import plot_predictive_check
 from btil.analysis.plots.rows import RowChoice, choose_rows, expected_visits
 from btil.analysis.plots.tables import plot_policy_rows, plot_transition_graph
 from btil.analysis.plots.timeline import plot_alignment, plot_timeline
@@ -32,6 +33,7 @@ __all__ = [
     "plot_forest",
     "plot_method_against_method",
     "plot_policy_rows",
+    "plot_predictive_check",
     "plot_prior_posterior",
     "plot_rank",
     "plot_restarts",

@@ -1,0 +1,135 @@
+"""Latents under many draws of the tables: how probable each is, and paths drawn from them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from btil.inference.messages import (
+    LaneIndex,
+    Layout,
+    filter_lanes,
+    gather,
+    lay_out,
+    potentials,
+    sample_paths,
+    smooth,
+)
+from btil.inference.posterior import TeamPosterior
+from btil.inference.precision import precision
+from btil.models.draws import DrawnTables
+from btil.models.team import BoundModel
+from btil.models.team_dbn import log_rows
+
+# Draws whose messages are held at once: bounds the memory.
+_AT_ONCE = 64
+
+LogTables = tuple[Any, Any, Any]
+
+
+def by_batches(function: Callable[[Any], Array], inputs: Any) -> Float[np.ndarray, "draws ..."]:
+    """A batched program on many draws, 64 at a time: one program, whatever their number."""
+    number = len(jax.tree.leaves(inputs)[0])
+    results = []
+    for first in range(0, number, _AT_ONCE):
+        chosen = np.minimum(np.arange(first, first + _AT_ONCE), number - 1)
+        results.append(np.asarray(function(jax.tree.map(lambda leaf, at=chosen: leaf[at], inputs))))
+    return np.concatenate(results)[:number]
+
+
+@jax.jit
+def _marginals_at(
+    log_tables: LogTables, index: LaneIndex, place: Int[Array, "steps 2"]
+) -> Float[Array, "draws steps latents"]:
+    def one(tables: LogTables) -> Array:
+        filtered = filter_lanes(potentials(*tables, index))
+        return smooth(filtered, index.start).marginal[place[:, 0], :, place[:, 1]]
+
+    return jax.vmap(one)(log_tables)
+
+
+def smoothed_under_draws(
+    posterior: TeamPosterior,
+    bound: BoundModel,
+    rows: Mapping[str, Float[np.ndarray, "draws ..."]],
+    steps: Mapping[str, Int[np.ndarray, " steps"]],
+) -> dict[str, Float[np.ndarray, "draws steps latents"]]:
+    """P(x_t | episode, tables) of chosen steps under each of many draws of the tables.
+
+    Args:
+        posterior: Tells the precision.
+        bound: The model on the episodes; their labels are conditioned on.
+        rows: Draws of all tables, {site: (draws, contexts, ...)}.
+        steps: {agent: steps}; agents that are left out are not looked at.
+    """
+    layout = lay_out(bound, coarse=True)
+    placed = np.zeros((bound.demos.num_steps, 2), np.int32)
+    real = layout.lanes >= 0
+    placed[layout.lanes[real]] = np.argwhere(real)
+    found = {}
+    with precision(posterior.dtype) as dtype:
+        for agent, chosen in steps.items():
+            logs = [_padded_logs(rows[s], layout.num_rows[s], dtype) for s in layout.sites[agent]]
+            program = partial(
+                _marginals_at, index=layout.index[agent], place=jnp.asarray(placed[chosen])
+            )
+            found[agent] = by_batches(program, tuple(logs))
+    return found
+
+
+def _padded_logs(
+    rows: Float[np.ndarray, "draws rows ..."], num_rows: int, dtype: np.dtype
+) -> Float[np.ndarray, "draws padded ..."]:
+    logs = log_rows(rows).astype(dtype)
+    padding = np.zeros((len(logs), num_rows - logs.shape[1], *logs.shape[2:]), dtype)
+    return np.concatenate([logs, padding], axis=1)
+
+
+@jax.jit
+def _path(
+    key: Key[Array, ""], log_tables: LogTables, index: LaneIndex
+) -> Int[Array, "length lanes"]:
+    return sample_paths(key, filter_lanes(potentials(*log_tables, index)), index.start)
+
+
+def draw_latents(
+    posterior: TeamPosterior,
+    bound: BoundModel,
+    layout: Layout,
+    rows: Mapping[str, Float[np.ndarray, "..."]],
+    key: Key[Array, ""],
+) -> Int[np.ndarray, "steps agents"]:
+    """One draw of all latents given actions, labels and the tables; labels stay as they are.
+
+    Args:
+        posterior: Tells the precision.
+        bound: The model on the episodes.
+        layout: `lay_out(bound, coarse=True)`.
+        rows: One draw of all tables, {site: (contexts, ...)}.
+        key: Random key.
+    """
+    latents = np.array(bound.demos.latents)
+    if (latents >= 0).all():
+        return latents
+    with precision(posterior.dtype) as dtype:
+        for position, agent in enumerate(bound.demos.agents):
+            policy, transition, initial = (
+                _padded_logs(rows[site][None], layout.num_rows[site], dtype)[0]
+                for site in layout.sites[agent]
+            )
+            own_key = jax.random.fold_in(key, position)
+            path = _path(own_key, (policy, transition, initial), layout.index[agent])
+            latents[:, position] = gather(np.asarray(path), layout.lanes)
+    return latents
+
+
+def drawn_rows(
+    posterior: TeamPosterior, bound: BoundModel, num_draws: int, seed: int
+) -> Iterator[tuple[DrawnTables, dict[str, Any]]]:
+    """Posterior draws of all tables, each with its rows in the contexts of other episodes."""
+    for tables in posterior.drawn_tables(num_draws, seed):
+        yield tables, {n: tables.rows(n, table.contexts) for n, table in bound.tables.items()}

@@ -1,0 +1,451 @@
+r"""Posterior predictive checks of a team: would the fitted model have made data like these?
+
+For each posterior draw of the tables the latents of the data are drawn given actions and labels
+(where every step is labelled they are the labels), and data are replicated. A statistic of the
+replicated data is then set beside the same of what was seen, draw by draw: a *realized discrepancy*
+where it depends on latents. Two ways to replicate:
+
+- `"steps"`, one step ahead: at every step the action is drawn anew given the state and the latent
+  held, and the latent anew given the latent, the state and the action *before* it. The statistics
+  are sums over steps, so that a right model is found right whatever the task does with the actions.
+- `"episodes"`: latents and actions of whole episodes are drawn from their start, on the recorded
+  states (`btil.models.simulate`). It sees what builds up over an episode, but assumes that states
+  would have been the same had the team done something else.
+
+References:
+    Gelman, Meng, Stern (1996), Posterior predictive assessment of model fitness via realized
+    discrepancies, Statistica Sinica 6; Dawid (1984), The prequential approach, JRSS A 147.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+
+from btil.analysis.alignment import latents_pinned
+from btil.analysis.latent_draws import draw_latents, drawn_rows
+from btil.arguments import check_seed
+from btil.demonstrations import Demonstrations
+from btil.inference.messages import lay_out
+from btil.inference.posterior import TeamPosterior, conform
+from btil.models.simulate import draw_values, simulate
+from btil.models.team import BoundModel, bind, make_contexts
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+REPLICATES = ("steps", "episodes")
+# Kinds of statistics, and the unit of each.
+GROUPS = {
+    "actions": "share of steps",
+    "mental states": "share of steps",
+    "dwell": "steps per stay",
+    "leaving": "share of steps that leave",
+    "switches": "per episode",
+    "alignment": "share of steps",
+}
+# A value this far out on one side, in share of the replicates, is called surprising.
+SURPRISING = 0.01
+_INTERVAL = 0.89
+# A latent may be left after 1 step, 2 to 3, 4 to 7, ...
+_AGES = (1, 2, 4, 8, 16, 32)
+
+
+class Statistic(NamedTuple):
+    """One number of a recording.
+
+    Attributes:
+        group: One of `GROUPS`.
+        agent: The agent; "team" where it is about all.
+        name: What it is, in words.
+        given: Of the steps in one context alone: which.
+    """
+
+    group: str
+    agent: str
+    name: str
+    given: str = ""
+
+    @property
+    def words(self) -> str:
+        """Name and context."""
+        return f"{self.name}, given {self.given}" if self.given else self.name
+
+
+class Play(NamedTuple):
+    """What a statistic looks at.
+
+    Attributes:
+        before: The latent held one step before, -1 at an episode's first step.
+        age: For how many steps it had been held by then.
+        latents: The latent held at each step.
+        actions: The action at each step.
+    """
+
+    before: Int[np.ndarray, "steps agents"]
+    age: Int[np.ndarray, "steps agents"]
+    latents: Int[np.ndarray, "steps agents"]
+    actions: Int[np.ndarray, "steps agents"]
+
+
+@dataclass(frozen=True, eq=False)
+class PredictiveCheck:
+    """How a team's recordings look, and how they would look if the model were right.
+
+    Attributes:
+        statistics: What was looked at.
+        observed: Each statistic of the data under each posterior draw, (draws, statistics); of
+            actions it is the same in all draws. NaN where there is nothing to count.
+        replicated: The same of replicated data.
+        replicate: "steps" or "episodes".
+        share_labelled: Share of the steps whose latents are labels.
+    """
+
+    statistics: tuple[Statistic, ...]
+    observed: Float[np.ndarray, "draws statistics"]
+    replicated: Float[np.ndarray, "draws statistics"]
+    replicate: str
+    share_labelled: float
+
+    def __repr__(self) -> str:
+        number = len(self.surprising())
+        return f"PredictiveCheck({len(self.statistics)} statistics, {number} of them surprising)"
+
+    @property
+    def place(self) -> Float[np.ndarray, " statistics"]:
+        """Share of the draws in which the replicate lies below what was seen; ties count half."""
+        known = ~(np.isnan(self.observed) | np.isnan(self.replicated))
+        below = (self.replicated < self.observed) + 0.5 * (self.replicated == self.observed)
+        number = known.sum(0)
+        share = np.where(known, below, 0.0).sum(0) / np.maximum(number, 1)
+        return np.where(number > 0, share, np.nan)
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A row per statistic.
+
+        Columns: `group`, `agent`, `statistic`, `given`; `observed`, the mean over draws, with its
+        `sd` over draws (0 where nothing about it is inferred); `predicted`, `low` and `high`, mean
+        and central 89% interval of the replicates; `place` of what was seen among the replicates,
+        0 (below all) to 1 (above all); `surprising`, whether less than 1% of them lie beyond it.
+        """
+        import pandas as pd
+
+        table = pd.DataFrame(self.statistics).rename(columns={"name": "statistic"})
+        levels = ((1 - _INTERVAL) / 2, (1 + _INTERVAL) / 2)
+        place = self.place
+        table["observed"], table["sd"] = _mean(self.observed), _mean(self.observed, _sd)
+        table["predicted"] = _mean(self.replicated)
+        for name, level in zip(("low", "high"), levels, strict=True):
+            table[name] = _mean(self.replicated, lambda v, at=level: np.quantile(v, at))
+        table["place"] = place
+        table["surprising"] = np.minimum(place, 1 - place) < SURPRISING
+        return table
+
+    def surprising(self) -> "pd.DataFrame":
+        """The rows of the table that the model does not explain."""
+        table = self.table
+        return table[table["surprising"]]
+
+    def notes(self) -> list[str]:
+        """How to read it."""
+        how = {
+            "steps": "one step ahead of what was seen",
+            "episodes": "from the start of each episode, on the recorded states",
+        }[self.replicate]
+        latents = (
+            "Mental states are the labels."
+            if self.share_labelled == 1
+            else f"Mental states of {1 - self.share_labelled:.0%} of the steps are drawn from the "
+            "posterior: where the model decides about them it is easily agreed with."
+        )
+        return [
+            f"{len(self.observed)} posterior draws; actions and mental states replicated {how}.",
+            latents,
+            "The model has seen these data if it was fitted to them: places are then nearer to 0.5 "
+            "than uniform ones, and what is surprising is so all the more.",
+        ]
+
+    def summary_table(self) -> "Table":
+        """The table for a terminal of 100 columns; what is surprising is marked by an asterisk."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=None, pad_edge=False)
+        for heading in ("", "statistic", "observed", "predicted", "89% interval", "place", ""):
+            left = heading in ("", "statistic")
+            table.add_column(Text(heading), justify="left" if left else "right")
+        for one, (_, row) in zip(self.statistics, self.table.iterrows(), strict=True):
+            table.add_row(
+                Text(f"{one.agent}, {one.group}"),
+                Text(one.words),
+                f"{row['observed']:.3f}",
+                f"{row['predicted']:.3f}",
+                f"{row['low']:.3f} to {row['high']:.3f}",
+                f"{row['place']:.3f}",
+                "*" if row["surprising"] else "",
+            )
+        return table
+
+    def plot(self, axes: Any = None) -> "Figure":
+        """What was seen against what the model predicts; see `plot_predictive_check`."""
+        from btil.analysis.plots.predictive import plot_predictive_check
+
+        return plot_predictive_check(self, axes)
+
+    def to_datatree(self) -> "xr.DataTree":
+        """For ArviZ: `posterior_predictive` and `observed_data`, a variable per group.
+
+        The observed value of a statistic is its mean over draws; the draws of it are in the group
+        `realized`.
+
+        Example:
+            >>> arviz.plot_ppc_interval(check.to_datatree())  # doctest: +SKIP
+        """
+        import xarray as xr
+
+        groups: dict[str, dict[str, Any]] = {
+            name: {} for name in ("posterior_predictive", "realized", "observed_data")
+        }
+        for group in dict.fromkeys(one.group for one in self.statistics):
+            own = [k for k, one in enumerate(self.statistics) if one.group == group]
+            variable = group.replace(" ", "_")
+            dim = f"{variable}_statistic"
+            names = [f"{self.statistics[k].agent}: {self.statistics[k].words}" for k in own]
+            for name, values in (
+                ("posterior_predictive", self.replicated),
+                ("realized", self.observed),
+            ):
+                groups[name][variable] = xr.DataArray(
+                    values[None, :, own], dims=("chain", "draw", dim), coords={dim: names}
+                )
+            groups["observed_data"][variable] = xr.DataArray(
+                _mean(self.observed[:, own]), dims=(dim,), coords={dim: names}
+            )
+        return xr.DataTree.from_dict({name: xr.Dataset(of) for name, of in groups.items()})
+
+
+def _mean(
+    values: Float[np.ndarray, "draws statistics"], function: Any = np.mean
+) -> Float[np.ndarray, " statistics"]:
+    """A function of each column over the draws in which it is known; NaN where it never is."""
+    known = ~np.isnan(values)
+    return np.array(
+        [
+            function(column[own]) if own.any() else np.nan
+            for column, own in zip(values.T, known.T, strict=True)
+        ]
+    )
+
+
+def posterior_predictive_check(
+    posterior: TeamPosterior,
+    demos: Demonstrations | None = None,
+    num_draws: int = 400,
+    seed: int = 0,
+    replicate: str = "steps",
+    num_contexts: int = 3,
+) -> PredictiveCheck:
+    r"""Compare what the team did with what the fitted model says it would have done.
+
+    Per agent: how often it takes each action, over all and in the contexts that its policy sees
+    most often; how often it holds each mental state; how many steps it holds one, and how often it
+    leaves one after 1 step, 2 to 3, ... (a model without memory of how long leaves at a steady
+    rate); how often it switches in an episode. Of the team, if its members' mental states have the
+    same names and labels tell them apart: how often they agree. With `replicate="episodes"` also
+    how episodes and dwell times scatter.
+
+    Args:
+        posterior: The posterior.
+        demos: The recordings; None: those it was fitted to. Labels in them are taken for true.
+        num_draws: Posterior draws, each with one replicate.
+        seed: Seeds everything.
+        replicate: "steps", one step ahead, or "episodes", whole episodes on the recorded states:
+            see the module. Use "episodes" where states do not depend on actions.
+        num_contexts: For so many contexts of each policy action frequencies are told.
+
+    Returns:
+        The check, with table and figure.
+
+    Raises:
+        ValueError: If the demonstrations do not fit or are impossible, or a number is out of range.
+
+    Example:
+        >>> check = posterior_predictive_check(posterior)  # doctest: +SKIP
+        >>> check.surprising()  # doctest: +SKIP
+    """
+    if replicate not in REPLICATES:
+        raise ValueError(
+            f"replicate must be {' or '.join(map(repr, REPLICATES))}, got {replicate!r}"
+        )
+    for name, value, least in (("num_draws", num_draws, 1), ("num_contexts", num_contexts, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    seed = check_seed(seed, 2**32 - 1)
+    import jax
+
+    demos = posterior.demos if demos is None else conform(demos, posterior.demos)
+    bound = posterior.bound if demos is posterior.demos else bind(posterior.model, demos)
+    if not (demos.latents >= 0).all():
+        posterior.filter(demos)  # refuses what is impossible
+    layout = lay_out(bound, coarse=True)
+    counter = _Counter(bound, num_contexts, replicate == "episodes")
+    generator = np.random.default_rng([seed, 4])
+    observed, replicated = [], []
+    for draw, (tables, rows) in enumerate(drawn_rows(posterior, bound, num_draws, seed)):
+        key = jax.random.fold_in(jax.random.key(seed), draw)
+        seen = _as_play(bound, draw_latents(posterior, bound, layout, rows, key), demos.actions)
+        if replicate == "episodes":
+            made = simulate(posterior.model, demos, tables, generator)
+            again = _as_play(bound, made.latents, made.actions)
+        else:
+            again = _one_step_ahead(bound, rows, seen, generator)
+        observed.append(counter.count(seen))
+        replicated.append(counter.count(again))
+    return PredictiveCheck(
+        statistics=tuple(counter.statistics),
+        observed=np.array(observed),
+        replicated=np.array(replicated),
+        replicate=replicate,
+        share_labelled=float((demos.latents >= 0).mean()),
+    )
+
+
+def _as_play(
+    bound: BoundModel,
+    latents: Int[np.ndarray, "steps agents"],
+    actions: Int[np.ndarray, "steps agents"],
+) -> Play:
+    first = np.zeros(len(latents), bool)
+    first[bound.demos.episode_starts] = True
+    before = np.concatenate([np.full_like(latents[:1], -1), latents[:-1]])
+    before[first] = -1
+    # Steps since the last change, up to and including the step before.
+    place = np.arange(len(latents))[:, None]
+    since = np.maximum.accumulate(np.where(latents != before, place, 0), axis=0)
+    held = np.concatenate([np.zeros_like(latents[:1]), (place - since + 1)[:-1]])
+    return Play(before, np.where(before >= 0, held, 0), latents, actions)
+
+
+def _one_step_ahead(
+    bound: BoundModel, rows: dict[str, Any], seen: Play, generator: np.random.Generator
+) -> Play:
+    """Every action and every latent drawn anew, given what was before it."""
+    latents, actions = np.empty_like(seen.latents), np.empty_like(seen.actions)
+    starts = np.asarray(bound.demos.episode_starts)
+    for i, agent in enumerate(bound.demos.agents):
+        policy, transition, initial = (
+            rows[bound.table(role, agent).name] for role in ("policy", "transition", "initial")
+        )
+        reads = bound.rows[agent]
+        actions[:, i] = draw_values(policy[reads.policy, seen.latents[:, i]], generator)
+        moved = np.flatnonzero(reads.transition >= 0)
+        came = transition[reads.transition[moved], seen.before[moved, i]]
+        latents[moved, i] = draw_values(came, generator)
+        latents[starts, i] = draw_values(initial[reads.initial], generator)
+    return Play(seen.before, seen.age, latents, actions)
+
+
+class _Counter:
+    """Counts the statistics of plays of one set of recordings."""
+
+    def __init__(self, bound: BoundModel, num_contexts: int, whole_episodes: bool) -> None:
+        self.bound = bound
+        self.whole_episodes = whole_episodes
+        self.contexts = {
+            agent: _frequent(bound, agent, num_contexts) for agent in bound.demos.agents
+        }
+        demos = bound.demos
+        names = {demos.value_names(f"latent_{agent}") for agent in demos.agents}
+        pinned = all(latents_pinned(bound.model, demos).values())
+        self.comparable = demos.num_agents > 1 and len(names) == 1 and pinned
+        self.statistics: list[Statistic] = []
+        # Names do not depend on what is counted.
+        self._count(_as_play(bound, np.maximum(demos.latents, 0), demos.actions), self.statistics)
+
+    def count(self, play: Play) -> Float[np.ndarray, " statistics"]:
+        """All statistics, in order."""
+        return self._count(play, [])
+
+    def _count(self, play: Play, names: list[Statistic]) -> Float[np.ndarray, " statistics"]:
+        demos = self.bound.demos
+        values: list[float] = []
+
+        def add(group: str, agent: str, name: str, value: float, given: str = "") -> None:
+            names.append(Statistic(group, agent, name, given))
+            values.append(value)
+
+        for i, agent in enumerate(demos.agents):
+            own = Play(*(part[:, i] for part in play))
+            actions = demos.value_names(f"action_{agent}")
+            latents = demos.value_names(f"latent_{agent}")
+            for words, steps in self.contexts[agent]:
+                share = np.bincount(own.actions[steps], minlength=len(actions)) / len(steps)
+                for action, value in zip(actions, share, strict=True):
+                    add("actions", agent, action, value, words)
+            if len(latents) == 1:
+                continue
+            share = np.bincount(own.latents, minlength=len(latents)) / demos.num_steps
+            for latent, value in zip(latents, share, strict=True):
+                add("mental states", agent, latent, value)
+            left = (own.before >= 0) & (own.latents != own.before)
+            for k, latent in enumerate(latents):
+                held = own.before == k
+                # Steps per departure; the last stay of an episode is cut short.
+                add("dwell", agent, f"steps in {latent}", _per(held.sum(), (held & left).sum()))
+            for low, high in _bands(int(demos.episode_lengths.max())):
+                at = (own.age >= low) & (own.age < high)
+                name = "1 step" if high == 2 else f"{low} to {high - 1} steps"
+                add("leaving", agent, f"after {name}", _per((at & left).sum(), at.sum()))
+            by_episode = np.add.reduceat(left, demos.episode_starts, dtype=np.int64)
+            add("switches", agent, "mean", float(by_episode.mean()))
+            if self.whole_episodes:
+                add("switches", agent, "standard deviation", float(by_episode.std()))
+                # Of stays that ended: their length is the age at which they were left.
+                add("dwell", agent, "standard deviation", _sd(own.age[left]))
+        if self.comparable:
+            same = (play.latents == play.latents[:, :1]).all(1)
+            add("alignment", "team", "all have the same in mind", float(same.mean()))
+        return np.array(values)
+
+
+def _frequent(
+    bound: BoundModel, agent: str, number: int
+) -> list[tuple[str, Int[np.ndarray, " steps"]]]:
+    """All steps, and those in the most frequent contexts of an agent's policy, with words."""
+    demos = bound.demos
+    found = [("", np.arange(demos.num_steps))]
+    reads = bound.rows[agent].policy
+    contexts = bound.table("policy", agent).contexts
+    counts = np.bincount(reads, minlength=len(contexts.rows))
+    if len(contexts.rows) < 2:
+        return found
+    names = make_contexts(bound.model, "policy", agent, demos).names
+    for context in np.argsort(-counts, kind="stable")[:number]:
+        values = zip(names, contexts.rows[context], strict=True)
+        words = (
+            f"{name.removeprefix(f'{agent}_')}={demos.value_names(name)[value]}"
+            for name, value in values
+        )
+        found.append((", ".join(words), np.flatnonzero(reads == context)))
+    return found
+
+
+def _bands(longest: int) -> list[tuple[int, int]]:
+    """Ages from, up to and without, within the longest episode."""
+    edges = [age for age in _AGES if age < longest]
+    return list(zip(edges, [*edges[1:], longest + 1], strict=True)) if edges else []
+
+
+def _per(number: Any, of: Any) -> float:
+    return float(number) / float(of) if of else np.nan
+
+
+def _sd(values: Shaped[np.ndarray, " values"]) -> float:
+    if len(values) < 2:
+        return np.nan
+    return float(values.std()) if np.ptp(values) > 0 else 0.0

@@ -1,0 +1,261 @@
+"""Predictive checks: right models pass whatever the task does, models without memory do not."""
+
+import matplotlib.figure
+import numpy as np
+import pytest
+from scipy import stats
+from teams import random_demos, rich_model
+
+import btil
+from btil.analysis.predictive import (
+    Play,
+    PredictiveCheck,
+    Statistic,
+    _as_play,
+    posterior_predictive_check,
+)
+from btil.models.team import bind
+
+POLICY = np.array([[0.8, 0.1, 0.1], [0.1, 0.2, 0.7]])
+
+
+def stays(lengths, num_episodes, generator):
+    """Two mental states in turn, held for lengths that are drawn from a list; actions tell them."""
+    latents, episodes = [], []
+    for episode in range(num_episodes):
+        path = []
+        latent = int(generator.integers(2))
+        while len(path) < 30:
+            path += [latent] * int(generator.choice(lengths))
+            latent = 1 - latent
+        latents += path[:30]
+        episodes += [episode] * 30
+    latents = np.array(latents)
+    actions = (generator.random((len(latents), 1)) > POLICY[latents].cumsum(1)).sum(1)
+    return btil.Demonstrations(
+        np.zeros(len(latents), int),
+        actions,
+        latents=latents,
+        episodes=episodes,
+        agents=("ann",),
+        num_states=1,
+        num_actions=3,
+        num_latents=2,
+    )
+
+
+def markov_model():
+    return btil.TeamModel(
+        btil.DirichletCPT(1.0), btil.DirichletCPT(1.0), initial=btil.DirichletCPT(1.0)
+    )
+
+
+def checked(demos, **options):
+    fitted = btil.fit(markov_model(), demos, progress=False)
+    return posterior_predictive_check(fitted, **options)
+
+
+def geometric(generator, mean=4):
+    return generator.geometric(1 / mean, 500)
+
+
+def test_stays_of_equal_length_are_no_markov_chain():
+    generator = np.random.default_rng(0)
+    found = checked(stays([4], 20, generator), num_draws=200)
+    wrong = found.surprising()
+    assert {"after 1 step", "after 2 to 3 steps", "after 4 to 7 steps"} <= set(wrong["statistic"])
+    row = found.table.set_index("statistic").loc["after 1 step"]
+    assert row["observed"] == 0
+    assert row["place"] == 0
+    # All else about them is right, the mean length of a stay too.
+    assert set(wrong["group"]) == {"leaving"}
+    assert len(found.table) > 2 * len(wrong)
+
+
+@pytest.mark.parametrize("replicate", ["steps", "episodes"])
+def test_geometric_stays_are(replicate):
+    generator = np.random.default_rng(1)
+    found = checked(stays(geometric(generator), 20, generator), replicate=replicate, num_draws=100)
+    assert found.surprising().empty
+    assert len(found.table) > 10
+
+
+def test_hidden_stays_of_equal_length_are_found_too():
+    generator = np.random.default_rng(2)
+    demos = stays([4], 40, generator)
+    found = checked(demos.without_labels(range(20, 40)), num_draws=200)
+    assert found.share_labelled == 0.5
+    assert "after 1 step" in set(found.surprising()["statistic"])
+    ages = found.table[found.table["group"] == "leaving"]
+    assert (ages["sd"] > 0).all()
+    assert (found.table[found.table["group"] == "actions"]["sd"] == 0).all()
+    assert any("50% of the steps are drawn" in note for note in found.notes())
+
+
+def test_whole_episodes_tell_how_stays_scatter():
+    generator = np.random.default_rng(3)
+    found = checked(stays([4], 20, generator), replicate="episodes", num_draws=100)
+    wrong = set(found.surprising()["statistic"])
+    assert "standard deviation" in wrong
+    spread = found.table[found.table["statistic"] == "standard deviation"].set_index("group")
+    assert spread.loc["dwell", "observed"] < 1.0 < spread.loc["dwell", "low"]
+
+
+# A task in which the next state is the action taken, and the mental state follows it.
+ANSWERING = btil.TeamModel(
+    policy=btil.KnownCPT(
+        np.array([[[0.8, 0.2], [0.3, 0.7]], [[0.5, 0.5], [0.1, 0.9]]]), parents=("state",)
+    ),
+    transition=btil.KnownCPT(
+        np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.3, 0.7], [0.2, 0.8]]]), parents=("next_state",)
+    ),
+)
+
+
+def answering_play(generator, num_steps=60):
+    """The state answers the action: a rollout of a task, by the model above."""
+    policy, transition = (
+        np.asarray(getattr(ANSWERING, r).table_or_function) for r in ("policy", "transition")
+    )
+    state, latent = 0, int(generator.integers(2))
+    states, actions, latents = [], [], []
+    for _ in range(num_steps):
+        action = int(generator.random() < policy[state, latent, 1])
+        states.append(state)
+        actions.append(action)
+        latents.append(latent)
+        state = action
+        latent = int(generator.random() < transition[state, latent, 1])
+    return btil.Demonstrations(
+        states, actions, latents=latents, num_states=2, num_actions=2, num_latents=2
+    )
+
+
+def checked_play(seed, num_steps, num_draws, replicate="steps"):
+    demos = answering_play(np.random.default_rng(seed), num_steps)
+    fitted = btil.fit(ANSWERING, demos, progress=False)
+    return posterior_predictive_check(fitted, num_draws=num_draws, seed=seed, replicate=replicate)
+
+
+def test_one_step_ahead_a_right_model_is_right_whatever_the_task_does():
+    found = checked_play(0, 2000, 100)
+    assert len(found.table) > 12
+    assert found.surprising().empty
+    # Whole episodes assume that the states would have been the same: they find fault.
+    whole = checked_play(0, 2000, 20, "episodes")
+    assert {"actions", "switches"} <= set(whole.surprising()["group"])
+
+
+@pytest.mark.slow
+def test_places_under_the_right_model_are_uniform():
+    tables = [checked_play(seed, 60, 30).table for seed in range(60)]
+    values = np.array([table["place"] for table in tables])
+    for column, group in zip(values.T, tables[0]["group"], strict=True):
+        if group != "leaving":  # few steps at high ages: places of many ties
+            assert stats.kstest(column, "uniform").pvalue > 1e-3
+
+
+def test_statistics_by_hand():
+    demos = btil.Demonstrations(
+        {"x": [0, 0, 1, 0, 1, 1]},
+        [[0, 1], [1, 1], [1, 0], [0, 0], [0, 1], [1, 1]],
+        latents=[[0, 0], [0, 1], [1, 1], [1, 1], [1, 0], [0, 0]],
+        episodes=[0, 0, 0, 1, 1, 1],
+        agents=("ann", "bob"),
+        num_latents=2,
+        action_names=("go", "stay"),
+    )
+    model = btil.TeamModel(policy=btil.DirichletCPT(1.0, parents=("x",)))
+    fitted = btil.fit(model, demos, progress=False)
+    table = posterior_predictive_check(fitted, num_draws=20, num_contexts=1).table
+    actions = table.set_index(["agent", "statistic", "given"])["observed"]
+    assert actions["ann", "go", ""] == pytest.approx(3 / 6)
+    assert actions["ann", "stay", "x=0"] == pytest.approx(1 / 3)
+    assert actions["bob", "stay", ""] == pytest.approx(4 / 6)
+    table = table.set_index(["agent", "group", "statistic"])["observed"]
+    assert table["ann", "mental states", "1"] == pytest.approx(3 / 6)
+    # ann: 0 0 1 and 1 1 0, so two steps held in 0 and one departure; likewise in 1.
+    assert table["ann", "dwell", "steps in 0"] == 2
+    assert table["ann", "dwell", "steps in 1"] == 2
+    # Held for one step at steps 1 of both episodes, for two at steps 2.
+    assert table["ann", "leaving", "after 1 step"] == 0
+    assert table["ann", "leaving", "after 2 to 3 steps"] == 1
+    # bob: 0 1 1 and 1 0 0.
+    assert table["bob", "dwell", "steps in 0"] == 2
+    assert table["bob", "leaving", "after 1 step"] == 2 / 4
+    assert ("bob", "leaving", "after 2 to 3 steps") not in table.dropna().index
+    assert table["bob", "switches", "mean"] == 1
+    assert table["team", "alignment", "all have the same in mind"] == pytest.approx(4 / 6)
+
+
+def test_ages_begin_anew_with_every_episode():
+    demos = random_demos(lengths=(4, 1, 3), num_latents=(2,), num_actions=(2,))
+    latents = np.array([[1, 1, 1, 0, 0, 0, 0, 1]]).T
+    play = _as_play(bind(rich_model(), demos), latents, demos.actions)
+    assert play.before[:, 0].tolist() == [-1, 1, 1, 1, -1, -1, 0, 0]
+    assert play.age[:, 0].tolist() == [0, 1, 2, 3, 0, 0, 1, 2]
+    assert isinstance(play, Play)
+
+
+def test_the_same_seed_gives_the_same_bits():
+    demos = random_demos(lengths=(6, 5), labelled=0.3)
+    fitted = btil.fit(rich_model(), demos, progress=False, max_iterations=3)
+    one, same, other = (
+        posterior_predictive_check(fitted, num_draws=5, seed=seed) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one.replicated, same.replicated)
+    np.testing.assert_array_equal(one.observed, same.observed)
+    assert not np.array_equal(one.replicated, other.replicated, equal_nan=True)
+    # Agents of different latents have no alignment; labels stay what they are.
+    assert "alignment" not in set(one.table["group"])
+
+
+def test_figure_terminal_and_tree():
+    generator = np.random.default_rng(0)
+    found = checked(stays([4], 4, generator), num_draws=50)
+    assert isinstance(found.plot(), matplotlib.figure.Figure)
+    tree = found.to_datatree()
+    dwell = tree["posterior_predictive"]["dwell"]
+    assert dict(dwell.sizes) == {"chain": 1, "draw": 50, "dwell_statistic": 2}
+    assert tree["observed_data"]["dwell"].coords["dwell_statistic"].values.tolist() == [
+        "ann: steps in 0",
+        "ann: steps in 1",
+    ]
+    from rich.console import Console
+
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(found.summary_table())
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert any("ann, leaving" in line and "*" in line for line in lines)
+    assert "surprising" in repr(found)
+
+
+def test_places_count_ties_half_and_pass_over_what_is_not_there():
+    check = PredictiveCheck(
+        (Statistic("dwell", "ann", "a"), Statistic("dwell", "ann", "b")),
+        np.array([[1.0, np.nan], [1.0, np.nan], [1.0, np.nan], [1.0, np.nan]]),
+        np.array([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [np.nan, 1.0]]),
+        "steps",
+        1.0,
+    )
+    assert check.place[0] == pytest.approx(0.5)
+    assert np.isnan(check.place[1])
+    assert not check.table["surprising"].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replicate": "task"}, "'steps' or 'episodes', got 'task'"),
+        ({"num_draws": 0}, "num_draws must be a whole number of at least 1"),
+        ({"num_contexts": -1}, "num_contexts must be a whole number of at least 0"),
+        ({"seed": -1}, "seed must be"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(options, message):
+    demos = random_demos()
+    fitted = btil.fit(rich_model(), demos, progress=False)
+    with pytest.raises(ValueError, match=message):
+        posterior_predictive_check(fitted, **options)

@@ -1,11 +1,21 @@
 """Matching latents: random renamings are found again, and only where nothing forbids them."""
 
+import dataclasses
 import itertools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from btil import Demonstrations, DirichletCPT, KnownCPT, Shared, StaticCPT, TeamModel, TeamPosterior
+from btil import (
+    Demonstrations,
+    DirichletCPT,
+    KnownCPT,
+    Shared,
+    StaticCPT,
+    TeamModel,
+    TeamPosterior,
+)
 from btil.analysis import (
     align,
     context_visits,
@@ -16,7 +26,19 @@ from btil.analysis import (
     relabel_rows,
     shared_contexts,
 )
-from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows
+from btil.analysis.alignment import parameter_axes, rename_latents
+from btil.inference.result import (
+    DirichletRows,
+    DrawnParameters,
+    DrawnRows,
+    FitResult,
+    MixtureRows,
+    NormalParameters,
+)
+from btil.models.draws import prior_parameters
+from btil.models.hierarchical import HierarchicalDirichletCPT, StickBreakingCPT
+from btil.models.parametric import expected_rows, parametric_site
+from btil.models.softmax import SoftmaxCPT
 from btil.models.team import bind
 
 
@@ -315,3 +337,114 @@ def test_posteriors_of_other_models_are_refused():
         align(one, flat_posterior(plain, demos))
     with pytest.raises(ValueError, match="different tables"):
         align(one, flat_posterior(make_model(("policy",)), demos))
+
+
+# ------------------------------------------------------------------ parameters of families
+
+
+def parametric_model(shared_base=False):
+    return TeamModel(
+        policy=HierarchicalDirichletCPT(parents=("state",), shared_base=shared_base),
+        transition=SoftmaxCPT(parents=("state",)),
+        initial=HierarchicalDirichletCPT(3.0),
+    )
+
+
+def rows_of(bound, parameters):
+    """The mean rows that values of the parameters make."""
+    rows = {}
+    parameters = {site: jnp.asarray(values) for site, values in parameters.items()}
+    for site, table in bound.learned.items():
+        described = parametric_site(table)
+        inputs = described.cpt.inputs(table.contexts)
+        rows[site] = expected_rows(described, parameters, inputs, table.shape)
+    return rows
+
+
+def test_parameters_are_renamed_with_the_rows_they_make():
+    """Renamed parameters make the renamed rows: in every role, chain by chain."""
+    bound = bind(parametric_model(), make_demos())
+    generator = np.random.default_rng(4)
+    chains = [prior_parameters(bound.tables, generator) for _ in range(2)]
+    rows = [rows_of(bound, chain) for chain in chains]
+    posterior = posterior_of(
+        bound,
+        {site: DrawnRows(np.stack([r[site][None] for r in rows])) for site in rows[0]},
+    )
+    drawn = {s: DrawnParameters(np.stack([c[s][None] for c in chains])) for s in chains[0]}
+    posterior = dataclasses.replace(posterior, result=posterior.result._replace(parameters=drawn))
+    permutations = [random_permutations(bound, seed) for seed in (1, 2)]
+    renamed = rename_latents(posterior, permutations)
+    for chain, own in enumerate(permutations):
+        expected = relabel_rows(bound, rows[chain], own)
+        values = {s: one.draws[chain, 0] for s, one in renamed.result.parameters.items()}
+        made = rows_of(bound, values)
+        for site in expected:
+            np.testing.assert_array_equal(renamed.result.rows[site].draws[chain, 0], expected[site])
+            np.testing.assert_allclose(made[site], expected[site], atol=1e-6)
+    again = rename_latents(
+        renamed, [{a: np.argsort(p) for a, p in o.items()} for o in permutations]
+    )
+    for site, one in drawn.items():
+        np.testing.assert_array_equal(again.result.parameters[site].draws, one.draws)
+    with pytest.raises(ValueError, match="3 are given for 2 chains"):
+        rename_latents(posterior, [*permutations, permutations[0]])
+
+
+def test_normals_are_renamed_where_they_stay_normals():
+    bound = bind(parametric_model(), make_demos())
+    generator = np.random.default_rng(5)
+    shapes = {
+        "policy_ann_base": (3, 2),
+        "policy_ann_strength": (),
+        "transition_ann_weights": (3, 3, 3),
+        "initial_ann_base": (2,),
+    }
+    normals = {
+        site: NormalParameters(generator.normal(size=shape), np.full(shape, 0.01))
+        for site, shape in shapes.items()
+    }
+    posterior = flat_posterior(bound.model, bound.demos)
+    posterior = dataclasses.replace(posterior, result=posterior.result._replace(parameters=normals))
+    order = np.array([1, 2, 0])
+    found = rename_latents(posterior, {"ann": order, "bob": np.arange(4)}).result.parameters
+    np.testing.assert_array_equal(
+        found["policy_ann_base"].location, normals["policy_ann_base"].location[order]
+    )
+    assert found["policy_ann_strength"] is normals["policy_ann_strength"]
+    np.testing.assert_array_equal(
+        found["transition_ann_weights"].location,
+        normals["transition_ann_weights"].location[order][:, :, order],
+    )
+    # A vector of probabilities of latents: its renamed draws, next to the centre of the normals.
+    before = posterior.sample(1, 0)["initial_ann_base"][0]
+    draws = found["initial_ann_base"].draws
+    assert draws.shape == (1, 1000, 3)
+    np.testing.assert_allclose(draws.mean((0, 1)), before[order], atol=0.02)
+
+
+def test_axes_of_parameters_depend_on_the_role():
+    bound = bind(parametric_model(), make_demos())
+    for site, name, expected in (
+        ("policy_ann", "base", ("latent", "action")),
+        ("policy_ann", "strength", ()),
+        ("transition_bob", "weights", ("latent", "feature", "next_latent")),
+        ("initial_ann", "base", ("latent",)),
+    ):
+        assert parameter_axes(bound.tables[site], name) == expected
+
+
+def test_agents_with_base_rows_in_common_share_their_latents():
+    labels = labels_of([(0, 0, 0), (1, 1, 2)], (3, 3))
+    demos = make_demos((3, 3), labels)
+    apart = interchangeable_latents(parametric_model(), demos)
+    assert apart == {"ann": ((0,), (1, 2)), "bob": ((0, 1), (2,))}
+    shared = interchangeable_latents(parametric_model(shared_base=True), demos)
+    assert shared == dict.fromkeys(("ann", "bob"), ((0,), (1,), (2,)))
+
+
+def test_latents_in_order_of_size_have_names():
+    model = TeamModel(transition=StickBreakingCPT())
+    assert interchangeable_latents(model, make_demos((3,), agents=("ann",))) == {
+        "ann": ((0,), (1,), (2,))
+    }

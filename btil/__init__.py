@@ -21,8 +21,19 @@ if TYPE_CHECKING:
     from btil.inference.fit import fit
     from btil.inference.posterior import TeamPosterior, mfvi_guide
     from btil.inference.storage import load_posterior
-    from btil.models.cpt import CPT, DirichletCPT, KnownCPT, Shared, StaticCPT, UniformCPT
+    from btil.models.cpt import (
+        CPT,
+        DirichletCPT,
+        KnownCPT,
+        Shared,
+        StaticCPT,
+        StickyDirichletCPT,
+        UniformCPT,
+    )
+    from btil.models.hierarchical import HierarchicalDirichletCPT, StickBreakingCPT
     from btil.models.latent_chain import LatentChain
+    from btil.models.parametric import ParametricCPT
+    from btil.models.softmax import GoalConditionedCPT, SoftmaxCPT
     from btil.models.team import TeamModel
     from btil.models.team_dbn import team_dbn
 
@@ -32,10 +43,16 @@ __version__ = "0.1.0"
 _LAZY = {
     "CPT": "btil.models.cpt",
     "DirichletCPT": "btil.models.cpt",
+    "GoalConditionedCPT": "btil.models.softmax",
+    "HierarchicalDirichletCPT": "btil.models.hierarchical",
     "KnownCPT": "btil.models.cpt",
     "LatentChain": "btil.models.latent_chain",
+    "ParametricCPT": "btil.models.parametric",
     "Shared": "btil.models.cpt",
+    "SoftmaxCPT": "btil.models.softmax",
     "StaticCPT": "btil.models.cpt",
+    "StickBreakingCPT": "btil.models.hierarchical",
+    "StickyDirichletCPT": "btil.models.cpt",
     "TeamModel": "btil.models.team",
     "TeamPosterior": "btil.inference.posterior",
     "UniformCPT": "btil.models.cpt",
@@ -51,10 +68,16 @@ __all__ = [
     "CPT",
     "Demonstrations",
     "DirichletCPT",
+    "GoalConditionedCPT",
+    "HierarchicalDirichletCPT",
     "KnownCPT",
     "LatentChain",
+    "ParametricCPT",
     "Shared",
+    "SoftmaxCPT",
     "StaticCPT",
+    "StickBreakingCPT",
+    "StickyDirichletCPT",
     "TeamModel",
     "TeamPosterior",
     "UniformCPT",

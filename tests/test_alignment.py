@@ -37,7 +37,13 @@ from btil.inference.result import (
 )
 from btil.models.draws import prior_parameters
 from btil.models.hierarchical import HierarchicalDirichletCPT, StickBreakingCPT
-from btil.models.parametric import expected_rows, parametric_site
+from btil.models.parametric import (
+    all_priors,
+    expected_rows,
+    parametric_site,
+    parametric_sites,
+    unconstrained_shapes,
+)
 from btil.models.softmax import SoftmaxCPT
 from btil.models.team import bind
 
@@ -394,12 +400,7 @@ def test_parameters_are_renamed_with_the_rows_they_make():
 def test_normals_are_renamed_where_they_stay_normals():
     bound = bind(parametric_model(), make_demos())
     generator = np.random.default_rng(5)
-    shapes = {
-        "policy_ann_base": (3, 2),
-        "policy_ann_strength": (),
-        "transition_ann_weights": (3, 3, 3),
-        "initial_ann_base": (2,),
-    }
+    shapes = unconstrained_shapes(all_priors(parametric_sites(bound)))
     normals = {
         site: NormalParameters(generator.normal(size=shape), np.full(shape, 0.01))
         for site, shape in shapes.items()

@@ -27,8 +27,8 @@ from btil.inference.result import (
 )
 from btil.models.contexts import match_rows
 from btil.models.cpt import permuted_latents
-from btil.models.parametric import ParametricSite, constrain, parametric_site
-from btil.models.team import BoundModel, Table, TeamModel, bind
+from btil.models.parametric import ParametricSite, constrain, parameter_axes, parametric_site
+from btil.models.team import BoundModel, TeamModel, bind
 
 # Up to so many permutations are simply tried.
 _MOST_TRIED = 5040
@@ -275,25 +275,6 @@ def rename_latents(
             if site in parameters and parameters[site] is result.parameters[site]:
                 parameters[site] = _renamed_parameter(posterior, described, parameter, site, orders)
     return dataclasses.replace(posterior, result=result._replace(rows=rows, parameters=parameters))
-
-
-def parameter_axes(table: Table | ParametricSite, parameter: str) -> tuple[str, ...]:
-    """What the axes of a parameter are in the table that it is of.
-
-    A family's "value" is an action in a policy, a next latent in a transition and a latent in an
-    initial table, which has no other axis of latents.
-
-    Example:
-        >>> parameter_axes(bound.tables["transition_ann"], "base")  # doctest: +SKIP
-        ('latent', 'next_latent')
-    """
-    cpt: Any = table.cpt
-    axes: tuple[str, ...] = tuple(cpt.parameter_axes.get(parameter, ()))
-    role = table.contexts.role
-    if role == "initial" and "value" in axes:
-        axes = tuple(axis for axis in axes if axis != "latent")
-    value = {"policy": "action", "transition": "next_latent", "initial": "latent"}[role]
-    return tuple(value if axis == "value" else axis for axis in axes)
 
 
 def _renamed_parameter(

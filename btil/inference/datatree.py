@@ -5,13 +5,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from btil.inference.result import DrawnRows
+from btil.inference.result import DrawnParameters, DrawnRows
+from btil.models.parametric import parameter_axes, parametric_site
 from btil.models.team import ROLE_AXES, Table, make_contexts
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from btil.inference.posterior import TeamPosterior
+
+
+Axes = tuple[tuple[str, ...], dict[str, Shaped[np.ndarray, " values"]]]
 
 
 def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr.DataTree":
@@ -25,14 +29,25 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
     import xarray as xr
 
     result, demos = posterior.result, posterior.demos
-    chains = {n: r.draws for n, r in result.rows.items() if isinstance(r, DrawnRows)}
-    draws: dict[str, Any] = chains or {
-        name: rows[None] for name, rows in posterior.sample(num_draws, seed).items()
+    kept = {**result.rows, **result.parameters}
+    chains: dict[str, Any] = {
+        name: one.draws
+        for name, one in kept.items()
+        if isinstance(one, DrawnRows | DrawnParameters)
     }
+    draws = chains
+    if not chains or len(chains) < len(kept):
+        draws = {name: values[None] for name, values in posterior.sample(num_draws, seed).items()}
     variables = {}
+    axes = _parameter_axes(posterior)
     # A slash would make paths of names in a tree.
     for name, values in draws.items():
-        dims, coords = _named_axes(posterior, posterior.bound.tables[name])
+        if name in posterior.bound.tables:
+            dims, coords = _named_axes(posterior, posterior.bound.tables[name])
+        else:
+            numbered = tuple(f"{_tree_name(name)}_dim_{k}" for k in range(values.ndim - 2))
+            dims, coords = axes.get(name, ((), {}))
+            dims, coords = (dims, coords) if len(dims) == len(numbered) else (numbered, {})
         variables[_tree_name(name)] = xr.DataArray(
             values, dims=("chain", "draw", *dims), coords=coords
         )
@@ -42,8 +57,9 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
             {name: (("chain", "draw"), values) for name, values in result.sample_stats.items()}
         )
     log_likelihood = result.log_likelihood
-    if log_likelihood is None and variables:
-        log_likelihood = _log_likelihood(posterior, draws)
+    if log_likelihood is None and result.rows:
+        rows = {name: draws[name] for name in result.rows}
+        log_likelihood = _log_likelihood(posterior, rows)
     if log_likelihood is not None:
         groups["log_likelihood"] = xr.Dataset(
             {"episodes": (("chain", "draw", "episode"), log_likelihood)},
@@ -100,9 +116,32 @@ def _log_likelihood(
     return np.reshape(values, (chains, num_draws, -1))
 
 
-def _named_axes(
-    posterior: "TeamPosterior", table: Table
-) -> tuple[tuple[str, ...], dict[str, Shaped[np.ndarray, " values"]]]:
+def _parameter_axes(posterior: "TeamPosterior") -> dict[str, Axes]:
+    """Dimension names and labels of the parameters whose families tell their axes.
+
+    Axes that a table has too are called as the table's are, without the agent where agents have
+    the parameter in common.
+    """
+    known: dict[str, Axes] = {}
+    for table in posterior.bound.tables.values():
+        if not table.parametric:
+            continue
+        shared = parametric_site(table).cpt.shared_parameters
+        role = table.contexts.role
+        names, labels = _named_axes(posterior, table)
+        of_table = dict(zip(ROLE_AXES[role], names, strict=True))
+        for parameter, site in parametric_site(table).parameters:
+            dims, coords = [], {}
+            for axis in parameter_axes(table, parameter):
+                same = of_table.get(axis)
+                dims.append(axis if same and shared else same or f"{site}_{axis}")
+                if same:
+                    coords[dims[-1]] = labels[same]
+            known.setdefault(site, (tuple(map(_tree_name, dims)), coords))
+    return known
+
+
+def _named_axes(posterior: "TeamPosterior", table: Table) -> Axes:
     """Dimension names of a table's axes, and the labels along them."""
     demos = posterior.demos
     role = table.contexts.role

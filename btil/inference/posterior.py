@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from btil.demonstrations import Demonstrations
+from btil.inference.collapsed import collapsed_data, functional_rows
 from btil.inference.messages import (
     LaneIndex,
     Layout,
@@ -25,6 +26,7 @@ from btil.inference.messages import (
 from btil.inference.precision import precision
 from btil.inference.result import (
     DirichletRows,
+    DrawnParameters,
     DrawnRows,
     FitResult,
     MixtureRows,
@@ -587,12 +589,19 @@ class TeamPosterior:
                 if picked is None:
                     picked = generator.choice(len(flat), num_draws, replace=num_draws > len(flat))
                 samples[name] = flat[picked]
-        return samples | self._constrained(normals)
+        if not normals:
+            return samples
+        samples |= self._constrained(normals)
+        # Rows that are a function of the parameters go with these draws of them.
+        with precision(np.float64) as dtype:
+            structure, data = collapsed_data(self.bound, dtype)
+            sites = [site for table in structure.functional for _, site in table.parameters]
+            given = {site: jnp.asarray(samples[site], dtype) for site in sites}
+            rows = functional_rows(structure, data, given)
+        return samples | {name: np.asarray(values) for name, values in rows.items()}
 
     def _constrained(self, unconstrained: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Draws of parameters where their priors live, from unconstrained ones."""
-        if not unconstrained:
-            return {}
         described = tuple(parametric_site(t) for t in self.bound.tables.values() if t.parametric)
         priors = {n: p for n, p in all_priors(described).items() if n in unconstrained}
         with precision(np.float64):
@@ -601,25 +610,29 @@ class TeamPosterior:
 
     @cached_property
     def draws_info(self) -> "pd.DataFrame | None":
-        """Per group of rows (site): R-hat, effective sample sizes, divergences; None if no chains.
+        """Per site (rows, parameters): R-hat, effective sample sizes, divergences.
 
-        Constant cells (fully labelled rows, K = 1, structural zeros) have no R-hat: they are left
-        out and counted. R-hat and ESS are ArviZ's rank-normalised ones.
+        None where the method has no chains. Constant cells (fully labelled rows, K = 1, structural
+        zeros) have no R-hat: they are left out and counted. R-hat and ESS are ArviZ's
+        rank-normalised ones.
         """
-        chains = {n: p.draws for n, p in self.result.rows.items() if isinstance(p, DrawnRows)}
-        if not chains or self.method == "svi":
+        stats = self.result.sample_stats
+        if not stats:
             return None
         import pandas as pd
 
         from btil.inference.chains import summarize_chains
 
-        diverging = self.result.sample_stats.get("diverging")
-        divergences = None if diverging is None else int(np.sum(diverging))
-        records = {name: summarize_chains(draws) for name, draws in chains.items()}
+        drawn = {**self.result.rows, **self.result.parameters}
+        records = {
+            name: summarize_chains(np.atleast_3d(posterior.draws))
+            for name, posterior in drawn.items()
+            if isinstance(posterior, DrawnRows | DrawnParameters) and posterior.draws.size
+        }
         table = pd.DataFrame.from_dict(
             {name: record._asdict() for name, record in records.items()}, orient="index"
         )
-        table["divergences"] = divergences
+        table["divergences"] = int(np.sum(stats["diverging"])) if "diverging" in stats else None
         return table.rename_axis("site")
 
     def to_datatree(self, num_draws: int = 500, seed: int = 0) -> "xr.DataTree":

@@ -195,6 +195,25 @@ def parametric_sites(bound: "BoundModel") -> tuple[ParametricSite, ...]:
     return described
 
 
+def parameter_axes(table: "Table | ParametricSite", parameter: str) -> tuple[str, ...]:
+    """What the axes of a parameter are in the table that it is of; () where the family is silent.
+
+    A family's "value" is an action in a policy, a next latent in a transition and a latent in an
+    initial table, which has no other axis of latents.
+
+    Example:
+        >>> parameter_axes(bound.tables["transition_ann"], "base")  # doctest: +SKIP
+        ('latent', 'next_latent')
+    """
+    cpt: Any = table.cpt
+    axes: tuple[str, ...] = tuple(cpt.parameter_axes.get(parameter, ()))
+    role = table.contexts.role
+    if role == "initial" and "value" in axes:
+        axes = tuple(axis for axis in axes if axis != "latent")
+    value = {"policy": "action", "transition": "next_latent", "initial": "latent"}[role]
+    return tuple(value if axis == "value" else axis for axis in axes)
+
+
 def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, Distribution]:
     """The priors of all parameters by their sites; tables may have some in common."""
     priors: dict[str, Distribution] = {}

@@ -23,6 +23,23 @@ def check_seed(seed: Any, largest: int | None = None) -> int:
     return int(seed)
 
 
+def check_index(name: str, value: Any, size: int) -> int:
+    """A position among so many: a whole number from 0.
+
+    Args:
+        name: What it is, for the message.
+        value: What was given.
+        size: How many there are.
+
+    Raises:
+        ValueError: If it is none; a truth value or a float is none either.
+    """
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not 0 <= value < size:
+        raise ValueError(f"{name}: {value!r}; allowed are whole numbers in 0..{size - 1}")
+    return int(value)
+
+
 def check_options(owner: str, given: Iterable[str], allowed: Iterable[str]) -> None:
     """Refuse options that a method does not have.
 

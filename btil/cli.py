@@ -200,8 +200,12 @@ def info(data: Data, num_latents: NumLatents = None, debug: Debug = False) -> No
         *(f"latent_{agent}" for agent in demos.latent_names),
     ]:
         names = demos.value_names(column)
-        more = f", ... ({len(names):,} in all)" if len(names) > _SHOWN_NAMES else ""
-        typer.echo(f"  {column}: {', '.join(names[:_SHOWN_NAMES])}{more}")
+        # A name may hold a comma: "none, filling" is one.
+        between = "; " if any("," in name for name in names) else ", "
+        shown = [*names[:_SHOWN_NAMES]]
+        if len(names) > _SHOWN_NAMES:
+            shown.append(f"... ({len(names):,} in all)")
+        typer.echo(f"  {column}: {between.join(shown)}")
     if not demos.state_names and not demos.action_names and not demos.latent_names:
         typer.echo("  none: values are numbers")
     actions = ", ".join(f"action_{agent}" for agent in demos.agents)

@@ -17,6 +17,7 @@ import math
 import numbers
 import operator
 import os
+import textwrap
 import uuid
 import zipfile
 import zlib
@@ -483,15 +484,19 @@ class Summary:
 
     def __str__(self) -> str:
         width = max(len("agent"), *map(len, self.agents))
-        variables = ", ".join(f"{name} ({size:,})" for name, size in self.num_states.items())
+        # A name and its size stay on one line.
+        variables = ", ".join(f"{name}\xa0({size:,})" for name, size in self.num_states.items())
+        indent = 16 * " "
+        wrapped = textwrap.fill(variables, 100, initial_indent=indent, subsequent_indent=indent)
+        possible = math.prod(self.num_states.values())
         lines = [
             f"episodes        {self.num_episodes:,}",
             f"steps           {self.num_steps:,}",
             f"episode length  {self.min_length:,} to {self.max_length:,}, "
             f"median {self.median_length:,g}",
-            f"states          {variables}",
+            f"states          {wrapped.lstrip().replace(chr(0xA0), ' ')}",
             f"visited states  {self.num_visited_states:,} of "
-            f"{math.prod(self.num_states.values()):,}",
+            + (f"{possible:,}" if possible < 10**15 else f"10^{math.log10(possible):.0f}"),
             "",
             f"{'agent':{width}}  actions  latents  labelled",
         ]

@@ -18,7 +18,17 @@ from btil.cli import app
 from btil.demonstrations import Demonstrations, read_demonstrations, write_demonstrations
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("info", "fit", "decode", "compare", "calibrate", "demo", "simulate", "reproduce")
+COMMANDS = (
+    "info",
+    "fit",
+    "decode",
+    "compare",
+    "report",
+    "calibrate",
+    "demo",
+    "simulate",
+    "reproduce",
+)
 
 
 def run(*arguments: object) -> Result:
@@ -155,6 +165,8 @@ def test_info_on_carried_data() -> None:
     assert result.exit_code == 0
     assert "episodes        4" in result.stdout
     assert "latent_player_0: take onion, fill pot" in result.stdout
+    # These names have commas of their own.
+    assert "pots: none, none; none, empty; none, filling; " in result.stdout
     assert "episodes        8" in run("info", "overcooked:cramped_room").stdout
 
 

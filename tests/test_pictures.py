@@ -163,7 +163,8 @@ def test_strip_of_a_long_episode_has_no_long_gaps_where_there_is_room():
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([0, 400], r"steps: 400 in an episode of \d+ steps; allowed are 0\.\."),
+        ([0, 400], r"steps: 400; allowed are whole numbers in 0\.\.\d+"),
+        ([True], "steps: True; allowed are whole"),
         ([-1], "steps: -1"),
         ([], "none are given"),
     ],
@@ -304,7 +305,8 @@ def test_who_carries_with_the_agent_moves_along():
         (("rob", 4), r"unknown latent 4; allowed are 0\.\.3, or one of pick up item 0"),
         (("rob", "lunch"), "unknown latent 'lunch'"),
         (("rob", -1), "unknown latent -1"),
-        (("rob", 0, TINY.num_states), "states"),
+        (("rob", 0, TINY.num_states), "state: "),
+        (("rob", 0, True), r"state: True; allowed are whole numbers in 0\.\."),
     ],
 )
 def test_policies_of_what_is_not_there_are_refused(arguments, message):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from btil.arguments import check_index
 from btil.inference.chains import split_rhat
 from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnRows
@@ -104,11 +105,10 @@ def check_row(posterior: TeamPosterior, row: RowChoice, sites: Iterable[str]) ->
         raise ValueError(f"rows: no learned table {row.site!r}; there are {', '.join(sites)}")
     table = posterior.bound.tables[row.site]
     limits = dict(zip(("context", "latent"), table.shape[:-1], strict=False))
-    for name, size in limits.items():
-        index = getattr(row, name)
-        if index is None or not 0 <= index < size:
-            raise ValueError(f"rows: {row} has {name} {index}; allowed are 0..{size - 1}")
-    return tuple(int(getattr(row, name)) for name in limits)
+    return tuple(
+        check_index(f"rows: {name} of {row}", getattr(row, name), size)
+        for name, size in limits.items()
+    )
 
 
 def prior_draws(

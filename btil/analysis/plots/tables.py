@@ -11,6 +11,7 @@ from jaxtyping import Float
 from btil.analysis.metrics import agent_position
 from btil.analysis.plots.layout import legend_below, look, make_axes
 from btil.analysis.plots.rows import cell_intervals, context_words, read_counts
+from btil.arguments import check_index
 from btil.figures import BLUE, figure_style
 from btil.inference.posterior import TeamPosterior
 from btil.models.team import Table
@@ -66,13 +67,10 @@ def _read_rows(
             weights = visits * (1 - np.diagonal(mean, axis1=-2, axis2=-1))
         chosen = np.argsort(-weights.sum(1), kind="stable")[:max_contexts].tolist()
     else:
-        chosen = [int(context) for context in contexts]
-    wrong = [context for context in chosen if not 0 <= context < number]
-    if wrong or not chosen:
-        raise ValueError(
-            f"contexts: {wrong or 'none are given'}; allowed are rows of the table "
-            f"posterior.contexts({agent!r}, {role!r}), 0..{number - 1}"
-        )
+        name = f"contexts, rows of posterior.contexts({agent!r}, {role!r})"
+        chosen = [check_index(name, context, number) for context in contexts]
+    if not chosen:
+        raise ValueError("contexts: none are given; at least one is needed")
     if known:
         block = math.prod(table.contexts.row_shape)
         cells = (np.array(chosen)[:, None] * block + np.arange(block)).ravel()
@@ -129,9 +127,11 @@ def plot_policy_rows(
     demos = posterior.demos
     names = demos.value_names(f"latent_{agent}")
     held = np.flatnonzero((rows.visits >= _FEW_VISITS).any(0)).tolist()
-    shown = (held or list(range(len(names)))) if latents is None else [int(k) for k in latents]
-    if not shown or not all(0 <= k < len(names) for k in shown):
-        raise ValueError(f"latents: {shown or 'none are given'}; allowed are 0..{len(names) - 1}")
+    shown = held or list(range(len(names)))
+    if latents is not None:
+        shown = [check_index("latents", latent, len(names)) for latent in latents]
+    if not shown:
+        raise ValueError("latents: none are given; at least one is needed")
     actions = demos.value_names(f"action_{agent}")
     words = [", ".join(context_words(posterior, "policy", agent, c)) for c in chosen]
     grid = [(c, k) for c in range(len(chosen)) for k in shown]

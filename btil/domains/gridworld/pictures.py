@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
+from btil.arguments import check_index
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.derived import task_states
 from btil.domains.gridworld.grid import DOWN, HOLD, LEFT, RIGHT, STAY, UP
@@ -343,11 +344,7 @@ def plot_episode(
     states = task_states(task, played)
     shown = _key_steps(task, states, played.latents) if steps is None else [*steps]
     for step in shown:
-        if not isinstance(step, int | np.integer) or not 0 <= step < len(states):
-            raise ValueError(
-                f"steps: {step} in an episode of {len(states)} steps; allowed are "
-                f"0..{len(states) - 1}"
-            )
+        check_index("steps", step, len(states))
     if not shown:
         raise ValueError("steps: none are given; at least one is needed")
     columns = min(len(shown), _PANELS_IN_A_ROW)
@@ -525,7 +522,7 @@ def plot_policy(
             f"policy: shape {np.shape(policy)}, expected (states, latents, actions) = {expected}"
         )
     chosen = range(task.num_latents) if latent is None else [_latent_index(task, latent)]
-    state = task.start_state if state is None else int(state)
+    state = task.start_state if state is None else check_index("state", state, task.num_states)
     states, others = _states_by_own_cell(task, state, own)
     cells = task.situation(np.array([state])).cells[0]
     with figure_style():

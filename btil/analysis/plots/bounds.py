@@ -1,10 +1,10 @@
 """How optimisation went: the bound of the log evidence."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
 
 from btil.analysis.plots.layout import make_axes
 from btil.figures import BLUE, VERMILION, figure_style
@@ -13,17 +13,15 @@ from btil.inference.posterior import TeamPosterior
 if TYPE_CHECKING:
     import matplotlib.figure
 
-# Where the whole trace spans this many times what is shown of it, an inset shows the whole.
-_MUCH_MORE = 1.5
-
 
 def plot_elbo_traces(
     posteriors: Mapping[str, TeamPosterior], axes: Any = None
 ) -> "matplotlib.figure.Figure":
     """The bound of the log evidence over iterations, a panel per method that has one.
 
-    Runs from other starting points that were not kept are grey. The steep beginning may lie below
-    the panel; an inset then shows the whole.
+    Every sweep is shown, as its distance from the final bound (whose value is in the title): on a
+    linear scale next to it, on a logarithmic one further away. Runs from other starting points
+    that were not kept are grey.
 
     Args:
         posteriors: {name: posterior}; those without a trace are passed over.
@@ -48,54 +46,42 @@ def plot_elbo_traces(
 
 
 def _draw_trace(axes: Any, posterior: TeamPosterior, name: str) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
     kept = np.asarray(posterior.elbo_trace, np.float64)
+    final = kept[-1] if posterior.elbo is None else posterior.elbo
     others = [
-        np.asarray(trace, np.float64)
+        np.asarray(trace, np.float64) - final
         for trace in posterior.result.restart_traces
         if not np.array_equal(trace, kept)
     ]
-    _draw_traces(axes, kept, others)
-    settled = [trace[len(trace) // 10 :] for trace in (kept, *others)]
-    # Of runs that were not kept only where they ended: their ways there are seen if there is room.
-    shown = np.concatenate([settled[0], *(trace[-1:] for trace in settled[1:])])
-    final = posterior.elbo
-    told = ""
-    if final is not None:
-        axes.axhline(final, color=VERMILION, linewidth=0.8, linestyle="--")
-        error = f" ± {posterior.elbo_se:,.2f}" if posterior.elbo_se else ""
-        told = f"\nfinal {final:,.2f}{error} (dashed)"
-        shown = np.append(shown, final)
-    shown = shown[np.isfinite(shown)]
-    every = np.concatenate([kept, *others])
-    every = every[np.isfinite(every)]
-    if len(shown) and np.ptp(shown) > 0:
-        margin = 0.06 * np.ptp(shown)
-        axes.set_ylim(shown.min() - margin, shown.max() + margin)
-        if np.ptp(every) > _MUCH_MORE * np.ptp(shown):
-            whole = axes.inset_axes((0.5, 0.12, 0.46, 0.4))
-            _draw_traces(whole, kept, others)
-            whole.set_title("whole", fontsize=7, pad=2)
-            whole.tick_params(labelsize=6, length=2, pad=1)
-            whole.xaxis.set_major_locator(MaxNLocator(2, integer=True))
-            whole.yaxis.set_major_locator(MaxNLocator(3))
-            whole.patch.set_alpha(0.85)
-            whole.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axes.set(title=name + told, xlabel="iteration", ylabel="bound of the log evidence (nats)")
-
-
-def _draw_traces(
-    axes: Any, kept: Float[np.ndarray, " sweeps"], others: Sequence[np.ndarray]
-) -> None:
+    kept = kept - final
     for trace in others:
-        axes.plot(np.arange(1, len(trace) + 1), trace, color="0.75", linewidth=0.8)
+        axes.plot(np.arange(1, len(trace) + 1), trace, color="0.7", linewidth=0.8)
     marker = "o" if len(kept) < 3 else None
     axes.plot(np.arange(1, len(kept) + 1), kept, color=BLUE, linewidth=1.2, marker=marker)
+    axes.axhline(0, color=VERMILION, linewidth=0.8, linestyle="--")
+    every = np.concatenate([kept, *others])
+    every = every[np.isfinite(every)]
+    # Linear where the estimates of the last tenth scatter, logarithmic further away.
+    settled = kept[-max(1, len(kept) // 10) :]
+    linear = 10.0 ** np.ceil(np.log10(max(1.0, np.nanmax(np.abs(settled)))))
+    axes.set_yscale("symlog", linthresh=linear, linscale=0.6)
+    low, high = every.min(initial=0.0), every.max(initial=0.0)
+    axes.set_ylim(min(1.6 * low, -0.3 * linear), max(1.6 * high, 0.3 * linear))
+    decades = linear * 10.0 ** np.arange(0, 1 + np.log10(max(-low, high, linear) / linear))
+    thinned = decades[:: math.ceil(len(decades) / 4)]
+    axes.yaxis.set_major_locator(FixedLocator([*-thinned, 0, *thinned]))
+    axes.yaxis.set_minor_locator(FixedLocator([]))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    error = f" ± {posterior.elbo_se:,.2f}" if posterior.elbo_se else ""
+    axes.set(
+        title=f"{name}: {final:,.2f}{error}",
+        xlabel="iteration",
+        ylabel="bound of the log evidence,\nnats from its final value",
+    )
 
 
 def plot_restarts(

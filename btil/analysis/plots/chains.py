@@ -72,6 +72,8 @@ def plot_rank(
     Chains that agree stay around the middle; where one leaves it further than chance allows, it is
     marked black.
     """
+    from matplotlib.ticker import MaxNLocator
+
     tree = _cells_of_rows(posterior, rows, width=38)
     figure = _arviz_figure("plot_rank", tree, _wrapped_size(tree), chain_legend=True, col_wrap=3)
     for axes in figure.axes:
@@ -81,8 +83,14 @@ def plot_rank(
     furthest = max(
         float(np.abs(line.get_ydata()).max()) for axes in figure.axes for line in axes.lines
     )
-    for axes in figure.axes:
+    for number, axes in enumerate(figure.axes):
         axes.set_ylim(-1.1 * furthest, 1.1 * furthest)
+        axes.set_xlabel("rank among all draws, from 0 to 1")
+        axes.yaxis.set_major_locator(MaxNLocator(3, symmetric=True))
+        axes.spines["left"].set_visible(True)
+        axes.tick_params(axis="y", left=True, labelleft=number % 3 == 0)
+        if number % 3 == 0:
+            axes.set_ylabel("share of draws up to there,\nless the even one")
     return figure
 
 

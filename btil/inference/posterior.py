@@ -461,8 +461,8 @@ class TeamPosterior:
         if num_draws is None:
             return self.episode_log_likelihood(bound, layout, self._tables(bound, estimate))
         draws = [
-            self.episode_log_likelihood(bound, layout, self._rows_of(tables, bound))
-            for tables in self.drawn_tables(num_draws, seed)
+            self.episode_log_likelihood(bound, layout, rows)
+            for rows in self._drawn_rows(bound, num_draws, seed)
         ]
         return np.logaddexp.reduce(draws, axis=0) - np.log(num_draws)
 
@@ -490,8 +490,7 @@ class TeamPosterior:
             if num_draws is None:
                 return program(bound, layout, self._tables(bound, estimate), dtype)
             average: PerAgent = {}
-            for tables in self.drawn_tables(num_draws, seed):
-                rows = self._rows_of(tables, bound)
+            for rows in self._drawn_rows(bound, num_draws, seed):
                 for agent, values in program(bound, layout, rows, dtype).items():
                     share = values / num_draws
                     average[agent] = average[agent] + share if agent in average else share
@@ -523,8 +522,10 @@ class TeamPosterior:
                 tables.parameters = prior | dict(tables.parameters)
             yield tables
 
-    def _rows_of(self, tables: DrawnTables, bound: BoundModel) -> dict[str, Any]:
-        return {name: tables.rows(name, table.contexts) for name, table in bound.tables.items()}
+    def _drawn_rows(self, bound: BoundModel, num_draws: int, seed: int) -> Iterator[dict[str, Any]]:
+        """Posterior draws of the rows of a bound model, {site: rows}, one draw at a time."""
+        for tables in self.drawn_tables(num_draws, seed):
+            yield {name: tables.rows(name, table.contexts) for name, table in bound.tables.items()}
 
     def _bind(self, demos: Demonstrations) -> BoundModel:
         if demos is self.demos:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from btil.analysis.predictive import PredictiveCheck, posterior_predictive_check
     from btil.analysis.reproduction.run import Reproduction, reproduce
+    from btil.analysis.selection import ModelComparison, compare_models
     from btil.analysis.teamwork import misaligned_stretches, misalignment_probability
 
 # Loaded on first use: plots and tables need libraries that take seconds to import.
@@ -69,6 +70,7 @@ _LAZY = {
     "Comparison": "btil.analysis.compare",
     "Debrief": "btil.analysis.debriefing",
     "Evidence": "btil.analysis.evidence",
+    "ModelComparison": "btil.analysis.selection",
     "PredictiveCheck": "btil.analysis.predictive",
     "Reproduction": "btil.analysis.reproduction.run",
     "RowChoice": "btil.analysis.plots",
@@ -76,6 +78,7 @@ _LAZY = {
     "align": "btil.analysis.alignment",
     "calibrate": "btil.analysis.calibration",
     "choose_rows": "btil.analysis.plots",
+    "compare_models": "btil.analysis.selection",
     "confusion_matrix": "btil.analysis.metrics",
     "context_visits": "btil.analysis.alignment",
     "debrief": "btil.analysis.debriefing",
@@ -127,6 +130,7 @@ __all__ = [
     "Comparison",
     "Debrief",
     "Evidence",
+    "ModelComparison",
     "PredictiveCheck",
     "Reproduction",
     "RowChoice",
@@ -134,6 +138,7 @@ __all__ = [
     "align",
     "calibrate",
     "choose_rows",
+    "compare_models",
     "confusion_matrix",
     "context_visits",
     "debrief",

@@ -1,0 +1,258 @@
+"""Which model predicts best: against exact leave-one-out, and what is refused."""
+
+import dataclasses
+
+import arviz
+import numpy as np
+import pytest
+from teams import hmm_demos, hmm_model, random_demos
+
+import btil
+from btil.analysis.selection import ModelComparison, compare_models
+
+EPISODES = np.repeat(np.arange(8), 3)
+ACTIONS = [0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0]
+# Half of the steps are labelled: the exact posterior has 4,096 components.
+LABELS = [0, 0, 1, -1, 1, -1, 0, -1, -1, 1, 1, -1, -1, -1, 1, 0, 0, -1, -1, 0, -1, 1, -1, -1]
+
+
+def demos_of(num_latents, labels=LABELS, actions=ACTIONS):
+    return hmm_demos(actions, labels, num_latents, episodes=EPISODES, num_actions=2)
+
+
+@pytest.fixture(scope="module")
+def two():
+    return btil.fit(hmm_model(), demos_of(2), "exact", progress=False)
+
+
+def left_out(posterior):
+    """log p(episode | all others), by ratios of exact evidences."""
+    demos = posterior.demos
+    each = np.arange(demos.num_episodes)
+    without = [
+        btil.fit(posterior.model, demos.select(each != m), "exact", progress=False).elbo
+        for m in each
+    ]
+    return posterior.elbo - np.array(without)
+
+
+@pytest.fixture(scope="module")
+def policies():
+    """Two priors for the same data: one that expects sure actions, one that expects even ones."""
+    demos = demos_of(2)
+    return {
+        name: btil.fit(
+            dataclasses.replace(hmm_model(), policy=btil.DirichletCPT(concentration)),
+            demos,
+            "exact",
+            progress=False,
+        )
+        for name, concentration in (("sure", 0.3), ("even", 5.0))
+    }
+
+
+@pytest.fixture(scope="module")
+def truth(policies):
+    return {name: left_out(posterior) for name, posterior in policies.items()}
+
+
+def test_exact_leave_one_out_is_met(policies, truth):
+    found = compare_models(policies, num_draws=2000, seed=1, progress=False)
+    for name, own in truth.items():
+        np.testing.assert_allclose(found.episodes[name], own, atol=0.06)
+        row = found.table.loc[name]
+        assert row["elpd"] == pytest.approx(own.sum(), abs=0.12)
+        assert row["se"] == pytest.approx(np.sqrt(8) * own.std(ddof=1), rel=0.05)
+        assert row["refits"] == 0
+        assert 0.5 < row["num_parameters"] < 8
+    gaps = truth["sure"] - truth["even"]
+    best, other = ("sure", "even") if gaps.sum() > 0 else ("even", "sure")
+    assert list(found.table.index) == [best, other]
+    assert found.table.loc[other, "difference"] == pytest.approx(-abs(gaps.sum()), abs=0.1)
+    expected = np.sqrt(8) * gaps.std(ddof=1)
+    assert found.table.loc[other, "difference_se"] == pytest.approx(expected, rel=0.1)
+    assert found.table.loc[best, ["difference", "difference_se"]].tolist() == [0, 0]
+    assert found.notes[0].endswith("scored: actions and 12 labels.")
+    assert repr(found) == f"ModelComparison(loo: {best}, {other}, the best first)"
+
+
+def test_arviz_says_the_same_of_chains():
+    options = {"num_chains": 2, "num_warmup": 50, "num_samples": 500}
+    posteriors = {
+        str(concentration): btil.fit(
+            hmm_model(concentration), demos_of(2), "gibbs", progress=False, **options
+        )
+        for concentration in (0.5, 3.0)
+    }
+    found = compare_models(posteriors, progress=False)
+    for name, posterior in posteriors.items():
+        worth = btil.inference.chains.ess(
+            posterior.result.log_likelihood.sum(-1, keepdims=True).astype(float)
+        )
+        loo = arviz.loo(
+            posterior.to_datatree(),
+            var_name="episodes",
+            pointwise=True,
+            reff=float(np.clip(worth[0] / 1000, 0, 1)),
+        )
+        np.testing.assert_allclose(found.episodes[name], loo.elpd_i, atol=1e-4)
+        row = found.table.loc[name]
+        assert row["elpd"] == pytest.approx(loo.elpd, abs=1e-3)
+        assert row["num_parameters"] == pytest.approx(loo.p, abs=1e-3)
+        assert row["max_khat"] == pytest.approx(float(loo.pareto_k.max()), abs=1e-3)
+
+
+def test_episodes_that_cannot_be_left_out_are_named_or_fitted_without(policies, truth, monkeypatch):
+    from arviz_stats.base import array_stats
+
+    true = array_stats.loo
+
+    def heavy(*args, **kwargs):
+        elpd, khat, p = true(*args, **kwargs)
+        khat = np.full_like(khat, 0.1)
+        khat[[1, 6]] = 0.9, 0.8
+        return elpd, khat, p
+
+    monkeypatch.setattr(array_stats, "loo", heavy)
+    with pytest.raises(ValueError, match=r"sure: .* leave out episodes 1 \(0\.90\), 6 \(0\.80\)"):
+        compare_models(policies, num_draws=100, progress=False)
+    found = compare_models(policies, refit=True, num_draws=400, progress=False)
+    assert (found.table["refits"] == 2).all()
+    assert (found.table["max_khat"] == 0.1).all()
+    for name, posterior in policies.items():
+        truth = left_out(posterior)
+        np.testing.assert_allclose(
+            found.episodes[name].to_numpy()[[1, 6]], truth[[1, 6]], atol=0.05
+        )
+
+
+def test_given_tables_need_no_approximation(two):
+    model = btil.TeamModel(
+        policy=btil.KnownCPT([[0.7, 0.3], [0.2, 0.8]]),
+        transition=btil.KnownCPT([[0.6, 0.4], [0.3, 0.7]]),
+    )
+    given = btil.fit(model, demos_of(2), progress=False)
+    found = compare_models({"learned": two, "given": given}, progress=False)
+    np.testing.assert_allclose(found.episodes["given"], given.log_likelihood(demos_of(2)))
+    assert found.table.loc["given", "num_parameters"] == 0
+    assert found.table.loc["given", "refits"] == 0
+    assert np.isnan(found.table.loc["given", "max_khat"])
+
+
+def held_out(num_episodes=3, first=20):
+    generator = np.random.default_rng(5)
+    actions = generator.integers(2, size=4 * num_episodes).tolist()
+    episodes = np.repeat(first + np.arange(num_episodes), 4)
+    return hmm_demos(actions, [0] * len(actions), 2, episodes=episodes, num_actions=2)
+
+
+def test_held_out_episodes_are_averaged_over_draws(two):
+    mean_field = btil.fit(hmm_model(), demos_of(2), progress=False)
+    demos = held_out()
+    found = compare_models(
+        {"exact": two, "mfvi": mean_field}, demos, "held_out", num_draws=200, seed=3
+    )
+    for name, posterior in (("exact", two), ("mfvi", mean_field)):
+        own = posterior.log_likelihood(demos.without_labels(), num_draws=200, seed=3)
+        np.testing.assert_array_equal(found.episodes[name], own)
+    assert found.episodes.index.tolist() == [20, 21, 22]
+    assert list(found.table.columns) == ["elpd", "se", "difference", "difference_se"]
+    assert any("labels are dropped" in note for note in found.notes)
+    assert any("rather too small" in note for note in found.notes)
+
+
+def test_numbers_of_latents_may_differ(two):
+    unlabelled = demos_of(2, None)
+    three = btil.fit(hmm_model(), demos_of(3, None), progress=False)
+    same = btil.fit(hmm_model(), unlabelled, progress=False)
+    found = compare_models({"two": same, "three": three}, held_out(), "held_out", num_draws=100)
+    assert np.isfinite(found.table["elpd"]).all()
+
+
+def test_table_fits_a_terminal(policies):
+    from rich.console import Console
+
+    found = compare_models(policies, progress=False)
+    assert isinstance(found, ModelComparison)
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(found.summary_table())
+    assert max(map(len, captured.get().splitlines())) <= 100
+    assert "worst k-hat" in captured.get()
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def mean_field(demos, model=None):
+    return btil.fit(model or hmm_model(), demos, progress=False, max_iterations=2)
+
+
+def test_different_data_are_refused(two):
+    def refuse(other, message):
+        with pytest.raises(ValueError, match=message):
+            compare_models({"two": two, "other": other}, held_out(), "held_out")
+
+    refuse(mean_field(demos_of(2).select(range(7))), "different episodes: 7 with 21 steps, 8")
+    changed = list(ACTIONS)
+    changed[7] = 1 - changed[7]
+    refuse(
+        mean_field(demos_of(2, LABELS, changed)), "different actions, first in episode 2, step 1"
+    )
+    refuse(mean_field(demos_of(2, None)), "other learned from 0 labels and two from 12")
+    refuse(
+        mean_field(demos_of(2, [0, 1, 1, *LABELS[3:]])), "different labels, .* episode 0, step 1"
+    )
+    other = random_demos(lengths=(3,) * 8, num_latents=(2, 2), num_actions=(2, 2))
+    refuse(mean_field(other, btil.TeamModel(transition=btil.DirichletCPT(1.0))), "different teams")
+    states = demos_of(2).replace(states=np.arange(24) % 2, num_states=2)
+    refuse(mean_field(states), "different states state, first in episode 0, step 1")
+
+
+def test_draws_that_are_not_the_posteriors_are_refused(two):
+    with pytest.raises(ValueError, match="vague: draws from mfvi are not the posterior's"):
+        compare_models({"two": two, "vague": mean_field(demos_of(2))})
+
+
+def test_episodes_that_were_learned_from_are_refused(two):
+    other = mean_field(demos_of(2))
+    both = {"two": two, "other": other}
+    with pytest.raises(ValueError, match="fitted to episodes 3, 4, which"):
+        compare_models(both, demos_of(2).select([3, 4]), "held_out")
+    mixed = btil.concatenate([held_out(), demos_of(2).select([5])])
+    with pytest.raises(ValueError, match="fitted to episode 5, which"):
+        compare_models(both, mixed, "held_out")
+    # Under other names they are still the same.
+    renamed = demos_of(2).select([3, 4])
+    renamed = renamed.replace(episodes=np.repeat(["a", "b"], 3))
+    with pytest.raises(ValueError, match="fitted to episodes a, b, which"):
+        compare_models(both, renamed, "held_out")
+    # One that happens to be like another is not.
+    alike = btil.concatenate(
+        [held_out(), demos_of(2).select([5]).replace(episodes=np.repeat([40], 3))]
+    )
+    compare_models(both, alike, "held_out", num_draws=100)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "waic"}, "'loo' or 'held_out', got 'waic'"),
+        ({"num_draws": 10}, "num_draws must be a whole number of at least 100"),
+        ({"demos": held_out()}, "'loo' leaves out training episodes"),
+        ({"method": "held_out"}, "needs episodes that no model has seen"),
+        ({"method": "held_out", "demos": held_out(1)}, "1 episodes are too few"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(arguments, message, two):
+    with pytest.raises(ValueError, match=message):
+        compare_models({"one": two, "same": two}, **arguments)
+    with pytest.raises(ValueError, match="at least two models, got 1"):
+        compare_models({"one": two})
+
+
+def test_few_episodes_are_refused():
+    few = demos_of(2).select(range(4))
+    posterior = btil.fit(hmm_model(), few, "exact", progress=False)
+    with pytest.raises(ValueError, match="4 episodes are too few: an error over fewer than 5"):
+        compare_models({"one": posterior, "same": posterior})

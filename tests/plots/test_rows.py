@@ -1,0 +1,207 @@
+"""Chains, tables and their rows: names and numbers in the figures are those of the posterior."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from drawn import ACTS, MOODS, make, panels, texts
+from matplotlib.figure import Figure
+
+from btil.analysis import (
+    RowChoice,
+    choose_rows,
+    expected_visits,
+    plot_ess,
+    plot_forest,
+    plot_policy_rows,
+    plot_prior_posterior,
+    plot_rank,
+    plot_row_diagnostics,
+    plot_trace,
+    plot_transition_graph,
+    row_diagnostics,
+)
+from btil.analysis.plots.diagnostics import mean_ess
+from btil.inference.result import DirichletRows
+
+CHAIN_PLOTS = (plot_trace, plot_rank, plot_forest, plot_ess)
+
+# ------------------------------------------------------------------ chains
+
+
+def test_rows_are_chosen_by_disagreement_and_visits(demos, chains):
+    chosen = choose_rows(chains, num_worst=1, num_visited=2)
+    assert chosen[0] == RowChoice("policy_ann", 1, 2)
+    # Expected visits, spelled out.
+    beliefs = chains.smooth(chains.demos)
+    best = max(
+        (sum(beliefs[agent][t, k] for t in range(90) if demos.states[t] == room), site, room, k)
+        for agent, site in (("ann", "policy_ann"), ("bob", "policy_bob"))
+        for room in (0, 1)
+        for k in range(beliefs[agent].shape[1])
+    )
+    found = [row for row in choose_rows(chains, 0, 6) if row.site == best[1]]
+    assert found == [RowChoice(*best[1:])]
+    assert len(set(choose_rows(chains, 40, 6))) == len(choose_rows(chains, 40, 6))
+
+
+@pytest.mark.parametrize("plot", CHAIN_PLOTS)
+def test_arviz_plots_name_the_rows_in_words(plot, chains):
+    rows = [("policy_ann", 1, 2), ("transition_bob", 0, 1), ("initial_ann", 0)]
+    figure = plot(chains, rows)
+    written = " ".join(" ".join(texts(figure)).split())
+    assert "go/home" in written or "go∕home" in written
+    for words in ("room=yard", "policy of ann", "transition of bob", "initial of ann"):
+        assert words in written
+    assert "P(pu" in written
+    if plot is not plot_ess:
+        assert {"chain 0", "chain 1"} <= set(texts(figure))
+    if plot is plot_forest:
+        assert all(f"A P({act})" in written for act in ACTS)
+        assert "C P(wait $5)" in written
+
+
+@pytest.mark.parametrize("plot", CHAIN_PLOTS)
+def test_methods_without_chains_are_refused(plot, mfvi, chains):
+    with pytest.raises(ValueError, match="mfvi has no chains to plot; use method"):
+        plot(mfvi)
+    guide = dataclasses.replace(chains, method="svi")
+    with pytest.raises(ValueError, match="svi has no chains"):
+        plot(guide)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("policy_eve", 0, 0), "no learned table 'policy_eve'; there are policy_ann"),
+        (
+            ("policy_ann", 2, 0),
+            r"rows: context of RowChoice.*: 2; allowed are .* 0\.\.1",
+        ),
+        (("policy_ann", 0, 3), r"rows: latent of .*: 3; allowed are whole numbers in 0\.\.2"),
+        (("policy_ann", 0), r"rows: latent of .*: None; allowed are"),
+        (("policy_ann", 0, True), r"rows: latent of .*: True; allowed are"),
+        (("policy_ann", 0, 1.5), r"rows: latent of .*: 1\.5; allowed are"),
+    ],
+)
+def test_rows_that_do_not_exist_are_refused(row, message, chains):
+    with pytest.raises(ValueError, match=message):
+        plot_trace(chains, [row])
+
+
+# ------------------------------------------------------------------ tables
+
+
+def test_policy_rows_hold_means_intervals_and_priors(mfvi):
+    figure = plot_policy_rows(mfvi, "ann", contexts=[1, 0], latents=[2, 0])
+    shown = panels(figure)
+    rows = mfvi.result.rows["policy_ann"]
+    visits = expected_visits(mfvi)["policy_ann"]
+    for axes, (context, latent) in zip(shown, [(1, 2), (1, 0), (0, 2), (0, 0)], strict=True):
+        prior, mean = axes.lines
+        np.testing.assert_allclose(prior.get_xdata(), [0.5, 0.5])
+        np.testing.assert_allclose(mean.get_xdata(), rows.mean()[context, latent])
+        (intervals,) = axes.collections
+        for action, line in enumerate(intervals.get_segments()):
+            a = rows.concentration[context, latent]
+            from scipy.stats import beta
+
+            low, high = beta.interval(0.89, a[action], a.sum() - a[action])
+            np.testing.assert_allclose(line[:, 0], [low, high])
+        n = visits[context, latent]
+        assert MOODS[latent] in axes.get_title(loc="left")
+        assert f"n = {n:,.0f}" in axes.get_title(loc="left") or f"{n:,.1f}" in axes.get_title(
+            loc="left"
+        )
+    assert "room=yard" in shown[0].get_title(loc="left")
+    assert [t.get_text() for t in shown[0].get_yticklabels()] == list(ACTS)
+
+
+@pytest.mark.parametrize(("kind", "number"), [("context", 2), ("latent", 3)])
+def test_policy_rows_may_share_panels(chains, kind, number):
+    figure = plot_policy_rows(chains, "ann", panels=kind)
+    assert len(panels(figure)) == number
+    assert "prior" in texts(figure)
+    own = Figure()
+    axes = own.subplots(1, number)
+    assert plot_policy_rows(chains, "ann", panels=kind, axes=axes) is own
+
+
+def test_wrong_contexts_latents_and_panels_are_refused(mfvi):
+    with pytest.raises(ValueError, match=r"contexts, rows of .*: 2; allowed are .* 0\.\.1"):
+        plot_policy_rows(mfvi, "ann", contexts=[2])
+    with pytest.raises(ValueError, match=r"latents: 3; allowed are whole numbers in 0\.\.2"):
+        plot_policy_rows(mfvi, "ann", latents=[3])
+    with pytest.raises(ValueError, match="panels must be one of row, latent, context"):
+        plot_policy_rows(mfvi, "ann", panels="all")
+    with pytest.raises(ValueError, match="unknown agent 'eve'"):
+        plot_transition_graph(mfvi, "eve")
+
+
+def test_transition_graph_writes_probabilities_and_draws_arrows(bound, mfvi):
+    from matplotlib.patches import FancyArrowPatch, Wedge
+
+    rows = dict(mfvi.result.rows)
+    table = np.array([[[0.7, 0.29, 0.01], [0.0001, 0.9, 0.0999], [0.5, 0.2, 0.3]]])
+    rows["transition_ann"] = DirichletRows(50 * table)
+    figure = plot_transition_graph(make(bound, rows), "ann")
+    (axes,) = panels(figure)
+    wedges = [p for p in axes.patches if isinstance(p, Wedge)]
+    np.testing.assert_allclose(
+        [(w.theta2 - w.theta1) / 360 for w in wedges], [0.7, 0.9, 0.3], atol=1e-9
+    )
+    # Of six changes two are less probable than 0.03.
+    assert len([p for p in axes.patches if isinstance(p, FancyArrowPatch)]) == 4
+    assert {"0.70", "0.90", "0.30", "0.29", "0.50", "0.20"} <= set(texts(figure))
+    assert set(MOODS) <= set(texts(figure))
+    assert any("88 steps" in text for text in texts(figure))
+
+
+# ------------------------------------------------------------------ prior and posterior
+
+
+def test_prior_and_posterior_are_told_apart(mfvi):
+    figure = plot_prior_posterior(mfvi, [("policy_ann", 1, 2), ("initial_bob", 0)], num_draws=200)
+    written = " ".join(" ".join(texts(figure)).split())
+    for words in ("prior", "posterior", "policy of ann", "initial of bob", "room=yard"):
+        assert words in written
+    assert len(plot_prior_posterior(mfvi, num_draws=50).axes) == len(mfvi.result.rows)
+    with pytest.raises(ValueError, match="no learned table 'policy_eve'"):
+        plot_prior_posterior(mfvi, [("policy_eve", 0, 0)])
+
+
+# ------------------------------------------------------------------ many rows, many runs
+
+
+@pytest.mark.parametrize("num_draws", [8, 9, 50, 101])
+def test_effective_sample_sizes_are_those_of_arviz(num_draws):
+    from arviz_stats.base import array_stats
+
+    rng = np.random.default_rng(num_draws)
+    draws = rng.normal(size=(4, num_draws, 3, 10))
+    draws[..., 1, :] = draws[..., 1, :].cumsum(1)
+    draws[:, 1:, 2] -= 0.9 * draws[:, :-1, 2]
+    expected = array_stats.ess(draws, chain_axis=0, draw_axis=1, method="mean")
+    np.testing.assert_allclose(mean_ess(draws), expected, rtol=1e-9)
+    assert np.isnan(mean_ess(np.ones((4, 50)))).all()
+    assert np.isnan(mean_ess(draws[:, :7])).all()
+
+
+def test_row_diagnostics_know_the_worst_row(chains):
+    table = row_diagnostics(chains)
+    assert len(table) == sum(math.prod(t.shape[:-1]) for t in chains.bound.learned.values())
+    worst = table.loc[table["rhat"].idxmax()]
+    assert (worst["site"], worst["context"], worst["latent"]) == ("policy_ann", 1, 2)
+    assert worst["ess"] < 20
+    assert worst["visits"] == pytest.approx(expected_visits(chains)["policy_ann"][1, 2])
+    assert table[table["site"] == "initial_ann"]["latent"].tolist() == [-1]
+    for statistic in ("rhat", "ess"):
+        figure = plot_row_diagnostics(chains, statistic)
+        points = [p for c in panels(figure)[0].collections for p in c.get_offsets().tolist()]
+        np.testing.assert_allclose(sorted(p[1] for p in points), sorted(table[statistic]))
+        named = " ".join(texts(figure))
+        assert "A: " in named
+        assert "policy of ann given go/home, room=yard" in named
+    with pytest.raises(ValueError, match="statistic must be one of rhat, ess, got 'mcse'"):
+        plot_row_diagnostics(chains, "mcse")

@@ -16,19 +16,29 @@ JASA 99.
 """
 
 import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro.distributions.transforms import biject_to
 from scipy import stats
 
 import btil
-from btil.inference import gibbs
-from btil.inference.messages import lay_out, pad_rows, path_counts, smooth
-from btil.models.draws import DrawnTables, KnownRows, prior_tables
-from btil.models.simulate import simulate
-from btil.models.team import bind, make_contexts
+from btil.inference import gibbs, parameters
+from btil.inference.messages import Layout, lay_out, pad_rows, path_counts, smooth
+from btil.inference.parameters import Families, Moving
+from btil.models.cpt import ROLES
+from btil.models.draws import DrawnTables, KnownRows, dirichlet_draws, prior_tables
+from btil.models.parametric import (
+    all_priors,
+    constrain,
+    given_concentration,
+    parametric_sites,
+)
+from btil.models.simulate import draw_values, simulate
+from btil.models.team import BoundModel, bind, make_contexts
 
 FLOAT32 = np.dtype(np.float32)
 NUM_REPLICAS = 600
@@ -85,7 +95,7 @@ def new_data(demos, tables):
 def quantities(tables, demos):
     """Functions of each replica's rows and data, (replicas, functions)."""
     parts = []
-    for role, agent in itertools.product(("policy", "transition", "initial"), demos.agents):
+    for role, agent in itertools.product(ROLES, demos.agents):
         if MODEL.family(role, agent).learned:
             names = make_contexts(MODEL, role, agent, demos).names
             contexts = np.array(list(np.ndindex(NUM_REPLICAS, *(2 for _ in names[1:]))))
@@ -206,4 +216,143 @@ def does_not_count_first_latents(monkeypatch):
 )
 def test_wrong_kernels_are_found_out(monkeypatch, wrong):
     largest, allowed = largest_z_score(compiled(wrong(monkeypatch)))
+    assert largest > allowed + 1
+
+
+# ---------------------------------------------------------------------- parametric families
+
+NUM_CHAINS = 400
+PLACES = np.array([0, 1, 1, 0, 1, 0, 0, 1])
+SEEN_LABELS = [0, 3]
+
+
+class Setting(NamedTuple):
+    """Ann alone: what her chains have in common."""
+
+    bound: BoundModel
+    layout: Layout
+    problem: gibbs.Problem
+    families: Families
+
+
+def parametric_setting():
+    """A policy that is a function of parameters, transitions that scatter around a base row.
+
+    The strength of the latter is learned: parameters lie on the line, a simplex and a half-line.
+    """
+    model = btil.TeamModel(
+        policy=btil.SoftmaxCPT(parents=("x",)),
+        transition=btil.HierarchicalDirichletCPT(parents=("x",)),
+    )
+    actions = np.zeros((len(PLACES), 1), int)
+    demos = btil.Demonstrations(
+        {"x": PLACES}, actions, agents=("ann",), num_actions=3, num_latents=2
+    )
+    bound = bind(model, demos)
+    layout = lay_out(bound)
+    problem = gibbs._prepare(bound, layout, FLOAT32)
+    return Setting(bound, layout, problem, parametric_sites(bound))
+
+
+def prior_states(setting, seed, generator):
+    """Parameters and rows of every chain from the prior."""
+    priors = all_priors(setting.families)
+    keys = jax.random.split(jax.random.key(seed), len(priors))
+    drawn, unconstrained = {}, {}
+    for key, (site, prior) in zip(keys, priors.items(), strict=True):
+        drawn[site] = prior.sample(key, (NUM_CHAINS,))
+        unconstrained[site] = biject_to(prior.support).inv(drawn[site])
+    (moves,) = (family for family in setting.families if family.cpt.dirichlet_rows)
+    concentration = jax.vmap(lambda own: given_concentration(moves, own, {}))(drawn)
+    shape = (NUM_CHAINS, setting.layout.num_rows[moves.name], *moves.shape[1:])
+    rows = dirichlet_draws(generator, np.broadcast_to(concentration, shape))
+    # With steps so long that proposals are refused, too.
+    moving = Moving(unconstrained, jnp.full(NUM_CHAINS, -1.0, FLOAT32))
+    return gibbs.State({moves.name: jnp.asarray(np.log(rows), FLOAT32)}, moving)
+
+
+def rows_of(setting, states):
+    """Rows of the policy and of the transition, of every chain."""
+    functional = jax.vmap(gibbs.functional_log_rows, in_axes=(0, None, None))
+    logs = functional(states, setting.problem, setting.families) | states.log_tables
+    return (np.exp(np.asarray(logs[f"{role}_ann"], np.float64)) for role in ROLES[:2])
+
+
+def act(setting, states, generator):
+    """New actions, and labels of some steps, (chains, steps) each."""
+    policy, transition = rows_of(setting, states)
+    read, every = setting.bound.rows["ann"], np.arange(NUM_CHAINS)
+    latents = np.zeros((NUM_CHAINS, len(PLACES)), int)
+    actions = np.zeros_like(latents)
+    row = np.full((NUM_CHAINS, 2), 0.5)
+    for t in range(len(PLACES)):
+        if t > 0:
+            row = transition[every, read.transition[t], latents[:, t - 1]]
+        latents[:, t] = draw_values(row, generator)
+        actions[:, t] = draw_values(policy[every, read.policy[t], latents[:, t]], generator)
+    return actions, np.where(np.isin(np.arange(len(PLACES)), SEEN_LABELS), latents, -1)
+
+
+def lane_indices(setting, actions, labels):
+    """Where the steps of every chain look: what `lay_out` makes, for many chains at once."""
+    (given,), lanes = setting.problem.steps, setting.layout.lanes
+    cells = setting.bound.rows["ann"].policy * 3 + actions
+    past_the_end = setting.layout.num_rows["policy_ann"] * 3
+    every = given._make(jnp.broadcast_to(part, (NUM_CHAINS, *part.shape)) for part in given)
+    return every._replace(
+        policy=jnp.asarray(np.where(lanes >= 0, cells[:, lanes], past_the_end), jnp.int32),
+        label=jnp.asarray(np.where(lanes >= 0, labels[:, lanes], -1), jnp.int32),
+    )
+
+
+def parametric_quantities(setting, states, actions, labels):
+    """Functions of each chain's parameters, rows and data, (chains, functions)."""
+    policy, transition = (
+        rows[:, : PLACES.max() + 1].reshape(NUM_CHAINS, -1) for rows in rows_of(setting, states)
+    )
+    free = states.moving.unconstrained.values()
+    free = np.concatenate([np.reshape(one, (NUM_CHAINS, -1)) for one in free], axis=1)
+    values = np.concatenate([policy, transition, free.astype(np.float64)], axis=1)
+    seen = np.concatenate([actions == 0, labels[:, SEEN_LABELS] == 0], axis=1) - 0.5
+    products = (seen[:, :, None] * values[:, None]).reshape(NUM_CHAINS, -1)
+    return np.concatenate([values, np.abs(free), seen, products], axis=1)
+
+
+def largest_parametric_z_score(seed=1):
+    """As `largest_z_score`."""
+    setting, generator = parametric_setting(), np.random.default_rng(seed)
+    sites = tuple(setting.layout.sites.values())
+
+    @jax.jit
+    @jax.vmap
+    def kernel(key, state, index):
+        problem = setting.problem._replace(steps=(index,))
+        return gibbs.step(key, state, problem, sites, 1, setting.families, jnp.zeros(()))[0]
+
+    states = prior_states(setting, seed, generator)
+    data = act(setting, states, generator)
+    start = parametric_quantities(setting, states, *data)
+    total = np.zeros_like(start)
+    for key in jax.random.split(jax.random.key(seed + 1), NUM_TURNS):
+        keys = jax.random.split(key, NUM_CHAINS)
+        states = kernel(keys, states, lane_indices(setting, *data))
+        total += parametric_quantities(setting, states, *data)
+        data = act(setting, states, generator)
+    return judge(start, total / NUM_TURNS)
+
+
+@pytest.mark.slow
+def test_the_kernel_moves_parameters_rightly():
+    largest, allowed = largest_parametric_z_score()
+    assert largest < allowed
+
+
+@pytest.mark.slow
+def test_a_forgotten_jacobian_is_found_out(monkeypatch):
+    def log_density(priors, unconstrained):
+        values = constrain(priors, unconstrained)
+        return sum(prior.log_prob(values[site]) for site, prior in priors.items())
+
+    monkeypatch.setattr(parameters, "unconstrained_log_density", log_density)
+    largest, allowed = largest_parametric_z_score()
     assert largest > allowed + 1

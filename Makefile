@@ -4,14 +4,15 @@
 BIN = .venv/bin
 PYTEST_FLAGS = -n 2 --dist loadfile
 
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test lint gallery clean
 
 help:
-	@echo "make demo   learn from recordings of real teams, compare the methods, write a report"
-	@echo "make test   lint, type check and test"
-	@echo "make lint   lint and type check only"
-	@echo "make setup  only set up .venv (the others do it when it is needed)"
-	@echo "make clean  remove .venv, caches and build folders"
+	@echo "make demo     learn from recordings of real teams, compare the methods, write a report"
+	@echo "make test     lint, type check and test"
+	@echo "make lint     lint and type check only"
+	@echo "make gallery  draw docs/gallery.md and its figures anew, in some minutes"
+	@echo "make setup    only set up .venv (the others do it when it is needed)"
+	@echo "make clean    remove .venv, caches and build folders"
 
 setup:
 	@sh scripts/make-venv
@@ -26,6 +27,9 @@ lint: setup
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+gallery: setup
+	$(BIN)/python docs/make_gallery.py
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

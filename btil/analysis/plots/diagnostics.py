@@ -188,11 +188,6 @@ def plot_row_diagnostics(
                     marker=marker, alpha=0.5, linewidths=0, label=role,
                     rasterized=len(own) > 2000,
                 ))  # fmt: skip
-        for i, (_, row) in enumerate(worst.iterrows()):
-            axes.annotate(
-                letter(i), (max(row.visits, smallest), row[statistic]), (4, 2),
-                textcoords="offset points", fontsize=8, fontweight="bold",
-            )  # fmt: skip
         axes.axhline(limit, color="0.4", linewidth=0.8, linestyle="--")
         axes.set_xscale("log")
         axes.set_xlim(left=smallest / 1.5)
@@ -202,6 +197,8 @@ def plot_row_diagnostics(
         if statistic == "ess":
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        places = np.maximum(worst["visits"], smallest), worst[statistic]
+        _name_points(axes, np.stack(places, axis=1))
         label = {"rhat": "largest R-hat of the row's cells",
                  "ess": "least effective sample size\nof the row's cells"}  # fmt: skip
         axes.set(
@@ -230,6 +227,20 @@ def plot_row_diagnostics(
                 handletextpad=0.1, columnspacing=1,
             )  # fmt: skip
     return figure
+
+
+def _name_points(axes: Any, points: Float[np.ndarray, "points 2"]) -> None:
+    """A letter beside each point, further to the right where another one is in the way."""
+    taken: list[np.ndarray] = []
+    for number, place in enumerate(axes.transData.transform(points)):
+        # Points are 1/72 inch; letters are some 8 of them wide and high.
+        spot = place * 72 / axes.get_figure(root=True).dpi + np.array([4.0, 2.0])
+        while any((np.abs(spot - other) < [9.0, 8.0]).all() for other in taken):
+            spot[0] += 9.0
+        taken.append(spot.copy())
+        offset = spot - place * 72 / axes.get_figure(root=True).dpi
+        axes.annotate(letter(number), points[number], offset, textcoords="offset points",
+                      fontsize=8, fontweight="bold")  # fmt: skip
 
 
 def _value(statistic: str, value: float) -> str:

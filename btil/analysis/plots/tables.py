@@ -208,6 +208,8 @@ def _draw_row(axes: Any, rows: _Rows, context: int, latent: int, offset: float, 
 # ---------------------------------------------------------------------- how latents move
 
 _RADIUS = 0.17
+# Probabilities whose intervals are wider are not worth a number.
+_WIDEST_WRITTEN = 0.3
 
 
 def plot_transition_graph(
@@ -222,8 +224,9 @@ def plot_transition_graph(
 
     A ring around a latent fills up with the probability of keeping it, which stands inside. Arrows
     are as wide as a change is probable and as pale as it is uncertain (invisible would be a 89%
-    interval from 0 to 1); probabilities of 0.1 or more stand beside them. Latents that the data
-    held less than once in a context are grey and without arrows: there only the prior speaks.
+    interval from 0 to 1); probabilities of 0.1 or more stand beside them, unless their interval is
+    wider than 0.3. Latents that the data held less than once in a context are grey and without
+    arrows: there only the prior speaks.
 
     Args:
         posterior: What was learned of the team.
@@ -310,10 +313,10 @@ def _draw_graph(
                 FancyArrowPatch(
                     begin, end, arrowstyle="-|>", mutation_scale=7 + 6 * probability,
                     connectionstyle="arc3,rad=0.12", linewidth=_width(probability), color=BLUE,
-                    alpha=max(0.15, 1 - spread), shrinkA=0, shrinkB=0, zorder=2,
+                    alpha=max(0.12, (1 - spread) ** 2), shrinkA=0, shrinkB=0, zorder=2,
                 )
             )  # fmt: skip
-            if probability >= 0.1:
+            if probability >= 0.1 and spread <= _WIDEST_WRITTEN:
                 # Beside the arrow, nearer to where it comes from, so that two directions part.
                 label = begin + 0.36 * (end - begin) + 0.1 * normal
                 axes.text(*label, f"{probability:.2f}", fontsize=7, ha="center", va="center",

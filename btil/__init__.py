@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from btil.models.hierarchical import HierarchicalDirichletCPT, StickBreakingCPT
     from btil.models.latent_chain import LatentChain
+    from btil.models.numpyro_model import NumpyroModel
     from btil.models.parametric import ParametricCPT
     from btil.models.softmax import GoalConditionedCPT, SoftmaxCPT
     from btil.models.team import TeamModel
@@ -47,6 +48,7 @@ _LAZY = {
     "HierarchicalDirichletCPT": "btil.models.hierarchical",
     "KnownCPT": "btil.models.cpt",
     "LatentChain": "btil.models.latent_chain",
+    "NumpyroModel": "btil.models.numpyro_model",
     "ParametricCPT": "btil.models.parametric",
     "Shared": "btil.models.cpt",
     "SoftmaxCPT": "btil.models.softmax",
@@ -72,6 +74,7 @@ __all__ = [
     "HierarchicalDirichletCPT",
     "KnownCPT",
     "LatentChain",
+    "NumpyroModel",
     "ParametricCPT",
     "Shared",
     "SoftmaxCPT",

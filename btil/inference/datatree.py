@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from btil.inference.result import DrawnParameters, DrawnRows
+from btil.models.numpyro_model import NumpyroModel
 from btil.models.parametric import parameter_axes, parametric_site
 from btil.models.team import ROLE_AXES, Table, make_contexts
 
@@ -42,7 +43,7 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
     axes = _parameter_axes(posterior)
     # A slash would make paths of names in a tree.
     for name, values in draws.items():
-        if name in posterior.bound.tables:
+        if name in result.rows:
             dims, coords = _named_axes(posterior, posterior.bound.tables[name])
         else:
             numbered = tuple(f"{_tree_name(name)}_dim_{k}" for k in range(values.ndim - 2))
@@ -117,11 +118,16 @@ def _log_likelihood(
 
 
 def _parameter_axes(posterior: "TeamPosterior") -> dict[str, Axes]:
-    """Dimension names and labels of the parameters whose families tell their axes.
+    """Dimension names and labels of the parameters whose families, or own model, tell their axes.
 
     Axes that a table has too are called as the table's are, without the agent where agents have
     the parameter in common.
     """
+    if isinstance(posterior.model, NumpyroModel):
+        return {
+            site: _own_axes(posterior, names, posterior.result.parameters[site])
+            for site, names in posterior.model.axes.items()
+        }
     known: dict[str, Axes] = {}
     for table in posterior.bound.tables.values():
         if not table.parametric:
@@ -139,6 +145,18 @@ def _parameter_axes(posterior: "TeamPosterior") -> dict[str, Axes]:
                     coords[dims[-1]] = labels[same]
             known.setdefault(site, (tuple(map(_tree_name, dims)), coords))
     return known
+
+
+def _own_axes(posterior: "TeamPosterior", names: tuple[str, ...], parameter: Any) -> Axes:
+    """Axes as an own model names them; of columns of the data with the names of their values."""
+    demos = posterior.demos
+    columns = {*demos.num_states, *(f"{k}_{a}" for k in ("latent", "action") for a in demos.agents)}
+    coords = {}
+    for name, size in zip(names, parameter.draws.shape[2:], strict=True):
+        column = name.removeprefix("next_")
+        if column in columns and len(demos.value_names(column)) == size:
+            coords[_tree_name(name)] = np.array(demos.value_names(column))
+    return tuple(map(_tree_name, names)), coords
 
 
 def _named_axes(posterior: "TeamPosterior", table: Table) -> Axes:

@@ -9,11 +9,13 @@ import numpy as np
 
 from btil.arguments import check_options, check_seed
 from btil.demonstrations import Demonstrations
+from btil.inference import numpyro_model as own
 from btil.inference.messages import lay_out
 from btil.inference.posterior import TeamPosterior, filter_agents, refuse_impossible
 from btil.inference.precision import as_dtype, precision
 from btil.inference.result import FitResult
-from btil.models.team import BoundModel, TeamModel, bind
+from btil.models.numpyro_model import BoundNumpyroModel, NumpyroModel, rows_somewhere
+from btil.models.team import BoundModel, TeamModel
 
 # A new method is one file with a function `fit`, and one line here.
 METHODS = {
@@ -40,9 +42,10 @@ def fit(
     """Infer a team's policies, transitions and initial distributions from demonstrations.
 
     Args:
-        model: What is believed before.
+        model: What is believed before: tables, or a `NumpyroModel`.
         demos: What was seen; labels, where there are any, are conditioned on.
-        method: "mfvi" (the paper's Algorithm 1), "svi", "nuts", "gibbs" or "exact".
+        method: "mfvi" (the paper's Algorithm 1), "svi", "nuts", "gibbs" or "exact"; of a
+            `NumpyroModel` "svi" or "nuts".
         seed: A non-negative integer; the same seed gives the same bits.
         progress: Whether to show a progress line on standard error.
         dtype: float32 or float64; None is float64 for nuts and exact and wherever JAX's 64-bit
@@ -61,8 +64,8 @@ def fit(
     Example:
         >>> posterior = btil.fit(model, demos, method="mfvi")  # doctest: +SKIP
     """
-    function = method_function(method)
-    check_options(method, options, method_options(method))
+    function = method_function(method, model)
+    check_options(method, options, method_options(method, model))
     seed = check_seed(seed, 2**32 - 1)
     if not isinstance(model, TeamModel):
         raise ValueError(f"model must be a TeamModel, got {type(model).__name__}")
@@ -70,14 +73,14 @@ def fit(
         raise ValueError(f"demos must be Demonstrations, got {type(demos).__name__}")
     chosen = as_dtype(np.float64 if dtype is None and method in _FLOAT64_BY_DEFAULT else dtype)
     begun = time.perf_counter()
-    bound = bind(model, demos)
+    kind, bound = own.bind_model(model, demos)
     log_evidence = _check_possible(bound)
-    if bound.learned:
+    if bound.parameters if isinstance(bound, BoundNumpyroModel) else bound.learned:
         with precision(chosen):
             result = function(bound, seed=seed, progress=progress, dtype=chosen, **options)
     else:
         result = _nothing_to_learn(method, log_evidence)
-    return TeamPosterior(
+    return kind(
         bound=bound,
         method=method,
         result=result,
@@ -88,20 +91,26 @@ def fit(
     )
 
 
-def method_function(method: str) -> Any:
-    """The `fit` function of a method.
+def method_function(method: str, model: Any = None) -> Any:
+    """The `fit` function of a method, for a model.
 
     Raises:
-        ValueError: If there is no such method.
+        ValueError: If there is no such method, or it does not fit the model.
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
+    if isinstance(model, NumpyroModel):
+        if method not in own.METHODS:
+            raise ValueError(
+                f"method {method!r} needs tables; {model} is fitted by {' or '.join(own.METHODS)}"
+            )
+        return own.METHODS[method]
     return importlib.import_module(METHODS[method]).fit
 
 
-def method_options(method: str) -> dict[str, Any]:
-    """Options of a method with their defaults."""
-    parameters = inspect.signature(method_function(method)).parameters
+def method_options(method: str, model: Any = None) -> dict[str, Any]:
+    """Options of a method, for a model, with their defaults."""
+    parameters = inspect.signature(method_function(method, model)).parameters
     return {
         name: parameter.default
         for name, parameter in parameters.items()
@@ -113,10 +122,13 @@ def _check_possible(bound: BoundModel) -> float:
     """Refuse impossible data; the log evidence at prior means (all there is if nothing learns).
 
     Rows with a Dirichlet prior make everything possible: only given zeros can exclude the data,
-    so the prior's means stand for any rows that could be learned.
+    so the prior's means (or an own model's rows at one point) stand for all that could be learned.
     """
-    tables = {name: table.prior_mean() for name, table in bound.tables.items()}
     with precision(np.float64) as dtype:
+        if isinstance(bound, BoundNumpyroModel):
+            tables = rows_somewhere(bound)
+        else:
+            tables = {name: table.prior_mean() for name, table in bound.tables.items()}
         layout = lay_out(bound, coarse=True)
         total = 0.0
         for agent, filtered in filter_agents(layout, tables, dtype).items():

@@ -9,6 +9,7 @@ import numpy as np
 
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
+from btil.inference.numpyro_model import bind_model
 from btil.inference.posterior import TeamPosterior
 from btil.inference.result import (
     DirichletRows,
@@ -19,7 +20,8 @@ from btil.inference.result import (
     NormalParameters,
 )
 from btil.models.cpt import FAMILIES, Shared, family_named
-from btil.models.team import TeamModel, bind
+from btil.models.numpyro_model import BoundNumpyroModel
+from btil.models.team import TeamModel
 
 _FORMAT = "btil posterior"
 _VERSION = 1
@@ -73,8 +75,8 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
 
     Args:
         path: The file.
-        model: The model it was fitted with; needed only where a table is given by a function or
-            by a class of the modeler's own, neither of which a file can hold.
+        model: The model it was fitted with; needed only where it is a `NumpyroModel`, or a table
+            is given by a function or by a class of the modeler's own: a file cannot hold those.
 
     Raises:
         ValueError: If the file is no posterior of btil, is damaged, or needs `model`.
@@ -105,7 +107,7 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
         model = TeamModel(
             **{role: _family(given, role, source) for role, given in record["model"].items()}
         )
-    bound = bind(model, demos)
+    kind, bound = bind_model(model, demos)
     fields = record["result"]
     rows = _of_kinds(fields.pop("rows"), _ROWS)
     parameters = _of_kinds(fields.pop("parameters", {}), _PARAMETERS)
@@ -114,9 +116,14 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
             f"{source} holds the tables {', '.join(sorted(rows)) or 'none'}, the model learns "
             f"{', '.join(sorted(bound.learned)) or 'none'}"
         )
+    if isinstance(bound, BoundNumpyroModel):
+        for site, shape in bound.parameters.items():
+            kept = parameters[site].draws.shape[2:] if site in parameters else None
+            if kept != shape:
+                raise ValueError(f"{source}: {site} has shape {kept}, in the model it has {shape}")
     fields["restart_traces"] = tuple(fields["restart_traces"])
     result = FitResult(rows=rows, parameters=parameters, **fields)
-    return TeamPosterior(
+    return kind(
         bound=bound,
         method=record["method"],
         result=result,

@@ -177,8 +177,7 @@ def fit_nuts(
         chain_method=chain_method,
         progress_bar=progress,
     )
-    data = jax.tree.map(jnp.asarray, bound.data)
-    sampler.run(jax.random.key(seed), data, extra_fields=_STATISTICS)
+    sampler.run(jax.random.key(seed), bound.data, extra_fields=_STATISTICS)
     samples = sampler.get_samples(group_by_chain=True)
     draws = {site: np.asarray(samples[site]) for site in bound.parameters}
     stats = {n: np.asarray(v) for n, v in sampler.get_extra_fields(group_by_chain=True).items()}
@@ -220,7 +219,7 @@ def fit_svi(
             "a subclass of numpyro.infer.autoguide.AutoGuide"
         )
     kind = guide_class(guide)
-    data = jax.tree.map(jnp.asarray, bound.data)
+    data = bound.data
     own_guide = kind(bound.own_model.function)
     loss = Trace_ELBO(num_particles=num_particles)
     svi = SVI(bound.own_model.function, own_guide, numpyro.optim.Adam(learning_rate), loss)

@@ -110,7 +110,13 @@ class EpisodeData:
                     f"observe: {name} of {agent} has shape {jnp.shape(values)}, which does not "
                     f"broadcast to {expected}, {_AXES[name]}"
                 ) from None
-        chain = LatentChain(*rows.values(), self.labels[agent], self.lengths)  # type: ignore[call-arg]
+        chain = LatentChain(
+            rows["log_initial"],
+            rows["log_transition"],
+            rows["log_policy"],
+            self.labels[agent],
+            self.lengths,
+        )
         numpyro.sample(f"action_{agent}", chain, obs=self.actions[agent])
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -187,8 +193,8 @@ class NumpyroModel(TeamModel):
 
     def __init__(
         self,
-        function: Callable[[EpisodeData], Any],
-        axes: Mapping[str, tuple[str, ...]] | None = None,
+        function: Any,
+        axes: Any = None,
     ) -> None:
         if not callable(function):
             raise ValueError(
@@ -269,7 +275,7 @@ class BoundNumpyroModel(BoundModel):
 
         Its parameters must have the same shapes with one more episode and step.
         """
-        longer = jax.tree.map(lambda x: np.pad(x, [(0, 1)] * x.ndim), self.data)
+        longer = jax.tree.map(lambda x: jnp.pad(x, [(0, 1)] * x.ndim), self.data)
         try:
             other = _parameter_shapes(self.own_model, longer)
         except Exception as error:
@@ -304,7 +310,7 @@ class BoundNumpyroModel(BoundModel):
 
     def step_rows(self, padded: Mapping[str, PaddedRows]) -> dict[str, Float[np.ndarray, "..."]]:
         """Rows of all tables, {site: rows}, from rows with padding."""
-        real = np.arange(self.data.num_steps) < self.data.lengths[:, None]
+        real = np.arange(self.data.num_steps) < np.asarray(self.data.lengths)[:, None]
         tables = {}
         for agent, rows in padded.items():
             tables[f"policy_{agent}"] = np.asarray(rows.policy)[real]
@@ -317,14 +323,14 @@ def episode_data(demos: Demonstrations) -> EpisodeData:
     """Demonstrations padded to their longest episode."""
     lanes = one_episode_per_lane(demos.episode_lengths)
 
-    def padded(values: Int[np.ndarray, " steps"], fill: int = 0) -> Int[np.ndarray, "_ _"]:
-        return spread(values, lanes, fill).T.astype(np.int32)
+    def padded(values: Int[np.ndarray, " steps"], fill: int = 0) -> Int[Array, "_ _"]:
+        return jnp.asarray(spread(values, lanes, fill).T, jnp.int32)
 
     return EpisodeData(
         states={name: padded(values) for name, values in demos.state_variables.items()},
         actions={a: padded(demos.actions[:, i]) for i, a in enumerate(demos.agents)},
         labels={a: padded(demos.latents[:, i], -1) for i, a in enumerate(demos.agents)},
-        lengths=np.asarray(demos.episode_lengths, np.int32),
+        lengths=jnp.asarray(demos.episode_lengths, jnp.int32),
         num_states=dict(demos.num_states),
         num_actions=dict(zip(demos.agents, demos.num_actions, strict=True)),
         num_latents=dict(zip(demos.agents, demos.num_latents, strict=True)),
@@ -484,13 +490,13 @@ def rows_somewhere(bound: BoundNumpyroModel) -> dict[str, Float[np.ndarray, "...
     """
     demos, data, name = bound.demos, bound.data, bound.own_model.name
     padded, seen = _first_look(bound.own_model.function, data)
-    real = np.arange(data.num_steps) < data.lengths[:, None]
+    real = np.arange(data.num_steps) < np.asarray(data.lengths)[:, None]
     for agent, given in seen.items():
         ours = {"actions": data.actions[agent], "labels": data.labels[agent]}
         wrong = [
             what
             for what, values in ours.items()
-            if not np.array_equal(np.asarray(given[what])[real], values[real])
+            if not np.array_equal(np.asarray(given[what])[real], np.asarray(values)[real])
         ]
         if not np.array_equal(given["lengths"], data.lengths):
             wrong.append("lengths")

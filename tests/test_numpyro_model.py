@@ -1,0 +1,378 @@
+"""A NumPyro model of the modeler's own: as tables it is what tables are; what it refuses."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro import distributions as dist
+from numpyro.infer.util import log_density
+from teams import hmm_demos, random_demos
+
+import btil
+from btil.inference.numpyro_model import NumpyroPosterior
+from btil.inference.posterior import TeamPosterior
+from btil.inference.result import DrawnParameters, DrawnRows, FitResult
+from btil.models.draws import dirichlet_draws
+from btil.models.latent_chain import LatentChain
+from btil.models.numpyro_model import bind_numpyro_model, episode_data
+from btil.models.team import bind
+from btil.models.team_dbn import team_dbn
+
+HALF = np.log(np.full((2, 2), 0.5))
+ACTIONS, LABELS = [0, 1, 1, 0, 1, 0, 0, 0, 1], [0, -1, 1, -1, -1, 1, -1, -1, 0]
+
+
+def tables(data: Any) -> None:
+    """Two agents' tables, written out."""
+    for agent in data.agents:
+        latents, actions = data.num_latents[agent], data.num_actions[agent]
+        policy = _rows(f"policy_{agent}", 0.7, (data.num_states["x"], latents, actions))
+        transition = _rows(f"transition_{agent}", 0.9, (data.num_actions["ann"], latents, latents))
+        initial = _rows(f"initial_{agent}", 1.3, (1, latents))
+        data.observe(
+            agent,
+            jnp.log(initial[0]),
+            jnp.log(transition)[data.actions["ann"][:, :-1]],
+            jnp.log(policy)[data.states["x"]],
+        )
+
+
+def _rows(site: str, concentration: float, shape: tuple[int, ...]) -> Any:
+    prior = dist.Dirichlet(jnp.full(shape, concentration))
+    return numpyro.sample(site, prior.to_event(len(shape) - 1))
+
+
+def same_tables() -> btil.TeamModel:
+    return btil.TeamModel(
+        policy=btil.DirichletCPT(0.7, parents=("x",)),
+        transition=btil.DirichletCPT(0.9, parents=("action_ann",)),
+        initial=btil.DirichletCPT(1.3),
+    )
+
+
+def hmm(data: Any) -> None:
+    """A hidden Markov model of two latents."""
+    policy = _rows("policy", 1.0, (2, 2))
+    transition = _rows("transition", 1.0, (2, 2))
+    numpyro.deterministic("stay", jnp.diagonal(transition))
+    data.observe("agent_0", HALF[0], jnp.log(transition), jnp.log(policy))
+
+
+def team() -> btil.Demonstrations:
+    """Unequal lengths, one step, partial labels, agents of different sizes; all contexts occur."""
+    return random_demos(seed=4, lengths=(6, 1, 9, 4))
+
+
+class Pair(NamedTuple):
+    own: NumpyroPosterior
+    tables: TeamPosterior
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    """The same six draws of the same tables, as an own model's and as a team model's posterior."""
+    demos = team()
+    bound = bind(same_tables(), demos)
+    generator = np.random.default_rng(0)
+    draws = {
+        site: dirichlet_draws(generator, np.ones((2, 3, *table.shape)))
+        for site, table in bound.learned.items()
+    }
+    rest: Any = {"converged": True, "reason": "made up"}
+    common: Any = {"method": "nuts", "seed": 0, "dtype": np.dtype(np.float64), "wall_time": 1.0}
+    rows = {site: DrawnRows(values) for site, values in draws.items()}
+    parameters = {site: DrawnParameters(values) for site, values in draws.items()}
+    own_bound = bind_numpyro_model(btil.NumpyroModel(tables), demos)
+    assert own_bound.parameters == {site: table.shape for site, table in bound.learned.items()}
+    return Pair(
+        NumpyroPosterior(
+            bound=own_bound, result=FitResult({}, parameters=parameters, **rest), **common
+        ),
+        TeamPosterior(bound=bound, result=FitResult(rows, **rest), **common),
+    )
+
+
+@pytest.fixture(scope="module")
+def data() -> btil.Demonstrations:
+    return hmm_demos(ACTIONS, LABELS, episodes=[0, 0, 0, 0, 1, 2, 2, 2, 2])
+
+
+@pytest.fixture(scope="module")
+def exact(data: btil.Demonstrations) -> TeamPosterior:
+    model = btil.TeamModel(policy=btil.DirichletCPT(1.0), transition=btil.DirichletCPT(1.0))
+    return btil.fit(model, data, "exact")
+
+
+@pytest.fixture(scope="module")
+def nuts(data: btil.Demonstrations) -> TeamPosterior:
+    model = btil.NumpyroModel(hmm, axes={"transition": ("latent_agent_0", "next_latent_agent_0")})
+    return btil.fit(model, data, "nuts", progress=False, num_chains=2, num_warmup=200)
+
+
+@pytest.fixture(scope="module")
+def svi(data: btil.Demonstrations) -> TeamPosterior:
+    return btil.fit(
+        btil.NumpyroModel(hmm), data, "svi", progress=False, max_iterations=800, num_samples=200
+    )
+
+
+# ---------------------------------------------------------------------- the same as tables
+
+
+@pytest.mark.usefixtures("x64")
+def test_written_out_tables_have_the_density_of_the_team_model(pair: Pair) -> None:
+    values = pair.tables.sample(1, seed=1)
+    point = {site: jnp.asarray(rows[0]) for site, rows in values.items()}
+    model, written = team_dbn(same_tables(), team()), episode_data(team())
+    own = jax.jit(lambda rows: log_density(tables, (written,), {}, rows)[0])
+    expected = jax.jit(lambda rows: log_density(model, (), {}, rows)[0])
+    np.testing.assert_allclose(own(point), expected(point), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "demos",
+    [team(), team().without_labels(), random_demos(seed=7, lengths=(1, 5))],
+    ids=["training", "unlabelled", "others"],
+)
+@pytest.mark.parametrize("num_draws", [None, 4])
+def test_written_out_tables_have_the_beliefs_of_the_team_model(
+    pair: Pair, demos: btil.Demonstrations, num_draws: int | None
+) -> None:
+    for question in ("smooth", "filter", "predict_actions"):
+        answers = [getattr(one, question)(demos, num_draws=num_draws) for one in pair]
+        for agent in demos.agents:
+            np.testing.assert_allclose(answers[0][agent], answers[1][agent], rtol=0, atol=1e-10)
+    for question in ("decode", "log_likelihood"):
+        answers = [getattr(one, question)(demos, num_draws=num_draws) for one in pair]
+        np.testing.assert_allclose(*answers, rtol=0, atol=1e-10)
+
+
+# ---------------------------------------------------------------------- fits
+
+
+def test_nuts_agrees_with_exact_inference(exact: TeamPosterior, nuts: TeamPosterior) -> None:
+    assert nuts.converged, nuts.reason
+    sites = {"policy": "policy_agent_0", "transition": "transition_agent_0"}
+    for site, table in sites.items():
+        draws = nuts.result.parameters[site].draws
+        error = draws.std((0, 1)) / np.sqrt(200)  # far fewer than the 1000 draws are worth
+        truth = exact.result.rows[table].mean()[0]
+        assert np.all(np.abs(draws.mean((0, 1)) - truth) < 4 * error)
+    stay = nuts.result.parameters["stay"].draws
+    transition = nuts.result.parameters["transition"].draws
+    np.testing.assert_allclose(stay, np.diagonal(transition, axis1=-2, axis2=-1), rtol=1e-12)
+
+
+def test_the_likelihood_of_each_draw_is_kept(
+    data: btil.Demonstrations, nuts: TeamPosterior
+) -> None:
+    kept = nuts.result.log_likelihood
+    assert kept is not None
+    assert kept.shape == (2, 500, data.num_episodes)
+    alone = nuts.result.parameters.items()
+    first = {site: DrawnParameters(one.draws[1:, 7:8]) for site, one in alone}
+    one = NumpyroPosterior(
+        bound=nuts.bound,
+        result=FitResult({}, True, "one draw", parameters=first),
+        method="nuts",
+        seed=0,
+        dtype=nuts.dtype,
+        wall_time=1.0,
+    )
+    np.testing.assert_allclose(one.log_likelihood(data), kept[1, 7], rtol=1e-10)
+
+
+def test_the_bound_of_svi_is_below_the_evidence(exact: TeamPosterior, svi: TeamPosterior) -> None:
+    assert exact.elbo is not None
+    assert svi.elbo is not None
+    assert exact.elbo - 1.0 < svi.elbo < exact.elbo + 4 * svi.elbo_se
+    assert svi.elbo_trace is not None
+    assert svi.draws_info is None
+
+
+def test_draws_go_to_arviz_and_diagnostics_under_their_names(nuts: TeamPosterior) -> None:
+    info = nuts.draws_info
+    assert info is not None
+    assert set(info.index) == {"policy", "transition", "stay"}
+    tree = nuts.to_datatree()
+    found = tree["posterior"]["transition"]
+    assert found.dims == ("chain", "draw", "latent_agent_0", "next_latent_agent_0")
+    assert found.coords["latent_agent_0"].values.tolist() == ["0", "1"]
+    assert tree["posterior"]["policy"].dims[2:] == ("policy_dim_0", "policy_dim_1")
+    assert tree["log_likelihood"]["episodes"].dims == ("chain", "draw", "episode")
+
+
+def test_a_saved_posterior_answers_as_before(
+    data: btil.Demonstrations, svi: TeamPosterior, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.nc"
+    svi.save(path)
+    with pytest.raises(ValueError, match="pass the model"):
+        btil.load_posterior(path)
+    loaded = btil.load_posterior(path, model=btil.NumpyroModel(hmm))
+    np.testing.assert_array_equal(loaded.log_likelihood(data), svi.log_likelihood(data))
+
+    def another(data: Any) -> None:
+        skill = numpyro.sample("policy", dist.Beta(1.0, 1.0))
+        data.observe("agent_0", jnp.log(jnp.full(2, 0.5)), jnp.log(jnp.full((2, 2), 0.5)),
+                     jnp.log(jnp.stack([skill, 1 - skill])))  # fmt: skip
+
+    with pytest.raises(ValueError, match=r"policy has shape \(2, 2\), in the model it has \(\)"):
+        btil.load_posterior(path, model=btil.NumpyroModel(another))
+
+
+def test_without_parameters_there_is_nothing_to_learn(data: btil.Demonstrations) -> None:
+    rows = jnp.log(jnp.array([[0.8, 0.2], [0.3, 0.7]]))
+
+    def given(data: Any) -> None:
+        data.observe("agent_0", rows[0], rows, rows)
+
+    posterior = btil.fit(btil.NumpyroModel(given), data, "svi", progress=False)
+    known = btil.TeamModel(*(btil.KnownCPT(np.exp(t)) for t in (rows, rows, rows[0])))
+    expected = btil.fit(known, data, "svi", progress=False)
+    np.testing.assert_allclose(posterior.elbo, expected.elbo, rtol=1e-6)
+    beliefs = [one.smooth(data)["agent_0"] for one in (posterior, expected)]
+    np.testing.assert_allclose(*beliefs, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def flat(data: Any) -> None:
+    data.observe("agent_0", HALF[0], HALF, HALF)
+
+
+def twice(data: Any) -> None:
+    flat(data)
+    flat(data)
+
+
+def nobody(data: Any) -> None:
+    numpyro.sample("skill", dist.Beta(1.0, 1.0))
+
+
+def stranger(data: Any) -> None:
+    data.observe("bob", HALF[0], HALF, HALF)
+
+
+def three_latents(data: Any) -> None:
+    data.observe("agent_0", jnp.log(jnp.full(3, 1 / 3)), HALF, HALF)
+
+
+def normal(data: Any) -> None:
+    numpyro.sample("action_agent_0", dist.Normal(), obs=data.actions["agent_0"])
+
+
+def three_actions(data: Any) -> None:
+    shape = (data.num_episodes, data.num_steps)
+    chain = LatentChain(
+        jnp.broadcast_to(HALF[0], (shape[0], 2)),
+        jnp.broadcast_to(HALF, (shape[0], shape[1] - 1, 2, 2)),
+        jnp.broadcast_to(jnp.log(jnp.full(3, 1 / 3)), (*shape, 2, 3)),
+    )
+    numpyro.sample("action_agent_0", chain, obs=data.actions["agent_0"])
+
+
+def labels_forgotten(data: Any) -> None:
+    shape = (data.num_episodes, data.num_steps)
+    chain = LatentChain(
+        jnp.broadcast_to(HALF[0], (shape[0], 2)),
+        jnp.broadcast_to(HALF, (shape[0], shape[1] - 1, 2, 2)),
+        jnp.broadcast_to(HALF, (*shape, 2, 2)),
+        lengths=data.lengths,
+    )
+    numpyro.sample("action_agent_0", chain, obs=data.actions["agent_0"])
+
+
+def discrete(data: Any) -> None:
+    numpyro.sample("kind", dist.Categorical(jnp.full(2, 0.5)))
+    flat(data)
+
+
+def no_prior(data: Any) -> None:
+    numpyro.param("skill", 0.5)
+    flat(data)
+
+
+def not_normalised(data: Any) -> None:
+    weights = numpyro.sample("weights", dist.Normal().expand((2, 2)).to_event(2))
+    data.observe("agent_0", HALF[0], HALF, weights)
+
+
+def never_one(data: Any) -> None:
+    data.observe("agent_0", HALF[0], HALF, jnp.log(jnp.array([1.0, 0.0])))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (twice, "twice: .*action_agent_0"),
+        (nobody, "nobody: agent_0 is not observed"),
+        (stranger, "no agent 'bob'; there are agent_0"),
+        (three_latents, r"log_initial of agent_0 has shape \(3,\)"),
+        (normal, "must be observed by a LatentChain"),
+        (three_actions, r"log_policy of agent_0 has shape \(3, 4, 2, 3\), expected \(3, 4, 2, 2\)"),
+        (labels_forgotten, "labels of action_agent_0 are not those of the data"),
+        (discrete, "kind is discrete"),
+        (no_prior, "skill has no prior"),
+        (not_normalised, "log_policy of agent_0 is not the log of a probability vector at episode"),
+        (never_one, "episode 0, agent agent_0, step 1: action 1 has probability 0"),
+    ],
+)
+def test_what_a_function_may_not_do(data: btil.Demonstrations, function: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        btil.fit(btil.NumpyroModel(function), data, "svi", progress=False)
+
+
+def test_what_a_model_may_not_be(data: btil.Demonstrations) -> None:
+    with pytest.raises(ValueError, match="function must be callable"):
+        btil.NumpyroModel("hmm")
+    with pytest.raises(ValueError, match="axes of skill must be a tuple"):
+        btil.NumpyroModel(flat, axes={"skill": "latent"})
+    with pytest.raises(ValueError, match="axes of skill are latent, but there is no such site"):
+        btil.fit(btil.NumpyroModel(flat, axes={"skill": ("latent",)}), data, "svi")
+    model = btil.NumpyroModel(flat)
+    with pytest.raises(ValueError, match=r"'mfvi' needs tables; .* is fitted by nuts or svi"):
+        btil.fit(model, data)
+    with pytest.raises(TypeError, match="no option 'num_restarts'"):
+        btil.fit(model, data, "nuts", num_restarts=2)
+    with pytest.raises(ValueError, match="'dirichlet' is for tables"):
+        btil.fit(btil.NumpyroModel(hmm), data, "svi", guide="dirichlet")
+
+
+def test_there_are_no_tables_to_ask_for(data: btil.Demonstrations, svi: TeamPosterior) -> None:
+    for question in (svi.policy, svi.transition, svi.initial):
+        with pytest.raises(ValueError, match="hmm: a NumpyroModel has no tables by context"):
+            question("agent_0")
+    for question in (svi.tracker, lambda: svi.contexts("agent_0", "policy")):
+        with pytest.raises(ValueError, match="no tables by context"):
+            question()
+    with pytest.raises(ValueError, match="estimate 'mean' or num_draws, got 'map'"):
+        svi.decode(data, estimate="map")
+    with pytest.raises(ValueError, match="has no table of rows by context"):
+        team_dbn(btil.NumpyroModel(hmm), data)
+
+
+def test_parameters_of_episodes_say_nothing_of_other_episodes(data: btil.Demonstrations) -> None:
+    def moods(data: Any) -> None:
+        with numpyro.plate("episode", data.num_episodes):
+            mood = numpyro.sample("mood", dist.Normal())
+        act = jax.nn.log_sigmoid(jnp.stack([mood, -mood], -1))
+        data.observe("agent_0", HALF[0], HALF, act[:, None, None])
+
+    bound = bind_numpyro_model(btil.NumpyroModel(moods), data)
+    assert bound.rebind(data.without_labels()).parameters == {"mood": (3,)}
+    # As many episodes, of the same lengths: shapes alone would not tell.
+    others = data.replace(actions=1 - data.actions)
+    with pytest.raises(ValueError, match=r"mood has shape \(3,\), with one more .* has \(4,\)"):
+        bound.rebind(others)
+
+
+def test_a_state_variable_with_more_values_is_refused(pair: Pair) -> None:
+    more = random_demos(lengths=(2,), num_states=(3, 2))
+    with pytest.raises(ValueError, match=r"policy_ann was learned with shape \(2, 2, 3\)"):
+        pair.own.smooth(more)

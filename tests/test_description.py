@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 
 from btil.demonstrations import Demonstrations
-from btil.models.cpt import CPT, DirichletCPT, KnownCPT, Shared, StaticCPT, UniformCPT
+from btil.models.cpt import (
+    CPT,
+    DirichletCPT,
+    KnownCPT,
+    Shared,
+    StaticCPT,
+    StickyDirichletCPT,
+    UniformCPT,
+)
 from btil.models.description import describe, model_from_description, read_model
+from btil.models.hierarchical import HierarchicalDirichletCPT, StickBreakingCPT
+from btil.models.softmax import SoftmaxCPT
 from btil.models.team import TeamModel, bind
 
 TEXT = """
@@ -35,9 +45,9 @@ def same(one, other) -> bool:
         return type(one) is type(other) and same(one.cpt, other.cpt)
     if type(one) is not type(other) or one.parents != other.parents:
         return False
-    if isinstance(one, DirichletCPT):
-        return np.array_equal(one.concentration_per_cell, other.concentration_per_cell)
-    return True
+    return all(
+        np.array_equal(value, other.arguments()[name]) for name, value in one.arguments().items()
+    )
 
 
 def same_model(one: TeamModel, other: TeamModel, agents=("ann", "bob")) -> bool:
@@ -101,6 +111,12 @@ def test_agents_that_share_have_one_object() -> None:
         TeamModel(policy=Shared(DirichletCPT(1e-3, parents={"ann": ("a",), "bob": ("b",)}))),
         TeamModel(initial={"ann": UniformCPT(), "bob": Shared(DirichletCPT(2.0))}),
         model_from_description(tomllib.loads(TEXT)),
+        TeamModel(
+            HierarchicalDirichletCPT(None, 1.5, parents=("x",), shared_base=True),
+            StickyDirichletCPT([1.0, 2.0], stay=20.0, parents={"ann": ("x",), "bob": ("y",)}),
+            StickBreakingCPT(2.0, strength=4.0),
+        ),
+        TeamModel(SoftmaxCPT(("x", "y"), bias_scale=0.5), HierarchicalDirichletCPT(3.0, stay=1.0)),
     ],
 )
 def test_described_and_read_again_is_the_same(model: TeamModel) -> None:
@@ -129,6 +145,8 @@ def test_a_family_of_ones_own_is_described_by_its_class() -> None:
         pass
 
     assert 'family = "OwnCPT"' in describe(TeamModel(policy=OwnCPT()))
+    own_features = SoftmaxCPT(("x",), features=lambda contexts: contexts["x"][:, None])
+    assert 'family = "SoftmaxCPT"' in describe(TeamModel(policy=own_features))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +175,28 @@ def test_a_family_of_ones_own_is_described_by_its_class() -> None:
         ({"policy": {"parents": ["x", "x"]}}, "policy: parent named more than once: x"),
         ({"policy": {"parents": ["actions"]}}, "policy: 'actions' cannot be a parent"),
         ({"policy": {"shared": "yes"}}, "policy: shared is 'yes'; allowed are true and false"),
+        ({"initial": {"family": "sticky"}}, "initial: unknown family 'sticky'"),
+        ({"policy": {"family": "stick-breaking"}}, "policy: unknown family 'stick-breaking'"),
+        (
+            {"transition": {"family": "sticky", "stay": True}},
+            "transition: stay is True; allowed are numbers",
+        ),
+        (
+            {"policy": {"family": "hierarchical", "shared_base": 1}},
+            "policy: shared_base is 1; allowed are true and false",
+        ),
+        (
+            {"policy": {"family": "hierarchical", "stay": 1.0}},
+            "stay is for a transition, not a policy",
+        ),
+        (
+            {"policy": {"family": "hierarchical", "strength": -1}},
+            "policy: strength must be positive, got -1.0",
+        ),
+        (
+            {"policy": {"family": "softmax", "features": "x"}},
+            "policy: unknown key of a softmax table: 'features'",
+        ),
         ({"policy": 1.2}, "policy: 1.2 is no table; write a section [policy]"),
         ({"policy": {"agents": ["ann"]}}, "policy.agents: ['ann'] is no table"),
         ({"policy": {"agents": {"ann": 3}}}, "policy.agents.ann: 3 is no table"),

@@ -42,7 +42,7 @@ from btil.models.draws import (
     prior_parameters,
 )
 from btil.models.parametric import all_priors, constrain, expected_rows, parametric_site
-from btil.models.team import BoundModel, Table, TeamModel, bind
+from btil.models.team import BoundModel, TeamModel, bind
 from btil.models.team_dbn import log_rows
 
 if TYPE_CHECKING:
@@ -351,22 +351,9 @@ class TeamPosterior:
         if not table.cpt.learned:
             return table.cpt.probabilities(contexts)
         if table.parametric:
-            return self._expected_rows(table, contexts)
+            return expected_rows(parametric_site(table), self._parameter_draws, contexts)
         prior = table.cpt.concentration(contexts)
         return dirichlet_mode(prior) if estimate == "map" else prior / prior.sum(-1, keepdims=True)
-
-    def _expected_rows(self, table: Table, contexts: Contexts) -> Float[np.ndarray, "contexts ..."]:
-        """Rows of a parametric family, averaged over draws of its parameters."""
-        described = parametric_site(table)
-        inputs = described.cpt.inputs(contexts)
-        sites = [site for _, site in described.parameters]
-        draws = {site: self._parameter_draws[site] for site in sites}
-        total = np.zeros(contexts.shape)
-        num_draws = len(draws[sites[0]])
-        for draw in range(num_draws):
-            one = {site: values[draw] for site, values in draws.items()}
-            total += expected_rows(described, one, inputs, contexts.shape)
-        return total / num_draws
 
     @cached_property
     def _parameter_draws(self) -> dict[str, np.ndarray]:
@@ -598,7 +585,7 @@ class TeamPosterior:
             structure, data = collapsed_data(self.bound, dtype)
             sites = [site for table in structure.functional for _, site in table.parameters]
             given = {site: jnp.asarray(samples[site], dtype) for site in sites}
-            rows = functional_rows(structure, data, given)
+            rows = functional_rows(structure, data, given) if sites else {}
         return samples | {name: np.asarray(values) for name, values in rows.items()}
 
     def _constrained(self, unconstrained: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ The text names, for each of the three roles, a family and what it needs:
 .. code-block:: toml
 
     [policy]
-    family = "dirichlet"        # "dirichlet", "uniform", or for a transition "static"
+    family = "dirichlet"        # or one of the others below
     concentration = 1.2         # per cell; or an array, as in DirichletCPT
     parents = ["state"]         # or {alice = ["alice_x"], bob = ["bob_x"]}
     shared = true               # one table for all agents
@@ -20,10 +20,13 @@ The text names, for each of the three roles, a family and what it needs:
     [initial.agents.bob]
     family = "dirichlet"
 
-What is left out is as in `TeamModel()`. Given tables (`KnownCPT`) and own families are written in
-Python, not here.
+What is left out is as in `TeamModel()`, or as the family's class has it. Families are "dirichlet",
+"uniform", "static" and "sticky" (of a transition), "hierarchical", "stick-breaking" (not of a
+policy) and "softmax"; their keys are the arguments of `DirichletCPT`, ..., `SoftmaxCPT`. Given
+tables (`KnownCPT`), planners' values and own families are written in Python, not here.
 """
 
+import inspect
 import json
 import numbers
 import tomllib
@@ -33,19 +36,32 @@ from typing import Any
 
 import numpy as np
 
-from btil.models.cpt import CPT, ROLES, DirichletCPT, Shared, StaticCPT, UniformCPT
+from btil.models.cpt import (
+    CPT,
+    ROLES,
+    DirichletCPT,
+    Shared,
+    StaticCPT,
+    StickyDirichletCPT,
+    UniformCPT,
+)
+from btil.models.hierarchical import HierarchicalDirichletCPT, StickBreakingCPT
+from btil.models.softmax import SoftmaxCPT
 from btil.models.team import Family, TeamModel
 
-_FAMILY_NAMES: dict[type[CPT], str] = {
-    DirichletCPT: "dirichlet",
-    UniformCPT: "uniform",
-    StaticCPT: "static",
+# By name: the class, and the roles that it can have.
+_FAMILIES: dict[str, tuple[type[CPT], tuple[str, ...]]] = {
+    "dirichlet": (DirichletCPT, ROLES),
+    "uniform": (UniformCPT, ROLES),
+    "static": (StaticCPT, ("transition",)),
+    "sticky": (StickyDirichletCPT, ("transition",)),
+    "hierarchical": (HierarchicalDirichletCPT, ROLES),
+    "stick-breaking": (StickBreakingCPT, ("transition", "initial")),
+    "softmax": (SoftmaxCPT, ROLES),
 }
-_KEYS = {
-    "dirichlet": ("family", "concentration", "parents", "shared"),
-    "uniform": ("family", "shared"),
-    "static": ("family", "shared"),
-}
+_FAMILY_NAMES = {family: name for name, (family, _) in _FAMILIES.items()}
+# Functions cannot be written down.
+_NOT_WRITTEN = ("features",)
 _DEFAULT_FAMILY = {"policy": "dirichlet", "transition": "dirichlet", "initial": "uniform"}
 _DEFAULT_PRIOR: dict[str, tuple[float, tuple[str, ...]]] = {
     "policy": (1.2, ("state",)),
@@ -156,32 +172,56 @@ def _role(role: str, section: Any) -> Family | dict[str, Family]:
 def _family(role: str, where: str, section: Any) -> Family:
     _check_table(where, section)
     name = section.get("family", _DEFAULT_FAMILY[role])
-    allowed = [family for family in _KEYS if family != "static" or role == "transition"]
+    allowed = [family for family, (_, roles) in _FAMILIES.items() if role in roles]
     if name not in allowed:
         raise ValueError(
             f"{where}: unknown family {name!r}; allowed are {_listed(allowed)}"
             + ("; given tables are written in Python" if name == "KnownCPT" else "")
         )
-    _refuse_unknown(where, f"key of a {name} table", section, _KEYS[name])
-    shared = section.get("shared", False)
-    if not isinstance(shared, bool):
-        raise ValueError(f"{where}: shared is {shared!r}; allowed are true and false")
+    _refuse_unknown(
+        where, f"key of a {name} table", section, ("family", *_arguments(name), "shared")
+    )
+    shared = _boolean(where, "shared", section.get("shared", False))
     cpt = _cpt(name, role, where, section)
     return Shared(cpt) if shared else cpt
 
 
+def _arguments(name: str) -> dict[str, Any]:
+    """The arguments of a family that can be written, with their defaults."""
+    parameters = inspect.signature(_FAMILIES[name][0]).parameters
+    return {n: p.default for n, p in parameters.items() if n not in _NOT_WRITTEN}
+
+
 def _cpt(name: str, role: str, where: str, section: Mapping[str, Any]) -> CPT:
-    if name == "uniform":
-        return UniformCPT()
-    if name == "static":
-        return StaticCPT()
     concentration, parents = _DEFAULT_PRIOR[role]
-    concentration = _concentration(where, section.get("concentration", concentration))
-    parents = _parents(where, section.get("parents", parents))
+    defaults = _arguments(name)
+    given: dict[str, Any] = {}
+    for key, default in defaults.items():
+        if key == "parents":
+            given[key] = _parents(where, section.get(key, parents))
+        elif key == "concentration" and name in ("dirichlet", "sticky"):
+            given[key] = _concentration(where, section.get(key, concentration))
+        elif key in section and isinstance(default, bool):
+            given[key] = _boolean(where, key, section[key])
+        elif key in section:
+            given[key] = _number(where, key, section[key])
+    family = _FAMILIES[name][0]
     try:
-        return DirichletCPT(concentration, parents)
+        return family(**given)
     except ValueError as error:
-        raise ValueError(f"{where}: {str(error).removeprefix('DirichletCPT: ')}") from None
+        raise ValueError(f"{where}: {str(error).removeprefix(f'{family.__name__}: ')}") from None
+
+
+def _number(where: str, key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{where}: {key} is {value!r}; allowed are numbers")
+    return float(value)
+
+
+def _boolean(where: str, key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{where}: {key} is {value!r}; allowed are true and false")
+    return value
 
 
 def _concentration(where: str, value: Any) -> Any:
@@ -234,22 +274,22 @@ def _listed(names: Any) -> str:
 
 def _section_text(title: str, family: Family) -> str:
     cpt = family.cpt if isinstance(family, Shared) else family
-    name = _FAMILY_NAMES.get(type(cpt), type(cpt).__name__)
+    arguments = cpt.arguments() if type(cpt) in _FAMILY_NAMES else None
+    name = type(cpt).__name__ if arguments is None else _FAMILY_NAMES[type(cpt)]
     lines = [f"[{title}]", f"family = {json.dumps(name)}"]
-    if isinstance(cpt, DirichletCPT):
-        values = np.asarray(cpt.concentration_per_cell).tolist()
-        lines += [
-            f"concentration = {json.dumps(values)}",
-            f"parents = {_parents_text(cpt.parents)}",
-        ]
+    lines += [
+        f"{key} = {_value_text(key, value)}"
+        for key, value in (arguments or {}).items()
+        if value is not None
+    ]
     if isinstance(family, Shared):
         lines.append("shared = true")
     return "\n".join(lines) + "\n"
 
 
-def _parents_text(parents: Any) -> str:
-    # JSON texts, numbers and arrays are TOML's too; its objects are not.
-    if isinstance(parents, Mapping):
-        entries = ", ".join(f"{json.dumps(k)} = {json.dumps(list(v))}" for k, v in parents.items())
+def _value_text(key: str, value: Any) -> str:
+    # JSON texts, numbers, booleans and arrays are TOML's too; its objects are not.
+    if key == "parents" and isinstance(value, Mapping):
+        entries = ", ".join(f"{json.dumps(k)} = {json.dumps(list(v))}" for k, v in value.items())
         return f"{{{entries}}}"
-    return json.dumps(list(parents))
+    return json.dumps(np.asarray(value).tolist() if key == "concentration" else value)

@@ -15,10 +15,9 @@ from btil.demonstrations import Demonstrations
 from btil.models.contexts import match_rows, unique_rows
 from btil.models.cpt import Contexts
 from btil.models.parametric import (
-    ParametricSite,
     all_priors,
+    expected_concentration,
     expected_rows,
-    given_concentration,
     parametric_site,
 )
 from btil.models.team import Table, TeamModel, bind
@@ -77,9 +76,7 @@ class DrawnTables:
         if not table.cpt.learned:
             return table.cpt.probabilities(contexts)
         if not table.cpt.dirichlet_rows:
-            described = parametric_site(table)
-            inputs = described.cpt.inputs(contexts)
-            return expected_rows(described, self.parameters, inputs, contexts.shape)
+            return expected_rows(parametric_site(table), self._as_one_draw(), contexts)
         if site not in self.known:
             nothing = contexts._replace(rows=contexts.rows[:0])
             self.known[site] = KnownRows(nothing.rows, np.zeros(nothing.shape))
@@ -104,10 +101,10 @@ class DrawnTables:
         table = self.tables[site]
         if not table.parametric:
             return table.cpt.concentration(contexts)
-        described: ParametricSite = parametric_site(table)
-        inputs = described.cpt.inputs(contexts)
-        values = np.asarray(given_concentration(described, self.parameters, inputs), np.float64)
-        return np.broadcast_to(values, contexts.shape)
+        return expected_concentration(parametric_site(table), self._as_one_draw(), contexts)
+
+    def _as_one_draw(self) -> dict[str, np.ndarray]:
+        return {site: np.asarray(value)[None] for site, value in self.parameters.items()}
 
 
 def prior_tables(

@@ -8,8 +8,10 @@ in unconstrained space, their prior density there) is written here once.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -17,6 +19,7 @@ from numpyro.distributions import Distribution
 from numpyro.distributions.transforms import biject_to
 
 from btil.models.cpt import CPT, Contexts
+from btil.models.lanes import rounded_up
 
 if TYPE_CHECKING:
     from btil.models.team import BoundModel, Table
@@ -272,39 +275,82 @@ def given_log_rows(
     return table.cpt.log_rows(table.own(parameters), inputs)
 
 
-def central_parameters(table: ParametricSite) -> dict[str, Array]:
-    """The parameters at the origin of unconstrained space: a point that favours no latent."""
-    priors = table.priors()
-    shapes = unconstrained_shapes(priors)
-    return constrain(priors, {site: jnp.zeros(shape) for site, shape in shapes.items()})
+# What follows is asked for a table at a time, in double precision.
 
 
 def central_rows(table: "Table") -> Float[np.ndarray, "..."]:
     """Rows under the central parameters (their mean, where they are Dirichlet's)."""
-    site = parametric_site(table)
-    inputs = site.cpt.inputs(table.contexts)
-    parameters = central_parameters(site)
-    return expected_rows(site, parameters, inputs, table.contexts.shape)
+    return expected_rows(parametric_site(table), _central(table), table.contexts)
 
 
 def central_concentration(table: "Table") -> Float[np.ndarray, "..."]:
     """Dirichlet prior of a learned table: given, or under the central parameters."""
     if not isinstance(table.cpt, ParametricCPT):
         return table.cpt.concentration(table.contexts)
-    site = parametric_site(table)
-    inputs = site.cpt.inputs(table.contexts)
-    values = given_concentration(site, central_parameters(site), inputs)
-    return np.array(np.broadcast_to(np.asarray(values, np.float64), table.shape))
+    return expected_concentration(parametric_site(table), _central(table), table.contexts)
+
+
+def _central(table: "Table") -> dict[str, np.ndarray]:
+    """One draw: the origin of unconstrained space, a point that favours no latent."""
+    with jax.enable_x64(True):
+        priors = parametric_site(table).priors()
+        shapes = unconstrained_shapes(priors)
+        values = constrain(priors, {site: jnp.zeros(shape) for site, shape in shapes.items()})
+        return {site: np.asarray(value)[None] for site, value in values.items()}
+
+
+def expected_concentration(
+    table: ParametricSite, draws: Values, contexts: Contexts
+) -> Float[np.ndarray, "..."]:
+    """Dirichlet concentration of the rows of any contexts, averaged over draws.
+
+    Args:
+        table: A table whose rows are Dirichlet given the parameters.
+        draws: Parameters by their sites, (draws, ...); those of other tables do not matter.
+        contexts: Any contexts of the table.
+    """
+    return _average(table, draws, contexts, normalized=False)
 
 
 def expected_rows(
-    table: ParametricSite, parameters: Values, inputs: Values, shape: tuple[int, ...]
+    table: ParametricSite, draws: Values, contexts: Contexts
 ) -> Float[np.ndarray, "..."]:
-    """E[rows | parameters] of any contexts."""
-    if table.cpt.dirichlet_rows:
-        values = np.asarray(given_concentration(table, parameters, inputs), np.float64)
-        rows = values / values.sum(-1, keepdims=True)
-    else:
-        rows = np.exp(np.asarray(given_log_rows(table, parameters, inputs), np.float64))
-        rows = rows / rows.sum(-1, keepdims=True)
-    return np.array(np.broadcast_to(rows, shape))
+    """E[rows | parameters] of any contexts, averaged over draws; as `expected_concentration`."""
+    rows = _average(table, draws, contexts, normalized=True)
+    return rows / rows.sum(-1, keepdims=True)
+
+
+def _average(
+    table: ParametricSite, draws: Values, contexts: Contexts, normalized: bool
+) -> Float[np.ndarray, "..."]:
+    number = len(contexts.rows)
+    if number == 0:
+        return np.zeros(contexts.shape)
+    # Padded, so that one program serves many numbers of contexts.
+    index = np.minimum(np.arange(rounded_up(number)), number - 1)
+    inputs = {
+        name: np.asarray(values, np.float64)[index]
+        for name, values in table.cpt.inputs(contexts).items()
+    }
+    given = {site: np.asarray(draws[site], np.float64) for _, site in table.parameters}
+    with jax.enable_x64(True):
+        total = _sum_over_draws(table, given, inputs, normalized)
+    mean = np.asarray(total) / len(next(iter(given.values())))
+    return np.array(np.broadcast_to(mean[: number if len(mean) > 1 else 1], contexts.shape))
+
+
+@partial(jax.jit, static_argnames=("table", "normalized"))
+def _sum_over_draws(
+    table: ParametricSite, draws: Values, inputs: Values, normalized: bool
+) -> Float[Array, "..."]:
+    def one(parameters: Values) -> Array:
+        if not table.cpt.dirichlet_rows:
+            return jnp.exp(given_log_rows(table, parameters, inputs))
+        values = given_concentration(table, parameters, inputs)
+        return values / jnp.sum(values, -1, keepdims=True) if normalized else values
+
+    def add(total: Array, parameters: Values) -> tuple[Array, None]:
+        return total + one(parameters), None
+
+    shape = jax.eval_shape(one, jax.tree.map(lambda values: values[0], draws)).shape
+    return jax.lax.scan(add, jnp.zeros(shape), draws)[0]

@@ -1,0 +1,143 @@
+"""Do families beyond the plain Dirichlet pay? Held-out answers on two kinds of data.
+
+`python benchmarks/extensions.py overcooked` fits each model by mean field to the human training
+trials of every kitchen, one in ten of them labelled and the rest not, and decodes the test trials.
+`python benchmarks/extensions.py movers` learns from 20 simulated episodes of Movers, and is tested
+on 100 others. Both print the tables of docs/extending.md.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+import btil
+from btil import (
+    CPT,
+    DirichletCPT,
+    GoalConditionedCPT,
+    HierarchicalDirichletCPT,
+    Shared,
+    StickyDirichletCPT,
+    TeamModel,
+)
+from btil.analysis import hamming_distance
+from btil.domains.gridworld.task import GridTask
+from btil.domains.overcooked import LAYOUTS, load, recommended_model
+
+SHARE_LABELLED = 0.1
+TOLERANCE = 1.0
+"""Change of the bound per sweep that ends a fit: of bounds near -20,000, enough for decoding."""
+
+
+def kitchen_models(layout: str) -> dict[str, TeamModel]:
+    """One family changed at a time; parents are those of the recommended model."""
+    recommended = recommended_model(layout)
+    situation, move = recommended.policy.cpt.parents, recommended.transition.cpt.parents
+
+    def team(policy: CPT, transition: CPT) -> TeamModel:
+        return TeamModel(Shared(policy), Shared(transition), Shared(DirichletCPT(1.0)))
+
+    plain, moves = DirichletCPT(1.0, situation), DirichletCPT(1.0, move)
+    sticky = StickyDirichletCPT(1.0, 50.0, move)
+    alike = HierarchicalDirichletCPT(None, parents=situation)
+    alike_moves = HierarchicalDirichletCPT(None, stay=50.0, parents=move)
+    return {
+        "plain": team(plain, moves),
+        "sticky transition": team(plain, sticky),
+        "hierarchical policy": team(alike, moves),
+        "hierarchical policy, sticky transition": team(alike, sticky),
+        "hierarchical policy and transition": team(alike, alike_moves),
+    }
+
+
+def held_out(posterior: btil.TeamPosterior, test: btil.Demonstrations) -> tuple[float, float]:
+    """Decoding error, mean of the agents, and log likelihood of the actions per step."""
+    unlabelled = test.without_labels()
+    error = hamming_distance(test, posterior.decode(unlabelled)).mean()
+    return float(error), float(posterior.log_likelihood(unlabelled).sum() / test.num_steps)
+
+
+def kitchen_rows(layouts: tuple[str, ...], num_choices: int) -> Iterator[tuple[str, str, list]]:
+    """Per kitchen and model: errors and log likelihoods of every choice of labelled trials."""
+    for layout in layouts:
+        train, test = load(layout, "train"), load(layout, "test")
+        size = round(SHARE_LABELLED * train.num_episodes)
+        starts = np.arange(num_choices) * train.num_episodes // num_choices
+        for name, model in kitchen_models(layout).items():
+            results = []
+            for start in starts:
+                labelled = np.arange(start, start + size) % train.num_episodes
+                others = np.setdiff1d(np.arange(train.num_episodes), labelled)
+                begun = time.perf_counter()
+                posterior = btil.fit(
+                    model, train.without_labels(others), progress=False, tolerance=TOLERANCE
+                )
+                results.append((*held_out(posterior, test), time.perf_counter() - begun))
+            yield layout, name, results
+
+
+def movers_models(task: GridTask) -> dict[str, TeamModel]:
+    """The policy as a table, and as a planner's values of each destination."""
+    with np.errstate(divide="ignore"):  # What a planner never does it forbids.
+        values = {agent: np.log(policy) for agent, policy in task.policies().items()}
+    transition = DirichletCPT(1.01, ("state", "actions"))
+    planned: Mapping[str, CPT] = {
+        agent: GoalConditionedCPT(values[agent], ("state",)) for agent in task.agents
+    }
+    return {
+        "tabular": TeamModel(DirichletCPT(1.2, ("state",)), transition),
+        "goal-conditioned": TeamModel(planned, transition),
+    }
+
+
+def movers_rows(num_trials: int) -> Iterator[tuple[str, str, list]]:
+    """Per number of labelled episodes and model, a result for each trial."""
+    task = btil.domains.movers()
+    models = movers_models(task)
+    for num_labelled in (20, 5, 0):
+        for name, model in models.items():
+            results = []
+            for trial in range(num_trials):
+                demos = task.simulate(120, seed=trial)
+                train, test = demos.select(range(20)), demos.select(range(20, 120))
+                begun = time.perf_counter()
+                posterior = btil.fit(
+                    model, train.without_labels(range(num_labelled, 20)), progress=False
+                )
+                results.append((*held_out(posterior, test), time.perf_counter() - begun))
+            yield f"{num_labelled} of 20", name, results
+
+
+def print_table(first: str, rows: Iterator[tuple[str, str, list]]) -> None:
+    """A Markdown table, each line as soon as it is known; mean ± standard error."""
+    print(f"| {first} | model | decoding error | log likelihood a step | seconds |")
+    print("|---|---|---:|---:|---:|")
+    for setting, name, results in rows:
+        values = np.array(results)
+        errors = values.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else [np.nan] * 3
+        error, likelihood, seconds = values.mean(0)
+        print(
+            f"| {setting} | {name} | {error:.3f} ± {errors[0]:.3f} | "
+            f"{likelihood:.3f} ± {errors[1]:.3f} | {seconds:.1f} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Print the table that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", choices=("overcooked", "movers"))
+    parser.add_argument("--layouts", nargs="+", default=LAYOUTS, choices=LAYOUTS)
+    parser.add_argument("--repetitions", type=int, default=4)
+    arguments = parser.parse_args()
+    if arguments.data == "overcooked":
+        rows = kitchen_rows(tuple(arguments.layouts), arguments.repetitions)
+        print_table("kitchen", rows)
+    else:
+        print_table("labelled", movers_rows(arguments.repetitions))
+
+
+if __name__ == "__main__":
+    main()

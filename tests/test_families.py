@@ -1,0 +1,630 @@
+"""Parametric families against answers got without the package: importance sampling in NumPy.
+
+Draws of the parameters from the prior are weighted by the probability of the data, in which rows
+are integrated out in closed form and latents summed over every path. On data this small the
+weights are even enough for errors of about a percent.
+"""
+
+import itertools
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from enumeration import (
+    episode_factors,
+    episode_log_likelihoods,
+    episode_rows,
+    latent_paths,
+    used_cells,
+)
+from numpyro import distributions as dist
+from numpyro import handlers
+from numpyro.contrib.funsor import config_enumerate, enum
+from numpyro.contrib.funsor import log_density as enumerated_log_density
+from numpyro.infer.util import log_density
+from scipy import optimize, special, stats
+from teams import hmm_demos, random_demos
+
+import btil
+from btil.inference.chains import ess
+from btil.models.team import BoundModel, bind
+
+NUM_DRAWS = 40_000
+DEMOS = random_demos(3, (3, 1, 3), (2,), (3,), (2, 2), labelled=0.5)
+VALUES = np.log(np.random.default_rng(1).dirichlet(np.ones(3), size=(2, 2, 2)))
+
+MODELS = {
+    "functions": btil.TeamModel(
+        policy=btil.SoftmaxCPT(parents=("x",), weight_scale=1.2, bias_scale=0.8),
+        transition=btil.HierarchicalDirichletCPT(None, 1.5, stay=1.0, parents=("y",)),
+        initial=btil.StickBreakingCPT(0.7, strength=3.0),
+    ),
+    "rows": btil.TeamModel(
+        policy=btil.HierarchicalDirichletCPT(4.0, 2.0, parents=("x", "y")),
+        transition=btil.StickBreakingCPT(1.3, strength=2.0, stay=0.5, parents=("x",)),
+        initial=btil.DirichletCPT(1.2),
+    ),
+    "values": btil.TeamModel(
+        policy=btil.GoalConditionedCPT(VALUES, parents=("state",)),
+        transition=btil.SoftmaxCPT(parents=("x",), weight_scale=0.9),
+        initial=btil.SoftmaxCPT(),
+    ),
+}
+
+
+# ---------------------------------------------------------------------- the families once more
+
+
+def draw_parameters(which: str, generator: np.random.Generator, number: int) -> dict[str, Any]:
+    """Parameters from their priors, (draws, ...)."""
+    normal = generator.normal
+    if which == "functions":
+        return {
+            "policy_ann_bias": normal(0, 0.8, (number, 2, 3)),
+            "policy_ann_weights": normal(0, 1.2, (number, 2, 2, 3)),
+            "transition_ann_base": generator.dirichlet([1.5, 1.5], (number, 2)),
+            "transition_ann_strength": np.exp(normal(2.0, 1.5, number)),
+            "initial_ann_sticks": generator.beta(1, 0.7, (number, 1)),
+        }
+    if which == "rows":
+        return {
+            "policy_ann_base": generator.dirichlet([2.0] * 3, (number, 2)),
+            "transition_ann_sticks": generator.beta(1, 1.3, (number, 1)),
+        }
+    return {
+        "policy_ann_rationality": np.exp(normal(0, 1, number)),
+        "policy_ann_bias": normal(0, 1, (number, 3)),
+        "policy_ann_lapse": generator.beta(1, 19, number),
+        "transition_ann_bias": normal(0, 1.5, (number, 2, 2)),
+        "transition_ann_weights": normal(0, 0.9, (number, 2, 2, 2)),
+        "initial_ann_bias": normal(0, 1.5, (number, 2)),
+    }
+
+
+def log_prior(which: str, values: dict[str, Any]) -> float:
+    """Log density of one draw of the parameters."""
+
+    def normal(site: str, scale: float) -> float:
+        return stats.norm(0, scale).logpdf(values[site]).sum()
+
+    if which == "functions":
+        base = stats.dirichlet([1.5, 1.5])
+        return (
+            normal("policy_ann_bias", 0.8)
+            + normal("policy_ann_weights", 1.2)
+            + sum(base.logpdf(row) for row in values["transition_ann_base"])
+            + stats.lognorm(1.5, scale=np.exp(2.0)).logpdf(values["transition_ann_strength"])
+            + stats.beta(1, 0.7).logpdf(values["initial_ann_sticks"]).sum()
+        )
+    if which == "rows":
+        base = stats.dirichlet([2.0] * 3)
+        return (
+            sum(base.logpdf(row) for row in values["policy_ann_base"])
+            + stats.beta(1, 1.3).logpdf(values["transition_ann_sticks"]).sum()
+        )
+    return (
+        stats.lognorm(1.0).logpdf(values["policy_ann_rationality"])
+        + normal("policy_ann_bias", 1)
+        + stats.beta(1, 19).logpdf(values["policy_ann_lapse"])
+        + normal("transition_ann_bias", 1.5)
+        + normal("transition_ann_weights", 0.9)
+        + normal("initial_ann_bias", 1.5)
+    )
+
+
+class Tables(NamedTuple):
+    """What the parameters say of the visited rows, with their draws in front."""
+
+    concentration: dict[str, np.ndarray]
+    rows: dict[str, np.ndarray]
+
+
+def tables_of(which: str, bound: BoundModel, parameters: dict[str, Any]) -> Tables:
+    """Dirichlet concentrations of rows, and rows that are given by the parameters."""
+    contexts = {name: table.contexts.rows for name, table in bound.tables.items()}
+    number = len(next(iter(parameters.values())))
+
+    def repeated(site: str, block: np.ndarray) -> np.ndarray:
+        return np.repeat(block[:, None], len(contexts[site]), axis=1)
+
+    def regression(site: str) -> np.ndarray:
+        scores = repeated(site, parameters[f"{site}_bias"])
+        if f"{site}_weights" in parameters:
+            (x,) = contexts[site].T
+            scores = scores + parameters[f"{site}_weights"][:, :, x].swapaxes(1, 2)
+        return special.softmax(scores, axis=-1)
+
+    if which == "functions":
+        alpha = parameters["transition_ann_strength"][:, None, None]
+        stick = parameters["initial_ann_sticks"]
+        weights = np.concatenate([stick, 1 - stick], axis=1)
+        moves = alpha * parameters["transition_ann_base"] + np.eye(2)
+        return Tables(
+            {
+                "transition_ann": repeated("transition_ann", moves),
+                "initial_ann": repeated("initial_ann", 3.0 * weights),
+            },
+            {"policy_ann": regression("policy_ann")},
+        )
+    if which == "rows":
+        stick = parameters["transition_ann_sticks"]
+        weights = np.concatenate([stick, 1 - stick], axis=1)
+        moves = 2.0 * weights[:, None] + 0.5 * np.eye(2)
+        return Tables(
+            {
+                "policy_ann": repeated("policy_ann", 4.0 * parameters["policy_ann_base"]),
+                "transition_ann": repeated("transition_ann", moves),
+                "initial_ann": np.full((number, 1, 2), 1.2),
+            },
+            {},
+        )
+    x, y = contexts["policy_ann"].T
+    scores = parameters["policy_ann_rationality"][:, None, None, None] * VALUES[x, y]
+    scores = scores + parameters["policy_ann_bias"][:, None, None]
+    lapse = parameters["policy_ann_lapse"][:, None, None, None]
+    policy = (1 - lapse) * special.softmax(scores, axis=-1) + lapse / 3
+    return Tables(
+        {},
+        {
+            "policy_ann": policy,
+            "transition_ann": regression("transition_ann"),
+            "initial_ann": regression("initial_ann"),
+        },
+    )
+
+
+class Truth(NamedTuple):
+    """By importance sampling, each value with its standard error.
+
+    Attributes:
+        log_evidence: log p(data).
+        means: Posterior means of parameters and rows, by site.
+        errors: Their standard errors.
+    """
+
+    log_evidence: tuple[float, float]
+    means: dict[str, np.ndarray]
+    errors: dict[str, np.ndarray]
+
+
+def truth_of(which: str, demos: btil.Demonstrations) -> Truth:
+    """The exact posterior but for the draws of the parameters; one agent."""
+    bound = bind(MODELS[which], demos)
+    parameters = draw_parameters(which, np.random.default_rng(0), NUM_DRAWS)
+    given = tables_of(which, bound, parameters)
+    before = {name: log_beta(u) for name, u in given.concentration.items()}
+    total = np.zeros(NUM_DRAWS)
+    row_sums = {
+        name: np.zeros_like(rows) for name, rows in (given.concentration | given.rows).items()
+    }
+    episodes = range(demos.num_episodes)
+    paths = [list(latent_paths(demos, 0, episode)) for episode in episodes]
+    factors = [episode_factors(bound, "ann", episode) for episode in episodes]
+    for joint in itertools.product(*paths):
+        weight = np.ones(NUM_DRAWS)
+        counts = {name: np.zeros(u.shape[1:]) for name, u in given.concentration.items()}
+        for episode, path in enumerate(joint):
+            actions = demos.actions[episode_rows(demos, episode), 0]
+            for site, cell in used_cells(factors[episode], actions, path):
+                if site in counts:
+                    counts[site][cell] += 1
+                else:
+                    weight = weight * given.rows[site][:, *cell]
+        for name, u in given.concentration.items():
+            weight = weight * np.exp(log_beta(u + counts[name]) - before[name])
+        total += weight
+        for name in row_sums:
+            w = given.concentration[name] + counts[name] if name in counts else None
+            rows = given.rows[name] if w is None else w / w.sum(-1, keepdims=True)
+            row_sums[name] += per_draw(weight, rows) * rows
+    means, errors = {}, {}
+    for name, values in (
+        parameters | {n: s / per_draw(total, s) for n, s in row_sums.items()}
+    ).items():
+        shares = per_draw(total / total.sum(), values)
+        means[name] = (shares * values).sum(0)
+        errors[name] = np.sqrt((shares**2 * (values - means[name]) ** 2).sum(0))
+    relative = total.std() / total.mean() / np.sqrt(NUM_DRAWS)
+    return Truth((float(np.log(total.mean())), float(relative)), means, errors)
+
+
+def per_draw(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Weights with axes for those of the values."""
+    return weights.reshape(-1, *(1 for _ in values.shape[1:]))
+
+
+def log_beta(concentration: np.ndarray) -> np.ndarray:
+    """Log of the multivariate beta function, summed over all rows of each draw."""
+    by_row = special.gammaln(concentration).sum(-1) - special.gammaln(concentration.sum(-1))
+    return by_row.reshape(len(by_row), -1).sum(1)
+
+
+@pytest.fixture(scope="module")
+def truths() -> dict[str, Truth]:
+    return {which: truth_of(which, DEMOS) for which in MODELS}
+
+
+# ---------------------------------------------------------------------- the NumPyro model
+
+
+@pytest.mark.parametrize("which", MODELS)
+def test_log_density_is_prior_times_rows_times_likelihood(which: str, x64: None) -> None:
+    bound = bind(MODELS[which], DEMOS)
+    generator = np.random.default_rng(7)
+    drawn = draw_parameters(which, generator, 1)
+    given = tables_of(which, bound, drawn)
+    rows = {
+        n: generator.dirichlet(np.ones(u.shape[-1]), u.shape[1:-1])
+        for n, u in given.concentration.items()
+    }
+    expected = log_prior(which, {site: values[0] for site, values in drawn.items()})
+    for name, u in given.concentration.items():
+        flat = zip(u[0].reshape(-1, u.shape[-1]), rows[name].reshape(-1, u.shape[-1]), strict=True)
+        expected += sum(stats.dirichlet(a).logpdf(row) for a, row in flat)
+    rows |= {name: values[0] for name, values in given.rows.items()}
+    expected += episode_log_likelihoods(bound, rows).sum()
+    values = {site: jnp.asarray(v[0]) for site, v in drawn.items()}
+    values |= {name: jnp.asarray(rows[name]) for name in given.concentration}
+    forward, trace = log_density(btil.team_dbn(bound.model, DEMOS), (), {}, values)
+    assert float(forward) == pytest.approx(expected, abs=1e-9)
+    for name, table in given.rows.items():
+        np.testing.assert_allclose(trace[name]["value"], table[0], atol=1e-12)
+    spelt_out = config_enumerate(btil.team_dbn(bound.model, DEMOS, "enumerate"))
+    by_enumeration, _ = enumerated_log_density(
+        enum(spelt_out, first_available_dim=-2), (), {}, values
+    )
+    assert float(by_enumeration) == pytest.approx(expected, abs=1e-9)
+
+
+# ---------------------------------------------------------------------- samplers
+
+
+def check_chains(posterior: btil.TeamPosterior, truth: Truth) -> None:
+    """Means of all sites within the errors of both, and none of the sites forgotten."""
+    assert posterior.converged, posterior.reason
+    kept = {**posterior.result.rows, **posterior.result.parameters}
+    assert set(kept) == set(truth.means)
+    for site, drawn in kept.items():
+        draws = np.atleast_3d(np.asarray(drawn.draws, float))
+        error = draws.std((0, 1)) / np.sqrt(ess(draws, "bulk"))
+        z = (draws.mean((0, 1)) - truth.means[site]) / np.hypot(error, truth.errors[site])
+        # About a hundred cells are looked at.
+        assert np.nanmax(np.abs(z)) < 4.5, (site, z)
+    likely = posterior.result.log_likelihood
+    assert likely.shape[:2] == draws.shape[:2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["functions", "rows"])
+def test_gibbs_agrees(which: str, truths: dict[str, Truth]) -> None:
+    posterior = btil.fit(
+        MODELS[which],
+        DEMOS,
+        "gibbs",
+        progress=False,
+        num_chains=4,
+        num_warmup=500,
+        num_samples=2500,
+    )
+    check_chains(posterior, truths[which])
+
+
+@pytest.mark.slow
+def test_nuts_agrees(truths: dict[str, Truth]) -> None:
+    posterior = btil.fit(
+        MODELS["functions"], DEMOS, "nuts", progress=False, num_chains=2, num_samples=1000
+    )
+    check_chains(posterior, truths["functions"])
+
+
+# ---------------------------------------------------------------------- variational bounds
+
+
+@pytest.fixture(scope="module")
+def mean_fields() -> dict[str, btil.TeamPosterior]:
+    return {
+        which: btil.fit(MODELS[which], DEMOS, progress=False, dtype="float64") for which in MODELS
+    }
+
+
+@pytest.mark.parametrize("which", MODELS)
+def test_mfvi_bounds_the_evidence_from_below(
+    which: str, mean_fields: dict[str, btil.TeamPosterior], truths: dict[str, Truth]
+) -> None:
+    posterior = mean_fields[which]
+    assert posterior.converged, posterior.reason
+    assert np.all(np.diff(posterior.elbo_trace) > -1e-8 * abs(posterior.elbo_trace[-1]))
+    evidence, error = truths[which].log_evidence
+    allowed = 4 * np.hypot(posterior.elbo_se, error)
+    # Below the evidence, by what it takes to hold parameters, rows and latents independent.
+    assert evidence - 5.0 < posterior.elbo < evidence + allowed
+    for site, values in truths[which].means.items():
+        if site.endswith("strength"):
+            continue  # Its mean is that of a tail, which no normal of its log has.
+        draws = posterior.sample(4000, 0)[site]
+        spread = np.maximum(draws.std(0), 0.05)
+        assert np.all(np.abs(draws.mean(0) - values) < 0.6 * spread + 0.1), site
+
+
+@pytest.mark.slow
+def test_svi_bounds_are_higher_than_those_of_mfvi(
+    mean_fields: dict[str, btil.TeamPosterior], truths: dict[str, Truth]
+) -> None:
+    """Its mean field is over parameters and rows alone: the latents are summed out."""
+    posterior = btil.fit(MODELS["functions"], DEMOS, "svi", progress=False, max_iterations=4000)
+    factorised = mean_fields["functions"]
+    evidence, error = truths["functions"].log_evidence
+    assert posterior.elbo < evidence + 4 * np.hypot(posterior.elbo_se, error)
+    assert posterior.elbo > factorised.elbo - 4 * np.hypot(posterior.elbo_se, factorised.elbo_se)
+
+
+def test_mfvi_finds_the_best_normal() -> None:
+    """One parameter, everything labelled: the bound is an integral over one number."""
+    labels = [0, 0, 1, 0, 0, 0, 1, 1, 0, 0]
+    demos = hmm_demos([0] * 10, labels)
+    model = btil.TeamModel(transition=btil.StickBreakingCPT(2.0, strength=3.0))
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    points, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / weights.sum()
+    counts = np.array([[4.0, 2.0], [2.0, 1.0]])
+
+    def log_beta_of(u: np.ndarray) -> Any:
+        return special.gammaln(u).sum(-1) - special.gammaln(u.sum(-1))
+
+    def loss(location_and_log_scale: np.ndarray) -> float:
+        location, log_scale = location_and_log_scale
+        stick = special.expit(location + np.exp(log_scale) * points)
+        u = 3.0 * np.stack([stick, 1 - stick], -1)
+        log_prior = stats.beta(1, 2.0).logpdf(stick) + np.log(stick * (1 - stick))
+        w = (weights[:, None] * u).sum(0) + counts
+        return -(weights @ (log_prior - 2 * log_beta_of(u)) + log_beta_of(w).sum() + log_scale)
+
+    best = optimize.minimize(loss, [0.0, -1.0], method="Nelder-Mead", tol=1e-10).x
+    found = posterior.result.parameters["transition_agent_0_sticks"]
+    assert float(found.location[0]) == pytest.approx(best[0], abs=0.01)
+    assert float(np.log(found.scale[0])) == pytest.approx(best[1], abs=0.02)
+
+
+# ---------------------------------------------------------------------- what posteriors answer
+
+
+@pytest.mark.parametrize("which", MODELS)
+def test_rows_never_visited_follow_the_parameters(
+    which: str, mean_fields: dict[str, btil.TeamPosterior]
+) -> None:
+    posterior, everywhere = mean_fields[which], all_states()
+    visited = set(zip(*DEMOS.state_variables.values(), strict=True))
+    assert len(visited) < 4
+    policy = posterior.policy("ann", dict(everywhere.state_variables))
+    np.testing.assert_allclose(policy.sum(-1), 1.0, atol=1e-6)
+    bound = bind(MODELS[which], everywhere)
+    contexts = bound.tables["policy_ann"].contexts
+    drawn = [tables.rows("policy_ann", contexts) for tables in posterior.drawn_tables(600, 1)]
+    np.testing.assert_allclose(policy, np.mean(drawn, 0)[bound.rows["ann"].policy], atol=0.05)
+
+
+def all_states() -> btil.Demonstrations:
+    """Every state once."""
+    return btil.Demonstrations(
+        states={"x": [0, 0, 1, 1], "y": [0, 1, 0, 1]},
+        actions={"ann": [0, 0, 0, 0]},
+        num_actions=3,
+        num_latents=2,
+    )
+
+
+@pytest.mark.parametrize("which", MODELS)
+def test_a_saved_posterior_answers_the_same(
+    which: str, mean_fields: dict[str, btil.TeamPosterior], tmp_path: Any
+) -> None:
+    posterior = mean_fields[which]
+    posterior.save(tmp_path / "fit.nc")
+    again = btil.load_posterior(tmp_path / "fit.nc")
+    assert type(again.model.policy) is type(posterior.model.policy)
+    for site, draws in posterior.sample(5, 3).items():
+        np.testing.assert_array_equal(again.sample(5, 3)[site], draws)
+    np.testing.assert_array_equal(again.smooth(DEMOS)["ann"], posterior.smooth(DEMOS)["ann"])
+
+
+def test_a_draw_of_rows_goes_with_its_parameters(
+    mean_fields: dict[str, btil.TeamPosterior],
+) -> None:
+    drawn = mean_fields["values"].sample(7, 0)
+    bound = mean_fields["values"].bound
+    rows = tables_of("values", bound, drawn).rows
+    for site, values in rows.items():
+        np.testing.assert_allclose(drawn[site], values, atol=1e-9)
+
+
+def test_exact_says_which_methods_take_such_tables() -> None:
+    with pytest.raises(ValueError, match=r"policy_ann.*SoftmaxCPT; use mfvi, svi, nuts or gibbs"):
+        btil.fit(MODELS["functions"], DEMOS, "exact", progress=False)
+
+
+# ---------------------------------------------------------------------- particular families
+
+
+def test_sticky_rows_have_their_weight_on_the_diagonal() -> None:
+    demos = hmm_demos([0, 0, 0, 0], [0, 0, 1, 1])
+    model = btil.TeamModel(transition=btil.StickyDirichletCPT([1.0, 2.0], stay=3.0))
+    found = btil.fit(model, demos, progress=False).result.rows["transition_agent_0"]
+    # Prior [[4, 2], [1, 5]], and 0 -> 0, 0 -> 1, 1 -> 1 were seen.
+    np.testing.assert_allclose(found.concentration, [[[5.0, 3.0], [1.0, 6.0]]])
+
+
+def test_agents_learn_their_common_base_together() -> None:
+    """What ann does is expected of bob where he has not been, against the little he did."""
+    steps = 30
+    demos = btil.Demonstrations(
+        states=np.r_[np.zeros(steps - 1, int), 1],
+        actions={"ann": np.zeros(steps, int), "bob": np.r_[np.zeros(steps - 1, int), 1]},
+        latents={"ann": np.zeros(steps, int), "bob": np.r_[np.ones(steps - 1, int), 0]},
+        num_actions=2,
+        num_latents=2,
+        num_states=3,
+    )
+    policy = btil.HierarchicalDirichletCPT(5.0, parents=("state",), shared_base=True)
+    posterior = btil.fit(btil.TeamModel(policy=policy), demos, progress=False)
+    assert set(posterior.result.parameters) == {"policy_base"}
+    # With a base of his own, and one observation against it, it would be below a half.
+    assert posterior.policy("bob", [2])[0, 0, 0] > 0.55
+
+
+@pytest.mark.slow
+def test_stick_breaking_empties_the_latents_that_are_not_needed() -> None:
+    generator = np.random.default_rng(0)
+    num_episodes, length = 30, 30
+    policy = np.array([[0.9, 0.05, 0.05], [0.05, 0.05, 0.9]])
+    states = np.zeros((num_episodes, length), int)
+    latents, actions = np.zeros_like(states), np.zeros_like(states)
+    for m in range(num_episodes):
+        latent = generator.integers(2)
+        for t in range(length):
+            latent = latent if generator.random() < 0.9 else 1 - latent
+            latents[m, t] = latent
+            actions[m, t] = generator.choice(3, p=policy[latent])
+    demos = btil.Demonstrations(
+        states.ravel(),
+        actions.reshape(-1, 1),
+        episodes=np.repeat(np.arange(num_episodes), length),
+        num_latents=6,
+    )
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.0),
+        transition=btil.StickBreakingCPT(1.0, strength=5.0, stay=5.0),
+        initial=btil.StickBreakingCPT(1.0, strength=5.0),
+    )
+    posterior = btil.fit(model, demos, num_restarts=4, progress=False)
+    shares = np.sort(posterior.smooth(demos)["agent_0"].mean(0))[::-1]
+    assert shares[:2].sum() > 0.97
+    found = posterior.decode(demos)[:, 0]
+    confusion = np.zeros((6, 2))
+    np.add.at(confusion, (found, latents.ravel()), 1)
+    assert confusion.max(1).sum() > 0.93 * demos.num_steps
+
+
+class NoisyTable(btil.ParametricCPT):
+    """The same row everywhere, mixed with uniform noise of unknown weight."""
+
+    def priors(self, contexts: Any) -> dict[str, Any]:
+        rows = dist.Dirichlet(jnp.ones(contexts.row_shape))
+        return {"noise": dist.Beta(1.0, 9.0), "table": rows}
+
+    def log_rows(self, parameters: Any, inputs: Any) -> Any:
+        noise, table = parameters["noise"], parameters["table"]
+        return jnp.log((1 - noise) * table + noise / table.shape[-1])[None]
+
+
+def test_a_family_of_ones_own_is_one_small_class() -> None:
+    demos = random_demos(0, (20,) * 10, (2,), (3,), (2,), labelled=1.0)
+    model = btil.TeamModel(policy=NoisyTable(), transition=btil.DirichletCPT(1.0))
+    posterior = btil.fit(model, demos, progress=False)
+    assert set(posterior.result.parameters) == {"policy_ann_noise", "policy_ann_table"}
+    seen = np.zeros((2, 3))
+    np.add.at(seen, (demos.latents[:, 0], demos.actions[:, 0]), 1)
+    seen /= seen.sum(1, keepdims=True)
+    np.testing.assert_allclose(posterior.policy("ann")[0], seen, atol=0.05)
+    tree = posterior.to_datatree(num_draws=3)["posterior"]
+    assert tree["policy_ann_table"].dims[2:] == ("policy_ann_table_dim_0", "policy_ann_table_dim_1")
+
+
+# ---------------------------------------------------------------------- claims and refusals
+
+FAMILIES = [
+    btil.StickyDirichletCPT(1.2, 3.0, ("x",)),
+    btil.HierarchicalDirichletCPT(2.0, 1.5, 1.0, {"ann": ("x",)}, True),
+    btil.HierarchicalDirichletCPT(),
+    btil.StickBreakingCPT(2.0, None, 1.0, ("x",)),
+    btil.SoftmaxCPT(("x", "y"), None, 0.5, 0.7),
+    btil.GoalConditionedCPT(VALUES, ("state",), 0.5),
+]
+
+
+@pytest.mark.parametrize("cpt", FAMILIES, ids=lambda cpt: type(cpt).__name__)
+def test_arguments_make_the_family_again(cpt: Any) -> None:
+    again = type(cpt)(**cpt.arguments())
+    for name, value in cpt.arguments().items():
+        np.testing.assert_equal(again.arguments()[name], value)
+
+
+@pytest.mark.parametrize(
+    ("cpt", "claimed"),
+    [
+        (btil.HierarchicalDirichletCPT(None, stay=2.0), True),
+        (btil.SoftmaxCPT(("x",)), True),
+        (btil.StickBreakingCPT(stay=1.0), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_family_knows_whether_latents_can_change_places(cpt: Any, claimed: bool) -> None:
+    """The prior density of parameters with two latents swapped, and the rows they make."""
+    contexts = bind(btil.TeamModel(transition=cpt), DEMOS).tables["transition_ann"].contexts
+    assert cpt.exchangeable_latents(contexts, 0, 1) is claimed
+    if not claimed:
+        return
+    priors, inputs = cpt.priors(contexts), cpt.inputs(contexts)
+    with handlers.seed(rng_seed=0):
+        from numpyro import sample
+
+        values = {name: np.asarray(sample(name, prior)) for name, prior in priors.items()}
+    swapped = {
+        name: np.flip(
+            value,
+            [k for k, axis in enumerate(cpt.parameter_axes.get(name, ())) if axis != "feature"],
+        )
+        for name, value in values.items()
+    }
+
+    def density(given: dict[str, Any]) -> float:
+        return sum(float(jnp.sum(prior.log_prob(given[name]))) for name, prior in priors.items())
+
+    def rows(given: dict[str, Any]) -> np.ndarray:
+        make = cpt.row_concentration if cpt.dirichlet_rows else cpt.log_rows
+        return np.asarray(make(given, inputs))
+
+    assert density(swapped) == pytest.approx(density(values), rel=1e-5)
+    np.testing.assert_allclose(rows(swapped), rows(values)[:, ::-1, ::-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: btil.HierarchicalDirichletCPT(-1.0), "strength must be positive, got -1.0"),
+        (lambda: btil.StickBreakingCPT(0.0), "concentration must be positive, got 0.0"),
+        (lambda: btil.StickyDirichletCPT(1.0, -2.0), "stay must be 0 or more, got -2.0"),
+        (lambda: btil.SoftmaxCPT(weight_scale=np.inf), "weight_scale must be a finite number"),
+        (
+            lambda: btil.TeamModel(policy=btil.StickyDirichletCPT()),
+            "describes a transition, it cannot be a policy",
+        ),
+        (lambda: btil.TeamModel(policy=btil.StickBreakingCPT()), "cannot be a policy"),
+        (
+            lambda: btil.TeamModel(initial=btil.HierarchicalDirichletCPT(stay=1.0)),
+            "stay is for a transition",
+        ),
+        (
+            lambda: btil.TeamModel(transition=btil.GoalConditionedCPT(VALUES)),
+            "describes a policy, it cannot be a transition",
+        ),
+        (
+            lambda: btil.fit(btil.TeamModel(policy=btil.GoalConditionedCPT(VALUES[:1])), DEMOS),
+            r"GoalConditionedCPT table has shape \(1, 2, 2, 3\), expected",
+        ),
+        (
+            lambda: btil.fit(
+                btil.TeamModel(policy=btil.GoalConditionedCPT(np.full((2, 2, 2, 3), np.nan))), DEMOS
+            ),
+            "values at .* are .nan, nan, nan.",
+        ),
+        (
+            lambda: btil.fit(
+                btil.TeamModel(policy=btil.SoftmaxCPT(("x",), lambda contexts: np.ones(3))), DEMOS
+            ),
+            r"features of shape \(3,\) for .* contexts",
+        ),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(make: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        make()

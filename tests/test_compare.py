@@ -9,8 +9,12 @@ import pytest
 
 import btil
 from btil.analysis.compare import compare_posteriors, compare_rows
+from btil.analysis.evidence import Evidence
+from btil.analysis.known_truth import coverage_table
 from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnRows, FitResult
+from btil.models.draws import prior_tables
+from btil.models.hierarchical import HierarchicalDirichletCPT
 from btil.models.team import bind
 
 AGENTS = ("ann", "bob")
@@ -54,10 +58,18 @@ def posterior(
         if num_chains:
             draws = rows[name].sample(8 * num_chains, generator)
             rows[name] = DrawnRows(draws.reshape(num_chains, 8, *table.shape))
-    log_likelihood = generator.normal(-10, 1, (num_chains, 8, demos.num_episodes))
-    result = FitResult(rows, True, "made up", log_likelihood=log_likelihood if num_chains else None)
+    result = FitResult(rows, True, "made up")
+    if num_chains:
+        log_likelihood = generator.normal(-10, 1, (num_chains, 8, demos.num_episodes))
+        result = with_log_likelihood(result, log_likelihood)
     method = "gibbs" if num_chains else "mfvi"
     return TeamPosterior(bound, method, result, seed=0, dtype=np.dtype(float), wall_time=2.0)
+
+
+def with_log_likelihood(result: FitResult, log_likelihood: Any) -> FitResult:
+    """As a method with chains leaves it."""
+    stats = {"log_likelihood_total": log_likelihood.sum(-1)}
+    return result._replace(log_likelihood=log_likelihood, sample_stats=stats)
 
 
 def swapped(one: TeamPosterior) -> TeamPosterior:
@@ -71,6 +83,9 @@ def swapped(one: TeamPosterior) -> TeamPosterior:
             values = values[..., ::-1, :]
         rows[name] = DirichletRows(values.copy())
     return dataclasses.replace(one, result=one.result._replace(rows=rows))
+
+
+TRUTH = prior_tables(MODEL, demonstrations(1, 1, 0), np.random.default_rng(8))
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +108,9 @@ def comparison(train: btil.Demonstrations, test_data: btil.Demonstrations) -> An
         seed=3,
         progress=False,
         options={"gibbs": {"num_chains": 2, "num_warmup": 20, "num_samples": 30}},
+        truth=TRUTH,
+        evidence=True,
+        accuracy=0.05,
     )
 
 
@@ -182,16 +200,122 @@ def test_chains_are_told_one_by_one(comparison: Any, test_data: btil.Demonstrati
     assert len(disagree) == (row["rows_above"] > 0)
 
 
+def test_decoded_latents_are_scored(comparison: Any, test_data: btil.Demonstrations) -> None:
+    unlabelled = test_data.without_labels()
+    for name, fitted in comparison.posteriors.items():
+        beliefs = {
+            "smoothed": fitted.smooth(unlabelled),
+            "smoothed, averaged": fitted.smooth(unlabelled, num_draws=50, seed=3),
+            "filtered": fitted.filter(unlabelled),
+        }
+        for i, agent in enumerate(AGENTS):
+            for kind, own in beliefs.items():
+                found = comparison.decoded.loc[(name, agent, kind)]
+                truth = test_data.latents[:, i]
+                given = np.log(own[agent].astype(float)[np.arange(10), truth])
+                assert found["steps"] == 10
+                assert found["log_score"] == pytest.approx(given.mean())
+                right = (own[agent].argmax(1) == truth).mean()
+                assert found["right"] == pytest.approx(right)
+                excess = own[agent].max(1).mean(dtype=float) - right
+                assert found["surer_than_right"] == pytest.approx(excess)
+            shown = comparison.table.loc[name]
+            averaged = comparison.decoded.loc[(name, agent, "smoothed, averaged")]
+            assert shown[f"log_score_{agent}"] == averaged["log_score"]
+            assert shown[f"log_score_error_{agent}"] == averaged["log_score_error"]
+            assert comparison.reliabilities[agent][name].steps.sum() == 10
+
+
+def test_bounds_are_set_against_the_evidence(comparison: Any) -> None:
+    evidence = comparison.evidence
+    assert evidence.method == "exact"
+    table = comparison.table
+    assert table.loc["exact", "evidence_gap"] == 0
+    gap = table.loc["exact", "elbo"] - table.loc["mfvi", "elbo"]
+    assert table.loc["mfvi", "evidence_gap"] == pytest.approx(gap)
+    assert gap > 0
+    assert np.isnan(table.loc["gibbs", "evidence_gap"])
+    assert any(note.startswith("Log evidence -") for note in comparison.notes)
+
+
+def test_evidence_is_estimated_from_the_mean_field(
+    train: btil.Demonstrations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def estimate(model: Any, demos: Any, method: str, **options: Any) -> Evidence:
+        asked.append((method, options["posterior"].method, options["seed"]))
+        return Evidence(-9.0, 0.3, method, False, None, ("Runs differ.",))
+
+    monkeypatch.setattr("btil.analysis.compare.log_evidence", estimate)
+    one = posterior(train, 5)
+    bounded = dataclasses.replace(one, result=one.result._replace(elbo=-10.0))
+    chains = posterior(train, 5, num_chains=2)
+    found = compare_posteriors({"chains": chains, "bounded": bounded}, evidence=True, seed=4)
+    assert asked == [("smc", "mfvi", 4)]
+    assert found.written(quantity(found, "evidence_gap"), "bounded") == "1.00 ± 0.30"
+    told = [note for note in found.notes if note.startswith("Log evidence")]
+    assert told == ["Log evidence -9.00 ± 0.30, by smc. It is not to be relied on: Runs differ."]
+
+
+def quantity(comparison: Any, column: str) -> Any:
+    return next(q for q in comparison.quantities() if q.column == column)
+
+
+def test_truth_is_covered_or_not(comparison: Any) -> None:
+    """The data come from another team than these tables: intervals lie elsewhere."""
+    expected = coverage_table(comparison.posteriors["mfvi"], TRUTH, 3)
+    own = comparison.coverage.loc["mfvi"]
+    assert own.loc["all"].to_dict() == expected.loc["all"].to_dict()
+    row = comparison.table.loc["mfvi"]
+    assert row["coverage_89"] == expected.loc["all", "coverage_89"]
+    assert row["coverage_89"] < 0.8
+    assert any(note.startswith("Coverage is of one made-up truth") for note in comparison.notes)
+
+
+def test_time_to_the_reference_is_told(comparison: Any) -> None:
+    courses = comparison.courses
+    # The exact posterior has no draws by which it could come near itself.
+    assert list(courses) == ["mfvi", "gibbs"]
+    row = comparison.table
+    in_use = row.loc["mfvi", "mean_difference_in_use"]
+    assert courses["mfvi"].error[-1] == pytest.approx(in_use)
+    assert courses["gibbs"].error[-1] == pytest.approx(row.loc["gibbs", "mean_difference_in_use"])
+    for name in courses:
+        assert row.loc[name, "seconds_to_accuracy"] == courses[name].reached(0.05)
+    assert quantity(comparison, "seconds_to_accuracy").label == "seconds to within 0.05"
+    assert courses["gibbs"].seconds[-1] == pytest.approx(row.loc["gibbs", "seconds"])
+    late = comparison.table.copy()
+    late.loc["mfvi", "seconds_to_accuracy"] = np.inf
+    changed = dataclasses.replace(comparison, table=late)
+    assert changed.written(quantity(changed, "seconds_to_accuracy"), "mfvi") == "not yet"
+
+
 def test_chains_in_different_modes_are_told(train: btil.Demonstrations) -> None:
     together = posterior(train, 1, num_chains=3)
-    log_likelihood = together.result.log_likelihood + np.array([0.0, 0.0, 50.0])[:, None, None]
-    apart = dataclasses.replace(
-        together, result=together.result._replace(log_likelihood=log_likelihood)
-    )
+    log_likelihood = together.result.log_likelihood + np.array([0.0, 50.0, 0.0])[:, None, None]
+    result = with_log_likelihood(together.result, log_likelihood)
+    apart = dataclasses.replace(together, result=result)
     found = compare_posteriors({"together": together, "apart": apart})
-    modes = [note for note in found.notes if "different modes. " in note]
+    modes = [note for note in found.notes if "sit in different modes, or" in note]
     assert len(modes) == 1
     assert modes[0].startswith("apart:")
+    assert "chain 1 (mean log likelihood" in modes[0]
+    assert "; chains 0 and 2 (mean log likelihood" in modes[0]
+    assert "the table tells of chain 1 alone" in modes[0]
+    assert found.table["modes"].tolist() == [1, 2]
+    assert found.modes["chains"].to_dict() == {("apart", 1): "1", ("apart", 2): "0, 2"}
+    means = log_likelihood.sum(-1).mean(1)
+    assert found.modes.loc[("apart", 1), "mean_log_likelihood"] == pytest.approx(means[1])
+    assert found.modes.loc[("apart", 2), "mean_log_likelihood"] == pytest.approx(
+        means[[0, 2]].mean()
+    )
+    # Not averaged: the second chain's rows alone are compared.
+    for site, rows in found.compared["apart"].result.rows.items():
+        np.testing.assert_array_equal(
+            rows.draws, found.aligned["apart"].result.rows[site].draws[[1]]
+        )
+    assert len(found.compared["together"].result.rows["policy_ann"].draws) == 3
 
 
 def test_rows_are_matched_by_context() -> None:
@@ -248,10 +372,13 @@ def test_chains_that_differ_in_names_agree(train: btil.Demonstrations) -> None:
             tight = DirichletRows(1000 * named.result.rows[site].concentration)
             chains.append(tight.sample(100, np.random.default_rng(chain)))
         rows[site] = DrawnRows(np.stack(chains))
-    chains = dataclasses.replace(one, method="gibbs", result=one.result._replace(rows=rows))
+    log_likelihood = np.random.default_rng(2).normal(size=(2, 100, 3))
+    result = with_log_likelihood(one.result._replace(rows=rows), log_likelihood)
+    chains = dataclasses.replace(one, method="gibbs", result=result)
     found = compare_posteriors({"chains": chains, "one": one})
     assert chains.draws_info["max_rhat"].max() > 1.5
     assert found.table.loc["chains", "max_rhat"] < 1.05
+    assert found.table.loc["chains", "modes"] == 1
     assert found.table.loc["one", "mean_difference"] < 0.01
 
 
@@ -290,6 +417,13 @@ def test_summary_fits_a_terminal(comparison: Any) -> None:
     assert any(line.count(f"{error:.3f}") for line in lines if "Viterbi error, bob" in line)
 
 
+OTHER = (
+    dataclasses.replace(MODEL, policy=btil.DirichletCPT(1.0)),
+    demonstrations(1, num_labelled=1, seed=0),
+)
+PARAMETRIC = dataclasses.replace(MODEL, policy=HierarchicalDirichletCPT(parents=("place",)))
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -301,6 +435,9 @@ def test_summary_fits_a_terminal(comparison: Any) -> None:
         ({"reference": "nuts"}, ValueError, "'nuts' is not among mfvi"),
         ({"options": {"gibbs": {}}}, ValueError, "options: no method gibbs"),
         ({"options": {"mfvi": {"num_chains": 2}}}, TypeError, "no option 'num_chains'"),
+        ({"accuracy": 0.0}, ValueError, "accuracy must be a number between 0 and 1, got 0.0"),
+        ({"truth": prior_tables(*OTHER, np.random.default_rng(0))}, ValueError, "truth: policy_"),
+        ({"model": PARAMETRIC, "evidence": True}, ValueError, "Dirichlet rows only; this family"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_any_fit(
@@ -315,7 +452,7 @@ def test_what_cannot_be_done_is_refused_before_any_fit(
 
     monkeypatch.setattr("btil.analysis.compare.fit", no_fit)
     with pytest.raises(error, match=message):
-        btil.compare(MODEL, train, **({"methods": ("mfvi",)} | arguments))
+        btil.compare(**({"model": MODEL, "demos": train, "methods": ("mfvi",)} | arguments))
 
 
 def test_other_data_are_refused_before_any_fit(

@@ -83,7 +83,8 @@ def test_names_are_shown_as_they_are(page: Path) -> None:
 
 def test_page_holds_every_number_of_the_table(page: Path, comparison: Any) -> None:
     shown = Links(page.read_text(encoding="utf-8")).text
-    assert {q.column for q in comparison.quantities()} == set(comparison.table.columns)
+    told = {column for quantity in comparison.quantities() for column in quantity.columns}
+    assert set(comparison.table.columns) <= told
     for quantity in comparison.quantities():
         assert quantity.explanation in shown or quantity.column == "reason"
         for name in comparison.posteriors:
@@ -130,9 +131,10 @@ def test_lines_of_the_page_fit_again(
     monkeypatch.chdir(page.parent)
     again: dict[str, Any] = {}
     exec(lines, again)
+    timed = [name for name in comparison.table.columns if "second" in name]
+    assert len(timed) == 4
     pd.testing.assert_frame_equal(
-        again["comparison"].table.drop(columns=["seconds", "min_ess_per_second"]),
-        comparison.table.drop(columns=["seconds", "min_ess_per_second"]),
+        again["comparison"].table.drop(columns=timed), comparison.table.drop(columns=timed)
     )
 
 

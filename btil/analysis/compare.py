@@ -1,6 +1,5 @@
 """`btil.compare`: several inference methods on the same demonstrations, side by side."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +18,22 @@ from btil.analysis.alignment import (
     rename_latents,
     shared_contexts,
 )
+from btil.analysis.calibration.ranks import Reliability
+from btil.analysis.decoded import reliability_by_episode, score_beliefs, scored_agents
+from btil.analysis.efficiency import Course, Target, course, latent_chains, own_course
+from btil.analysis.evidence import Evidence, check_estimable, log_evidence
+from btil.analysis.known_truth import check_truth, coverage_table
 from btil.analysis.metrics import confusion_matrix, hamming_distance, most_probable
+from btil.analysis.modes import Mode, find_modes, only_chains
 from btil.analysis.plots import expected_visits
+from btil.analysis.quantities import Quantity, quantities
 from btil.arguments import check_options
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT
 from btil.inference.fit import METHODS, fit, method_options
 from btil.inference.posterior import TeamPosterior, conform
-from btil.inference.result import DrawnRows
-from btil.models.team import TeamModel
+from btil.models.draws import DrawnTables
+from btil.models.team import TeamModel, bind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,27 +43,11 @@ if TYPE_CHECKING:
 _DEFAULT_REFERENCES = ("exact", "nuts", "gibbs")
 # Names become file names of the report.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# Chains whose mean log likelihoods are further apart than this many standard deviations within
-# a chain explore different modes rather than one.
-_MODE_DISTANCE = 3.0
+# Draws that beliefs about held-out mental states are averaged over.
+_DRAWS_OF_BELIEFS = 50
+_AVERAGED = "smoothed, averaged"
 # A standard deviation below this is rounding, the cell is known.
 _NO_SD = 1e-7
-
-
-class Quantity(NamedTuple):
-    """One column of the table: what it is called, what it says, how it is written.
-
-    Attributes:
-        column: Name in `Comparison.table`.
-        label: Short text for a person.
-        explanation: What the number means, in plain words.
-        write: From a value that is there to its text.
-    """
-
-    column: str
-    label: str
-    explanation: str
-    write: Callable[[Any], str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,22 +60,40 @@ class Comparison:
             have (a bound, an R-hat) are missing.
         chains: Per method with several chains and per chain: mean log likelihood of the training
             data and, with test data, decoding errors. Empty where there are no chains.
+        modes: The same per group of chains that overlap, see `btil.analysis.modes`.
+        decoded: Scores of beliefs about held-out mental states, per method, agent and kind of
+            belief, see `btil.analysis.decoded`. Empty without labelled test data.
+        coverage: How often intervals cover the truth, per method and kind of table, see
+            `btil.analysis.known_truth`. Empty where no truth is given.
+        courses: How each method comes near the reference as time goes on.
+        reliabilities: {agent: {name: how sure and how often right}} of held-out mental states.
+        evidence: The log evidence of the reference's data, if it was asked for.
+        accuracy: Error that is small enough where the time to it is told.
         notes: Sentences on how the numbers came about and what to be careful with.
         reference: The name of the method that differences are taken from.
         test: Held-out demonstrations, or None.
-        aligned: The posteriors with latents that nothing tells apart in the reference's order:
-            differences are between these.
-        named: The posteriors with such latents named after the labels of the test data where it
-            has some: decoding errors are of these.
+        aligned: The posteriors with latents that nothing tells apart in the reference's order.
+        compared: Of these, where chains do not overlap, the group of the largest log likelihood
+            alone: differences are between these.
+        named: These with such latents named after the labels of the test data where it has some:
+            decoding errors are of these.
     """
 
     posteriors: dict[str, TeamPosterior]
     table: "pd.DataFrame"
     chains: "pd.DataFrame"
+    modes: "pd.DataFrame"
+    decoded: "pd.DataFrame"
+    coverage: "pd.DataFrame"
+    courses: dict[str, Course]
+    reliabilities: dict[str, dict[str, Reliability]]
+    evidence: Evidence | None
+    accuracy: float
     notes: tuple[str, ...]
     reference: str
     test: Demonstrations | None
     aligned: dict[str, TeamPosterior]
+    compared: dict[str, TeamPosterior]
     named: dict[str, TeamPosterior]
 
     def __repr__(self) -> str:
@@ -105,13 +113,12 @@ class Comparison:
 
     def quantities(self) -> list[Quantity]:
         """The columns of the table that hold something, with their explanations."""
-        return [q for q in _quantities(self.demos.agents) if q.column in self.table]
+        every = quantities(self.demos.agents, self.accuracy)
+        return [quantity for quantity in every if quantity.column in self.table]
 
     def written(self, quantity: Quantity, name: str) -> str:
         """A value of the table as text; a dash where the method has none."""
-        value = self.table.loc[name, quantity.column]
-        missing = value is None or (isinstance(value, float) and np.isnan(value))
-        return "–" if missing else quantity.write(value)
+        return quantity.text({str(c): value for c, value in self.table.loc[name].items()})
 
     def summary_table(self) -> "Table":
         """The table for a terminal of 100 columns: a line per quantity, a column per method."""
@@ -147,6 +154,26 @@ class Comparison:
         from btil.analysis.plots import plot_elbo_traces
 
         return plot_elbo_traces(self.posteriors)
+
+    def plot_courses(self) -> "Figure":
+        """How each method comes near the reference as time goes on."""
+        from btil.analysis.plots import plot_courses
+
+        shown = {
+            f"{name} (its first half, to its second)" if name == self.reference else name: course
+            for name, course in self.courses.items()
+        }
+        return plot_courses(shown, self.accuracy)
+
+    def plot_reliability(self) -> "Figure":
+        """How sure methods are of held-out mental states, and how often right.
+
+        Raises:
+            ValueError: If there are no labelled test data.
+        """
+        from btil.analysis.plots import plot_reliability
+
+        return plot_reliability(self.reliabilities)
 
     def plot_timeline(self, agent: str, name: str | None = None, episode: int = 0) -> "Figure":
         """What one method believes of an agent's latents over a held-out episode.
@@ -186,8 +213,8 @@ class Comparison:
         return write_report(self, directory, command)
 
     def _reference_and_others(self) -> tuple[TeamPosterior, dict[str, TeamPosterior]]:
-        others = {n: p for n, p in self.aligned.items() if n != self.reference}
-        return self.aligned[self.reference], others
+        others = {n: p for n, p in self.compared.items() if n != self.reference}
+        return self.compared[self.reference], others
 
     def _posterior(self, name: str | None) -> TeamPosterior:
         chosen = next(iter(self.posteriors)) if name is None else name
@@ -209,11 +236,15 @@ def compare(
     reference: str | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     demos_by_method: Mapping[str, Demonstrations] | None = None,
+    truth: DrawnTables | None = None,
+    evidence: bool = False,
+    accuracy: float = 0.01,
 ) -> Comparison:
     """Fit the same model by several methods and set their answers side by side.
 
     Rows of tables are compared context by context, over the contexts that both methods have seen,
-    after matching the latents where nothing pins their order.
+    after matching the latents where nothing pins their order. Chains that sit in different modes
+    are told apart and not averaged. `docs/comparison.md` explains every number.
 
     Args:
         model: What is believed before.
@@ -229,13 +260,18 @@ def compare(
         options: {name: options of `btil.fit`}.
         demos_by_method: {name: demonstrations} for methods that are to see other episodes, say
             fewer because they are slow.
+        truth: The tables that the data were made from, where they were made up: how often
+            intervals cover them is told then. As from `btil.analysis.simulate_truth`.
+        evidence: Whether to estimate the log evidence, for the gap of the bounds to it. It takes
+            about as long as a run of gibbs.
+        accuracy: Error that is small enough where the time to it is told.
 
     Returns:
         The comparison.
 
     Raises:
-        ValueError: If a name is unknown or unfit for a file name, or the data do not fit; before
-            any fit begins.
+        ValueError: If a name is unknown or unfit for a file name, the data or the truth do not
+            fit, or the evidence cannot be estimated; before any fit begins.
         TypeError: If a method has no such option.
 
     Example:
@@ -253,6 +289,11 @@ def compare(
         conform(training, demos)
     if test is not None:
         test = conform(test, demos)
+    _check_accuracy(accuracy)
+    if truth is not None:
+        check_truth(bind(model, demos), truth)
+    if evidence:
+        check_estimable(bind(model, demos))
     if reference is None:
         whole = [name for name in chosen if seen[name] is demos]
         # Without labels the exact answer averages over all orders of the latents.
@@ -264,7 +305,22 @@ def compare(
         name: fit(model, seen[name], method, seed=seed, progress=progress, **options.get(name, {}))
         for name, method in chosen.items()
     }
-    return compare_posteriors(posteriors, test, reference)
+    return compare_posteriors(
+        posteriors,
+        test,
+        reference,
+        truth=truth,
+        evidence=evidence,
+        accuracy=accuracy,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def _check_accuracy(accuracy: Any) -> None:
+    number = isinstance(accuracy, int | float | np.floating) and not isinstance(accuracy, bool)
+    if not number or not 0 < accuracy < 1:
+        raise ValueError(f"accuracy must be a number between 0 and 1, got {accuracy!r}")
 
 
 def _check(
@@ -303,6 +359,12 @@ def compare_posteriors(
     posteriors: Mapping[str, TeamPosterior],
     test: Demonstrations | None = None,
     reference: str | None = None,
+    *,
+    truth: DrawnTables | None = None,
+    evidence: bool = False,
+    accuracy: float = 0.01,
+    seed: int = 0,
+    progress: bool = True,
 ) -> Comparison:
     """Set posteriors that are there already side by side, as `compare` does.
 
@@ -310,12 +372,18 @@ def compare_posteriors(
         posteriors: {name: posterior} of the same team under the same model.
         test: Held-out episodes.
         reference: The name that differences are taken from; None: the first.
+        truth: As in `compare`.
+        evidence: As in `compare`.
+        accuracy: As in `compare`.
+        seed: Seeds the evidence, and draws that beliefs and intervals are taken from.
+        progress: Whether estimating the evidence shows a progress line.
 
     Returns:
         The comparison.
 
     Raises:
-        ValueError: If the test data do not fit, or a tables' shape differs between posteriors.
+        ValueError: If the test data or the truth do not fit, a table's shape differs between
+            posteriors, or the evidence cannot be estimated.
     """
     import pandas as pd
 
@@ -323,45 +391,79 @@ def compare_posteriors(
     reference = next(iter(posteriors)) if reference is None else reference
     if reference not in posteriors:
         raise ValueError(f"reference: {reference!r} is not among {', '.join(posteriors)}")
+    _check_accuracy(accuracy)
+    if truth is not None:
+        check_truth(posteriors[reference].bound, truth)
     # Chains may differ in names: a reference's are put in the order of its first.
-    anchor = align(posteriors[reference], _chain(posteriors[reference], 0))
-    aligned = {
-        name: anchor if name == reference else align(posterior, anchor)
-        for name, posterior in posteriors.items()
-    }
-    named = {name: name_by_labels(posterior, test) for name, posterior in aligned.items()}
+    anchor = align(posteriors[reference], only_chains(posteriors[reference], [0]))
+    modes = {reference: find_modes(anchor, expected_visits(anchor))}
+    leading = _leading(anchor, modes[reference])
+    visits = expected_visits(leading)
+    aligned, compared = {}, {}
+    for name, posterior in posteriors.items():
+        aligned[name] = anchor if name == reference else align(posterior, leading)
+        if name not in modes:
+            modes[name] = find_modes(aligned[name], expected_visits(aligned[name]))
+        compared[name] = _leading(aligned[name], modes[name])
+    named = {name: name_by_labels(posterior, test) for name, posterior in compared.items()}
+    decoded, reliabilities = _score_decoded(named, test, seed)
+    coverage = (
+        {} if truth is None else {n: coverage_table(p, truth, seed) for n, p in compared.items()}
+    )
+    estimate = _estimate_evidence(posteriors, reference, seed, progress) if evidence else None
+    courses = _courses(compared, reference, visits)
     records = {
-        name: _fit_record(posterior, aligned[name])
+        name: _fit_record(posterior, aligned[name], modes[name])
+        | _time_record(courses.get(name), accuracy)
+        | _evidence_record(posterior, posteriors[reference], estimate)
         | _held_out(named[name], test)
-        | compare_rows(aligned[name], anchor)._asdict()
+        | _decoded_record(decoded, name)
+        | _coverage_record(coverage.get(name))
+        | compare_rows(compared[name], leading, visits)._asdict()
         for name, posterior in posteriors.items()
     }
     table = pd.DataFrame.from_dict(records, orient="index").rename_axis("method")
-    quantities = _quantities(anchor.demos.agents)
-    table = table[[quantity.column for quantity in quantities if quantity.column in table]]
-    chains, notes_on_modes = _compare_chains(aligned, test)
+    every = [c for q in quantities(anchor.demos.agents, accuracy) for c in q.columns]
+    table = table[[column for column in every if column in table]]
     return Comparison(
         posteriors=posteriors,
         table=table.dropna(axis="columns", how="all"),
-        chains=chains,
+        chains=_compare_chains(aligned, test),
+        modes=_compare_modes(aligned, modes, test),
+        decoded=_frame(decoded, "method", "agent", "belief"),
+        coverage=pd.concat(coverage, names=["method"]) if coverage else pd.DataFrame(),
+        courses=courses,
+        reliabilities=reliabilities,
+        evidence=estimate,
+        accuracy=accuracy,
         notes=(
             f"Differences are taken from {reference}.",
             *_notes_on_data(posteriors, reference),
             *_notes_on_names(posteriors, test),
-            *_notes_on_convergence(table),
-            *notes_on_modes,
+            *_notes_on_modes(modes),
+            *_notes_on_convergence(table, modes),
+            *_notes_on_evidence(estimate),
+            *_notes_on_truth(truth, posteriors),
         ),
         reference=reference,
         test=test,
         aligned=aligned,
+        compared=compared,
         named=named,
     )
+
+
+def _leading(posterior: TeamPosterior, modes: Sequence[Mode]) -> TeamPosterior:
+    """The chains of the first mode alone, where there are several."""
+    return only_chains(posterior, modes[0].chains) if len(modes) > 1 else posterior
 
 
 # ---------------------------------------------------------------------- one method
 
 
-def _fit_record(posterior: TeamPosterior, aligned: TeamPosterior) -> dict[str, Any]:
+def _fit_record(
+    posterior: TeamPosterior, aligned: TeamPosterior, modes: Sequence[Mode]
+) -> dict[str, Any]:
     """What a fit says of itself, and how well its chains agree once their latents are matched."""
     record: dict[str, Any] = {
         "episodes": posterior.demos.num_episodes,
@@ -377,6 +479,11 @@ def _fit_record(posterior: TeamPosterior, aligned: TeamPosterior) -> dict[str, A
         record["rows"] = int(info["rows"].sum())
         record["rows_above"] = int(info["rows_above"].sum())
         record["min_ess_per_second"] = info["min_ess_bulk"].min() / posterior.wall_time
+        latents = latent_chains(aligned)
+        if latents is not None:
+            record["min_ess_per_second_latents"] = latents.min_ess / posterior.wall_time
+        if sum(len(mode.chains) for mode in modes) > 1:
+            record["modes"] = len(modes)
     return record
 
 
@@ -394,6 +501,110 @@ def _held_out(posterior: TeamPosterior, test: Demonstrations | None) -> dict[str
     for kind, latents in decoded.items():
         errors = hamming_distance(test, latents)
         record |= {f"{kind}_error_{a}": float(e) for a, e in zip(test.agents, errors, strict=True)}
+    return record
+
+
+def _time_record(course: Course | None, accuracy: float) -> dict[str, float]:
+    return {} if course is None else {"seconds_to_accuracy": course.reached(accuracy)}
+
+
+def _courses(
+    compared: Mapping[str, TeamPosterior],
+    reference: str,
+    visits: Mapping[str, Float[np.ndarray, "contexts ..."]],
+) -> dict[str, Course]:
+    """How methods that learned from the reference's data come near it."""
+    target = compared[reference]
+    used = {site: read >= 1 for site, read in visits.items()}
+    means = {site: rows.mean() for site, rows in target.result.rows.items()}
+    found = {}
+    for name, posterior in compared.items():
+        if name == reference:
+            one = own_course(posterior, used)
+        elif posterior.demos == target.demos:
+            one = course(posterior, target, Target(means, used))
+        else:
+            one = None
+        if one is not None:
+            found[name] = one
+    return found
+
+
+def _estimate_evidence(
+    posteriors: Mapping[str, TeamPosterior], reference: str, seed: int, progress: bool
+) -> Evidence:
+    """The log evidence of the reference's data: exact where that is there, else estimated."""
+    whole = posteriors[reference]
+    same = [one for one in posteriors.values() if one.demos == whole.demos]
+    for one in same:
+        if one.method == "exact" and one.elbo is not None:
+            return Evidence(one.elbo, 0.0, "exact", True, None, ())
+    mean_field = [one for one in same if one.method == "mfvi" and one.result.rows]
+    options = {"posterior": mean_field[0]} if mean_field else {}
+    return log_evidence(whole.model, whole.demos, "smc", seed=seed, progress=progress, **options)
+
+
+def _evidence_record(
+    posterior: TeamPosterior, reference: TeamPosterior, evidence: Evidence | None
+) -> dict[str, float]:
+    """How far a bound of the same data lies below the log evidence."""
+    if evidence is None or posterior.elbo is None or posterior.demos != reference.demos:
+        return {}
+    error = float(np.hypot(evidence.standard_error, posterior.elbo_se or 0.0))
+    return {
+        "evidence_gap": evidence.value - posterior.elbo,
+        "evidence_gap_error": error if error > 0 else np.nan,
+    }
+
+
+def _coverage_record(table: "pd.DataFrame | None") -> dict[str, float]:
+    if table is None or "all" not in table.index:
+        return {}
+    return {str(column): values["all"] for column, values in table.drop(columns="rows").items()}
+
+
+def _score_decoded(
+    named: Mapping[str, TeamPosterior], test: Demonstrations | None, seed: int
+) -> tuple[dict[tuple[str, str, str], dict[str, Any]], dict[str, dict[str, Reliability]]]:
+    """Beliefs about held-out mental states: under the point estimate, averaged over draws, live.
+
+    Returns:
+        Scores by method, agent and kind of belief; how sure and how often right, by agent and
+        method, of the averaged ones.
+    """
+    records: dict[tuple[str, str, str], dict[str, Any]] = {}
+    reliabilities: dict[str, dict[str, Reliability]] = {}
+    if test is not None and scored_agents(test):
+        unlabelled = test.without_labels()
+        for name, posterior in named.items():
+            averaged = posterior.smooth(unlabelled, num_draws=_DRAWS_OF_BELIEFS, seed=seed)
+            kinds = {
+                "smoothed": posterior.smooth(unlabelled),
+                _AVERAGED: averaged,
+                "filtered": posterior.filter(unlabelled),
+            }
+            for agent in scored_agents(test):
+                for kind, beliefs in kinds.items():
+                    scores = score_beliefs(test, beliefs, agent)
+                    record: dict[str, Any] = {"steps": scores.steps}
+                    for score in scores._fields[1:]:
+                        value, error = getattr(scores, score)
+                        record |= {score: value, f"{score}_error": error}
+                    records[name, agent, kind] = record
+                counted = reliability_by_episode(test, averaged, agent)
+                reliabilities.setdefault(agent, {})[name] = counted
+    return records, reliabilities
+
+
+def _decoded_record(
+    decoded: Mapping[tuple[str, str, str], Mapping[str, Any]], name: str
+) -> dict[str, float]:
+    record = {}
+    for (method, agent, kind), scores in decoded.items():
+        if (method, kind) == (name, _AVERAGED):
+            for score in ("log_score", "surer_than_right"):
+                record[f"{score}_{agent}"] = scores[score]
+                record[f"{score}_error_{agent}"] = scores[f"{score}_error"]
     return record
 
 
@@ -423,11 +634,21 @@ class RowDifference(NamedTuple):
     sd_ratio_in_use: float
 
 
-def compare_rows(posterior: TeamPosterior, reference: TeamPosterior) -> RowDifference:
-    """Compare means and standard deviations over the contexts that both have visited."""
+def compare_rows(
+    posterior: TeamPosterior,
+    reference: TeamPosterior,
+    visits: Mapping[str, Float[np.ndarray, "contexts ..."]] | None = None,
+) -> RowDifference:
+    """Compare means and standard deviations over the contexts that both have visited.
+
+    Args:
+        posterior: The one.
+        reference: The other.
+        visits: `expected_visits(reference)`, if they are there already.
+    """
     num_rows = 0
     tables = [np.zeros((4, 0))]
-    visits = expected_visits(reference)
+    visits = expected_visits(reference) if visits is None else visits
     for site, rows in posterior.result.rows.items():
         if site not in reference.result.rows:
             continue
@@ -490,42 +711,46 @@ def _best_names(
 # ---------------------------------------------------------------------- chains
 
 
-def _chain(posterior: TeamPosterior, chain: int) -> TeamPosterior:
-    """The posterior by one of its chains alone; itself where it has none."""
-    rows = {
-        name: DrawnRows(one.draws[chain : chain + 1]) if isinstance(one, DrawnRows) else one
-        for name, one in posterior.result.rows.items()
-    }
-    return dataclasses.replace(posterior, result=posterior.result._replace(rows=rows))
-
-
 def _compare_chains(
     posteriors: Mapping[str, TeamPosterior], test: Demonstrations | None
-) -> tuple["pd.DataFrame", list[str]]:
-    """Log likelihood and decoding errors of each chain, and what they say of modes."""
-    import pandas as pd
-
+) -> "pd.DataFrame":
+    """Log likelihood and decoding errors of each chain."""
     records: dict[tuple[str, int], dict[str, float]] = {}
-    notes = []
     for name, posterior in posteriors.items():
         log_likelihood = posterior.result.log_likelihood
         if posterior.draws_info is None or log_likelihood is None or len(log_likelihood) < 2:
             continue
-        total = log_likelihood.sum(-1, dtype=np.float64)
-        for chain, values in enumerate(total):
+        for chain, values in enumerate(log_likelihood.sum(-1, dtype=np.float64)):
             record = {"mean_log_likelihood": float(values.mean()), "sd": float(values.std())}
-            held_out = _held_out(name_by_labels(_chain(posterior, chain), test), test)
-            records[name, chain] = record | held_out
-        means, spread = total.mean(1), float(np.median(total.std(1)))
-        apart = float(np.ptp(means))
-        if apart > _MODE_DISTANCE * spread:
-            notes.append(
-                f"{name}: the chains sit in different modes. Their mean log likelihoods lie "
-                f"{apart:,.1f} apart, while a chain moves by {spread:,.1f} (standard deviation); "
-                "averages over chains mix these modes, see the table of chains."
-            )
-    index = pd.MultiIndex.from_tuples(list(records), names=["method", "chain"])
-    return pd.DataFrame(list(records.values()), index=index), notes
+            alone = name_by_labels(only_chains(posterior, [chain]), test)
+            records[name, chain] = record | _held_out(alone, test)
+    return _frame(records, "method", "chain")
+
+
+def _compare_modes(
+    posteriors: Mapping[str, TeamPosterior],
+    modes: Mapping[str, Sequence[Mode]],
+    test: Demonstrations | None,
+) -> "pd.DataFrame":
+    """The same of each group of chains, of methods that have several."""
+    records: dict[tuple[str, int], dict[str, Any]] = {}
+    for name, own in modes.items():
+        for number, mode in enumerate(own if len(own) > 1 else (), 1):
+            alone = name_by_labels(only_chains(posteriors[name], mode.chains), test)
+            records[name, number] = {
+                "chains": ", ".join(map(str, mode.chains)),
+                "mean_log_likelihood": mode.log_likelihood,
+                "sd": mode.sd,
+            } | _held_out(alone, test)
+    return _frame(records, "method", "group")
+
+
+def _frame(records: Mapping[Any, Mapping[str, Any]], *names: str) -> "pd.DataFrame":
+    """A table of records by several keys; one without columns where there are none."""
+    import pandas as pd
+
+    index = pd.MultiIndex.from_tuples(list(records), names=names)
+    return pd.DataFrame(list(records.values()), index=index)
 
 
 # ---------------------------------------------------------------------- notes
@@ -588,147 +813,75 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _notes_on_convergence(table: "pd.DataFrame") -> list[str]:
+def _notes_on_modes(modes: Mapping[str, Sequence[Mode]]) -> list[str]:
+    notes = []
+    for name, own in modes.items():
+        if len(own) > 1:
+            groups = "; ".join(
+                f"{_chains(mode)} (mean log likelihood {mode.log_likelihood:,.1f})" for mode in own
+            )
+            notes.append(
+                f"{name}: the chains sit in different modes, or have not run long enough to meet: "
+                f"{groups}. They are not averaged: the table tells of {_chains(own[0])} alone. How "
+                "much each weighs in the posterior cannot be told from the chains."
+            )
+    return notes
+
+
+def _chains(mode: Mode) -> str:
+    numbers = listed([str(chain) for chain in mode.chains])
+    return f"chain{'s' if len(mode.chains) > 1 else ''} {numbers}"
+
+
+def _notes_on_convergence(table: "pd.DataFrame", modes: Mapping[str, Sequence[Mode]]) -> list[str]:
     notes = []
     for name, record in table.iterrows():
         if record.get("rows_above", 0) > 0:
+            why = (
+                ""
+                if len(modes[str(name)]) > 1
+                else " Either they have not run long enough or they sit in different modes; the "
+                "means and standard deviations of those rows are not to be relied on."
+            )
             notes.append(
-                f"{name}: the chains disagree (R-hat of {RHAT_LIMIT} or more) about "
-                f"{int(record['rows_above']):,} of {int(record['rows']):,} rows of the tables. "
-                "Either they have not run long enough or they sit in different modes; the means "
-                "and standard deviations of those rows are not to be relied on."
+                f"{name}: the chains disagree (R-hat of {RHAT_LIMIT} or more in a cell) about "
+                f"{int(record['rows_above']):,} of {int(record['rows']):,} rows of the tables.{why}"
             )
         elif not record["converged"]:
             notes.append(f"{name} did not converge: {record['reason']}.")
     return notes
 
 
+def _notes_on_evidence(evidence: Evidence | None) -> list[str]:
+    if evidence is None:
+        return []
+    if evidence.method == "exact":
+        return [f"Log evidence {evidence.value:,.2f}, exactly."]
+    told = "" if evidence.reliable else " It is not to be relied on:"
+    return [
+        f"Log evidence {evidence.value:,.2f} ± {evidence.standard_error:.2f}, by "
+        f"{evidence.method}.{told} {' '.join(evidence.notes)}"
+    ]
+
+
+def _notes_on_truth(
+    truth: DrawnTables | None, posteriors: Mapping[str, TeamPosterior]
+) -> list[str]:
+    if truth is None:
+        return []
+    notes = [
+        "Coverage is of one made-up truth, with errors as if rows were independent; `btil "
+        "calibrate` looks at many."
+    ]
+    free = [n for n, p in posteriors.items() if not all(latents_pinned(p.model, p.demos).values())]
+    if free:
+        notes.append(
+            f"Mental states that nothing tells apart in {listed(free)} are named as in the truth "
+            "before coverage is counted, which flatters it a little."
+        )
+    return notes
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun: "1 episode", "2 episodes"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-# ---------------------------------------------------------------------- columns
-
-
-def _quantities(agents: Sequence[str]) -> list[Quantity]:
-    """Every column that a table can have, in order."""
-
-    def number(digits: int) -> Callable[[Any], str]:
-        return lambda value: f"{value:,.{digits}f}"
-
-    def count(value: Any) -> str:
-        return f"{int(value):,}"
-
-    errors = [
-        Quantity(
-            f"{kind}_error_{agent}",
-            f"{title} error, {agent}",
-            "As above." if position else explanation,
-            number(3),
-        )
-        for kind, title, explanation in (
-            (
-                "viterbi",
-                "Viterbi",
-                "Share of held-out steps whose mental state is decoded wrongly, knowing the whole "
-                "episode but no labels (mean over episodes). Smaller is better.",
-            ),
-            (
-                "filtering",
-                "filtering",
-                "The same, knowing at each step only the episode so far: what a live assistant "
-                "could do. Smaller is better.",
-            ),
-        )
-        for position, agent in enumerate(agents)
-    ]
-    return [
-        Quantity("episodes", "episodes", "Episodes that the method learned from.", count),
-        Quantity(
-            "seconds", "seconds", "Wall-clock time of the fit, compilation included.", number(1)
-        ),
-        Quantity(
-            "converged",
-            "converged",
-            "Whether the method met its own criterion: the bound stopped rising, or the chains "
-            "agree.",
-            lambda value: "yes" if value else "NO",
-        ),
-        Quantity("reason", "reason", "Why the method stopped.", str),
-        Quantity(
-            "max_rhat",
-            "largest R-hat",
-            f"How far chains disagree at worst: 1 is perfect, {RHAT_LIMIT} and above means that "
-            "they do not agree.",
-            number(3),
-        ),
-        Quantity(
-            "rows_above",
-            f"rows with R-hat ≥ {RHAT_LIMIT}",
-            "Rows of probability tables about which the chains do not agree.",
-            count,
-        ),
-        Quantity("rows", "rows", "Rows of probability tables that were sampled.", count),
-        Quantity(
-            "min_ess_per_second",
-            "min ESS per second",
-            "Independent draws that the chains are worth each second, of the cell where it is "
-            "least. Larger is better.",
-            number(2),
-        ),
-        Quantity(
-            "elbo",
-            "bound of log evidence",
-            "Lower bound of the log probability of the training data under the model (exact: that "
-            "probability). On the same data larger is closer.",
-            number(2),
-        ),
-        Quantity(
-            "elbo_se",
-            "its standard error",
-            "Monte Carlo error of the bound where it is an estimate.",
-            number(2),
-        ),
-        Quantity(
-            "log_likelihood_per_step",
-            "held-out log likelihood",
-            "Log probability, per step, of the actions in the held-out episodes given the states, "
-            "all agents together. Larger is better.",
-            number(4),
-        ),
-        *errors,
-        Quantity(
-            "mean_difference",
-            "mean difference",
-            "Mean absolute difference of the posterior mean probabilities from the reference "
-            "method's.",
-            number(4),
-        ),
-        Quantity(
-            "mean_difference_in_use",
-            "… of rows in use",
-            "The same over the rows that the reference expects its data to have read at least "
-            "once. All others stay near their prior by any method.",
-            number(4),
-        ),
-        Quantity(
-            "sd_ratio",
-            "sd ratio",
-            "Posterior standard deviation over the reference's, median over all probabilities. "
-            "Below 1: more certain than the reference.",
-            number(2),
-        ),
-        Quantity(
-            "sd_ratio_in_use",
-            "… of rows in use",
-            "The same over the rows in use.",
-            number(2),
-        ),
-        Quantity(
-            "shared_rows",
-            "rows compared",
-            "Rows of probability tables that both the method and the reference have learned.",
-            count,
-        ),
-    ]

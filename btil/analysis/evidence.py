@@ -141,19 +141,29 @@ def log_evidence(
             raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
     seed = check_seed(seed, 2**32 - 1)
     bound = bind(model, demos)
-    for name, table in bound.learned.items():
-        if table.cpt.parametric:
-            raise ValueError(
-                f"{name}: the evidence is estimated for Dirichlet rows only; this family, "
-                f"{type(table.cpt).__name__}, has parameters of its own. Compare such models by "
-                "held-out likelihood (btil.analysis.compare_models)"
-            )
+    check_estimable(bound)
     if not bound.learned:
         known = fit(model, demos, "exact", progress=False)
         assert known.elbo is not None
         return Evidence(known.elbo, 0.0, method, True, None, ("Every table is given: exact.",))
     _check_posterior(options.get("posterior"), method, bound)
     return estimator(bound, seed, progress, **options)
+
+
+def check_estimable(bound: BoundModel) -> None:
+    """Refuse a model whose evidence cannot be estimated, before any fit.
+
+    Raises:
+        ValueError: Naming the table, or how many namings of the latents there are.
+    """
+    for name, table in bound.learned.items():
+        if table.parametric:
+            raise ValueError(
+                f"{name}: the evidence is estimated for Dirichlet rows only; this family, "
+                f"{type(table.cpt).__name__}, has parameters of its own. Compare such models by "
+                "held-out likelihood (btil.analysis.compare_models)"
+            )
+    _renamings(bound)
 
 
 def _check_posterior(posterior: Any, method: str, bound: BoundModel) -> None:

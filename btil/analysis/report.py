@@ -22,10 +22,12 @@ from btil.analysis.output import (
 )
 from btil.demonstrations import Demonstrations, write_demonstrations
 from btil.inference.chains import RHAT_LIMIT
-from btil.models.cpt import ROLES
+from btil.models.cpt import ROLES, DirichletCPT, StickyDirichletCPT
+from btil.models.parametric import parametric_site
 from btil.models.team import BoundModel, Table, make_contexts
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from btil.analysis.compare import Comparison
@@ -37,11 +39,27 @@ _LIBRARIES = ("jax", "numpyro", "arviz", "numpy")
 
 _DIAGNOSTICS = {
     "constant_cells": "cells that never vary",
-    "max_rhat": "largest R-hat",
-    "rows_above": f"rows with R-hat ≥ {RHAT_LIMIT}",
-    "min_ess_bulk": "least ESS, bulk",
-    "min_ess_tail": "least ESS, tails",
+    "max_rhat": "largest R-hat of a cell",
+    "rows_above": f"rows with a cell ≥ {RHAT_LIMIT}",
+    "min_ess_bulk": "least ESS of a cell, bulk",
+    "min_ess_tail": "least ESS of a cell, tails",
 }
+_ROLES = {
+    "policy": "policies",
+    "transition": "transitions",
+    "initial": "initial distributions",
+    "all": "all",
+}
+_SCORES = {
+    "log_score": "log score",
+    "brier": "Brier score",
+    "sureness": "sureness",
+    "right": "right",
+    "surer_than_right": "surer than right",
+}
+
+
+_DECODED = "Decoded mental states: sure, and right"
 
 
 class Picture(NamedTuple):
@@ -91,7 +109,7 @@ def prepare_directory(path: Any) -> Path:
 
 
 def write_report(comparison: "Comparison", directory: Any, command: str | None = None) -> Path:
-    """Write `report.html`, `figures/`, `table.csv`, `posteriors/` and the test data to a folder.
+    """Write `report.html`, `figures/`, its tables, `posteriors/` and the test data to a folder.
 
     Everything is first written to a folder of its own and moved when it is complete, the page
     last; files of an earlier report there are replaced, other files stay.
@@ -114,8 +132,10 @@ def write_report(comparison: "Comparison", directory: Any, command: str | None =
             (staging / folder).mkdir()
         shown = [_draw(picture, staging / "figures") for picture in _pictures(comparison)]
         comparison.table.to_csv(staging / "table.csv")
-        if len(comparison.chains):
-            comparison.chains.to_csv(staging / "chains.csv")
+        for name in ("chains", "modes", "decoded", "coverage"):
+            table = getattr(comparison, name)
+            if len(table):
+                table.to_csv(staging / f"{name}.csv")
         for name, posterior in comparison.posteriors.items():
             posterior.save(staging / "posteriors" / f"{name}.nc")
         if comparison.test is not None:
@@ -160,6 +180,15 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             "The lower bound of the log evidence as optimisation goes on. It has converged where "
             "the line is flat; svi's estimates are noisy.",
         )
+    if comparison.courses:
+        yield Picture(
+            "courses",
+            "Time",
+            comparison.plot_courses(),
+            "How near each method is to the reference as time goes on: mean difference of the "
+            "probabilities in use, against seconds since the start of its fit. Lower left is "
+            "better; dashed is the accuracy asked for.",
+        )
     kinds = {
         "trace": (
             plots.plot_trace,
@@ -203,6 +232,16 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             "White bars are the true mental states where they are known, blue ones the most "
             "probable path, red ones where that is wrong.",
         )
+    if comparison.reliabilities:
+        yield Picture(
+            "reliability",
+            _DECODED,
+            comparison.plot_reliability(),
+            "Are steps said to be 80% sure right 80% of the time? Points on the line are; below "
+            "it a method is too sure. Bars are 95% intervals that allow for steps of one episode "
+            "being right or wrong together. Underneath, how many steps are how sure: the further "
+            "to the right, the sharper.",
+        )
     for position, agent in enumerate(comparison.demos.agents, 1):
         if (shown.latents[:, position - 1] >= 0).any():
             yield Picture(
@@ -239,8 +278,12 @@ def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) ->
         ("Data", _data(comparison)),
         ("Model", _model(comparison.posteriors[comparison.reference].bound)),
         ("Results", _results(comparison)),
+        ("Known truth", _known_truth(comparison)),
         ("Convergence", _convergence(comparison)),
+        ("Time", _time(comparison)),
+        (_DECODED, _decoded(comparison)),
     ]
+    sections = [(heading, body) for heading, body in sections if body]
     for heading in dict.fromkeys(one.section for one in shown):
         body = "".join(one.html for one in shown if one.section == heading)
         sections = [(h, b + body if h == heading else b) for h, b in sections]
@@ -342,19 +385,43 @@ def _describe(bound: BoundModel, table: Table) -> str:
         given += f"; {counted(len(table.contexts.rows), 'combination')} of their values seen"
     if len(table.agents) > 1:
         given += "; one table for all of them"
-    family = type(table.cpt).__name__
-    if family == "DirichletCPT":
-        prior = np.asarray(table.cpt.concentration(table.contexts))
+    return f"{subject}{given}; {_describe_family(table)}."
+
+
+def _describe_family(table: Table) -> str:
+    """What is believed of the rows of a table before any data, in words."""
+    cpt = table.cpt
+    family = type(cpt).__name__
+    if isinstance(cpt, DirichletCPT):
+        prior = np.asarray(cpt.concentration(table.contexts))
         low, high = prior.min(initial=np.inf), prior.max(initial=-np.inf)
         amount = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        how = f"learned, with a Dirichlet prior of concentration {amount} per cell"
-    else:
-        how = {
-            "UniformCPT": "uniform, not learned",
-            "StaticCPT": "it never changes, not learned",
-            "KnownCPT": "given, not learned",
-        }.get(family, f"{family}, {'learned' if table.cpt.learned else 'not learned'}")
-    return f"{subject}{given}; {how}."
+        more = f", {cpt.stay:g} of it for staying" if isinstance(cpt, StickyDirichletCPT) else ""
+        return f"learned, with a Dirichlet prior of concentration {amount} per cell{more}"
+    if table.parametric:
+        described = parametric_site(table)
+        shapes = {name: described.priors()[site].shape() for name, site in described.parameters}
+        parameters = [
+            f"{name} ({' x '.join(map(str, shape))})" if shape else name
+            for name, shape in shapes.items()
+        ]
+        settings = [
+            f"{name} {value:g}"
+            for name, value in (cpt.arguments() or {}).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
+        given = f" ({', '.join(settings)})" if settings else ""
+        shared = ", which all agents have in common" if described.cpt.shared_parameters else ""
+        rows = "Dirichlet around" if cpt.dirichlet_rows else "a function of"
+        return (
+            f"learned, a {family}{given}: rows are {rows} the parameters "
+            f"{listed(parameters)}{shared}"
+        )
+    return {
+        "UniformCPT": "uniform, not learned",
+        "StaticCPT": "it never changes, not learned",
+        "KnownCPT": "given, not learned",
+    }.get(family, f"{family}, {'learned' if cpt.learned else 'not learned'}")
 
 
 def _results(comparison: "Comparison") -> str:
@@ -407,24 +474,128 @@ def _convergence(comparison: "Comparison") -> str:
                 for site, values in zip(info.index, info.to_numpy(), strict=True)
             ],
         )
+    if len(comparison.modes):
+        html += (
+            "<h3>Groups of chains</h3>\n<p>Chains of one group overlap; those of different groups "
+            "do not: they sit in different modes of the posterior, or have not run long enough to "
+            "meet. They are not averaged. The table of results tells of group 1, whose mean log "
+            "likelihood of the training data is the largest; how much a group weighs in the "
+            "posterior the chains do not tell.</p>\n"
+        )
+        html += _side_by_side(comparison, comparison.modes, "group")
     if len(comparison.chains):
         html += (
             "<h3>Chain by chain</h3>\n<p>The log likelihood is that of the training data, averaged "
-            "over a chain's draws. Where chains lie further apart than each of them moves (its "
-            "standard deviation), they sit in different modes.</p>\n"
+            "over a chain's draws, with its standard deviation over them.</p>\n"
         )
-        labels = {q.column: q.label for q in comparison.quantities()} | {
-            "mean_log_likelihood": "mean log likelihood",
-            "sd": "its standard deviation",
-        }
-        html += html_table(
-            ["", *(f"{name}, chain {chain}" for name, chain in comparison.chains.index)],
-            [
-                [labels.get(column, column), *map(_brief, comparison.chains[column])]
-                for column in comparison.chains.columns
-            ],
-        )
+        html += _side_by_side(comparison, comparison.chains, "chain")
     return html
+
+
+def _side_by_side(comparison: "Comparison", table: "pd.DataFrame", noun: str) -> str:
+    """Chains or groups of them, a column each."""
+    labels = {q.column: q.label for q in comparison.quantities()} | {
+        "mean_log_likelihood": "mean log likelihood",
+        "sd": "its standard deviation",
+    }
+    return html_table(
+        ["", *(f"{name}, {noun} {number}" for name, number in table.index)],
+        [
+            [
+                labels.get(str(column), str(column)),
+                *(value if isinstance(value, str) else _brief(value) for value in values),
+            ]
+            for column, values in table.items()
+        ],
+    )
+
+
+def _known_truth(comparison: "Comparison") -> str:
+    """How often intervals cover the truth that the data were made from."""
+    if not len(comparison.coverage):
+        return ""
+    html = (
+        "<p>The data were made up, so the probabilities behind them are known. Of the rows in use, "
+        "the share of true probabilities inside central intervals of each method: 50% intervals "
+        "should cover half of them, 89% intervals 89%. Less is overconfident. Errors are as if "
+        "rows were independent; one made-up truth is one only.</p>\n"
+    )
+    return html + html_table(
+        ("method, tables", "rows", "in 50% intervals", "in 89% intervals"),
+        [
+            (
+                f"{name}, {_ROLES[role]}",
+                f"{row['rows']:,.0f}",
+                *(
+                    f"{row[f'coverage_{p}']:.2f} ± {row[f'coverage_{p}_error']:.2f}"
+                    for p in (50, 89)
+                ),
+            )
+            for (name, role), row in _records(comparison.coverage)
+        ],
+    )
+
+
+def _time(comparison: "Comparison") -> str:
+    """How the time to an accuracy is found."""
+    if not comparison.courses:
+        return ""
+    reached = {n: c.reached(comparison.accuracy) for n, c in comparison.courses.items()}
+    html = (
+        f"<p>Seconds until the probabilities in use differ by {comparison.accuracy:g} or less from "
+        f"those of {escape(comparison.reference)} on average, and keep to it. A chain's draws are "
+        "taken to have come at a steady pace, its warmup included; what counts is the mean of the "
+        "draws of all chains so far. The reference is measured by the first half of its draws, "
+        "against the second; methods without chains have only where they end.</p>\n"
+    )
+    return html + html_table(
+        ("method", "seconds", "mean difference at the end"),
+        [
+            (
+                name,
+                "not yet" if np.isinf(reached[name]) else f"{reached[name]:,.1f}",
+                f"{course.error[-1]:.4f}",
+            )
+            for name, course in comparison.courses.items()
+        ],
+    )
+
+
+def _decoded(comparison: "Comparison") -> str:
+    """Scores of beliefs about held-out mental states."""
+    if not len(comparison.decoded):
+        return ""
+    html = (
+        "<p>Beliefs about the mental states at held-out labelled steps, without the labels. "
+        "<em>Smoothed</em> knows the whole episode and takes the mean rows, <em>smoothed, averaged"
+        "</em> averages over posterior draws, <em>filtered</em> knows the episode so far. The log "
+        "score is the mean log probability of the true state (0 at best), the Brier score the mean "
+        "squared distance (0 at best, 2 at worst). Sureness is the mean probability of the most "
+        "probable state: the larger, the sharper. It should equal the share of steps at which that "
+        "state is right; what it exceeds it by is too sure. Errors are over episodes.</p>\n"
+    )
+
+    agents = comparison.demos.agents
+
+    def written(row: dict[str, Any], score: str) -> str:
+        error = row[f"{score}_error"]
+        return f"{row[score]:.3f}" + ("" if np.isnan(error) else f" ± {error:.3f}")
+
+    return html + html_table(
+        ("agent, method, belief", *_SCORES.values()),
+        [
+            (f"{agent}, {name}, {kind}", *(written(row, score) for score in _SCORES))
+            for (name, agent, kind), row in sorted(
+                _records(comparison.decoded), key=lambda record: agents.index(record[0][1])
+            )
+        ],
+    )
+
+
+def _records(table: "pd.DataFrame") -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Rows of a table with several keys."""
+    rows: list[Any] = table.to_dict("records")
+    return list(zip(table.index.to_list(), rows, strict=True))
 
 
 def _brief(value: Any) -> str:
@@ -470,9 +641,14 @@ def _python(comparison: "Comparison") -> str:
     lines += ["    whole.model,", "    whole.demos,", f"    methods={methods!r},"]
     if comparison.test is not None:
         lines.append('    test=btil.read_demonstrations("test.npz"),')
-    lines += [f"    seed={reference.seed},", f"    reference={comparison.reference!r},"]
+    lines += [f"    seed={reference.seed},", f"    accuracy={comparison.accuracy!r},"]
+    lines += [f"    reference={comparison.reference!r},"]
     if options:
         lines.append(f"    options={options!r},")
+    if comparison.evidence is not None:
+        lines.append("    evidence=True,")
+    if len(comparison.coverage):
+        lines.append("    # truth=...: the tables that the data were made from")
     if others:
         lines.append("    demos_by_method={")
         lines += [f"        {n!r}: saved[{n!r}].demos," for n in others]

@@ -46,10 +46,12 @@ ON_AXES = {
 BY_ARVIZ = {"plot_ess", "plot_forest", "plot_prior_posterior", "plot_rank", "plot_trace"}
 # Where their own tests are.
 ELSEWHERE = {
+    "plot_courses": "test_efficiency.py",
     "plot_ecdf_pit": "test_calibration.py",
     "plot_error_ratios": "test_calibration.py",
     "plot_latents": "test_calibration.py",
     "plot_predictive_check": "test_predictive.py",
+    "plot_reliability": "test_decoded.py",
 }
 
 

@@ -15,6 +15,8 @@ from btil.analysis.plots.chains import (
     plot_trace,
 )
 from btil.analysis.plots.confusion import plot_confusion
+from btil.analysis.plots.courses import plot_courses
+from btil.analysis.plots.decoded import plot_reliability
 from btil.analysis.plots.diagnostics import plot_row_diagnostics, row_diagnostics
 from btil.analysis.plots.methods import plot_method_against_method, plot_sd_ratios
 from btil.analysis.plots.predictive import plot_predictive_check
@@ -28,6 +30,7 @@ __all__ = [
     "expected_visits",
     "plot_alignment",
     "plot_confusion",
+    "plot_courses",
     "plot_elbo_traces",
     "plot_ess",
     "plot_forest",
@@ -36,6 +39,7 @@ __all__ = [
     "plot_predictive_check",
     "plot_prior_posterior",
     "plot_rank",
+    "plot_reliability",
     "plot_restarts",
     "plot_row_diagnostics",
     "plot_sd_ratios",

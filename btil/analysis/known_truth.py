@@ -1,0 +1,155 @@
+"""Recordings whose truth is known because it was made up, and how often posteriors cover it."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from btil.analysis.calibration.ranks import Ranked, coverage, place_among
+from btil.analysis.calibration.simulation import Settings, draw_data, named_as_in
+from btil.analysis.plots.rows import expected_visits
+from btil.arguments import check_seed
+from btil.demonstrations import Demonstrations
+from btil.inference.posterior import TeamPosterior, conform
+from btil.models.cpt import ROLES
+from btil.models.draws import DrawnTables
+from btil.models.simulate import simulate
+from btil.models.team import BoundModel, TeamModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INTERVALS = (0.5, 0.89)
+# Draws among which the truth is ranked.
+_DRAWS = 1000
+
+
+class KnownTruth(NamedTuple):
+    """Made-up recordings of a team, and what they were made from.
+
+    Attributes:
+        tables: All tables, drawn from the prior.
+        demos: What happened on the states of the given recordings; labelled where those are.
+        test: What else happened, labelled throughout.
+    """
+
+    tables: DrawnTables
+    demos: Demonstrations
+    test: Demonstrations
+
+
+def simulate_truth(
+    model: TeamModel,
+    demos: Demonstrations,
+    test: Demonstrations | None = None,
+    seed: int = 0,
+    share_labelled: float | None = None,
+) -> KnownTruth:
+    """Draw tables from a model's prior, and recordings from them on given states.
+
+    For `compare(model, made.demos, test=made.test, truth=made.tables)`.
+
+    Args:
+        model: The model.
+        demos: Where states, episodes, sizes, names and labelled steps come from.
+        test: Where the states of the held-out recordings come from; None: those of `demos` again,
+            on which the team then plays anew.
+        seed: Seeds everything.
+        share_labelled: Label this share of the episodes instead; 0 to 1.
+
+    Raises:
+        ValueError: If the model does not fit, or the share is out of range.
+
+    Example:
+        >>> made = simulate_truth(model, demos, seed=1)  # doctest: +SKIP
+    """
+    seed = check_seed(seed)
+    if share_labelled is not None and not 0 <= share_labelled <= 1:
+        raise ValueError(f"share_labelled must be between 0 and 1, got {share_labelled!r}")
+    settings = Settings(model, demos, "", {}, 0, 0, share_labelled, seed)
+    tables, _, observed = draw_data(settings, 0)
+    states = demos if test is None else conform(test, demos)
+    played = simulate(model, states, tables, np.random.default_rng([seed, 0, 7]))
+    return KnownTruth(tables, observed, played)
+
+
+def check_truth(bound: BoundModel, truth: DrawnTables) -> None:
+    """Refuse tables that are not those of the model.
+
+    Raises:
+        ValueError: Naming the site, and what differs.
+    """
+    for site, table in bound.learned.items():
+        if site not in truth.tables:
+            raise ValueError(
+                f"truth: there is no table {site!r}; its tables are {', '.join(truth.tables)}"
+            )
+        ours, theirs = table.contexts, truth.tables[site].contexts
+        if (ours.names, ours.row_shape) != (theirs.names, theirs.row_shape):
+            raise ValueError(
+                f"truth: {site} has parents {theirs.names or 'none'} and rows {theirs.row_shape}, "
+                f"in the model parents {ours.names or 'none'} and rows {ours.row_shape}"
+            )
+
+
+def coverage_table(posterior: TeamPosterior, truth: DrawnTables, seed: int = 0) -> "pd.DataFrame":
+    """How often central posterior intervals cover the true probabilities.
+
+    Of the rows in use, those that the posterior expects its data to have read at least once: all
+    others are near their prior by any method. Latents that nothing pins are named as in the truth.
+
+    Args:
+        posterior: The posterior.
+        truth: The tables that its data came from.
+        seed: Seeds draws, and the order of ties.
+
+    Returns:
+        A row per role and one for "all": `rows`, `coverage_50`, `coverage_89`, each with a
+        standard error `*_error`, as if rows were independent of each other.
+    """
+    import pandas as pd
+
+    records = {}
+    for role, ranked in _ranked(posterior, truth, seed).items():
+        record: dict[str, float] = {"rows": len(ranked.place)}
+        for interval in INTERVALS:
+            share = coverage(ranked, interval)
+            name = f"coverage_{100 * interval:.0f}"
+            record |= {name: share.value, f"{name}_error": share.error}
+        records[role] = record
+    return pd.DataFrame.from_dict(records, orient="index").rename_axis("tables")
+
+
+def _ranked(posterior: TeamPosterior, truth: DrawnTables, seed: int) -> dict[str, Ranked]:
+    """Places of the true cells among draws, (rows, values), by role and for all."""
+    posterior = named_as_in(posterior, truth)
+    visits = expected_visits(posterior)
+    draws = posterior.sample(_DRAWS, seed)
+    generator = np.random.default_rng([seed, 5])
+    found: dict[str, list[np.ndarray]] = {}
+    tiny = np.finfo(posterior.dtype).tiny
+    for site, table in posterior.bound.learned.items():
+        used = visits[site] >= 1
+        if table.shape[-1] == 1 or not used.any():
+            continue
+        # What is too small for the fit's precision is equal in both.
+        true, drawn = (
+            np.maximum(values.astype(posterior.dtype), tiny).astype(np.float64)
+            for values in (truth.rows(site, table.contexts)[used], draws[site][:, used])
+        )
+        place = place_among(true.ravel(), drawn.reshape(len(drawn), -1), generator)
+        found.setdefault(table.contexts.role, []).append(place.reshape(true.shape))
+    ordered = {role: found[role] for role in ROLES if role in found}
+    ordered["all"] = [place for places in ordered.values() for place in places]
+    return {role: _stacked(places) for role, places in ordered.items() if places}
+
+
+def _stacked(places: list[np.ndarray]) -> Ranked:
+    """Places of rows of several tables, filled up with NaN to equal lengths."""
+    width = max(place.shape[1] for place in places)
+    filled = [
+        np.pad(place, ((0, 0), (0, width - place.shape[1])), constant_values=np.nan)
+        for place in places
+    ]
+    place = np.concatenate(filled)
+    nothing = np.full_like(place, np.nan)
+    return Ranked(place, nothing, nothing, nothing)

@@ -1,0 +1,73 @@
+"""Beliefs about mental states: how sure, and how often right."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from btil.analysis.calibration.ranks import NUM_BINS, Reliability, bins_of
+from btil.analysis.plots.layout import legend_below, look, make_axes
+from btil.figures import figure_style
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+
+def plot_reliability(
+    reliabilities: Mapping[str, Mapping[str, Reliability]], axes: Any = None
+) -> "matplotlib.figure.Figure":
+    """Are steps said to be 80% sure right 80% of the time? A column of two panels per agent.
+
+    Above, the share of labelled steps whose most probable latent is the true one, against how
+    probable it was said to be; bars are 95% intervals that allow for steps of one episode being
+    right or wrong together. Below the diagonal a method is too sure. Underneath, how many of the
+    steps are how sure: the further to the right, the sharper.
+
+    Args:
+        reliabilities: {agent: {name: counts}}, as from `reliability_by_episode`.
+        axes: Twice as many Matplotlib axes as agents, the upper ones first; None: a new figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If there is nothing to draw, or another number of axes is given.
+    """
+    from matplotlib.lines import Line2D
+
+    if not any(reliabilities.values()):
+        raise ValueError("reliabilities: there is no agent with labelled steps")
+    names = list(dict.fromkeys(name for own in reliabilities.values() for name in own))
+    number = len(reliabilities)
+    with figure_style():
+        figure, panels = make_axes(axes, 2 * number, number, (3.4, 2.3), height_ratios=(3.0, 1.0))
+        for column, (agent, own) in enumerate(reliabilities.items()):
+            above, below = panels[column], panels[number + column]
+            above.plot([0, 1], [0, 1], color="0.6", lw=0.8, zorder=0)
+            for name, counted in own.items():
+                shown = look(names.index(name))
+                bins = bins_of(counted)
+                right = np.array([one.right for one in bins])
+                ends = np.array([(one.right - one.lower, one.upper - one.right) for one in bins])
+                above.errorbar(
+                    [one.said for one in bins],
+                    right,
+                    np.maximum(ends.T, 0.0),  # of rounding alone
+                    color=shown.color,
+                    marker=shown.marker,
+                    ms=4,
+                    lw=1,
+                )
+                steps = counted.steps.sum(0)
+                edges = np.arange(NUM_BINS + 1) / NUM_BINS
+                below.stairs(steps / steps.sum(), edges, color=shown.color, lw=1.2)
+            above.set(xlim=(0, 1.02), ylim=(0, 1.02), title=agent)
+            below.set(xlim=(0, 1.02), ylim=(0, None), xlabel="probability of the most probable")
+        panels[0].set_ylabel("share right")
+        panels[number].set_ylabel("share of steps")
+        handles = [
+            Line2D([], [], color=look(k).color, marker=look(k).marker, ms=4, label=name)
+            for k, name in enumerate(names)
+        ]
+        legend_below(figure, axes is None, panels[0], handles)
+    return figure

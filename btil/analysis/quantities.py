@@ -1,0 +1,238 @@
+"""The columns of a comparison: what each is called, what it says, how it is written."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from btil.inference.chains import RHAT_LIMIT
+
+
+class Quantity(NamedTuple):
+    """One column of the table: what it is called, what it says, how it is written.
+
+    Attributes:
+        column: Name in `Comparison.table`.
+        label: Short text for a person.
+        explanation: What the number means, in plain words.
+        write: From a value that is there to its text.
+        error: Column of its standard error, which is written behind it.
+    """
+
+    column: str
+    label: str
+    explanation: str
+    write: Callable[[Any], str]
+    error: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Its column, and that of its standard error if it has one."""
+        return (self.column,) if self.error is None else (self.column, self.error)
+
+    def text(self, record: Mapping[str, Any]) -> str:
+        """The value in a row of the table, with its error; a dash where there is none."""
+        value = record[self.column]
+        if value is None or (isinstance(value, float) and np.isnan(value)):
+            return "–"
+        if isinstance(value, float) and np.isinf(value):
+            return "not yet"
+        error = np.nan if self.error is None else record.get(self.error, np.nan)
+        return self.write(value) + ("" if np.isnan(error) else f" ± {self.write(error)}")
+
+
+def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
+    """Every column that a table can have, in order.
+
+    Args:
+        agents: The agents.
+        accuracy: Error that is small enough where the time to it is told.
+    """
+
+    def number(digits: int) -> Callable[[Any], str]:
+        return lambda value: f"{value:,.{digits}f}"
+
+    def count(value: Any) -> str:
+        return f"{int(value):,}"
+
+    errors = [
+        Quantity(
+            f"{kind}_error_{agent}",
+            f"{title} error, {agent}",
+            "As above." if position else explanation,
+            number(3),
+        )
+        for kind, title, explanation in (
+            (
+                "viterbi",
+                "Viterbi",
+                "Share of held-out steps whose mental state is decoded wrongly, knowing the whole "
+                "episode but no labels (mean over episodes). Smaller is better.",
+            ),
+            (
+                "filtering",
+                "filtering",
+                "The same, knowing at each step only the episode so far: what a live assistant "
+                "could do. Smaller is better.",
+            ),
+        )
+        for position, agent in enumerate(agents)
+    ]
+    scores = [
+        Quantity(
+            f"{kind}_{agent}",
+            f"{title}, {agent}",
+            "As above." if position else explanation,
+            number(3),
+            error=f"{kind}_error_{agent}",
+        )
+        for kind, title, explanation in (
+            (
+                "log_score",
+                "log score",
+                "Mean log probability of the true mental state at held-out labelled steps, knowing "
+                "the whole episode, averaged over draws. Nearer to 0 is better.",
+            ),
+            (
+                "surer_than_right",
+                "surer than right",
+                "How probable the most probable mental state is said to be, minus how often it is "
+                "the true one. Above 0 is too sure.",
+            ),
+        )
+        for position, agent in enumerate(agents)
+    ]
+    return [
+        Quantity("episodes", "episodes", "Episodes that the method learned from.", count),
+        Quantity(
+            "seconds", "seconds", "Wall-clock time of the fit, compilation included.", number(1)
+        ),
+        Quantity(
+            "converged",
+            "converged",
+            "Whether the method met its own criterion: the bound stopped rising, or the chains "
+            "agree.",
+            lambda value: "yes" if value else "NO",
+        ),
+        Quantity("reason", "reason", "Why the method stopped.", str),
+        Quantity(
+            "max_rhat",
+            "largest R-hat of a cell",
+            "How far chains disagree at worst, over the cells of all tables, the single "
+            f"probabilities: 1 is perfect, {RHAT_LIMIT} and above means that they do not agree.",
+            number(3),
+        ),
+        Quantity(
+            "rows_above",
+            f"rows with a cell ≥ {RHAT_LIMIT}",
+            "Rows of probability tables with a cell, at least one, about which the chains do not "
+            "agree.",
+            count,
+        ),
+        Quantity("rows", "rows", "Rows of probability tables that were sampled.", count),
+        Quantity(
+            "modes",
+            "groups of chains",
+            "Chains that do not overlap are in different groups: they sit in different modes, or "
+            "have not run long enough to meet. They are not averaged; what follows is of the group "
+            "with the largest log likelihood.",
+            count,
+        ),
+        Quantity(
+            "min_ess_per_second",
+            "ESS per second, tables",
+            "Independent draws that the chains are worth each second, of the cell where it is "
+            "least. Larger is better.",
+            number(2),
+        ),
+        Quantity(
+            "min_ess_per_second_latents",
+            "ESS per second, mental states",
+            "The same of the probability of a mental state at a step, where it is least.",
+            number(2),
+        ),
+        Quantity(
+            "seconds_to_accuracy",
+            f"seconds to within {accuracy:g}",
+            "Seconds from the start, compilation included, until the probabilities in use differ "
+            f"by {accuracy:g} or less from the reference's on average, and keep to it. Chains by "
+            "the mean of their draws so far; the reference by its first half of draws, measured "
+            "against its second; others by where they end.",
+            number(1),
+        ),
+        Quantity(
+            "elbo",
+            "bound of log evidence",
+            "Lower bound of the log probability of the training data under the model (exact: that "
+            "probability). On the same data larger is closer.",
+            number(2),
+        ),
+        Quantity(
+            "elbo_se",
+            "its standard error",
+            "Monte Carlo error of the bound where it is an estimate.",
+            number(2),
+        ),
+        Quantity(
+            "evidence_gap",
+            "gap to the log evidence",
+            "The log evidence, estimated by a route of its own, minus the bound: what the bound "
+            "gives away, which is how far the method's posterior is from the true one (their "
+            "Kullback-Leibler divergence).",
+            number(2),
+            error="evidence_gap_error",
+        ),
+        Quantity(
+            "log_likelihood_per_step",
+            "held-out log likelihood",
+            "Log probability, per step, of the actions in the held-out episodes given the states, "
+            "all agents together. Larger is better.",
+            number(4),
+        ),
+        *errors,
+        *scores,
+        *(
+            Quantity(
+                f"coverage_{percent}",
+                f"truth in {percent}% intervals",
+                f"Share of true probabilities, of rows in use, inside central {percent}% "
+                f"intervals. It should be {percent / 100:g}: below it, intervals are too narrow.",
+                number(2),
+                error=f"coverage_{percent}_error",
+            )
+            for percent in (50, 89)
+        ),
+        Quantity(
+            "mean_difference",
+            "mean difference",
+            "Mean absolute difference of the posterior mean probabilities from the reference "
+            "method's.",
+            number(4),
+        ),
+        Quantity(
+            "mean_difference_in_use",
+            "… of rows in use",
+            "The same over the rows that the reference expects its data to have read at least "
+            "once. All others stay near their prior by any method.",
+            number(4),
+        ),
+        Quantity(
+            "sd_ratio",
+            "sd ratio",
+            "Posterior standard deviation over the reference's, median over all probabilities. "
+            "Below 1: more certain than the reference.",
+            number(2),
+        ),
+        Quantity(
+            "sd_ratio_in_use",
+            "… of rows in use",
+            "The same over the rows in use.",
+            number(2),
+        ),
+        Quantity(
+            "shared_rows",
+            "rows compared",
+            "Rows of probability tables that both the method and the reference have learned.",
+            count,
+        ),
+    ]

@@ -1,0 +1,115 @@
+"""Made-up recordings and how posteriors cover their truth."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from teams import random_demos
+
+import btil
+from btil.analysis.known_truth import check_truth, coverage_table, simulate_truth
+from btil.inference.result import DirichletRows
+from btil.models.draws import prior_tables
+from btil.models.team import bind
+
+
+def demos_of(num_episodes=30, labelled=1.0):
+    return random_demos(
+        lengths=(8,) * num_episodes,
+        num_latents=(2, 3),
+        num_actions=(3, 4),
+        num_states=(6, 2),
+        labelled=labelled,
+    )
+
+
+MODEL = btil.TeamModel(
+    btil.DirichletCPT(0.8, parents=("x",)),
+    btil.DirichletCPT(0.8, parents=("x", "y")),
+    btil.DirichletCPT(1.0),
+)
+
+
+def rows_of_labels(made, scale=1.0):
+    """The exact posterior where every step is labelled: prior plus counts, scaled."""
+    bound = bind(MODEL, made.demos)
+    fitted = btil.fit(MODEL, made.demos, progress=False, max_iterations=2)
+    rows = {
+        site: DirichletRows(scale * fitted.result.rows[site].concentration)
+        for site in bound.learned
+    }
+    return dataclasses.replace(fitted, result=fitted.result._replace(rows=rows))
+
+
+@pytest.fixture(scope="module")
+def made():
+    return simulate_truth(MODEL, demos_of(), seed=3)
+
+
+def test_right_intervals_cover_as_often_as_they_say(made):
+    found = coverage_table(rows_of_labels(made), made.tables)
+    assert found.index.tolist() == ["policy", "transition", "initial", "all"]
+    assert found.loc["all", "rows"] == found["rows"].iloc[:-1].sum()
+    for name, right in (("coverage_50", 0.5), ("coverage_89", 0.89)):
+        error = found.loc["all", f"{name}_error"]
+        assert 0 < error < 0.06
+        assert abs(found.loc["all", name] - right) < 3 * error
+
+
+def test_narrow_intervals_do_not(made):
+    found = coverage_table(rows_of_labels(made, 10.0), made.tables)
+    assert found.loc["all", "coverage_50"] < 0.3
+    assert found.loc["all", "coverage_89"] < 0.6
+
+
+def test_labels_are_those_of_the_data():
+    demos = demos_of(6, labelled=0.4)
+    made = simulate_truth(MODEL, demos, seed=1)
+    assert np.array_equal(made.demos.latents >= 0, demos.latents >= 0)
+    assert np.array_equal(made.demos.state_variables["x"], demos.state_variables["x"])
+    assert not np.array_equal(made.demos.actions, demos.actions)
+    assert made.test.latents.min() >= 0
+    assert made.test.num_steps == demos.num_steps
+    assert not np.array_equal(made.test.actions, made.demos.actions)
+    again = simulate_truth(MODEL, demos, seed=1)
+    assert again.demos == made.demos
+    assert again.test == made.test
+    assert simulate_truth(MODEL, demos, seed=2).demos != made.demos
+    third = simulate_truth(MODEL, demos, seed=1, share_labelled=1 / 3)
+    whole = np.add.reduceat((third.demos.latents >= 0).all(1), demos.episode_starts)
+    assert sorted(whole.tolist()) == [0, 0, 0, 0, 8, 8]
+    other = demos_of(2)
+    elsewhere = simulate_truth(MODEL, demos, other, seed=1)
+    assert elsewhere.demos == made.demos
+    assert elsewhere.test.num_steps == 16
+
+
+def test_latents_that_nothing_pins_are_named_as_in_the_truth():
+    made = simulate_truth(MODEL, demos_of(), seed=3)
+    known = rows_of_labels(made)
+    hidden = made.demos.without_labels()
+    posterior = dataclasses.replace(known, bound=bind(MODEL, hidden))
+    rows = {}
+    for site, one in posterior.result.rows.items():
+        values = one.concentration
+        if site.endswith("ann"):
+            values = values[..., ::-1] if not site.startswith("policy") else values
+            values = values[..., ::-1, :] if not site.startswith("initial") else values
+        rows[site] = DirichletRows(values.copy())
+    swapped = dataclasses.replace(posterior, result=posterior.result._replace(rows=rows))
+    found = coverage_table(swapped, made.tables)
+    assert abs(found.loc["all", "coverage_89"] - 0.89) < 0.15
+
+
+def test_other_tables_are_refused(made):
+    bound = bind(MODEL, demos_of(2))
+    generator = np.random.default_rng(0)
+    other = dataclasses.replace(MODEL, policy=btil.DirichletCPT(0.8, parents=("y",)))
+    with pytest.raises(ValueError, match="truth: policy_ann has parents \\('y',\\)"):
+        check_truth(bound, prior_tables(other, demos_of(2), generator))
+    shared = btil.TeamModel(btil.Shared(btil.DirichletCPT(0.8, parents=("x",))))
+    same = random_demos(lengths=(4,), num_latents=(2, 2), num_actions=(2, 2), num_states=(6, 2))
+    with pytest.raises(ValueError, match="there is no table 'policy_ann'; its tables are policy,"):
+        check_truth(bound, prior_tables(shared, same, generator))
+    with pytest.raises(ValueError, match="share_labelled must be between 0 and 1, got 2.0"):
+        simulate_truth(MODEL, demos_of(2), share_labelled=2.0)

@@ -112,8 +112,8 @@ def test_reliability_is_drawn_for_every_agent_and_method():
     assert [len(one.containers) for one in axes[:2]] == [2, 1]
     bars = axes[0].containers[0]
     bins = bins_of(counted)
-    np.testing.assert_allclose(bars.lines[0].get_xdata(), [one.said for one in bins])
-    np.testing.assert_allclose(bars.lines[0].get_ydata(), [one.right for one in bins])
+    np.testing.assert_allclose(bars.lines[0].get_xdata(orig=False), [one.said for one in bins])
+    np.testing.assert_allclose(bars.lines[0].get_ydata(orig=False), [one.right for one in bins])
     steps = axes[2].patches[0].get_data().values
     np.testing.assert_allclose(steps, counted.steps.sum(0) / counted.steps.sum())
     assert [one.get_title() for one in axes] == ["ann", "bob", "", ""]

@@ -8,6 +8,7 @@ import pytest
 from drawn import ACTS, MOODS, make, panels, texts
 from matplotlib.figure import Figure
 
+from btil import DirichletCPT, HierarchicalDirichletCPT, TeamModel
 from btil.analysis import (
     RowChoice,
     choose_rows,
@@ -23,7 +24,8 @@ from btil.analysis import (
     row_diagnostics,
 )
 from btil.analysis.plots.diagnostics import mean_ess
-from btil.inference.result import DirichletRows
+from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows
+from btil.models.team import bind
 
 CHAIN_PLOTS = (plot_trace, plot_rank, plot_forest, plot_ess)
 
@@ -205,3 +207,64 @@ def test_row_diagnostics_know_the_worst_row(chains):
         assert "policy of ann given go/home, room=yard" in named
     with pytest.raises(ValueError, match="statistic must be one of rhat, ess, got 'mcse'"):
         plot_row_diagnostics(chains, "mcse")
+
+
+# ------------------------------------------------------------------ parameters of families
+
+
+@pytest.fixture(scope="module")
+def parametric(demos):
+    model = TeamModel(
+        policy=DirichletCPT(1.0),
+        transition=HierarchicalDirichletCPT(None),
+        initial=DirichletCPT(1.0),
+    )
+    rng = np.random.default_rng(3)
+    bound = bind(model, demos)
+    draws = {s: rng.dirichlet(np.ones(t.shape[-1]), (2, 40, *t.shape[:-1]))
+             for s, t in bound.learned.items()}  # fmt: skip
+    strength = np.exp(rng.normal(2, 0.3, (2, 40)))
+    base = rng.dirichlet(np.ones(3), (2, 40, 3))
+    base[0, :, 1, 2] += 5.0  # on this cell the chains do not agree at all
+    parameters = {
+        "transition_ann_strength": DrawnParameters(strength),
+        "transition_ann_base": DrawnParameters(base),
+    }
+    return make(
+        bound, {s: DrawnRows(d) for s, d in draws.items()}, "nuts", parameters=parameters,
+        log_likelihood=np.zeros((2, 40, 2)),
+    )  # fmt: skip
+
+
+def test_parameters_are_drawn_by_their_names(parametric):
+    wanted = ["transition_ann_strength", ("policy_ann", 0, 1), "transition_ann_base"]
+    written = texts(plot_trace(parametric, wanted))
+    assert "transition_ann_strength" in written
+    assert "transition_ann_base [help, go∕home]" in written  # the cell that agrees least
+    assert {"value", "probability"} <= set(written)
+    figure = plot_forest(parametric, wanted)
+    written = texts(figure)
+    assert {"A", "B  P(push)", "C  [help, go∕home]"} <= set(written)
+    assert figure.axes[1].get_xlabel() == "value or probability"
+    assert "C: transition_ann_base" in " ".join(written)
+    assert "transition_ann_strength" in texts(plot_trace(parametric))
+    for plot in (plot_rank, plot_ess):
+        assert any("transition_ann_base" in text for text in texts(plot(parametric, wanted)))
+    message = "no parameter 'strength'; there are transition_ann_strength, transition_ann_base"
+    for plot in (plot_trace, plot_prior_posterior):
+        with pytest.raises(ValueError, match=message):
+            plot(parametric, ["strength"])
+
+
+def test_prior_of_a_parameter_is_its_prior(parametric):
+    from btil.analysis.plots.rows import prior_parameter_draws
+
+    drawn = prior_parameter_draws(
+        parametric, "transition_ann_strength", 4000, np.random.default_rng(0)
+    )
+    # log strength ~ N(2, 1.5): what HierarchicalDirichletCPT says.
+    assert np.log(drawn).mean() == pytest.approx(2.0, abs=4 * 1.5 / np.sqrt(4000))
+    assert np.log(drawn).std() == pytest.approx(1.5, rel=0.05)
+    figure = plot_prior_posterior(parametric, ["transition_ann_strength", "transition_ann_base"])
+    assert [axes.get_xlabel() for axes in figure.axes] == ["log10 of the value", "value"]
+    assert any(text.startswith("transition_ann_base [") for text in texts(figure))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -12,11 +12,15 @@ from btil.analysis.plots.layout import legend_below
 from btil.analysis.plots.rows import (
     RowChoice,
     chains_of,
+    check_parameter,
     check_row,
     choose_rows,
     letter,
     most_moved,
+    parameter_chains,
+    parameter_names,
     prior_draws,
+    prior_parameter_draws,
     row_title,
     value_names,
 )
@@ -29,44 +33,72 @@ if TYPE_CHECKING:
     import xarray
 
 
-def plot_trace(
-    posterior: TeamPosterior, rows: Sequence[tuple[Any, ...]] | None = None
-) -> "matplotlib.figure.Figure":
-    """Density and trace of each chain, by ArviZ, for one cell of each row.
+# A row, as `RowChoice` or a plain tuple (site, context, latent), or the name of a parameter.
+Wanted = Sequence[tuple[Any, ...] | str]
+
+
+class _Cells(NamedTuple):
+    """Draws of a row's or a parameter's cells.
+
+    Attributes:
+        title: What it is.
+        names: Of its cells, such as "P(push)"; one empty name where it is a single number.
+        draws: Of its cells.
+        quantity: What the draws are: "probability" or "value".
+    """
+
+    title: str
+    names: tuple[str, ...]
+    draws: Float[np.ndarray, "chain draw cells"]
+    quantity: str
+
+    def label(self, cell: int) -> str:
+        """What a cell is."""
+        if self.quantity == "probability":
+            return f"{self.names[cell]}, {self.title}"
+        return f"{self.title} {self.names[cell]}".rstrip()
+
+
+def plot_trace(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
+    """Density and trace of each chain, by ArviZ, for one cell of each row or parameter.
 
     The cell is the one whose chains agree least.
 
     Args:
         posterior: A posterior with chains.
-        rows: Which rows, as `RowChoice` or plain tuples (site, context, latent); None: those of
-            `choose_rows`.
+        rows: Which rows, as `RowChoice` or plain tuples (site, context, latent), and which
+            parameters of parametric families, by their sites (`posterior.result.parameters`);
+            None: the rows of `choose_rows`, and all parameters.
 
     Returns:
         The figure.
 
     Raises:
-        ValueError: If the posterior has no chains, or a row does not exist.
+        ValueError: If the posterior has no chains, or a row or parameter does not exist.
+
+    Example:
+        >>> plot_trace(posterior, [("policy_ann", 0, 1), "transition_ann_strength"])
+        ... # doctest: +SKIP
     """
-    tree = _cells_of_rows(posterior, rows, width=100)
-    number = len(tree["posterior"].data_vars)
+    cells = _chosen_cells(posterior, rows)
+    tree = _worst_cells(posterior, cells, width=100)
+    number = len(cells)
     figure = _arviz_figure(
         "plot_trace_dist", tree, (9.5, 1.0 + 1.55 * number), chain_legend=True, compact=False,
         kind="kde", aes={"color": ["chain"], "overlay": ["chain"]},
     )  # fmt: skip
     # ArviZ writes the name below one panel and beside the other, where long ones overlap.
-    for left, right in zip(figure.axes[::2], figure.axes[1::2], strict=True):
+    for one, left, right in zip(cells, figure.axes[::2], figure.axes[1::2], strict=True):
         left.set_title(left.get_xlabel(), loc="left", fontsize=9)
-        left.set_xlabel("probability")
+        left.set_xlabel(one.quantity)
         right.set_xlabel("draw")
-        right.set_ylabel("probability")
+        right.set_ylabel(one.quantity)
         # Probabilities next to 1 are to be read as such, not as what they lack.
         right.ticklabel_format(axis="y", useOffset=False)
     return figure
 
 
-def plot_rank(
-    posterior: TeamPosterior, rows: Sequence[tuple[Any, ...]] | None = None
-) -> "matplotlib.figure.Figure":
+def plot_rank(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
     """Ranks of each chain's draws among all, by ArviZ; arguments and cells as in `plot_trace`.
 
     Chains that agree stay around the middle; where one leaves it further than chance allows, it is
@@ -74,7 +106,7 @@ def plot_rank(
     """
     from matplotlib.ticker import MaxNLocator
 
-    tree = _cells_of_rows(posterior, rows, width=38)
+    tree = _worst_cells(posterior, _chosen_cells(posterior, rows), width=38)
     figure = _arviz_figure("plot_rank", tree, _wrapped_size(tree), chain_legend=True, col_wrap=3)
     for axes in figure.axes:
         for text in list(axes.texts):  # p-values, over the lines where chains disagree most
@@ -94,24 +126,20 @@ def plot_rank(
     return figure
 
 
-def plot_ess(
-    posterior: TeamPosterior, rows: Sequence[tuple[Any, ...]] | None = None
-) -> "matplotlib.figure.Figure":
+def plot_ess(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
     """Effective sample size of small intervals, by ArviZ; arguments and cells as in `plot_trace`.
 
     How many independent draws the chains are worth for the probability of each twentieth of a
     cell's range.
     """
-    tree = _cells_of_rows(posterior, rows, width=38)
+    tree = _worst_cells(posterior, _chosen_cells(posterior, rows), width=38)
     return _arviz_figure("plot_ess", tree, _wrapped_size(tree), col_wrap=3)
 
 
-def plot_forest(
-    posterior: TeamPosterior, rows: Sequence[tuple[Any, ...]] | None = None
-) -> "matplotlib.figure.Figure":
-    """Means and intervals (50% and 89%) of all cells of rows, by ArviZ, a line per chain.
+def plot_forest(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
+    """Means and intervals (50% and 89%) of all cells, by ArviZ, a line per chain.
 
-    Rows have letters, which are explained above the panel.
+    Rows and parameters have letters, which are explained above the panel.
 
     Args:
         posterior: A posterior with chains.
@@ -124,35 +152,36 @@ def plot_forest(
         ValueError: As `plot_trace`.
     """
     chains_of(posterior)
-    chosen = choose_rows(posterior, 2, 2) if rows is None else [RowChoice(*row) for row in rows]
-    tree = _cells_of_rows(posterior, chosen, width=0)
+    cells = _chosen_cells(posterior, choose_rows(posterior, 2, 2) if rows is None else rows)
+    tree = _all_cells(posterior, cells)
     number = len(tree["posterior"].data_vars)
     figure = _arviz_figure(
-        "plot_forest", tree, (8.0, 1.2 + 0.2 * len(chosen) + 0.24 * number), chain_legend=True,
+        "plot_forest", tree, (8.0, 1.2 + 0.2 * len(cells) + 0.24 * number), chain_legend=True,
         aes={"color": ["chain"]}, width_ratios=[1, 4],
     )  # fmt: skip
     labels, intervals = figure.axes
     labels.set_axis_off()
-    intervals.set_xlabel("probability")
-    key = [f"{letter(i)}: {row_title(posterior, row)}" for i, row in enumerate(chosen)]
+    intervals.set_xlabel(" or ".join(dict.fromkeys(one.quantity for one in cells)))
+    key = [f"{letter(i)}: {one.title}" for i, one in enumerate(cells)]
     figure.suptitle("\n".join(fill(line, 110) for line in key), x=0.01, ha="left", fontsize=8)
     return figure
 
 
 def plot_prior_posterior(
     posterior: TeamPosterior,
-    rows: Sequence[tuple[Any, ...]] | None = None,
+    rows: Wanted | None = None,
     num_draws: int = 1000,
     seed: int = 0,
 ) -> "matplotlib.figure.Figure":
-    """What the data have taught: prior and posterior densities, by ArviZ, for one cell of each row.
+    """What the data have taught: prior and posterior densities, by ArviZ.
 
-    The cell is the one whose mean has moved furthest. Works for every method.
+    For one cell of each row or parameter, the one whose mean has moved furthest. Works for every
+    method.
 
     Args:
         posterior: Any posterior.
-        rows: Which rows, as in `plot_trace`; None: of every learned table the row whose mean
-            has moved furthest.
+        rows: Which rows and parameters, as in `plot_trace`; None: of every learned table the row
+            whose mean has moved furthest.
         num_draws: Draws of the prior, and of the posterior.
         seed: Seeds the draws.
 
@@ -160,39 +189,57 @@ def plot_prior_posterior(
         The figure.
 
     Raises:
-        ValueError: If nothing is learned, or a row does not exist.
+        ValueError: If nothing is learned, or a row or parameter does not exist.
 
     Example:
         >>> plot_prior_posterior(posterior, [("policy_ann", 0, 1)])  # doctest: +SKIP
     """
     import arviz
 
-    chosen = most_moved(posterior) if rows is None else tuple(RowChoice(*row) for row in rows)
+    chosen = most_moved(posterior) if rows is None else tuple(rows)
     if not chosen:
         raise ValueError("rows: there is no row to plot")
     after = posterior.sample(num_draws, seed)
     generator = np.random.default_rng([seed, 2])
     groups: dict[str, dict[str, Any]] = {"prior": {}, "posterior": {}}
-    for row in chosen:
-        index = check_row(posterior, row, posterior.result.rows)
-        drawn = np.asarray(after[row.site][:, *index], np.float64)
-        before = prior_draws(posterior, row, num_draws, generator)
+    quantities = []
+    for one in chosen:
+        if isinstance(one, str):
+            check_parameter(one, posterior.result.parameters)
+            before = prior_parameter_draws(posterior, one, num_draws, generator)
+            drawn = np.asarray(after[one], np.float64).reshape(num_draws, -1)
+            title, names, quantity = one, parameter_names(posterior, one), "value"
+            if _spans_decades(before, drawn):
+                before, drawn, quantity = np.log10(before), np.log10(drawn), "log10 of the value"
+        else:
+            row = RowChoice(*one)
+            index = check_row(posterior, row, posterior.result.rows)
+            drawn = np.asarray(after[row.site][:, *index], np.float64)
+            before = prior_draws(posterior, row, num_draws, generator)
+            title, names = row_title(posterior, row), _probabilities(posterior, row)
+            quantity = "probability"
+        cells = _Cells(title, names, drawn[None], quantity)
         cell = int(np.abs(drawn.mean(0) - before.mean(0)).argmax())
-        name = f"P({value_names(posterior, row)[cell]}), {row_title(posterior, row)}"
-        # ArviZ takes a slash for a path.
-        title = fill(name, 38).replace("/", "∕")
-        groups["prior"][title] = before[None, :, cell]
-        groups["posterior"][title] = drawn[None, :, cell]
+        name = _arviz_name(fill(cells.label(cell), 38))
+        groups["prior"][name] = before[None, :, cell]
+        groups["posterior"][name] = drawn[None, :, cell]
+        quantities.append(quantity)
     tree = arviz.from_dict(groups)
     figure = _arviz_figure(
         "plot_prior_posterior", tree, _wrapped_size(tree), col_wrap=3, kind="hist",
         legend=("prior", "posterior"),
     )  # fmt: skip
-    for axes in figure.axes:
-        axes.set_xlabel("probability")
+    for axes, quantity in zip(figure.axes, quantities, strict=True):
+        axes.set_xlabel(quantity)
         axes.ticklabel_format(axis="x", useOffset=False)
         axes.locator_params(axis="x", nbins=4)
     return figure
+
+
+def _spans_decades(before: Float[np.ndarray, "..."], drawn: Float[np.ndarray, "..."]) -> bool:
+    """Whether a positive parameter, beforehand, may well be a hundred times what else it may be."""
+    low, high = np.quantile(before, [0.05, 0.95])
+    return bool(min(before.min(), drawn.min()) > 0 and high > max(1.0, 100 * low))
 
 
 def _wrapped_size(tree: "xarray.DataTree") -> tuple[float, float]:
@@ -200,48 +247,69 @@ def _wrapped_size(tree: "xarray.DataTree") -> tuple[float, float]:
     return 3.2 * min(3, number), 0.4 + 2.4 * math.ceil(number / 3)
 
 
-def _cells_of_rows(
-    posterior: TeamPosterior,
-    rows: Sequence[tuple[Any, ...]] | None,
-    width: int,
-) -> "xarray.DataTree":
-    """Cells of rows under names that say what they are, as ArviZ wants them.
+def _chosen_cells(posterior: TeamPosterior, wanted: Wanted | None) -> list[_Cells]:
+    """What is wanted, or else what is worth a look, with its draws."""
+    chains, parameters = chains_of(posterior), parameter_chains(posterior)
+    if wanted is None:
+        wanted = (*choose_rows(posterior), *parameters)
+    if not wanted:
+        raise ValueError("rows: there is no row to plot")
+    cells = []
+    for one in wanted:
+        if isinstance(one, str):
+            check_parameter(one, parameters)
+            draws = np.asarray(parameters[one], np.float64)
+            flat = draws.reshape(*draws.shape[:2], -1)
+            cells.append(_Cells(one, parameter_names(posterior, one), flat, "value"))
+        else:
+            row = RowChoice(*one)
+            index = check_row(posterior, row, chains)
+            draws = np.asarray(chains[row.site][:, :, *index], np.float64)
+            title = row_title(posterior, row)
+            cells.append(_Cells(title, _probabilities(posterior, row), draws, "probability"))
+    return cells
 
-    With a width, one cell of each row under its full name, broken at that width; with 0, all cells
-    under the letter of the row.
-    """
+
+def _probabilities(posterior: TeamPosterior, row: RowChoice) -> tuple[str, ...]:
+    return tuple(f"P({value})" for value in value_names(posterior, row))
+
+
+def _worst_cells(
+    posterior: TeamPosterior, cells: Sequence[_Cells], width: int
+) -> "xarray.DataTree":
+    """Of each the cell whose chains agree least, under its full name, broken at that width."""
+    variables = {}
+    for one in cells:
+        rhat = split_rhat(one.draws)
+        worst = int(np.where(np.isnan(rhat), -np.inf, rhat).argmax())
+        variables[_arviz_name(fill(one.label(worst), width))] = one.draws[..., worst]
+    return _arviz_tree(posterior, variables)
+
+
+def _all_cells(posterior: TeamPosterior, cells: Sequence[_Cells]) -> "xarray.DataTree":
+    """All cells, under the letter of their row or parameter."""
+    return _arviz_tree(
+        posterior,
+        {
+            _arviz_name(f"{letter(number)}  {name}".rstrip()): one.draws[..., cell]
+            for number, one in enumerate(cells)
+            for cell, name in enumerate(one.names)
+        },
+    )
+
+
+def _arviz_name(name: str) -> str:
+    """ArviZ takes a slash for a path."""
+    return name.replace("/", "∕")
+
+
+def _arviz_tree(posterior: TeamPosterior, variables: Mapping[str, Any]) -> "xarray.DataTree":
     import arviz
 
-    chains = chains_of(posterior)
-    chosen = choose_rows(posterior) if rows is None else tuple(RowChoice(*row) for row in rows)
-    if not chosen:
-        raise ValueError("rows: there is no row to plot")
-    variables = {}
-    for number, row in enumerate(chosen):
-        draws = _row_draws(posterior, chains, row)
-        values = value_names(posterior, row)
-        rhat = split_rhat(draws)
-        cells = range(len(values))
-        if width:
-            worst = np.where(np.isnan(rhat), -np.inf, rhat).argmax()
-            cells = range(worst, worst + 1)
-        for cell in cells:
-            title = f"{letter(number)}  P({values[cell]})"
-            if width:
-                title = fill(f"P({values[cell]}), {row_title(posterior, row)}", width)
-            # ArviZ takes a slash for a path.
-            variables[title.replace("/", "∕")] = draws[..., cell]
-    groups = {"posterior": variables}
+    groups: dict[str, Any] = {"posterior": variables}
     if "diverging" in posterior.result.sample_stats:
         groups["sample_stats"] = {"diverging": posterior.result.sample_stats["diverging"]}
     return arviz.from_dict(groups)
-
-
-def _row_draws(
-    posterior: TeamPosterior, chains: Mapping[str, np.ndarray], row: RowChoice
-) -> Float[np.ndarray, "chain draw values"]:
-    index = check_row(posterior, row, chains)
-    return np.asarray(chains[row.site][:, :, *index], np.float64)
 
 
 def _arviz_figure(

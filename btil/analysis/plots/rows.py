@@ -1,5 +1,6 @@
 """The rows of learned tables: which to look at, what they are called, how much data they saw."""
 
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -10,9 +11,10 @@ from jaxtyping import Float, Int
 from btil.arguments import check_index
 from btil.inference.chains import split_rhat
 from btil.inference.posterior import TeamPosterior
-from btil.inference.result import DirichletRows, DrawnRows
+from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, dirichlet_draws, prior_parameters
+from btil.models.parametric import all_priors, parametric_sites
 from btil.models.team import BoundModel, make_contexts
 
 _INTERVAL = 0.89
@@ -53,6 +55,8 @@ def choose_rows(
     for site, draws in chains_of(posterior).items():
         cells = split_rhat(draws)
         rhats[site] = np.where(np.isnan(cells), -np.inf, cells).max(-1)
+    if not rhats:  # a model of the modeler's own has parameters alone
+        return ()
     flat = [
         (float(value), _choice(site, index))
         for site, values in rhats.items()
@@ -142,9 +146,57 @@ def chains_of(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "chain dr
     """
     rows = posterior.result.rows
     chains = {site: one.draws for site, one in rows.items() if isinstance(one, DrawnRows)}
-    if not chains or posterior.method == "svi":
+    if not (chains or parameter_chains(posterior)) or posterior.method == "svi":
         raise ValueError(f"{posterior.method} has no chains to plot; use method 'nuts' or 'gibbs'")
     return chains
+
+
+def parameter_chains(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "chain draw ..."]]:
+    """The chains of the parameters of parametric families, by their sites."""
+    return {
+        site: one.draws
+        for site, one in posterior.result.parameters.items()
+        if isinstance(one, DrawnParameters)
+    }
+
+
+def check_parameter(name: str, parameters: Iterable[str]) -> None:
+    """Refuse the name of a parameter that there is not.
+
+    Raises:
+        ValueError: Naming those there are.
+    """
+    if name not in parameters:
+        raise ValueError(
+            f"rows: no parameter {name!r}; there are {', '.join(parameters) or 'none'}"
+        )
+
+
+def parameter_names(posterior: TeamPosterior, site: str) -> tuple[str, ...]:
+    """The names of a parameter's cells, such as "[help, push]"; an empty one for a number."""
+    # The tree knows the names along the axes; two draws are enough for that.
+    values: Any = posterior.to_datatree(num_draws=2)["posterior"][site.replace("/", "_")]
+    axes = [
+        values.coords[axis].values.astype(str).tolist()
+        if axis in values.coords
+        else list(map(str, range(size)))
+        for axis, size in zip(values.dims[2:], values.shape[2:], strict=True)
+    ]
+    return tuple(f"[{', '.join(labels)}]" if labels else "" for labels in itertools.product(*axes))
+
+
+def prior_parameter_draws(
+    posterior: TeamPosterior, site: str, num_draws: int, generator: np.random.Generator
+) -> Float[np.ndarray, "draws cells"]:
+    """Draws of a parameter from its prior."""
+    import jax
+
+    priors = all_priors(parametric_sites(posterior.bound))
+    if site not in priors:
+        raise ValueError(f"rows: the prior of {site} is not known by itself")
+    key = jax.random.key(int(generator.integers(2**32)))
+    drawn = priors[site].sample(key, (num_draws,))
+    return np.asarray(drawn, np.float64).reshape(num_draws, -1)
 
 
 def expected_visits(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "contexts ..."]]:

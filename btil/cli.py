@@ -373,6 +373,31 @@ def compare(
     reference: Annotated[
         str | None, typer.Option(metavar="METHOD", help="What the others are measured against.")
     ] = None,
+    evidence: Annotated[
+        bool,
+        typer.Option(
+            "--evidence",
+            help="Estimate the log evidence too, for the gap of the bounds to it; takes a while.",
+        ),
+    ] = False,
+    simulate_truth: Annotated[
+        bool,
+        typer.Option(
+            "--simulate-truth",
+            help="Do not learn from what happened in DATA, but from what a team drawn from the "
+            "prior does on its states: how often intervals cover the truth is told.",
+        ),
+    ] = False,
+    share_labelled: Annotated[
+        float | None,
+        typer.Option(
+            help="With --simulate-truth, share of episodes labelled, 0 to 1. Without it, the "
+            "steps labelled in DATA."
+        ),
+    ] = None,
+    accuracy: Annotated[
+        float, typer.Option(help="Error of probabilities; the time to it is told.")
+    ] = 0.01,
     num_latents: NumLatents = None,
     model: Model = None,
     policy_parents: PolicyParents = None,
@@ -393,16 +418,19 @@ def compare(
 ) -> None:
     """Fit the same model by several methods, print how the answers compare, write a report.
 
-    An option such as --num-samples goes to every method that has it.
+    An option such as --num-samples goes to every method that has it. docs/comparison.md explains
+    the numbers.
 
     \b
     Examples:
         btil compare team.csv --methods mfvi,gibbs --test new.csv --out report
+        btil compare team.csv --simulate-truth --evidence --methods mfvi,gibbs --out truth
         btil compare overcooked:cramped_room --test overcooked:cramped_room:test \\
             --methods mfvi,svi,gibbs --out kitchen
     """  # noqa: D301  # click needs the character itself
     from btil.analysis.compare import compare as compare_methods
     from btil.analysis.demo import print_table
+    from btil.analysis.known_truth import simulate_truth as make_up
     from btil.analysis.report import prepare_directory
     from btil.inference.fit import method_options
 
@@ -431,6 +459,12 @@ def compare(
     )
     demos = _read(data, num_latents)
     held_out = None if test is None else _read(test, like=demos)
+    truth = None
+    if simulate_truth:
+        made = make_up(team, demos, held_out, seed, share_labelled)
+        demos, held_out, truth = made.demos, made.test, made.tables
+    elif share_labelled is not None:
+        raise ValueError("--share-labelled goes with --simulate-truth")
     prepare_directory(out)
     comparison = compare_methods(
         team,
@@ -444,6 +478,9 @@ def compare(
             name: {option: value for option, value in options.items() if option in has}
             for name, has in known.items()
         },
+        truth=truth,
+        evidence=evidence,
+        accuracy=accuracy,
     )
     for name, posterior in comparison.posteriors.items():
         _refuse_failure(name, posterior)
@@ -1019,8 +1056,9 @@ def _summary(posterior: "TeamPosterior") -> str:
         if chains is not None:
             one = chains.loc[name]
             text += (
-                f"; largest R-hat {one['max_rhat']:.3f}, {one['rows_above']:,} of "
-                f"{one['rows']:,} rows at 1.05 or more, least ESS {one['min_ess_bulk']:.0f}"
+                f"; largest R-hat of a cell {one['max_rhat']:.3f}, {one['rows_above']:,} of "
+                f"{one['rows']:,} rows with a cell at 1.05 or more, least ESS "
+                f"{one['min_ess_bulk']:.0f}"
             )
         lines.append(text)
     if not learned:

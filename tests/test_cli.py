@@ -441,10 +441,37 @@ def test_compare_prints_a_table_and_writes_a_report(
         (("--methods", "mfvi", "--num-chains", 2), "none of mfvi has the option --num-chains"),
         (("--methods", "mfvi", "--reference", "gibbs"), "reference: 'gibbs'"),
         (("--methods", "mfvi", "--test", "none.csv"), "none.csv: No such file"),
+        (("--methods", "mfvi", "--accuracy", 1.5), "accuracy must be a number between 0 and 1"),
+        (("--share-labelled", 0.5), "--share-labelled goes with --simulate-truth"),
+        (("--simulate-truth", "--share-labelled", 1.5), "share_labelled must be between 0 and 1"),
     ],
 )
 def test_compare_refuses_bad_options(folder: Path, tmp_path: Path, options, says: str) -> None:
     assert_refused(run("compare", folder / "team.csv", "--out", tmp_path / "r", *options), says)
+
+
+def test_compare_learns_from_what_a_made_up_team_does(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def compare(model, demos, **given):
+        asked.append((demos, given))
+        raise ValueError("that will do")
+
+    monkeypatch.setattr("btil.analysis.compare.compare", compare)
+    for options in (("--simulate-truth", "--evidence", "--seed", 5), ()):
+        arguments = ("compare", folder / "team.csv", "--out", tmp_path / "r", *options)
+        assert_refused(run(*arguments), "that will do")
+    (demos, given), (plain, as_it_is) = asked
+    assert given["evidence"]
+    assert np.array_equal(demos.latents >= 0, team().latents >= 0)
+    assert not np.array_equal(demos.actions, team().actions)
+    assert given["test"].latents.min() >= 0
+    assert "policy_ann" in given["truth"].tables
+    # Without the option nothing is made up.
+    assert plain == team()
+    assert (as_it_is["truth"], as_it_is["test"], as_it_is["evidence"]) == (None, None, False)
 
 
 def test_compare_refuses_a_file_as_folder(folder: Path) -> None:

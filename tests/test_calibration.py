@@ -7,7 +7,6 @@ said where a test relies on it.
 import dataclasses
 import sys
 
-import arviz
 import matplotlib.figure
 import numpy as np
 import pandas as pd
@@ -44,6 +43,7 @@ from btil.analysis.calibration.simulation import (
     log_prior,
     run_simulation,
     thinned,
+    unconstrained_parameters,
 )
 from btil.analysis.output import output_console
 from btil.cli import app
@@ -309,6 +309,71 @@ def test_log_prior_is_the_density():
     assert log_prior(bound, two, [{}, {}]) == pytest.approx([expected, expected], rel=1e-12)
 
 
+def parametric_model():
+    """A base row with a learned strength; weights on the line."""
+    return btil.TeamModel(
+        policy=btil.SoftmaxCPT(parents=("x",)),
+        transition=btil.HierarchicalDirichletCPT(base_concentration=2.0, stay=1.0, parents=("x",)),
+    )
+
+
+def test_log_prior_of_parameters_and_of_rows_given_them():
+    bound = bind(parametric_model(), tiny_team())
+    truth = prior_tables(bound.model, bound.demos, np.random.default_rng(4))
+    rows = {site: truth.rows(site, table.contexts) for site, table in bound.learned.items()}
+    expected = 0.0
+    for agent in ("ann", "bob"):
+        for name in ("bias", "weights"):
+            values = truth.parameters[f"policy_{agent}_{name}"]
+            expected += stats.norm(0, 1.5).logpdf(values).sum()
+        strength = float(truth.parameters[f"transition_{agent}_strength"])
+        expected += stats.lognorm(1.5, scale=np.exp(2.0)).logpdf(strength)
+        base = truth.parameters[f"transition_{agent}_base"].astype(np.float64)
+        for latent in range(2):
+            expected += stats.dirichlet([2.0, 2.0]).logpdf(base[latent] / base[latent].sum())
+            concentration = strength * base[latent] + np.eye(2)[latent]
+            for row in rows[f"transition_{agent}"][:, latent]:
+                expected += stats.dirichlet(concentration).logpdf(row)
+    two = {site: np.stack([values, values]) for site, values in rows.items()}
+    found = log_prior(bound, two, [truth.parameters] * 2)
+    assert found == pytest.approx([expected, expected], rel=1e-5)
+    free = unconstrained_parameters(bound, [truth.parameters])
+    assert set(free) == set(truth.parameters)
+    assert free["transition_ann_strength"].item() == pytest.approx(
+        np.log(truth.parameters["transition_ann_strength"])
+    )
+
+
+def test_parameters_at_the_edge_of_their_support_stay_finite():
+    bound = bind(parametric_model(), tiny_team())
+    truth = prior_tables(bound.model, bound.demos, np.random.default_rng(4))
+    edge = truth.parameters | {"transition_ann_base": np.array([[1.0, 0.0], [0.0, 1.0]])}
+    free = unconstrained_parameters(bound, [edge])["transition_ann_base"]
+    assert np.isfinite(free).all()
+    assert free[0, 0] > free[0, 1]
+
+
+def test_latents_without_names_are_refused_in_models_with_parameters():
+    with pytest.raises(ValueError, match=r"simulation 0: .* ann, bob apart.*share_labelled"):
+        calibrate(parametric_model(), tiny_team(), "gibbs", 2, share_labelled=0.0, progress=False)
+
+
+@pytest.mark.slow
+def test_nuts_is_right_about_parameters():
+    """Verdicts of so few simulations are wrong with probability 0.01 each as well."""
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.0, parents=("x",)),
+        transition=btil.HierarchicalDirichletCPT(parents=("x",)),
+    )
+    demos = random_demos(lengths=(4, 4), num_latents=(2,), num_actions=(3,), num_states=(2,))
+    options = {"num_chains": 1, "num_warmup": 150, "num_samples": 150, "seed": 1}
+    found = calibrate(model, demos, "nuts", 10, share_labelled=0.5, progress=False, **options)
+    # The base of two latents has one free value each, and there is the strength.
+    assert found.ranked["parameters"].place.shape == (10, 3)
+    assert set(found.verdicts().values()) == {"uniform"}
+    assert found.fits["draws"].min() < 100
+
+
 def test_cells_are_chosen_among_those_that_the_data_read_and_more_often_where_they_do():
     demos = random_demos(lengths=(6,) * 20, num_latents=(2,), num_actions=(1,), num_states=(3,))
     states = np.where(np.arange(demos.num_steps) % 6 == 0, 1, 0)
@@ -334,11 +399,10 @@ def test_cells_are_chosen_among_those_that_the_data_read_and_more_often_where_th
 def test_chains_are_thinned_to_what_they_are_worth():
     model, demos = tiny_model(), tiny_team(labelled=0.5)
     mixture = btil.fit(model, demos, "exact", progress=False)
-    posterior = dataclasses.replace(mixture, method="gibbs")
     generator = np.random.default_rng(0)
     # Draws that go on for 20 iterations: 2 chains of 2,000 are worth about 100.
     rows = {}
-    for site, table in posterior.bound.learned.items():
+    for site, table in mixture.bound.learned.items():
         noise = generator.standard_normal((2, 2000, *table.shape))
         values = np.empty_like(noise)
         values[:, 0] = noise[:, 0]
@@ -346,9 +410,9 @@ def test_chains_are_thinned_to_what_they_are_worth():
         for i in range(1, 2000):
             values[:, i] = rho * values[:, i - 1] + np.sqrt(1 - rho**2) * noise[:, i]
         rows[site] = DrawnRows(values)
-    result = posterior.result._replace(rows=rows, log_likelihood=None)
-    slow = dataclasses.replace(posterior, result=result)
-    cells = choose_cells(posterior.bound, 10, generator)
+    result = mixture.result._replace(rows=rows, sample_stats={"step": np.zeros((2, 2000))})
+    slow = dataclasses.replace(mixture, method="gibbs", result=result)
+    cells = choose_cells(mixture.bound, 10, generator)
     drawn = [
         rows[cell.site].draws.reshape(2, 2000, -1)[:, :, cell.flat].reshape(2, 2000, -1)
         for cell in cells
@@ -509,6 +573,8 @@ def test_pictures(exact, too_narrow):
 
 
 def test_arviz_takes_the_ranks(exact):
+    import arviz
+
     tree = exact.to_datatree()
     assert dict(tree["prior_sbc"].sizes) == {"simulation": 40}
     assert np.array_equal(tree["prior_sbc"]["policy rows"], exact.ranked["policy rows"].place[:, 0])

@@ -20,13 +20,19 @@ from btil.analysis.calibration.ranks import (
     tested,
     verdict,
 )
-from btil.analysis.calibration.simulation import Settings, Simulation, draw_data, run_simulation
+from btil.analysis.calibration.simulation import (
+    Settings,
+    Simulation,
+    draw_data,
+    run_simulation,
+    unpinned_agents,
+)
 from btil.arguments import check_options, check_seed
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
 from btil.inference.fit import method_options
 from btil.inference.progress import progress_line
-from btil.models.team import TeamModel
+from btil.models.team import TeamModel, bind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -336,7 +342,8 @@ def calibrate(
     Latents that no label pins have no names: a right posterior gives each naming its share, while
     chains and mean fields sit in one. They are then named so as to match the truth best, after
     which ranks are no longer sure to be uniform; `Calibration.notes` says how often that was so.
-    Label some episodes to have a test (`exact` needs none).
+    Label some episodes to have a test (`exact` needs none; models with parameters, whose latents
+    cannot be renamed, are refused without).
 
     Args:
         model: The model; its prior makes the truths, so it should be one that can be believed.
@@ -411,6 +418,20 @@ def _check(settings: Settings, num_simulations: int) -> None:
     share = settings.share_labelled
     if share is not None and not 0 <= share <= 1:
         raise ValueError(f"share_labelled must be from 0 to 1, or None, got {share!r}")
+    if any(table.parametric for table in bind(settings.model, settings.demos).learned.values()):
+        _check_names(settings, num_simulations)
+
+
+def _check_names(settings: Settings, num_simulations: int) -> None:
+    """Refuse data whose latents have no names if the model has parameters: all or none do."""
+    for number in range(num_simulations):
+        unpinned = unpinned_agents(settings, draw_data(settings, number)[2])
+        if unpinned:
+            raise ValueError(
+                f"simulation {number}: nothing tells some latents of {', '.join(unpinned)} apart, "
+                "and in a model with parameters they cannot be named afterwards; label more "
+                "(share_labelled)"
+            )
 
 
 def _collect(settings: Settings, simulations: list[Simulation]) -> Calibration:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from numpyro.distributions.transforms import biject_to
 from scipy.special import gammaln, xlogy
 
 from btil.analysis.alignment import align, context_visits, latents_pinned
@@ -37,11 +38,13 @@ from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, prior_tables
 from btil.models.parametric import all_priors, given_concentration, parametric_site
 from btil.models.simulate import simulate
-from btil.models.team import BoundModel, TeamModel
+from btil.models.team import BoundModel, Table, TeamModel
 from btil.models.team_dbn import log_rows
 
 # Random numbers of a simulation, in streams of their own: methods are then given the same data.
 _TRUTH, _LABELS, _FIT, _RANKS = range(4)
+# Beyond the log of any number but zero.
+_FURTHEST = 1000.0
 
 
 class Settings(NamedTuple):
@@ -111,7 +114,7 @@ def run_simulation(settings: Settings, number: int) -> Simulation:
         **settings.options,
     )
     seconds = time.perf_counter() - begun
-    unpinned = not all(latents_pinned(settings.model, observed).values())
+    unpinned = unpinned_agents(settings, observed)
     if unpinned:
         posterior = named_as_in(posterior, truth)
     generator = _generator(settings, number, _RANKS)
@@ -142,7 +145,7 @@ def run_simulation(settings: Settings, number: int) -> Simulation:
         averaged=_reliability(averaged),
         num_draws=num_draws,
         converged=posterior.converged,
-        aligned=unpinned,
+        aligned=bool(unpinned),
         seconds=seconds,
     )
 
@@ -169,6 +172,12 @@ def draw_data(
         chosen = order < round(settings.share_labelled * num_episodes)
         seen = np.repeat(chosen, settings.demos.episode_lengths)[:, None]
     return truth, full, full.replace(latents=np.where(seen, full.latents, -1))
+
+
+def unpinned_agents(settings: Settings, observed: Demonstrations) -> list[str]:
+    """Agents some of whose latents nothing tells apart."""
+    pinned = latents_pinned(settings.model, observed)
+    return [agent for agent in observed.agents if not pinned[agent]]
 
 
 # ---------------------------------------------------------------------- what is ranked
@@ -253,9 +262,8 @@ def evaluate(
         (f"{cell.role} rows", rows[cell.site].reshape(len(draws), -1)[:, cell.flat])
         for cell in cells
     ]
-    for site in sorted(draws[0].parameters):
-        values = np.stack([np.ravel(one.parameters[site]) for one in draws])
-        parts.append(("parameters", values.astype(np.float64)))
+    values = unconstrained_parameters(bound, [one.parameters for one in draws])
+    parts += [("parameters", values[site]) for site in sorted(values)]
     if bound.learned:
         prior = log_prior(bound, rows, [one.parameters for one in draws])
         parts.append(("log likelihood", log_likelihood[:, None]))
@@ -317,6 +325,24 @@ def _rounded(rows: Float[np.ndarray, "..."], dtype: np.dtype) -> Float[np.ndarra
     return np.maximum(rows.astype(dtype), np.finfo(dtype).tiny).astype(np.float64)
 
 
+def unconstrained_parameters(
+    bound: BoundModel, parameters: Sequence[Mapping[str, np.ndarray]]
+) -> dict[str, Float[np.ndarray, "draws values"]]:
+    """Parameters of each draw in unconstrained space: logs of scales, logits of shares.
+
+    There a few draws tell mean and standard deviation. A value that rounded to the edge of its
+    support is infinite there; it is made finite.
+    """
+    described = tuple(parametric_site(t) for t in bound.learned.values() if t.parametric)
+    found = {}
+    with precision(np.float64):
+        for site, prior in all_priors(described).items():
+            values = jnp.asarray(np.stack([one[site] for one in parameters]), np.float64)
+            free = np.asarray(biject_to(prior.support).inv(values))
+            found[site] = np.clip(free.reshape(len(parameters), -1), -_FURTHEST, _FURTHEST)
+    return found
+
+
 def log_prior(
     bound: BoundModel,
     rows: Mapping[str, Float[np.ndarray, "draws ..."]],
@@ -324,6 +350,7 @@ def log_prior(
 ) -> Float[np.ndarray, " draws"]:
     """Log prior density of the learned rows given the parameters, and of the parameters."""
     total = np.zeros(len(parameters))
+    stacked = {site: np.stack([one[site] for one in parameters]) for site in parameters[0]}
     described = []
     for site, table in bound.learned.items():
         if table.parametric:
@@ -331,19 +358,31 @@ def log_prior(
         if not table.cpt.dirichlet_rows:
             continue
         if table.parametric:
-            inputs = described[-1].cpt.inputs(table.contexts)
-            given = [given_concentration(described[-1], one, inputs) for one in parameters]
-            concentration = np.broadcast_to(
-                np.stack(given).astype(np.float64), (len(parameters), *table.shape)
-            )
+            concentration = _given_concentrations(table, stacked)
         else:
             concentration = table.cpt.concentration(table.contexts)[None]
         density = xlogy(concentration - 1, rows[site]) - gammaln(concentration)
         axes = tuple(range(1, density.ndim))
         total += density.sum(axes) + gammaln(concentration.sum(-1)).sum(axes[:-1])
-    for site, prior in all_priors(tuple(described)).items():
-        total += np.array([float(prior.log_prob(one[site])) for one in parameters])
+    with precision(np.float64):
+        for site, prior in all_priors(tuple(described)).items():
+            total += np.asarray(prior.log_prob(jnp.asarray(stacked[site], np.float64)))
     return total
+
+
+def _given_concentrations(
+    table: Table, parameters: Mapping[str, Float[np.ndarray, "draws ..."]]
+) -> Float[np.ndarray, "draws ..."]:
+    """Concentrations of a table's rows given each draw of its parameters."""
+    site = parametric_site(table)
+    inputs = site.cpt.inputs(table.contexts)
+
+    def one(own: Mapping[str, Array]) -> Float[Array, "..."]:
+        return jnp.broadcast_to(given_concentration(site, own, inputs), table.shape)
+
+    with precision(np.float64):
+        own = {name: jnp.asarray(parameters[name], np.float64) for _, name in site.parameters}
+        return np.asarray(jax.vmap(one)(own))
 
 
 # ---------------------------------------------------------------------- draws
@@ -365,12 +404,6 @@ def named_as_in(posterior: TeamPosterior, truth: DrawnTables) -> TeamPosterior:
     return posterior if posterior.method == "exact" else align(posterior, reference)
 
 
-def is_chains(posterior: TeamPosterior) -> bool:
-    """Whether draws are those of chains, each like the one before it."""
-    drawn = any(isinstance(rows, DrawnRows) for rows in posterior.result.rows.values())
-    return drawn and posterior.method != "svi"
-
-
 def thinned(posterior: TeamPosterior, num_draws: int, cells: list[Cell]) -> TeamPosterior:
     """Chains with so few draws, evenly spaced, that these are about independent.
 
@@ -379,9 +412,10 @@ def thinned(posterior: TeamPosterior, num_draws: int, cells: list[Cell]) -> Team
 
     Source: Talts et al. (2018), Section 4.1 and Algorithm 2.
     """
-    if not is_chains(posterior):
-        return posterior
     result = posterior.result
+    # Only chains have statistics of every draw.
+    if not result.sample_stats:
+        return posterior
     chains = []
     for cell in cells:
         rows = result.rows[cell.site]

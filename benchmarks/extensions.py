@@ -8,9 +8,11 @@ on 100 others. Both print the tables of docs/extending.md.
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Float
 
 import btil
 from btil import (
@@ -40,15 +42,15 @@ def kitchen_models(layout: str) -> dict[str, TeamModel]:
         return TeamModel(Shared(policy), Shared(transition), Shared(DirichletCPT(1.0)))
 
     plain, moves = DirichletCPT(1.0, situation), DirichletCPT(1.0, move)
-    sticky = StickyDirichletCPT(1.0, 50.0, move)
     alike = HierarchicalDirichletCPT(None, parents=situation)
-    alike_moves = HierarchicalDirichletCPT(None, stay=50.0, parents=move)
+    alike_moves = HierarchicalDirichletCPT(None, parents=move)
     return {
         "plain": team(plain, moves),
-        "sticky transition": team(plain, sticky),
+        "sticky transition, 5": team(plain, StickyDirichletCPT(1.0, 5.0, move)),
+        "sticky transition, 50": team(plain, StickyDirichletCPT(1.0, 50.0, move)),
         "hierarchical policy": team(alike, moves),
-        "hierarchical policy, sticky transition": team(alike, sticky),
-        "hierarchical policy and transition": team(alike, alike_moves),
+        "hierarchical transition": team(plain, alike_moves),
+        "hierarchical both": team(alike, alike_moves),
     }
 
 
@@ -79,17 +81,33 @@ def kitchen_rows(layouts: tuple[str, ...], num_choices: int) -> Iterator[tuple[s
 
 
 def movers_models(task: GridTask) -> dict[str, TeamModel]:
-    """The policy as a table, and as a planner's values of each destination."""
-    with np.errstate(divide="ignore"):  # What a planner never does it forbids.
-        values = {agent: np.log(policy) for agent, policy in task.policies().items()}
-    transition = DirichletCPT(1.01, ("state", "actions"))
+    """The policy as a table of states, of what matters in them, and as a planner's values.
+
+    How minds move is learned alike in all three, from what matters.
+    """
+    recommended = task.recommended_model()
+    variables = tuple(task.state_sizes)
     planned: Mapping[str, CPT] = {
-        agent: GoalConditionedCPT(values[agent], ("state",)) for agent in task.agents
+        agent: GoalConditionedCPT(planner_values(task, agent), variables) for agent in task.agents
     }
     return {
-        "tabular": TeamModel(DirichletCPT(1.2, ("state",)), transition),
-        "goal-conditioned": TeamModel(planned, transition),
+        "table by state": replace(recommended, policy=DirichletCPT(1.2, variables)),
+        "recommended table": recommended,
+        "goal-conditioned": replace(recommended, policy=planned),
     }
+
+
+def planner_values(
+    task: GridTask, agent: str
+) -> Callable[[Mapping[str, np.ndarray]], Float[np.ndarray, "contexts latents actions"]]:
+    """Log policies at temperature 1, which are values: looked up by the task's variables."""
+    with np.errstate(divide="ignore"):  # What a planner never does it forbids.
+        values = np.log(task.policies()[agent])
+
+    def look_up(contexts: Mapping[str, np.ndarray]) -> Float[np.ndarray, "k latents actions"]:
+        return values[task.encode(np.stack([contexts[name] for name in task.state_sizes], axis=1))]
+
+    return look_up
 
 
 def movers_rows(num_trials: int) -> Iterator[tuple[str, str, list]]:
@@ -100,7 +118,7 @@ def movers_rows(num_trials: int) -> Iterator[tuple[str, str, list]]:
         for name, model in models.items():
             results = []
             for trial in range(num_trials):
-                demos = task.simulate(120, seed=trial)
+                demos = task.add_derived_variables(task.simulate(120, seed=trial))
                 train, test = demos.select(range(20)), demos.select(range(20, 120))
                 begun = time.perf_counter()
                 posterior = btil.fit(

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from btil.inference.messages import Layout
 from btil.models.parametric import (
@@ -36,8 +36,10 @@ from btil.models.team import BoundModel
 
 # Points at which an expectation over the normals is taken: 16 and their mirror images.
 _HALF_OF_POINTS = 16
-# Evaluations that a global step spends on the normals, and how it judges them.
+# Evaluations that a global step spends on the normals at most, and what ends it before.
 _EVALUATIONS = 16
+_LEAST_GAIN = 1e-5
+_LEAST_LENGTH = 1e-3
 _SUFFICIENT_DECREASE = 1e-4
 _BACKTRACKING = 0.3
 _LEAPFROG_STEPS = 8
@@ -331,6 +333,8 @@ class _Ascent(NamedTuple):
     gradient: Float[Array, " values"]
     direction: Float[Array, " values"]
     length: Float[Array, ""]
+    gain: Float[Array, ""]
+    tried: Int[Array, ""]
     memory: Any
 
 
@@ -345,7 +349,11 @@ def _maximise(function: Callable[[Normals], Array], start: Normals) -> Normals:
     quasi_newton = optax.scale_by_lbfgs()
     zeros = jnp.zeros_like(first)
 
-    def attempt(now: _Ascent, _: None) -> tuple[_Ascent, None]:
+    def proceed(now: _Ascent) -> Bool[Array, ""]:
+        promising = (now.gain > _LEAST_GAIN) & (now.length > _LEAST_LENGTH)
+        return promising & (now.tried < _EVALUATIONS)
+
+    def attempt(now: _Ascent) -> _Ascent:
         point = now.point + now.length * now.direction
         value, gradient = loss(point)
         slope = now.length * jnp.vdot(now.gradient, now.direction)
@@ -356,9 +364,10 @@ def _maximise(function: Callable[[Normals], Array], start: Normals) -> Normals:
             lambda old, fresh: jnp.where(curved, old, fresh), now.memory, quasi_newton.init(first)
         )
         uphill, memory = quasi_newton.update(gradient, memory, point)
-        moved = _Ascent(point, value, gradient, -uphill, jnp.ones_like(value), memory)
-        shorter = now._replace(length=_BACKTRACKING * now.length)
-        return jax.tree.map(lambda yes, no: jnp.where(better, yes, no), moved, shorter), None
+        gain, one, tried = now.value - value, jnp.ones_like(value), now.tried + 1
+        moved = _Ascent(point, value, gradient, -uphill, one, gain, tried, memory)
+        shorter = now._replace(length=_BACKTRACKING * now.length, tried=tried)
+        return jax.tree.map(lambda yes, no: jnp.where(better, yes, no), moved, shorter)
 
     begin = _Ascent(
         point=first,
@@ -366,10 +375,11 @@ def _maximise(function: Callable[[Normals], Array], start: Normals) -> Normals:
         gradient=zeros,
         direction=zeros,
         length=jnp.ones((), first.dtype),
+        gain=jnp.asarray(jnp.inf, first.dtype),
+        tried=jnp.zeros((), jnp.int32),
         memory=quasi_newton.init(first),
     )
-    found, _ = jax.lax.scan(attempt, begin, None, length=_EVALUATIONS)
-    return unravel(found.point)
+    return unravel(jax.lax.while_loop(proceed, attempt, begin).point)
 
 
 # ---------------------------------------------------------------------- Gibbs sampling

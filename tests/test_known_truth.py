@@ -62,6 +62,13 @@ def test_narrow_intervals_do_not(made):
     assert found.loc["all", "coverage_89"] < 0.6
 
 
+def test_all_or_none_of_a_few_rows_is_no_certainty(made):
+    few = coverage_table(rows_of_labels(made, 1000.0), made.tables).loc["initial"]
+    assert few["rows"] == 2
+    assert few["coverage_50"] == 0
+    assert few["coverage_50_error"] == pytest.approx(np.sqrt(1 / 3 * 2 / 3 / 6))
+
+
 def test_labels_are_those_of_the_data():
     demos = demos_of(6, labelled=0.4)
     made = simulate_truth(MODEL, demos, seed=1)
@@ -111,5 +118,5 @@ def test_other_tables_are_refused(made):
     same = random_demos(lengths=(4,), num_latents=(2, 2), num_actions=(2, 2), num_states=(6, 2))
     with pytest.raises(ValueError, match="there is no table 'policy_ann'; its tables are policy,"):
         check_truth(bound, prior_tables(shared, same, generator))
-    with pytest.raises(ValueError, match="share_labelled must be between 0 and 1, got 2.0"):
+    with pytest.raises(ValueError, match="share_labelled must be between 0 and 1, got 2"):
         simulate_truth(MODEL, demos_of(2), share_labelled=2.0)

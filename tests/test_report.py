@@ -1,6 +1,8 @@
 """Reports: one page that needs nothing else, its files beside it, written whole or not at all."""
 
 import base64
+import dataclasses
+import html
 import itertools
 import re
 from pathlib import Path
@@ -14,6 +16,11 @@ from html_pages import Links
 import btil
 from btil.analysis import report
 from btil.analysis.report import prepare_directory
+from btil.models.cpt import StickyDirichletCPT
+from btil.models.draws import prior_tables
+from btil.models.hierarchical import HierarchicalDirichletCPT
+from btil.models.softmax import SoftmaxCPT
+from btil.models.team import bind
 
 HOSTILE = '<script>alert("bob")</script>'
 
@@ -52,6 +59,7 @@ def comparison() -> Any:
         seed=5,
         progress=False,
         options={"gibbs": {"num_chains": 2, "num_warmup": 20, "num_samples": 40}},
+        truth=prior_tables(model, part(slice(0, 40), 20), np.random.default_rng(1)),
     )
 
 
@@ -93,10 +101,79 @@ def test_page_holds_every_number_of_the_table(page: Path, comparison: Any) -> No
     assert "seed=5" in shown
 
 
+def test_sections_tell_what_is_new_to_a_reader(page: Path, comparison: Any) -> None:
+    shown = Links(page.read_text(encoding="utf-8")).text
+    for heading, sentence in (
+        ("Known truth", "50% intervals should cover half of them"),
+        ("Time", "A chain's draws are taken to have come at a steady pace"),
+        ("Decoded mental states: sure, and right", "what it exceeds it by is too sure"),
+    ):
+        assert heading in shown
+        assert sentence in shown
+    for (name, role), row in comparison.coverage.iterrows():
+        assert f"{row['coverage_89']:.2f} ± {row['coverage_89_error']:.2f}" in shown
+        assert f"{name}, {report._ROLES[role]}" in shown
+    for (name, agent, kind), row in comparison.decoded.iterrows():
+        assert f"{agent}, {name}, {kind}" in shown
+        assert f"{row['brier']:.3f} ± {row['brier_error']:.3f}" in shown
+    for course in comparison.courses.values():
+        assert f"{course.error[-1]:.4f}" in shown
+    for name in ("coverage", "decoded", "chains"):
+        table = getattr(comparison, name)
+        read = pd.read_csv(page.parent / f"{name}.csv")
+        np.testing.assert_allclose(read[table.columns[-1]], table.iloc[:, -1])
+    # Nothing is said of what was not asked for.
+    plain = dataclasses.replace(
+        comparison, coverage=pd.DataFrame(), decoded=pd.DataFrame(), courses={}
+    )
+    links = Links(report._page(plain, [], None))
+    assert not {"#known-truth", "#time"} & set(links.addresses)
+
+
+def test_groups_of_chains_stand_side_by_side(comparison: Any) -> None:
+    index = pd.MultiIndex.from_tuples([("gibbs", 1), ("gibbs", 2)], names=["method", "group"])
+    modes = pd.DataFrame(
+        {"chains": ["0, 2", "1"], "mean_log_likelihood": [-10.5, -14.25], "sd": [1.5, 2.5]}, index
+    )
+    shown = Links(report._convergence(dataclasses.replace(comparison, modes=modes))).text
+    for text in ("Groups of chains", "They are not averaged", "gibbs, group 2", "0, 2", "-14.250"):
+        assert text in shown
+    assert "Groups of chains" not in Links(report._convergence(comparison)).text
+
+
+@pytest.mark.parametrize(
+    ("cpt", "words"),
+    [
+        (btil.DirichletCPT(2.0), "learned, with a Dirichlet prior of concentration 2 per cell"),
+        (
+            StickyDirichletCPT(1.0, stay=10.0),
+            "concentration 1 to 11 per cell, 10 of it for staying",
+        ),
+        (
+            HierarchicalDirichletCPT(base_concentration=2.0, shared_base=True),
+            "learned, a HierarchicalDirichletCPT (base_concentration 2, stay 0): rows are "
+            "Dirichlet around the parameters base (2 x 2) and strength, which all agents have in "
+            "common",
+        ),
+        (
+            SoftmaxCPT(parents=("place",)),
+            "rows are a function of the parameters bias (2 x 2) and weights (2 x 2 x 2)",
+        ),
+        (btil.StaticCPT(), "it never changes, not learned"),
+        (btil.UniformCPT(), "uniform, not learned"),
+    ],
+)
+def test_families_are_told_in_words(cpt: Any, words: str, comparison: Any) -> None:
+    bound = bind(btil.TeamModel(transition=cpt), comparison.demos)
+    assert words in report._describe(bound, bound.tables["transition_ann"])
+    assert words in html.unescape(report._model(bound))
+
+
 def test_figures_lie_beside_the_page_as_they_are_in_it(page: Path) -> None:
     figures = page.parent / "figures"
     names = {file.stem for file in figures.iterdir()}
-    assert {"method_against_method", "sd_ratios", "bounds", "trace_gibbs"} <= names
+    expected = {"method_against_method", "sd_ratios", "bounds", "trace_gibbs"}
+    assert expected | {"courses", "reliability"} <= names
     assert len({name for name in names if name.startswith("timeline")}) == 2
     assert len({name for name in names if name.startswith("confusion")}) == 2
     text = page.read_text(encoding="utf-8")
@@ -131,10 +208,13 @@ def test_lines_of_the_page_fit_again(
     monkeypatch.chdir(page.parent)
     again: dict[str, Any] = {}
     exec(lines, again)
-    timed = [name for name in comparison.table.columns if "second" in name]
-    assert len(timed) == 4
+    assert "# truth=...: the tables that the data were made from" in lines
+    # Times differ, and the truth has not been given.
+    differ = [n for n in comparison.table.columns if "second" in n or n.startswith("coverage")]
+    assert len(differ) == 8
     pd.testing.assert_frame_equal(
-        again["comparison"].table.drop(columns=timed), comparison.table.drop(columns=timed)
+        again["comparison"].table.drop(columns=differ, errors="ignore"),
+        comparison.table.drop(columns=differ),
     )
 
 

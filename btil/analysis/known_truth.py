@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from btil.analysis.calibration.ranks import Ranked, coverage, place_among
+from btil.analysis.calibration.ranks import Ranked, Share, coverage, place_among
 from btil.analysis.calibration.simulation import Settings, draw_data, named_as_in
 from btil.analysis.plots.rows import expected_visits
 from btil.arguments import check_seed
@@ -114,9 +114,20 @@ def coverage_table(posterior: TeamPosterior, truth: DrawnTables, seed: int = 0) 
         for interval in INTERVALS:
             share = coverage(ranked, interval)
             name = f"coverage_{100 * interval:.0f}"
-            record |= {name: share.value, f"{name}_error": share.error}
+            record |= {name: share.value, f"{name}_error": _error(share, len(ranked.place))}
         records[role] = record
     return pd.DataFrame.from_dict(records, orient="index").rename_axis("tables")
+
+
+def _error(share: Share, number: int) -> float:
+    """Standard error of a share of rows; of all or none of them that of two more of each kind.
+
+    Source: Agresti, Coull (1998), Approximate is better than "exact" for interval estimation.
+    """
+    if 0 < share.value < 1:
+        return share.error
+    middle = (number * share.value + 2) / (number + 4)
+    return float(np.sqrt(middle * (1 - middle) / (number + 4)))
 
 
 def _ranked(posterior: TeamPosterior, truth: DrawnTables, seed: int) -> dict[str, Ranked]:

@@ -131,14 +131,6 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
         ),
         Quantity("rows", "rows", "Rows of probability tables that were sampled.", count),
         Quantity(
-            "modes",
-            "groups of chains",
-            "Chains that do not overlap are in different groups: they sit in different modes, or "
-            "have not run long enough to meet. They are not averaged; what follows is of the group "
-            "with the largest log likelihood.",
-            count,
-        ),
-        Quantity(
             "min_ess_per_second",
             "ESS per second, tables",
             "Independent draws that the chains are worth each second, of the cell where it is "
@@ -150,6 +142,14 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "ESS per second, mental states",
             "The same of the probability of a mental state at a step, where it is least.",
             number(2),
+        ),
+        Quantity(
+            "modes",
+            "groups of chains",
+            "Chains that do not overlap are in different groups: they sit in different modes, or "
+            "have not run long enough to meet. They are not averaged; what follows is of the group "
+            "with the largest log likelihood.",
+            count,
         ),
         Quantity(
             "seconds_to_accuracy",

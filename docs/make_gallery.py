@@ -209,9 +209,16 @@ svi = btil.fit(
     Section(
         "Methods side by side",
         """\
-few = partly.select([0, 2, 3])
-gibbs = btil.fit(model, few, "gibbs", num_chains=4, num_warmup=150, num_samples=150)
-others = {"mean field": btil.fit(model, few)}
+chains = {"num_chains": 4, "num_warmup": 150, "num_samples": 150}
+comparison = btil.compare(
+    model,
+    partly.select([0, 2, 3]),
+    {"Gibbs": "gibbs", "mean-field": "mfvi"},
+    test=overcooked.load("cramped_room", "test"),
+    options={"Gibbs": chains},
+)
+gibbs = comparison.aligned["Gibbs"]
+others = {"mean field": comparison.aligned["mean-field"]}
 """,
         (
             Entry(
@@ -225,6 +232,19 @@ others = {"mean field": btil.fit(model, few)}
                 "analysis.plot_sd_ratios(gibbs, others)",
                 "How certain a method is: its standard deviations over the sampler's. Left of 1 it "
                 "is more certain.",
+            ),
+            Entry(
+                "plot_courses",
+                "analysis.plot_courses(comparison.courses, comparison.accuracy)",
+                "How soon a method comes near the reference: mean error of the probabilities in "
+                "use against seconds, dashed the accuracy asked for.",
+            ),
+            Entry(
+                "plot_reliability",
+                "analysis.plot_reliability(comparison.reliabilities)",
+                "Held-out steps by how sure a method was: how often was the most probable intent "
+                "the true one? Below the diagonal is too sure. Underneath: how many steps are how "
+                "sure.",
             ),
         ),
     ),

@@ -3,12 +3,15 @@
 import dataclasses
 import math
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
 import pytest
 from drawn import ACTS, MOODS, make, panels, texts
 from matplotlib.figure import Figure
+from numpyro import distributions as dist
 
-from btil import DirichletCPT, HierarchicalDirichletCPT, TeamModel
+from btil import DirichletCPT, HierarchicalDirichletCPT, NumpyroModel, TeamModel
 from btil.analysis import (
     RowChoice,
     choose_rows,
@@ -25,6 +28,7 @@ from btil.analysis import (
 )
 from btil.analysis.plots.diagnostics import mean_ess
 from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows
+from btil.models.numpyro_model import bind_numpyro_model
 from btil.models.team import bind
 
 CHAIN_PLOTS = (plot_trace, plot_rank, plot_forest, plot_ess)
@@ -268,3 +272,29 @@ def test_prior_of_a_parameter_is_its_prior(parametric):
     figure = plot_prior_posterior(parametric, ["transition_ann_strength", "transition_ann_base"])
     assert [axes.get_xlabel() for axes in figure.axes] == ["log10 of the value", "value"]
     assert any(text.startswith("transition_ann_base [") for text in texts(figure))
+
+
+def test_parameters_of_an_own_model(demos):
+    def skill(data):
+        share = numpyro.sample("skill", dist.Beta(8.0, 2.0))
+        for agent, size in (("ann", 3), ("bob", 2)):
+            stay = share * jnp.eye(size) + (1 - share) / size
+            data.observe(agent, -jnp.log(size) * jnp.ones(size), jnp.log(stay),
+                         jnp.log(jnp.full((size, 2), 0.5)))  # fmt: skip
+
+    bound = bind_numpyro_model(NumpyroModel(skill), demos)
+    draws = np.random.default_rng(0).beta(80, 20, (2, 40))
+    own = make(
+        bound, {}, "nuts", parameters={"skill": DrawnParameters(draws)},
+        log_likelihood=np.zeros((2, 40, 2)),
+    )  # fmt: skip
+    for plot in (plot_trace, plot_forest, plot_rank, plot_ess, plot_prior_posterior):
+        assert any("skill" in text for text in texts(plot(own)))
+    from btil.analysis.plots.rows import prior_parameter_draws
+
+    prior = prior_parameter_draws(own, "skill", 2000, np.random.default_rng(0))
+    assert prior.mean() == pytest.approx(0.8, abs=4 * 0.121 / np.sqrt(2000))
+    with pytest.raises(ValueError, match="the model has no tables with rows"):
+        plot_row_diagnostics(own)
+    with pytest.raises(ValueError, match="has no table of rows by context"):
+        plot_policy_rows(own, "ann")

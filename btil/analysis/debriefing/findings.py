@@ -48,6 +48,7 @@ class Findings:
 
     Attributes:
         demos: The recordings, every value under a name that a person knows.
+        used_labels: Whether labels in them were taken for the truth.
         beliefs: {agent: (steps, latents)}, the probability of each mental state at each step.
         decoded: (steps, agents), the most probable course of the minds in each episode.
         incomparable: Why the agents' minds cannot be compared; None where they can.
@@ -66,6 +67,7 @@ class Findings:
     """
 
     demos: Demonstrations
+    used_labels: bool
     beliefs: Mapping[str, Float[np.ndarray, "steps latents"]]
     decoded: Int[np.ndarray, "steps agents"]
     incomparable: str | None
@@ -125,6 +127,7 @@ def find(
         stretches = misaligned_stretches(named, decoded, beliefs, task)
     return Findings(
         demos=named,
+        used_labels=use_labels and bool((named.latents >= 0).any()),
         beliefs=beliefs,
         decoded=decoded,
         incomparable=incomparable,

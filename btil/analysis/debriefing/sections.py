@@ -424,7 +424,7 @@ def _certainty(told: Told) -> str:
         )
     html += _heading("Had the learning settled?")
     settled = (
-        "Yes: going on would have changed nothing that matters here."
+        "Yes: its answers had stopped changing."
         if posterior.converged
         else "No. See the warning at the top of the page."
     )
@@ -463,7 +463,7 @@ def _tested(told: Told, tested: int) -> str:
 def _technical(told: Told, command: str | None) -> str:
     from btil import __version__
 
-    posterior, task, demos = told.posterior, told.task, told.findings.demos
+    posterior, task = told.posterior, told.task
     training = posterior.demos
     meaning = (
         "the grid world's definition of suboptimal minds (the paper, Appendix C)"
@@ -477,7 +477,7 @@ def _technical(told: Told, command: str | None) -> str:
         f"of which {', '.join(f'{s:.0%}' for s in training.summary().share_labelled)} are labelled "
         f"({', '.join(training.agents)}). {'Converged' if posterior.converged else 'Not converged'}"
         f": {posterior.reason}. Probabilities are smoothed ones given the whole episode"
-        + (", labels conditioned on," if (demos.latents >= 0).any() else "")
+        + (", labels conditioned on," if told.findings.used_labels else "")
         + " under the posterior mean of the tables; the course of a mind is the Viterbi path; "
         f"misaligned means {meaning} on that path, its probability is the product form over "
         "members. Actions per mental state are posterior mean policy rows, weighted by smoothed "

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import xarray
 
 
+# Parameters of more cells are not shown unless asked for.
+_FEW_CELLS = 9
 # A row, as `RowChoice` or a plain tuple (site, context, latent), or the name of a parameter.
 Wanted = Sequence[tuple[Any, ...] | str]
 
@@ -143,7 +145,8 @@ def plot_forest(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplo
 
     Args:
         posterior: A posterior with chains.
-        rows: As in `plot_trace`; None: two rows of either kind of `choose_rows`.
+        rows: As in `plot_trace`; None: two rows of either kind of `choose_rows`, and parameters of
+            a few cells.
 
     Returns:
         The figure.
@@ -152,7 +155,10 @@ def plot_forest(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplo
         ValueError: As `plot_trace`.
     """
     chains_of(posterior)
-    cells = _chosen_cells(posterior, choose_rows(posterior, 2, 2) if rows is None else rows)
+    if rows is None:
+        few = [s for s, d in parameter_chains(posterior).items() if d[0, 0].size <= _FEW_CELLS]
+        rows = (*choose_rows(posterior, 2, 2), *few)
+    cells = _chosen_cells(posterior, rows)
     tree = _all_cells(posterior, cells)
     number = len(tree["posterior"].data_vars)
     figure = _arviz_figure(
@@ -181,7 +187,7 @@ def plot_prior_posterior(
     Args:
         posterior: Any posterior.
         rows: Which rows and parameters, as in `plot_trace`; None: of every learned table the row
-            whose mean has moved furthest.
+            whose mean has moved furthest, and all parameters.
         num_draws: Draws of the prior, and of the posterior.
         seed: Seeds the draws.
 
@@ -196,7 +202,7 @@ def plot_prior_posterior(
     """
     import arviz
 
-    chosen = most_moved(posterior) if rows is None else tuple(rows)
+    chosen = (*most_moved(posterior), *posterior.result.parameters) if rows is None else rows
     if not chosen:
         raise ValueError("rows: there is no row to plot")
     after = posterior.sample(num_draws, seed)

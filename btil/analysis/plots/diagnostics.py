@@ -46,6 +46,10 @@ def row_diagnostics(posterior: TeamPosterior, with_ess: bool = True) -> "pd.Data
 
     parts = []
     chains = chains_of(posterior)
+    if not chains:
+        raise ValueError(
+            "the model has no tables with rows; posterior.draws_info has its parameters"
+        )
     visits = expected_visits(posterior)
     for site, draws in chains.items():
         rhat = split_rhat(draws)

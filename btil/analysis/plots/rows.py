@@ -14,6 +14,7 @@ from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, dirichlet_draws, prior_parameters
+from btil.models.numpyro_model import BoundNumpyroModel
 from btil.models.parametric import all_priors, parametric_sites
 from btil.models.team import BoundModel, make_contexts
 
@@ -191,11 +192,15 @@ def prior_parameter_draws(
     """Draws of a parameter from its prior."""
     import jax
 
-    priors = all_priors(parametric_sites(posterior.bound))
-    if site not in priors:
-        raise ValueError(f"rows: the prior of {site} is not known by itself")
     key = jax.random.key(int(generator.integers(2**32)))
-    drawn = priors[site].sample(key, (num_draws,))
+    if isinstance(posterior.bound, BoundNumpyroModel):
+        from numpyro.infer import Predictive
+
+        own = posterior.bound.own_model.function
+        prior = Predictive(own, num_samples=num_draws, return_sites=[site])
+        drawn = prior(key, posterior.bound.data)[site]
+    else:
+        drawn = all_priors(parametric_sites(posterior.bound))[site].sample(key, (num_draws,))
     return np.asarray(drawn, np.float64).reshape(num_draws, -1)
 
 

@@ -1,6 +1,6 @@
 """What there is to tell of a team: counted and averaged, as tables, without a word of prose."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -357,28 +357,53 @@ def _told(estimate: _Estimate, names: tuple[str, ...]) -> str:
     )
 
 
+class _Held(NamedTuple):
+    """A mental state of an agent in the recordings.
+
+    Attributes:
+        agent: The agent.
+        latent: The mental state's index.
+        mind: Its name.
+        weights: How many steps were spent in each context of the policy with it.
+        actions: Names of the agent's actions.
+    """
+
+    agent: str
+    latent: int
+    mind: str
+    weights: Float[np.ndarray, " contexts"]
+    actions: tuple[str, ...]
+
+
+def _all_held(
+    posterior: TeamPosterior, bound: BoundModel, beliefs: Mapping[str, Any]
+) -> Iterator[_Held]:
+    for agent in bound.demos.agents:
+        weights = _weights(posterior, bound, agent, beliefs[agent])
+        actions = bound.demos.value_names(f"action_{agent}")
+        for latent, name in enumerate(_minds(bound.demos, agent)):
+            yield _Held(agent, latent, name, weights[:, latent], actions)
+
+
 def _habits(
     posterior: TeamPosterior, bound: BoundModel, beliefs: Mapping[str, Any]
 ) -> "pd.DataFrame":
     import pandas as pd
 
     records = []
-    for agent in bound.demos.agents:
-        weights = _weights(posterior, bound, agent, beliefs[agent])
-        actions = bound.demos.value_names(f"action_{agent}")
-        for latent, name in enumerate(_minds(bound.demos, agent)):
-            estimate = _average(posterior, agent, latent, weights[:, latent])
-            record = {
-                "agent": agent,
-                "mind": name,
-                "steps": float(beliefs[agent][:, latent].sum()),
-                "share_of_steps": float(beliefs[agent][:, latent].mean()),
-                "does": _told(estimate, actions) if weights[:, latent].sum() >= 1 else "",
-            }
-            for action, text in enumerate(actions):
-                for kind, values in zip(("probability", "low", "high"), estimate, strict=True):
-                    record[f"{kind}_{text}"] = values[action]
-            records.append(record)
+    for agent, latent, mind, weights, actions in _all_held(posterior, bound, beliefs):
+        estimate = _average(posterior, agent, latent, weights)
+        record = {
+            "agent": agent,
+            "mind": mind,
+            "steps": float(beliefs[agent][:, latent].sum()),
+            "share_of_steps": float(beliefs[agent][:, latent].mean()),
+            "does": _told(estimate, actions) if weights.sum() >= 1 else "",
+        }
+        for action, text in enumerate(actions):
+            for kind, values in zip(("probability", "low", "high"), estimate, strict=True):
+                record[f"{kind}_{text}"] = values[action]
+        records.append(record)
     return pd.DataFrame(records)
 
 
@@ -388,25 +413,21 @@ def _situations(
     import pandas as pd
 
     records = []
-    for agent in bound.demos.agents:
-        weights = _weights(posterior, bound, agent, beliefs[agent])
-        actions = bound.demos.value_names(f"action_{agent}")
-        for latent, name in enumerate(_minds(bound.demos, agent)):
-            most = np.argsort(-weights[:, latent], kind="stable")[:_SITUATIONS_TOLD]
-            for context in most:
-                given = context_values(posterior, "policy", agent, int(context))
-                if weights[context, latent] < 1 or not given:
-                    continue
-                there = np.arange(len(weights)) == context
-                records.append(
-                    {
-                        "agent": agent,
-                        "mind": name,
-                        "situation": ", ".join(f"{n.replace('_', ' ')}: {v}" for n, v in given),
-                        "steps": weights[context, latent],
-                        "does": _told(_average(posterior, agent, latent, there), actions),
-                    }
-                )
+    for agent, latent, mind, weights, actions in _all_held(posterior, bound, beliefs):
+        for context in np.argsort(-weights, kind="stable")[:_SITUATIONS_TOLD]:
+            given = context_values(posterior, "policy", agent, int(context))
+            if weights[context] < 1 or not given:
+                continue
+            there = np.arange(len(weights)) == context
+            records.append(
+                {
+                    "agent": agent,
+                    "mind": mind,
+                    "situation": ", ".join(f"{n.replace('_', ' ')}: {v}" for n, v in given),
+                    "steps": weights[context],
+                    "does": _told(_average(posterior, agent, latent, there), actions),
+                }
+            )
     return pd.DataFrame(records, columns=["agent", "mind", "situation", "steps", "does"])
 
 

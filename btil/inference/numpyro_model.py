@@ -219,17 +219,39 @@ def fit_svi(
             "a subclass of numpyro.infer.autoguide.AutoGuide"
         )
     kind = guide_class(guide)
-    data = bound.data
-    own_guide = kind(bound.own_model.function)
-    loss = Trace_ELBO(num_particles=num_particles)
-    svi = SVI(bound.own_model.function, own_guide, numpyro.optim.Adam(learning_rate), loss)
     start_key, bound_key, draw_key = jax.random.split(jax.random.key(seed), 3)
+
+    def build(particles: int = 1) -> tuple[SVI, Any]:
+        # A guide remembers what it was first shown, which under jit are tracers: each program
+        # makes its own. The state that comes along is not used again, and XLA leaves it out.
+        function = bound.own_model.function
+        loss = Trace_ELBO(num_particles=particles)
+        svi = SVI(function, kind(function), numpyro.optim.Adam(learning_rate), loss)
+        return svi, svi.init(start_key, bound.data)
 
     @partial(jax.jit, static_argnames=("count",))
     def advance(state: Any, count: int) -> Any:
-        return jax.lax.scan(lambda s, _: svi.stable_update(s, data), state, length=count)
+        svi, _ = build(num_particles)
+        return jax.lax.scan(lambda s, _: svi.stable_update(s, bound.data), state, length=count)
 
-    state = jax.jit(svi.init)(start_key, data)
+    @partial(jax.jit, static_argnames=("number",))
+    def draw(state: Any, number: int) -> Any:
+        svi, _ = build()
+        params = svi.get_params(state)
+        return svi.guide.sample_posterior(draw_key, params, bound.data, sample_shape=(number,))
+
+    @jax.jit
+    def bounds(state: Any) -> Float[Array, " particles"]:
+        svi, _ = build()
+        params = svi.get_params(state)
+
+        def one(key: Array) -> Array:
+            return -svi.loss.loss(key, params, svi.model, svi.guide, bound.data)
+
+        keys = jax.random.split(bound_key, _BOUND_PARTICLES)
+        return jax.lax.map(one, keys, batch_size=_DRAWS_AT_ONCE)
+
+    state = jax.jit(lambda: build()[1])()
     trace = np.zeros(0)
     with progress_line(max_iterations, "svi", progress) as line:
         while True:
@@ -241,22 +263,14 @@ def fit_svi(
             verdict = judge(trace, tolerance, max_iterations)
             if verdict.stop:
                 break
-    params = svi.get_params(state)
-    number = 1 if is_point_mass(guide) else int(num_samples)
-    drawn = own_guide.sample_posterior(draw_key, params, data, sample_shape=(number,))
+    drawn = draw(state, 1 if is_point_mass(guide) else int(num_samples))
     kept, log_likelihood = _with_deterministic(
         bound, {site: np.asarray(drawn[site])[None] for site in bound.parameters}
     )
     bounded = not issubclass(kind, autoguide.AutoDelta | autoguide.AutoLaplaceApproximation)
     elbo = error = None
     if bounded:
-        single = Trace_ELBO()
-        particles = jax.lax.map(
-            lambda key: -single.loss(key, params, svi.model, own_guide, data),
-            jax.random.split(bound_key, _BOUND_PARTICLES),
-            batch_size=_DRAWS_AT_ONCE,
-        )
-        estimates = np.asarray(particles, np.float64)
+        estimates = np.asarray(bounds(state), np.float64)
         elbo = float(estimates.mean())
         error = float(estimates.std(ddof=1) / np.sqrt(_BOUND_PARTICLES))
     return FitResult(

@@ -306,7 +306,7 @@ def test_log_prior_is_the_density():
     rows = {site: truth.rows(site, table.contexts) for site, table in bound.learned.items()}
     two = {site: np.stack([values, values]) for site, values in rows.items()}
     expected = enumerated_log_prior(bound, rows)
-    assert log_prior(bound, two, [{}, {}]) == pytest.approx([expected, expected], rel=1e-12)
+    assert log_prior(bound, two, {}) == pytest.approx([expected, expected], rel=1e-12)
 
 
 def parametric_model():
@@ -335,11 +335,12 @@ def test_log_prior_of_parameters_and_of_rows_given_them():
             for row in rows[f"transition_{agent}"][:, latent]:
                 expected += stats.dirichlet(concentration).logpdf(row)
     two = {site: np.stack([values, values]) for site, values in rows.items()}
-    found = log_prior(bound, two, [truth.parameters] * 2)
+    twice = {site: np.stack([values, values]) for site, values in truth.parameters.items()}
+    found = log_prior(bound, two, twice)
     assert found == pytest.approx([expected, expected], rel=1e-5)
-    free = unconstrained_parameters(bound, [truth.parameters])
+    free = unconstrained_parameters(bound, twice)
     assert set(free) == set(truth.parameters)
-    assert free["transition_ann_strength"].item() == pytest.approx(
+    assert free["transition_ann_strength"][1, 0] == pytest.approx(
         np.log(truth.parameters["transition_ann_strength"])
     )
 
@@ -348,7 +349,8 @@ def test_parameters_at_the_edge_of_their_support_stay_finite():
     bound = bind(parametric_model(), tiny_team())
     truth = prior_tables(bound.model, bound.demos, np.random.default_rng(4))
     edge = truth.parameters | {"transition_ann_base": np.array([[1.0, 0.0], [0.0, 1.0]])}
-    free = unconstrained_parameters(bound, [edge])["transition_ann_base"]
+    one = {site: np.asarray(values)[None] for site, values in edge.items()}
+    free = unconstrained_parameters(bound, one)["transition_ann_base"]
     assert np.isfinite(free).all()
     assert free[0, 0] > free[0, 1]
 

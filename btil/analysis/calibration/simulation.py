@@ -36,6 +36,7 @@ from btil.inference.precision import precision
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, prior_tables
+from btil.models.lanes import rounded_up
 from btil.models.parametric import all_priors, given_concentration, parametric_site
 from btil.models.simulate import simulate
 from btil.models.team import BoundModel, Table, TeamModel
@@ -250,62 +251,75 @@ def evaluate(
     Returns:
         The group of each quantity; the values; P(x_t | episode) of each agent.
     """
-    bound = posterior.bound
+    bound, number = posterior.bound, len(draws)
     rows = {
-        site: np.stack([one.rows(site, table.contexts) for one in draws])
+        site: _filled_up([one.rows(site, table.contexts) for one in draws])
         for site, table in bound.tables.items()
     }
     for site in bound.learned:
         rows[site] = _rounded(rows[site], posterior.dtype)
-    log_likelihood, beliefs = run_messages(posterior, rows)
+    parameters = {
+        site: _filled_up([one.parameters[site] for one in draws]) for site in draws[0].parameters
+    }
+    log_likelihood, beliefs = run_messages(posterior, rows, number)
     parts = [
-        (f"{cell.role} rows", rows[cell.site].reshape(len(draws), -1)[:, cell.flat])
+        (f"{cell.role} rows", rows[cell.site].reshape(len(rows[cell.site]), -1)[:, cell.flat])
         for cell in cells
     ]
-    values = unconstrained_parameters(bound, [one.parameters for one in draws])
-    parts += [("parameters", values[site]) for site in sorted(values)]
+    free = unconstrained_parameters(bound, parameters)
+    parts += [("parameters", free[site]) for site in sorted(free)]
     if bound.learned:
-        prior = log_prior(bound, rows, [one.parameters for one in draws])
+        prior = log_prior(bound, rows, parameters)
         parts.append(("log likelihood", log_likelihood[:, None]))
         if np.ptp(prior) > 0:
             parts += [("log prior", prior[:, None])]
             parts += [("log joint", (log_likelihood + prior)[:, None])]
     names = [name for name, values in parts for _ in range(values.shape[1])]
-    nothing = np.zeros((len(draws), 0))
-    return names, np.concatenate([nothing, *(values for _, values in parts)], axis=1), beliefs
+    nothing = np.zeros((number, 0))
+    together = np.concatenate([nothing, *(values[:number] for _, values in parts)], axis=1)
+    return names, together, beliefs
+
+
+def _filled_up(draws: Sequence[Any]) -> Float[np.ndarray, "filled ..."]:
+    """Draws, with the last one repeated: chains differ in what they are worth, programs do not."""
+    number = len(draws)
+    kept = np.minimum(np.arange(rounded_up(number, smallest=64, per_octave=1)), number - 1)
+    return np.stack(draws)[kept]
 
 
 @jax.jit
 def _sweep(
-    log_tables: tuple[Array, Array, Array], index: LaneIndex
+    log_tables: tuple[Array, Array, Array], weights: Float[Array, " draws"], index: LaneIndex
 ) -> tuple[Float[Array, " draws"], Float[Array, "length latents lanes"]]:
-    """Log likelihood under each draw of an agent's tables; marginals averaged over all but one."""
+    """Log likelihood under each draw of an agent's tables, and the weighted sum of marginals."""
 
-    def one(total: Array, tables: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    def one(total: Array, inputs: tuple[tuple[Array, Array, Array], Array]) -> tuple[Array, Array]:
+        tables, weight = inputs
         filtered = filter_lanes(potentials(*tables, index))
         log_likelihood = jnp.sum(jnp.where(index.real, filtered.log_normalizer, 0.0))
-        return total + smooth(filtered, index.start).marginal, log_likelihood
+        return total + weight * smooth(filtered, index.start).marginal, log_likelihood
 
-    truth = jax.tree.map(lambda part: part[:1], log_tables)
-    draws = jax.tree.map(lambda part: part[1:], log_tables)
-    shape = jax.eval_shape(one, 0.0, jax.tree.map(lambda part: part[0], draws))[0]
-    nothing = jnp.zeros(shape.shape, shape.dtype)
-    _, first = jax.lax.scan(one, nothing, truth)
-    total, others = jax.lax.scan(one, nothing, draws)
-    return jnp.concatenate([first, others]), total / len(others)
+    length, lanes = index.real.shape
+    nothing = jnp.zeros((length, log_tables[0].shape[2], lanes), weights.dtype)
+    total, log_likelihood = jax.lax.scan(one, nothing, (log_tables, weights))
+    return log_likelihood, total
 
 
 def run_messages(
-    posterior: TeamPosterior, rows: Mapping[str, Float[np.ndarray, "draws ..."]]
-) -> tuple[Float[np.ndarray, " draws"], dict[str, Float[np.ndarray, "steps latents"]]]:
-    """Log likelihood of the data under each draw; smoothed latents averaged over all but the first.
+    posterior: TeamPosterior, rows: Mapping[str, Float[np.ndarray, "filled ..."]], number: int
+) -> tuple[Float[np.ndarray, " filled"], dict[str, Float[np.ndarray, "steps latents"]]]:
+    """Log likelihood of the data under each draw; smoothed latents averaged over draws.
 
     The same as `posterior.episode_log_likelihood` and `posterior.smooth`, of many draws at once.
+    The average is over draws 1 to `number` - 1: the first is the truth, those beyond fill up.
     """
     layout = lay_out(posterior.bound, coarse=True)
-    total = np.zeros(len(next(iter(rows.values()))))
+    position = np.arange(len(next(iter(rows.values()))))
+    total = np.zeros(len(position))
     beliefs = {}
     with precision(posterior.dtype) as dtype:
+        averaged = (position > 0) & (position < number)
+        weights = jnp.asarray(averaged / averaged.sum(), dtype)
         logs = {}
         for site, values in rows.items():
             padding = np.zeros(
@@ -314,7 +328,7 @@ def run_messages(
             logs[site] = jnp.asarray(np.concatenate([log_rows(values), padding], axis=1), dtype)
         for agent, (policy, transition, initial) in layout.sites.items():
             log_likelihood, marginal = _sweep(
-                (logs[policy], logs[transition], logs[initial]), layout.index[agent]
+                (logs[policy], logs[transition], logs[initial]), weights, layout.index[agent]
             )
             total += np.asarray(log_likelihood, np.float64)
             beliefs[agent] = gather(np.asarray(marginal), layout.lanes)
@@ -326,7 +340,7 @@ def _rounded(rows: Float[np.ndarray, "..."], dtype: np.dtype) -> Float[np.ndarra
 
 
 def unconstrained_parameters(
-    bound: BoundModel, parameters: Sequence[Mapping[str, np.ndarray]]
+    bound: BoundModel, parameters: Mapping[str, Float[np.ndarray, "draws ..."]]
 ) -> dict[str, Float[np.ndarray, "draws values"]]:
     """Parameters of each draw in unconstrained space: logs of scales, logits of shares.
 
@@ -337,20 +351,19 @@ def unconstrained_parameters(
     found = {}
     with precision(np.float64):
         for site, prior in all_priors(described).items():
-            values = jnp.asarray(np.stack([one[site] for one in parameters]), np.float64)
+            values = jnp.asarray(parameters[site], np.float64)
             free = np.asarray(biject_to(prior.support).inv(values))
-            found[site] = np.clip(free.reshape(len(parameters), -1), -_FURTHEST, _FURTHEST)
+            found[site] = np.clip(free.reshape(len(values), -1), -_FURTHEST, _FURTHEST)
     return found
 
 
 def log_prior(
     bound: BoundModel,
     rows: Mapping[str, Float[np.ndarray, "draws ..."]],
-    parameters: Sequence[Mapping[str, np.ndarray]],
+    parameters: Mapping[str, Float[np.ndarray, "draws ..."]],
 ) -> Float[np.ndarray, " draws"]:
     """Log prior density of the learned rows given the parameters, and of the parameters."""
-    total = np.zeros(len(parameters))
-    stacked = {site: np.stack([one[site] for one in parameters]) for site in parameters[0]}
+    total = np.zeros(len(next(iter(rows.values()))))
     described = []
     for site, table in bound.learned.items():
         if table.parametric:
@@ -358,7 +371,7 @@ def log_prior(
         if not table.cpt.dirichlet_rows:
             continue
         if table.parametric:
-            concentration = _given_concentrations(table, stacked)
+            concentration = _given_concentrations(table, parameters)
         else:
             concentration = table.cpt.concentration(table.contexts)[None]
         density = xlogy(concentration - 1, rows[site]) - gammaln(concentration)
@@ -366,7 +379,7 @@ def log_prior(
         total += density.sum(axes) + gammaln(concentration.sum(-1)).sum(axes[:-1])
     with precision(np.float64):
         for site, prior in all_priors(tuple(described)).items():
-            total += np.asarray(prior.log_prob(jnp.asarray(stacked[site], np.float64)))
+            total += np.asarray(prior.log_prob(jnp.asarray(parameters[site], np.float64)))
     return total
 
 

@@ -27,6 +27,7 @@ from btil.inference.result import (
 )
 from btil.models.contexts import match_rows
 from btil.models.cpt import permuted_latents
+from btil.models.numpyro_model import NumpyroModel
 from btil.models.parametric import ParametricSite, constrain, parameter_axes, parametric_site
 from btil.models.team import BoundModel, TeamModel, bind
 
@@ -201,8 +202,9 @@ def align(posterior: TeamPosterior, reference: TeamPosterior) -> TeamPosterior:
         reference: Another one of the same model; its demonstrations may be other ones.
 
     Returns:
-        The posterior itself where everything is pinned already, else a renamed copy. Evidence and
-        likelihoods are the same under both names.
+        The posterior itself where everything is pinned already (or there are no rows to match by,
+        as of a `NumpyroModel`), else a renamed copy. Evidence and likelihoods are the same under
+        both names.
 
     Raises:
         ValueError: If the two have other agents, parents or numbers of latents and actions.
@@ -211,6 +213,8 @@ def align(posterior: TeamPosterior, reference: TeamPosterior) -> TeamPosterior:
         >>> btil.analysis.align(btil.fit(model, demos, "gibbs"), posterior)  # doctest: +SKIP
     """
     bound = posterior.bound
+    if isinstance(posterior.model, NumpyroModel):
+        return posterior
     target = _in_order_of(posterior, reference)
     if all(len(members) == 1 for own in _classes(bound).values() for members in own):
         return posterior

@@ -30,9 +30,10 @@ from btil.analysis.quantities import Quantity, quantities
 from btil.arguments import check_options
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT
-from btil.inference.fit import METHODS, fit, method_options
+from btil.inference.fit import fit, method_function, method_options
 from btil.inference.posterior import TeamPosterior, conform
 from btil.models.draws import DrawnTables
+from btil.models.numpyro_model import NumpyroModel
 from btil.models.team import TeamModel, bind
 
 if TYPE_CHECKING:
@@ -105,6 +106,16 @@ class Comparison:
         return self.posteriors[self.reference].demos
 
     @property
+    def others(self) -> dict[str, TeamPosterior]:
+        """Of `compared` those that have learned tables in common with the reference."""
+        tables = self.compared[self.reference].result.rows.keys()
+        return {
+            name: posterior
+            for name, posterior in self.compared.items()
+            if name != self.reference and tables & posterior.result.rows.keys()
+        }
+
+    @property
     def model(self) -> TeamModel:
         """The model."""
         return self.posteriors[self.reference].model
@@ -141,13 +152,13 @@ class Comparison:
         """Posterior means with intervals, every method against the reference."""
         from btil.analysis.plots import plot_method_against_method
 
-        return plot_method_against_method(*self._reference_and_others())
+        return plot_method_against_method(self.compared[self.reference], self.others)
 
     def plot_sd_ratios(self) -> "Figure":
         """Posterior standard deviations over those of the reference."""
         from btil.analysis.plots import plot_sd_ratios
 
-        return plot_sd_ratios(*self._reference_and_others())
+        return plot_sd_ratios(self.compared[self.reference], self.others)
 
     def plot_elbo_traces(self) -> "Figure":
         """The bound over the sweeps of the methods that have one."""
@@ -211,10 +222,6 @@ class Comparison:
         from btil.analysis.report import write_report
 
         return write_report(self, directory, command)
-
-    def _reference_and_others(self) -> tuple[TeamPosterior, dict[str, TeamPosterior]]:
-        others = {n: p for n, p in self.compared.items() if n != self.reference}
-        return self.compared[self.reference], others
 
     def _posterior(self, name: str | None) -> TeamPosterior:
         chosen = next(iter(self.posteriors)) if name is None else name
@@ -283,7 +290,7 @@ def compare(
     chosen = dict(methods) if isinstance(methods, Mapping) else {name: name for name in methods}
     options = {name: dict(given) for name, given in (options or {}).items()}
     others = dict(demos_by_method or {})
-    _check(chosen, len(methods), options, others, reference)
+    _check(model, chosen, len(methods), options, others, reference)
     seen = {name: others.get(name, demos) for name in chosen}
     for training in others.values():
         conform(training, demos)
@@ -324,6 +331,7 @@ def _check_accuracy(accuracy: Any) -> None:
 
 
 def _check(
+    model: TeamModel,
     chosen: Mapping[str, str],
     num_asked: int,
     options: Mapping[str, Mapping[str, Any]],
@@ -336,8 +344,7 @@ def _check(
     if len(chosen) < num_asked:
         raise ValueError("methods: a method is named twice; give a mapping {name: method}")
     for name, method in chosen.items():
-        if method not in METHODS:
-            raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
+        method_function(method, model)
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
                 f"methods: {name!r} is no name for files; use letters, digits, '.', '_' and '-'"
@@ -351,7 +358,7 @@ def _check(
     if reference is not None and reference not in chosen:
         raise ValueError(f"reference: {reference!r} is not among {', '.join(chosen)}")
     for name, given in options.items():
-        allowed = sorted({"dtype", *method_options(chosen[name])})
+        allowed = sorted({"dtype", *method_options(chosen[name], model)})
         check_options(f"options: {chosen[name]}", given, allowed)
 
 
@@ -401,7 +408,9 @@ def compare_posteriors(
     visits = expected_visits(leading)
     aligned, compared = {}, {}
     for name, posterior in posteriors.items():
-        aligned[name] = anchor if name == reference else align(posterior, leading)
+        # By a NumpyroModel, which has no rows, nothing can be matched but chains to one another.
+        target = leading if leading.result.rows else only_chains(posterior, [0])
+        aligned[name] = anchor if name == reference else align(posterior, target)
         if name not in modes:
             modes[name] = find_modes(aligned[name], expected_visits(aligned[name]))
         compared[name] = _leading(aligned[name], modes[name])
@@ -515,13 +524,15 @@ def _courses(
 ) -> dict[str, Course]:
     """How methods that learned from the reference's data come near it."""
     target = compared[reference]
+    if not target.result.rows:
+        return {}
     used = {site: read >= 1 for site, read in visits.items()}
     means = {site: rows.mean() for site, rows in target.result.rows.items()}
     found = {}
     for name, posterior in compared.items():
         if name == reference:
             one = own_course(posterior, used)
-        elif posterior.demos == target.demos:
+        elif posterior.demos == target.demos and posterior.result.rows:
             one = course(posterior, target, Target(means, used))
         else:
             one = None
@@ -772,11 +783,22 @@ def _notes_on_names(
     posteriors: Mapping[str, TeamPosterior], test: Demonstrations | None
 ) -> list[str]:
     """By which rule each agent's latents got their order."""
+    own = [name for name, one in posteriors.items() if isinstance(one.model, NumpyroModel)]
     pinned = {
         name: latents_pinned(posterior.model, posterior.demos)
         for name, posterior in posteriors.items()
+        if name not in own
     }
     notes = []
+    if own:
+        notes.append(
+            f"{listed(own)}: by a NumPyro model of one's own, of which only beliefs, likelihoods "
+            "and times can be compared with tables; a bound is of the evidence of its own model. "
+            "Labels or the function must tell its mental states apart: they are compared as they "
+            "are."
+        )
+    if not pinned:
+        return notes
     agents = list(next(iter(pinned.values())))
     told_apart = [a for a in agents if all(of_agent[a] for of_agent in pinned.values())]
     if told_apart:

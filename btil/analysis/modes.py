@@ -104,6 +104,12 @@ def _vectors(
             used = visits[site] >= 1
             weighted = rows.draws[:, :, used] * np.sqrt(visits[site][used])[:, None]
             parts.append(weighted.reshape(*weighted.shape[:2], -1))
+    if not parts:  # of an own model its parameters, each in its standard deviations
+        for one in posterior.result.parameters.values():
+            assert isinstance(one, DrawnParameters)
+            sd = one.draws.std(1).mean(0)
+            scaled = one.draws / np.where(sd > 0, sd, 1.0)
+            parts.append(scaled.reshape(*scaled.shape[:2], -1))
     return np.concatenate(parts, axis=-1).astype(np.float64)
 
 
@@ -115,7 +121,8 @@ def only_chains(posterior: TeamPosterior, chains: Sequence[int]) -> TeamPosterio
         name: DrawnRows(one.draws[chosen]) if isinstance(one, DrawnRows) else one
         for name, one in result.rows.items()
     }
-    if not any(isinstance(one, DrawnRows) for one in rows.values()):
+    drawn = (DrawnRows, DrawnParameters)
+    if not any(isinstance(one, drawn) for one in (*rows.values(), *result.parameters.values())):
         return posterior
     parameters = {
         name: DrawnParameters(one.draws[chosen]) if isinstance(one, DrawnParameters) else one

@@ -23,8 +23,9 @@ from btil.analysis.output import (
 from btil.demonstrations import Demonstrations, write_demonstrations
 from btil.inference.chains import RHAT_LIMIT
 from btil.models.cpt import ROLES, DirichletCPT, StickyDirichletCPT
+from btil.models.numpyro_model import BoundNumpyroModel, NumpyroModel
 from btil.models.parametric import parametric_site
-from btil.models.team import BoundModel, Table, make_contexts
+from btil.models.team import BoundModel, Table, TeamModel, make_contexts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,7 +155,7 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
     from btil.analysis import plots
 
     reference = comparison.reference
-    if len(comparison.posteriors) > 1:
+    if comparison.others:
         yield Picture(
             "method_against_method",
             "Methods side by side",
@@ -215,7 +216,7 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
     for name, posterior in comparison.aligned.items():
         info = posterior.draws_info
         if info is not None and info["min_ess_bulk"].notna().any():
-            rows = plots.choose_rows(posterior)
+            rows = plots.choose_rows(posterior) or None
             for kind, (plot, caption) in kinds.items():
                 caption = f"{name}: {caption}"
                 yield Picture(f"{kind}_{name}", "Chains", plot(posterior, rows), caption)
@@ -276,7 +277,7 @@ def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) ->
     title = f"What {listed(comparison.demos.agents)} had in mind, by {names}"
     sections = [
         ("Data", _data(comparison)),
-        ("Model", _model(comparison.posteriors[comparison.reference].bound)),
+        ("Model", _models(comparison)),
         ("Results", _results(comparison)),
         ("Known truth", _known_truth(comparison)),
         ("Convergence", _convergence(comparison)),
@@ -295,9 +296,11 @@ def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) ->
         f'<section>\n<h2 id="{_anchor(heading)}">{escape(heading)}</h2>\n{content}</section>\n'
         for heading, content in sections
     )
+    models = len(_by_model(comparison))
     lead = (
-        "One team model, learned from demonstrations by different inference methods; differences "
-        f"are taken from {comparison.reference}."
+        f"{'One team model' if models == 1 else f'{models} models of a team'}, learned from "
+        "demonstrations by different inference methods; differences are taken from "
+        f"{comparison.reference}."
     )
     return html_page(title, lead, body, links)
 
@@ -352,12 +355,43 @@ def _majority_errors(train: Demonstrations, test: Demonstrations | None) -> Any:
     return majority_class_error(train, test)
 
 
-def _model(bound: BoundModel) -> str:
-    intro = (
+def _models(comparison: "Comparison") -> str:
+    """The tables, and each NumPyro model of the modeler's own."""
+    html = (
         "<p>At every step each agent holds one mental state (latent), which nobody sees. It acts "
         "by its policy, and the mental state may change before the next step.</p>\n"
     )
-    return intro + html_list(
+    models = _by_model(comparison)
+    for names in models:
+        if len(models) > 1:
+            html += f"<h3>{escape(listed(names))}</h3>\n"
+        html += _model(comparison.posteriors[names[0]].bound)
+    return html
+
+
+def _by_model(comparison: "Comparison") -> list[list[str]]:
+    """Names of the posteriors of each model, the reference's first; tables count as one."""
+    names: dict[Any, list[str]] = {}
+    for name in dict.fromkeys([comparison.reference, *comparison.posteriors]):
+        model = comparison.posteriors[name].model
+        kind = model.function if isinstance(model, NumpyroModel) else TeamModel
+        names.setdefault(kind, []).append(name)
+    return list(names.values())
+
+
+def _model(bound: BoundModel) -> str:
+    if isinstance(bound, BoundNumpyroModel):
+        parameters = [
+            f"{site} ({' x '.join(map(str, shape))})" if shape else site
+            for site, shape in bound.parameters.items()
+        ]
+        about = bound.own_model.description or ""
+        return (
+            f"<p>A NumPyro model, <code>{escape(bound.own_model.name)}</code>, gives the rows of "
+            f"every step. Its parameters are {escape(listed(parameters) if parameters else 'none')}"
+            f".</p>\n{f'<pre>{escape(about)}</pre>' if about else ''}\n"
+        )
+    return html_list(
         _describe(bound, table)
         for role in ROLES
         for table in bound.tables.values()
@@ -630,7 +664,9 @@ def _rerun(comparison: "Comparison", command: str | None) -> str:
 
 
 def _python(comparison: "Comparison") -> str:
-    """Python lines that fit and compare once more."""
+    """Python lines that fit and compare once more; of own models that read and compare."""
+    if any(isinstance(p.model, NumpyroModel) for p in comparison.posteriors.values()):
+        return _python_of_own(comparison)
     reference = comparison.posteriors[comparison.reference]
     methods = {name: p.method for name, p in comparison.posteriors.items()}
     options = {name: dict(p.options) for name, p in comparison.posteriors.items() if p.options}
@@ -653,4 +689,19 @@ def _python(comparison: "Comparison") -> str:
         lines.append("    demos_by_method={")
         lines += [f"        {n!r}: saved[{n!r}].demos," for n in others]
         lines.append("    },")
+    return "\n".join([*lines, ")", 'comparison.report("again")'])
+
+
+def _python_of_own(comparison: "Comparison") -> str:
+    lines = ["import btil", "from btil.analysis.compare import compare_posteriors", "", "saved = {"]
+    for name, posterior in comparison.posteriors.items():
+        model = posterior.model
+        given = (
+            f", model=btil.NumpyroModel({model.name})" if isinstance(model, NumpyroModel) else ""
+        )
+        lines.append(f'    {name!r}: btil.load_posterior("posteriors/{name}.nc"{given}),')
+    lines += ["}", "comparison = compare_posteriors(", "    saved,"]
+    if comparison.test is not None:
+        lines.append('    test=btil.read_demonstrations("test.npz"),')
+    lines += [f"    reference={comparison.reference!r},", f"    accuracy={comparison.accuracy!r},"]
     return "\n".join([*lines, ")", 'comparison.report("again")'])

@@ -15,7 +15,7 @@ from btil.models.contexts import match_rows
 from btil.models.team import bind
 
 # Latents are looked at in so many steps of the data at most, at so many places per agent.
-_MOST_STEPS = 2500
+_MOST_STEPS = 1500
 _MOST_PLACES = 60
 # Points of a chain's course.
 _POINTS = 30
@@ -56,7 +56,7 @@ def latent_chains(posterior: TeamPosterior) -> LatentChains | None:
 
     The quantity is the probability of each latent at a step given a draw of the tables, at
     unlabelled steps of the training data: at most 60 per agent, evenly spaced over so many of the
-    first episodes as have 2,500 steps.
+    first episodes as have 1,500 steps.
 
     Args:
         posterior: A posterior whose chains have their latents matched.

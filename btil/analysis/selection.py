@@ -82,10 +82,10 @@ class ModelComparison:
         from rich.text import Text
 
         headings = {
-            "elpd": ("log predictive density", ",.2f"),
-            "se": ("its error", ",.2f"),
+            "elpd": ("log density", ",.2f"),
+            "se": ("error", ",.2f"),
             "difference": ("difference", ",.2f"),
-            "difference_se": ("its error", ",.2f"),
+            "difference_se": ("error", ",.2f"),
             "num_parameters": ("parameters", ",.1f"),
             "max_khat": ("worst k-hat", ".2f"),
             "refits": ("refits", "d"),

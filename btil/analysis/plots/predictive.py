@@ -90,7 +90,8 @@ def plot_predictive_check(check: "PredictiveCheck", axes: Any = None) -> "matplo
             Line2D([], [], color="0.84", lw=6, label="89% of the replicates"),
             Line2D([], [], color="0.4", marker="|", ms=8, lw=0, label="their mean"),
         ]
-        legend_below(figure, axes is None, where[0], handles)
+        columns = 4 if len({one.agent for one in panels} - {"team"}) > 1 else 2
+        legend_below(figure, axes is None, where[0], handles, columns)
     return figure
 
 
@@ -110,11 +111,10 @@ def _panels(given: Any, panels: list[_Panel]) -> tuple[Any, list[Any]]:
     lines = [(one.group, number) for one, number in zip(panels, numbers, strict=True)]
     rows = list(dict.fromkeys(lines))
     heights = [
-        max(len(one.table) for one, line in zip(panels, lines, strict=True) if line == row) * _ROW
-        + 0.85
+        0.5 + max(len(one.table) for one, line in zip(panels, lines, strict=True) if line == row)
         for row in rows
     ]
-    figure = new_figure(4.4 * len(agents), sum(heights) + 0.4)
+    figure = new_figure(max(5.0, 4.4 * len(agents)), _ROW * sum(heights) + 0.75 * len(rows) + 0.5)
     grid = figure.subplots(len(rows), len(agents), squeeze=False, height_ratios=heights)
     chosen = [
         grid[rows.index(line), agents.index(one.agent) if one.agent in agents else 0]

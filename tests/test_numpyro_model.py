@@ -1,5 +1,6 @@
 """A NumPyro model of the modeler's own: as tables it is what tables are; what it refuses."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from numpyro.infer.util import log_density
 from teams import hmm_demos, random_demos
 
 import btil
+from btil.analysis.compare import compare_posteriors
+from btil.analysis.modes import find_modes, only_chains
 from btil.inference.numpyro_model import NumpyroPosterior
 from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
@@ -55,7 +58,7 @@ def same_tables() -> btil.TeamModel:
 
 
 def hmm(data: Any) -> None:
-    """A hidden Markov model of two latents."""
+    """Two latents that say what is done."""
     policy = _rows("policy", 1.0, (2, 2))
     transition = _rows("transition", 1.0, (2, 2))
     numpyro.deterministic("stay", jnp.diagonal(transition))
@@ -237,6 +240,56 @@ def test_without_parameters_there_is_nothing_to_learn(data: btil.Demonstrations)
     np.testing.assert_allclose(posterior.elbo, expected.elbo, rtol=1e-6)
     beliefs = [one.smooth(data)["agent_0"] for one in (posterior, expected)]
     np.testing.assert_allclose(*beliefs, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- side by side
+
+
+def test_own_models_and_tables_are_compared_and_reported(
+    data: btil.Demonstrations,
+    exact: TeamPosterior,
+    nuts: TeamPosterior,
+    svi: TeamPosterior,
+    tmp_path: Path,
+) -> None:
+    found = compare_posteriors({"svi": svi, "nuts": nuts, "tables": exact}, data, "nuts")
+    errors = found.table["viterbi_error_agent_0"]
+    assert errors.between(0, 1).all()
+    expected = [p.log_likelihood(data.without_labels()).sum() / 9 for p in (svi, nuts, exact)]
+    np.testing.assert_allclose(found.table["log_likelihood_per_step"], expected)
+    assert len(found.chains) == 2
+    chain = only_chains(nuts, [1]).log_likelihood(data.without_labels()).sum() / 9
+    np.testing.assert_allclose(found.chains["log_likelihood_per_step"].iloc[1], chain)
+    assert not found.others
+    assert any("svi and nuts: by a NumPyro model" in note for note in found.notes)
+    page = found.report(tmp_path).read_text(encoding="utf-8")
+    assert "Two latents that say what is done." in page
+    assert "model=btil.NumpyroModel(hmm)" in page
+    assert "Dirichlet prior of concentration 1" in page
+    assert (tmp_path / "figures" / "trace_nuts.png").is_file()
+    assert not (tmp_path / "figures" / "sd_ratios.png").exists()
+
+
+def test_chains_of_parameters_that_lie_apart_are_told_apart(nuts: TeamPosterior) -> None:
+    assert [mode.chains for mode in find_modes(nuts, {})] == [(0, 1)]
+    moved = {
+        site: DrawnParameters(one.draws + np.array([0.0, 9.0]).reshape(2, 1, 1, 1))
+        for site, one in nuts.result.parameters.items()
+        if site != "stay"
+    }
+    apart = dataclasses.replace(nuts, result=nuts.result._replace(parameters=moved))
+    assert sorted(mode.chains for mode in find_modes(apart, {})) == [(0,), (1,)]
+
+
+def test_a_method_for_tables_is_refused_before_any_fit(data: btil.Demonstrations) -> None:
+    with pytest.raises(ValueError, match="'gibbs' needs tables"):
+        btil.compare(btil.NumpyroModel(never_one), data, ("nuts", "gibbs"))
+
+
+def test_held_out_scores_of_written_out_tables_are_those_of_the_team_model(pair: Pair) -> None:
+    others = random_demos(seed=7, lengths=(1, 5))
+    found = btil.analysis.compare_models(pair._asdict(), others, "held_out", num_draws=100)
+    np.testing.assert_allclose(found.episodes["own"], found.episodes["tables"], atol=1e-10)
 
 
 # ---------------------------------------------------------------------- what is refused

@@ -172,3 +172,18 @@ def test_other_posteriors_are_refused() -> None:
         log_evidence(hmm_model(), PARTLY, "chib", posterior=other)
     with pytest.raises(ValueError, match=r"chains \(gibbs or nuts\), this one is of mfvi"):
         log_evidence(hmm_model(), UNLABELLED, "chib", posterior=other)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (btil.NumpyroModel(lambda data: None), "not for a NumpyroModel"),
+        (
+            btil.TeamModel(btil.HierarchicalDirichletCPT()),
+            "policy_agent_0: the evidence is estimated for Dirichlet rows only; this family, Hier",
+        ),
+    ],
+)
+def test_models_without_dirichlet_rows_are_refused(model: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        log_evidence(model, UNLABELLED)

@@ -109,14 +109,15 @@ def test_latents_that_nothing_pins_are_named_as_in_the_truth():
 
 
 def test_other_tables_are_refused(made):
-    bound = bind(MODEL, demos_of(2))
     generator = np.random.default_rng(0)
     other = dataclasses.replace(MODEL, policy=btil.DirichletCPT(0.8, parents=("y",)))
     with pytest.raises(ValueError, match="truth: policy_ann has parents \\('y',\\)"):
-        check_truth(bound, prior_tables(other, demos_of(2), generator))
+        check_truth(MODEL, demos_of(2), prior_tables(other, demos_of(2), generator))
     shared = btil.TeamModel(btil.Shared(btil.DirichletCPT(0.8, parents=("x",))))
     same = random_demos(lengths=(4,), num_latents=(2, 2), num_actions=(2, 2), num_states=(6, 2))
     with pytest.raises(ValueError, match="there is no table 'policy_ann'; its tables are policy,"):
-        check_truth(bound, prior_tables(shared, same, generator))
+        check_truth(MODEL, demos_of(2), prior_tables(shared, same, generator))
+    with pytest.raises(ValueError, match="is a NumpyroModel, which has no tables to cover"):
+        check_truth(btil.NumpyroModel(lambda data: None), demos_of(2), made.tables)
     with pytest.raises(ValueError, match="share_labelled must be between 0 and 1, got 2"):
         simulate_truth(MODEL, demos_of(2), share_labelled=2.0)

@@ -1,5 +1,7 @@
 """Predictive checks: right models pass whatever the task does, models without memory do not."""
 
+import dataclasses
+
 import matplotlib.figure
 import numpy as np
 import pytest
@@ -259,3 +261,11 @@ def test_what_cannot_be_done_is_refused(options, message):
     fitted = btil.fit(rich_model(), demos, progress=False)
     with pytest.raises(ValueError, match=message):
         posterior_predictive_check(fitted, **options)
+
+
+def test_models_without_tables_are_refused():
+    demos = random_demos()
+    fitted = btil.fit(rich_model(), demos, progress=False, max_iterations=2)
+    own = dataclasses.replace(fitted.bound, model=btil.NumpyroModel(lambda data: None))
+    with pytest.raises(ValueError, match="replicated from tables, which a NumpyroModel has not"):
+        posterior_predictive_check(dataclasses.replace(fitted, bound=own))

@@ -9,6 +9,7 @@ from teams import hmm_demos, hmm_model, random_demos
 
 import btil
 from btil.analysis.selection import ModelComparison, compare_models
+from btil.inference.result import DrawnParameters
 
 EPISODES = np.repeat(np.arange(8), 3)
 ACTIONS = [0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0]
@@ -136,6 +137,18 @@ def test_given_tables_need_no_approximation(two):
     assert found.table.loc["given", "num_parameters"] == 0
     assert found.table.loc["given", "refits"] == 0
     assert np.isnan(found.table.loc["given", "max_khat"])
+
+
+def test_parameters_alone_are_something_learned():
+    """As of a NumPyro model of one's own, which has no rows."""
+    options = {"num_chains": 2, "num_warmup": 50, "num_samples": 500}
+    gibbs = btil.fit(hmm_model(3.0), demos_of(2), "gibbs", progress=False, **options)
+    draws = gibbs.result.rows["policy_agent_0"].draws
+    result = gibbs.result._replace(rows={}, parameters={"skill": DrawnParameters(draws)})
+    own = dataclasses.replace(gibbs, result=result)
+    found = compare_models({"tables": gibbs, "own": own}, progress=False)
+    np.testing.assert_array_equal(found.episodes["tables"], found.episodes["own"])
+    assert found.table.loc["own", "num_parameters"] > 0.5
 
 
 def held_out(num_episodes=3, first=20):

@@ -34,7 +34,7 @@ from btil.inference.fit import fit, method_function, method_options
 from btil.inference.posterior import TeamPosterior, conform
 from btil.models.draws import DrawnTables
 from btil.models.numpyro_model import NumpyroModel
-from btil.models.team import TeamModel, bind
+from btil.models.team import TeamModel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -298,9 +298,9 @@ def compare(
         test = conform(test, demos)
     _check_accuracy(accuracy)
     if truth is not None:
-        check_truth(bind(model, demos), truth)
+        check_truth(model, demos, truth)
     if evidence:
-        check_estimable(bind(model, demos))
+        check_estimable(model, demos)
     if reference is None:
         whole = [name for name in chosen if seen[name] is demos]
         # Without labels the exact answer averages over all orders of the latents.
@@ -400,7 +400,7 @@ def compare_posteriors(
         raise ValueError(f"reference: {reference!r} is not among {', '.join(posteriors)}")
     _check_accuracy(accuracy)
     if truth is not None:
-        check_truth(posteriors[reference].bound, truth)
+        check_truth(posteriors[reference].model, posteriors[reference].demos, truth)
     # Chains may differ in names: a reference's are put in the order of its first.
     anchor = align(posteriors[reference], only_chains(posteriors[reference], [0]))
     modes = {reference: find_modes(anchor, expected_visits(anchor))}
@@ -416,9 +416,11 @@ def compare_posteriors(
         compared[name] = _leading(aligned[name], modes[name])
     named = {name: name_by_labels(posterior, test) for name, posterior in compared.items()}
     decoded, reliabilities = _score_decoded(named, test, seed)
-    coverage = (
-        {} if truth is None else {n: coverage_table(p, truth, seed) for n, p in compared.items()}
-    )
+    coverage = {
+        name: coverage_table(posterior, truth, seed)
+        for name, posterior in compared.items()
+        if truth is not None and posterior.result.rows
+    }
     estimate = _estimate_evidence(posteriors, reference, seed, progress) if evidence else None
     courses = _courses(compared, reference, visits)
     records = {

@@ -57,6 +57,7 @@ from btil.inference.precision import precision
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, DrawnRows
 from btil.models.latent_chain import Filtered
+from btil.models.numpyro_model import NumpyroModel
 from btil.models.team import BoundModel, TeamModel, bind
 from btil.models.team_dbn import log_rows
 
@@ -140,8 +141,7 @@ def log_evidence(
         if name != "posterior" and not (whole and value >= least):
             raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
     seed = check_seed(seed, 2**32 - 1)
-    bound = bind(model, demos)
-    check_estimable(bound)
+    bound = check_estimable(model, demos)
     if not bound.learned:
         known = fit(model, demos, "exact", progress=False)
         assert known.elbo is not None
@@ -150,20 +150,30 @@ def log_evidence(
     return estimator(bound, seed, progress, **options)
 
 
-def check_estimable(bound: BoundModel) -> None:
+def check_estimable(model: TeamModel, demos: Demonstrations) -> BoundModel:
     """Refuse a model whose evidence cannot be estimated, before any fit.
 
+    Returns:
+        The model on its data.
+
     Raises:
-        ValueError: Naming the table, or how many namings of the latents there are.
+        ValueError: Naming the model or table, or how many namings of the latents there are.
     """
+    instead = "Compare such models by held-out likelihood (btil.analysis.compare_models)"
+    if isinstance(model, NumpyroModel):
+        raise ValueError(
+            f"{model.name}: the evidence is estimated for tables with Dirichlet rows, and not for "
+            f"a NumpyroModel. {instead}"
+        )
+    bound = bind(model, demos)
     for name, table in bound.learned.items():
         if table.parametric:
             raise ValueError(
                 f"{name}: the evidence is estimated for Dirichlet rows only; this family, "
-                f"{type(table.cpt).__name__}, has parameters of its own. Compare such models by "
-                "held-out likelihood (btil.analysis.compare_models)"
+                f"{type(table.cpt).__name__}, has parameters of its own. {instead}"
             )
     _renamings(bound)
+    return bound
 
 
 def _check_posterior(posterior: Any, method: str, bound: BoundModel) -> None:

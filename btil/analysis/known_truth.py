@@ -12,8 +12,9 @@ from btil.demonstrations import Demonstrations
 from btil.inference.posterior import TeamPosterior, conform
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables
+from btil.models.numpyro_model import NumpyroModel
 from btil.models.simulate import simulate
-from btil.models.team import BoundModel, TeamModel
+from btil.models.team import TeamModel, bind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,12 +73,15 @@ def simulate_truth(
     return KnownTruth(tables, observed, played)
 
 
-def check_truth(bound: BoundModel, truth: DrawnTables) -> None:
+def check_truth(model: TeamModel, demos: Demonstrations, truth: DrawnTables) -> None:
     """Refuse tables that are not those of the model.
 
     Raises:
         ValueError: Naming the site, and what differs.
     """
+    if isinstance(model, NumpyroModel):
+        raise ValueError(f"truth: {model.name} is a NumpyroModel, which has no tables to cover")
+    bound = bind(model, demos)
     for site, table in bound.learned.items():
         if site not in truth.tables:
             raise ValueError(

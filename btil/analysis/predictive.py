@@ -29,6 +29,7 @@ from btil.arguments import check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.messages import lay_out
 from btil.inference.posterior import TeamPosterior, conform
+from btil.models.numpyro_model import NumpyroModel
 from btil.models.simulate import draw_values, simulate
 from btil.models.team import BoundModel, bind, make_contexts
 
@@ -272,7 +273,8 @@ def posterior_predictive_check(
         The check, with table and figure.
 
     Raises:
-        ValueError: If the demonstrations do not fit or are impossible, or a number is out of range.
+        ValueError: If the demonstrations do not fit or are impossible, a number is out of range, or
+            the model is a `NumpyroModel`.
 
     Example:
         >>> check = posterior_predictive_check(posterior)  # doctest: +SKIP
@@ -286,6 +288,11 @@ def posterior_predictive_check(
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
     seed = check_seed(seed, 2**32 - 1)
+    if isinstance(posterior.model, NumpyroModel):
+        raise ValueError(
+            f"{posterior.model.name}: data are replicated from tables, which a NumpyroModel has "
+            "not; NumPyro's Predictive draws from its function"
+        )
     import jax
 
     demos = posterior.demos if demos is None else conform(demos, posterior.demos)

@@ -253,7 +253,7 @@ def _check_number(demos: Demonstrations, method: str) -> None:
 
 def _check_draws(posteriors: Mapping[str, TeamPosterior]) -> None:
     for name, posterior in posteriors.items():
-        if posterior.method in ("mfvi", "svi") and posterior.result.rows:
+        if posterior.method in ("mfvi", "svi") and _learned(posterior):
             raise ValueError(
                 f"{name}: draws from {posterior.method} are not the posterior's, and leaving "
                 "episodes out by weighing them means nothing; use gibbs, nuts or exact, or "
@@ -296,7 +296,7 @@ def _leave_out(
 ) -> _Scores:
     from arviz_stats.base import array_stats
 
-    if not posterior.result.rows:
+    if not _learned(posterior):
         fixed = posterior.log_likelihood(posterior.demos)
         return _Scores(fixed, np.full(len(fixed), np.nan), fixed)
     log_likelihood = _of_draws(posterior, num_draws, seed)
@@ -322,6 +322,11 @@ def _leave_out(
     flat = log_likelihood.reshape(number, -1)
     in_sample = np.logaddexp.reduce(flat, axis=0) - math.log(number)
     return _Scores(elpd, khat, in_sample)
+
+
+def _learned(posterior: TeamPosterior) -> bool:
+    """Whether anything was learned; else the model's densities are what they are."""
+    return bool(posterior.result.rows or posterior.result.parameters)
 
 
 def _of_draws(
@@ -363,7 +368,7 @@ def _without(
 
 def _predict(posterior: TeamPosterior, demos: Demonstrations, num_draws: int, seed: int) -> _Scores:
     shown = demos.without_labels()
-    if not posterior.result.rows:
+    if not _learned(posterior):
         return _Scores(posterior.log_likelihood(shown))
     return _Scores(posterior.log_likelihood(shown, num_draws=num_draws, seed=seed))
 
@@ -399,8 +404,8 @@ def _summarize(
             record["num_parameters"] = float((own.in_sample - own.elpd).sum())
             known = own.khat[~np.isnan(own.khat)]
             record["max_khat"] = float(known.max()) if len(known) else np.nan
-            learned = bool(posteriors[name].result.rows)
-            record["refits"] = int(np.isnan(own.khat).sum()) if learned else 0
+            refits = np.isnan(own.khat).sum() if _learned(posteriors[name]) else 0
+            record["refits"] = int(refits)
         records[name] = record
     table = pd.DataFrame.from_dict(records, orient="index").rename_axis("model")
     index = pd.Index(demos.episode_ids, name="episode")

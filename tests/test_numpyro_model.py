@@ -1,6 +1,7 @@
 """A NumPyro model of the modeler's own: as tables it is what tables are; what it refuses."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -384,6 +385,8 @@ def test_what_a_function_may_not_do(data: btil.Demonstrations, function: Any, me
 def test_what_a_model_may_not_be(data: btil.Demonstrations) -> None:
     with pytest.raises(ValueError, match="function must be callable"):
         btil.NumpyroModel("hmm")
+    wrapped = numpyro.handlers.scale(partial(hmm), scale=1.0)
+    assert repr(btil.NumpyroModel(wrapped)) == "NumpyroModel(hmm)"
     with pytest.raises(ValueError, match="axes of skill must be a tuple"):
         btil.NumpyroModel(flat, axes={"skill": "latent"})
     with pytest.raises(ValueError, match="axes of skill are latent, but there is no such site"):

@@ -18,6 +18,7 @@ import numpyro
 from jaxtyping import Array, Float, Int
 from numpyro import handlers
 from numpyro.infer import init_to_uniform
+from numpyro.primitives import Messenger
 
 from btil.demonstrations import Demonstrations
 from btil.models.cpt import CPT, ROLES, Contexts, improper_rows
@@ -191,11 +192,7 @@ class NumpyroModel(TeamModel):
     function: Callable[[EpisodeData], Any]
     axes: Mapping[str, tuple[str, ...]]
 
-    def __init__(
-        self,
-        function: Any,
-        axes: Any = None,
-    ) -> None:
+    def __init__(self, function: Any, axes: Any = None) -> None:
         if not callable(function):
             raise ValueError(
                 f"NumpyroModel: function must be callable with the data, got {function!r}"
@@ -207,7 +204,8 @@ class NumpyroModel(TeamModel):
                 )
         super().__init__(StepwiseCPT(), StepwiseCPT(), StepwiseCPT())
         object.__setattr__(self, "function", function)
-        object.__setattr__(self, "axes", dict(axes or {}))
+        named = {site: tuple(names) for site, names in (axes or {}).items()}
+        object.__setattr__(self, "axes", named)
 
     def __repr__(self) -> str:
         return f"NumpyroModel({self.name})"
@@ -215,12 +213,20 @@ class NumpyroModel(TeamModel):
     @property
     def name(self) -> str:
         """What the function is called."""
-        return getattr(self.function, "__name__", type(self.function).__name__)
+        return getattr(self._written, "__name__", type(self._written).__name__)
 
     @property
     def description(self) -> str | None:
         """The function's docstring."""
-        return inspect.getdoc(self.function)
+        return inspect.getdoc(self._written)
+
+    @property
+    def _written(self) -> Any:
+        """The function as it was written, inside NumPyro's handlers and partials."""
+        function: Any = self.function
+        while isinstance(function, Messenger | partial):
+            function = function.func if isinstance(function, partial) else function.fn
+        return function
 
 
 class Replay(NamedTuple):

@@ -122,6 +122,13 @@ def test_sections_tell_what_is_new_to_a_reader(page: Path, comparison: Any) -> N
         table = getattr(comparison, name)
         read = pd.read_csv(page.parent / f"{name}.csv")
         np.testing.assert_allclose(read[table.columns[-1]], table.iloc[:, -1])
+    bins = pd.read_csv(page.parent / "reliability.csv")
+    assert set(bins["agent"]) == set(comparison.demos.agents)
+    own = bins[(bins["agent"] == "ann") & (bins["method"] == "gibbs")]
+    assert own["steps"].sum() == comparison.decoded.loc[("gibbs", "ann", "filtered"), "steps"]
+    assert (own["said"] * own["steps"]).sum() / own["steps"].sum() == pytest.approx(
+        comparison.decoded.loc[("gibbs", "ann", "smoothed, averaged"), "sureness"]
+    )
     # Nothing is said of what was not asked for.
     plain = dataclasses.replace(
         comparison, coverage=pd.DataFrame(), decoded=pd.DataFrame(), courses={}

@@ -18,7 +18,7 @@ from btil.analysis.alignment import (
     rename_latents,
     shared_contexts,
 )
-from btil.analysis.calibration.ranks import Reliability
+from btil.analysis.calibration.ranks import Reliability, bins_of
 from btil.analysis.decoded import reliability_by_episode, score_beliefs, scored_agents
 from btil.analysis.efficiency import Course, Target, course, latent_chains, own_course
 from btil.analysis.evidence import Evidence, check_estimable, log_evidence
@@ -145,6 +145,22 @@ class Comparison:
                 written = (Text(self.written(quantity, name)) for name in self.posteriors)
                 table.add_row(Text(quantity.label), *written)
         return table
+
+    def reliability_table(self) -> "pd.DataFrame":
+        """How sure and how often right, bin by bin: what `plot_reliability` draws.
+
+        Columns: `agent`, `method`; the bin's edges `low` and `high`; `steps` in it, the mean
+        probability `said` of their most probable state, the share `right` of these, and its 95%
+        interval, `lower` to `upper`. Empty without labelled test data.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"agent": agent, "method": name, **one._asdict()}
+            for agent, own in self.reliabilities.items()
+            for name, counted in own.items()
+            for one in bins_of(counted)
+        )
 
     # ------------------------------------------------------------------ pictures
 

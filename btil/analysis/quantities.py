@@ -132,14 +132,14 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
         Quantity("rows", "rows", "Rows of probability tables that were sampled.", count),
         Quantity(
             "min_ess_per_second",
-            "ESS per second, tables",
-            "Independent draws that the chains are worth each second, of the cell where it is "
-            "least. Larger is better.",
+            "ESS/s, tables",
+            "Effective sample size per second: how many independent draws the chains are worth, of "
+            "the cell where it is least. Larger is better.",
             number(2),
         ),
         Quantity(
             "min_ess_per_second_latents",
-            "ESS per second, mental states",
+            "ESS/s, mental states",
             "The same of the probability of a mental state at a step, where it is least.",
             number(2),
         ),

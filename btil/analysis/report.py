@@ -137,6 +137,8 @@ def write_report(comparison: "Comparison", directory: Any, command: str | None =
             table = getattr(comparison, name)
             if len(table):
                 table.to_csv(staging / f"{name}.csv")
+        if comparison.reliabilities:
+            comparison.reliability_table().to_csv(staging / "reliability.csv", index=False)
         for name, posterior in comparison.posteriors.items():
             posterior.save(staging / "posteriors" / f"{name}.nc")
         if comparison.test is not None:

@@ -71,7 +71,7 @@ class EpisodeData:
 
     @property
     def num_steps(self) -> int:
-        """Steps of the longest episode."""
+        """Steps of the longest episode; in other data it is another one, so no measure of time."""
         return next(iter(self.actions.values())).shape[1]
 
     def observe(self, agent: str, log_initial: Any, log_transition: Any, log_policy: Any) -> None:

@@ -417,9 +417,11 @@ def compare_posteriors(
     _check_accuracy(accuracy)
     if truth is not None:
         check_truth(posteriors[reference].model, posteriors[reference].demos, truth)
+    if evidence:
+        check_estimable(posteriors[reference].model, posteriors[reference].demos)
     # Chains may differ in names: a reference's are put in the order of its first.
     anchor = align(posteriors[reference], only_chains(posteriors[reference], [0]))
-    modes = {reference: find_modes(anchor, expected_visits(anchor))}
+    modes = {reference: find_modes(anchor)}
     leading = _leading(anchor, modes[reference])
     visits = expected_visits(leading)
     aligned, compared = {}, {}
@@ -428,7 +430,7 @@ def compare_posteriors(
         target = leading if leading.result.rows else only_chains(posterior, [0])
         aligned[name] = anchor if name == reference else align(posterior, target)
         if name not in modes:
-            modes[name] = find_modes(aligned[name], expected_visits(aligned[name]))
+            modes[name] = find_modes(aligned[name])
         compared[name] = _leading(aligned[name], modes[name])
     named = {name: name_by_labels(posterior, test) for name, posterior in compared.items()}
     decoded, reliabilities = _score_decoded(named, test, seed)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from btil.analysis.plots.rows import expected_visits
 from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DrawnParameters, DrawnRows
 
@@ -42,14 +43,15 @@ class Mode(NamedTuple):
 
 
 def find_modes(
-    posterior: TeamPosterior, visits: Mapping[str, Float[np.ndarray, "contexts ..."]]
+    posterior: TeamPosterior,
+    visits: Mapping[str, Float[np.ndarray, "contexts ..."]] | None = None,
 ) -> list[Mode]:
     """Groups of chains that overlap, that of the largest mean log likelihood first.
 
     Args:
         posterior: A posterior whose chains have their latents matched.
-        visits: How often the data read each row, as `expected_visits` says: rows count by the
-            square root of it, and those read less than once do not count.
+        visits: How often the data read each row; None: as `expected_visits` says. Rows count by
+            the square root of it, and those read less than once do not count.
 
     Returns:
         One mode where all chains overlap; none where there are no chains.
@@ -60,8 +62,8 @@ def find_modes(
     total = log_likelihood.sum(-1, dtype=np.float64)
     number, length = total.shape
     group = list(range(number))
-    if length >= _FEWEST_DRAWS:
-        vectors = _vectors(posterior, visits)
+    if length >= _FEWEST_DRAWS and number > 1:
+        vectors = _vectors(posterior, expected_visits(posterior) if visits is None else visits)
         spread = float(np.median(total.std(1)))
         for one, other in itertools.combinations(range(number), 2):
             far = abs(total[one].mean() - total[other].mean()) > APART * spread

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _GREY = "#8a94a0"
 _COLUMNS = 4
+# Where ratios have ticks, on a logarithmic axis.
+_FINE = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2)
+_COARSE = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 
 
 def plot_ecdf_pit(
@@ -117,9 +120,11 @@ def plot_latents(calibrations: Mapping[str, Calibration], axes: Any = None) -> "
     with figure_style():
         figure, (above, below) = make_axes(axes, 2, 1, (4.4, 2.4), height_ratios=(3.0, 1.0))
         above.plot([0, 1], [0, 1], color="black", lw=0.6)
+        bottom = 1.0
         for k, (name, calibration) in enumerate(calibrations.items()):
             shown = look(k)
             averaged = bins_of(calibration.averaged)
+            bottom = min(bottom, *(one.lower for one in averaged))
             said, right = ([getattr(one, part) for one in averaged] for part in ("said", "right"))
             above.errorbar(
                 said,
@@ -149,7 +154,8 @@ def plot_latents(calibrations: Mapping[str, Calibration], axes: Any = None) -> "
                 steps / max(steps.sum(), 1), np.arange(NUM_BINS + 1) / NUM_BINS, color=shown.color
             )
         lowest = min(1 / max(one.demos.num_latents) for one in calibrations.values())
-        above.set(xlim=(lowest - 0.02, 1.02), ylim=(0, 1.02), ylabel="share right")
+        above.set(xlim=(lowest - 0.02, 1.02), ylim=(max(bottom - 0.03, 0), 1.02))
+        above.set_ylabel("share right")
         below.set(
             xlim=(lowest - 0.02, 1.02),
             xlabel="probability of the most probable latent",
@@ -162,16 +168,16 @@ def plot_latents(calibrations: Mapping[str, Calibration], axes: Any = None) -> "
         handles.append(
             Line2D([], [], color=_GREY, marker="o", mfc="none", lw=0, label="point estimate")
         )
-        legend_below(figure, axes is None, above, handles, columns=3)
+        legend_below(figure, axes is None, above, handles, columns=4)
         return figure
 
 
 def plot_error_ratios(calibrations: Mapping[str, Calibration], axes: Any = None) -> "Figure":
     """How overconfident, by group of quantities: errors over what the posterior says they are.
 
-    A line of marks per group, a place per calibration (amounts of data, shares of labels,
-    methods), with standard errors over simulations. At 1 the posterior is as sure as it may be; at
-    2 its errors are twice as large as it says.
+    A line of marks per group and method, a place per calibration (amounts of data, shares of
+    labels, methods), with standard errors over simulations. At 1 the posterior is as sure as it may
+    be; at 2 its errors are twice as large as it says.
 
     Args:
         calibrations: {name: calibration}, in the order in which they stand.
@@ -181,7 +187,7 @@ def plot_error_ratios(calibrations: Mapping[str, Calibration], axes: Any = None)
         ValueError: If there is no calibration.
     """
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import NullFormatter, ScalarFormatter
+    from matplotlib.ticker import ScalarFormatter
 
     present = [g for g in _groups(calibrations) if not g.startswith("log ")]
     with figure_style():
@@ -189,22 +195,32 @@ def plot_error_ratios(calibrations: Mapping[str, Calibration], axes: Any = None)
         figure, (panel,) = make_axes(axes, 1, 1, (width, 3.2))
         panel.axhline(1, color="black", lw=0.6)
         for k, group in enumerate(present):
-            at, values, errors = [], [], []
-            for position, calibration in enumerate(calibrations.values()):
-                if group in calibration.ranked:
-                    ratio = error_ratio(calibration.ranked[group])
-                    at.append(position + 0.06 * (k - (len(present) - 1) / 2))
-                    values.append(ratio.value)
-                    errors.append(ratio.error)
             shown = look(k)
-            panel.errorbar(at, values, errors, color=shown.color, marker=shown.marker, ms=4, lw=1)
+            # A line for each method: between methods there is nothing.
+            for method in dict.fromkeys(one.method for one in calibrations.values()):
+                own = {
+                    position: error_ratio(one.ranked[group])
+                    for position, one in enumerate(calibrations.values())
+                    if one.method == method and group in one.ranked
+                }
+                panel.errorbar(
+                    [position + 0.06 * (k - (len(present) - 1) / 2) for position in own],
+                    [ratio.value for ratio in own.values()],
+                    [ratio.error for ratio in own.values()],
+                    color=shown.color,
+                    marker=shown.marker,
+                    ms=4,
+                    lw=1,
+                )
         panel.set_yscale("log")
         low, high = panel.get_ylim()
-        panel.set_ylim(min(low, 0.8), max(high, 1.25))
-        ticks = [t for t in (0.25, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8) if low <= t <= high] or [1]
-        panel.set_yticks(sorted({*ticks, 1}))
+        low, high = min(low, 0.8), max(high, 1.25)
+        panel.set_ylim(low, high)
+        panel.set_yticks(
+            [tick for tick in (_FINE if high / low < 3 else _COARSE) if low <= tick <= high]
+        )
         panel.yaxis.set_major_formatter(ScalarFormatter())
-        panel.yaxis.set_minor_formatter(NullFormatter())
+        panel.minorticks_off()
         panel.set_xticks(range(len(calibrations)), list(calibrations))
         panel.set(ylabel="error / what the posterior says")
         handles = [

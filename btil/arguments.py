@@ -40,6 +40,18 @@ def check_index(name: str, value: Any, size: int) -> int:
     return int(value)
 
 
+def check_count(name: str, value: Any, least: int) -> int:
+    """A number of something: whole, and not too small.
+
+    Raises:
+        ValueError: Naming the argument and what is allowed.
+    """
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)
+
+
 def check_options(owner: str, given: Iterable[str], allowed: Iterable[str]) -> None:
     """Refuse options that a method does not have.
 

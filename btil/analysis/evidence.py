@@ -36,7 +36,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from btil.analysis.alignment import relabel_rows, symmetries
 from btil.analysis.latent_draws import by_batches
-from btil.arguments import check_options, check_seed
+from btil.arguments import check_count, check_options, check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
 from btil.inference.fit import fit
@@ -136,10 +136,9 @@ def log_evidence(
     allowed = list(inspect.signature(estimator).parameters)[3:]
     check_options(method, options, allowed)
     for name, value in options.items():
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        least = {"num_warmup": 0, "num_replicates": 2, "num_samples": 25}.get(name, 1)
-        if name != "posterior" and not (whole and value >= least):
-            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if name != "posterior":
+            least = {"num_warmup": 0, "num_replicates": 2, "num_samples": 25}.get(name, 1)
+            check_count(name, value, least)
     seed = check_seed(seed, 2**32 - 1)
     bound = check_estimable(model, demos)
     if not bound.learned:

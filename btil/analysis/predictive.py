@@ -25,7 +25,7 @@ from jaxtyping import Float, Int, Shaped
 
 from btil.analysis.alignment import latents_pinned
 from btil.analysis.latent_draws import draw_latents, drawn_rows
-from btil.arguments import check_seed
+from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.messages import lay_out
 from btil.inference.posterior import TeamPosterior, conform
@@ -284,9 +284,8 @@ def posterior_predictive_check(
         raise ValueError(
             f"replicate must be {' or '.join(map(repr, REPLICATES))}, got {replicate!r}"
         )
-    for name, value, least in (("num_draws", num_draws, 1), ("num_contexts", num_contexts, 0)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    check_count("num_draws", num_draws, 1)
+    check_count("num_contexts", num_contexts, 0)
     seed = check_seed(seed, 2**32 - 1)
     if isinstance(posterior.model, NumpyroModel):
         raise ValueError(

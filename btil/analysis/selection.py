@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from btil.arguments import check_seed
+from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
 from btil.inference.fit import fit
@@ -162,9 +162,7 @@ def compare_models(
         raise ValueError(f"method must be {' or '.join(map(repr, WAYS))}, got {method!r}")
     if len(posteriors) < 2:
         raise ValueError(f"posteriors: name at least two models, got {len(posteriors)}")
-    whole = isinstance(num_draws, int | np.integer) and not isinstance(num_draws, bool)
-    if not whole or num_draws < 100:
-        raise ValueError(f"num_draws must be a whole number of at least 100, got {num_draws!r}")
+    check_count("num_draws", num_draws, 100)
     seed = check_seed(seed, 2**32 - 1)
     posteriors = dict(posteriors)
     _check_same_data(posteriors)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.arguments import check_options, check_seed
+from btil.arguments import check_count, check_options, check_seed
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.derived import has_task_variables
 from btil.domains.gridworld.task import GridTask
@@ -294,9 +294,7 @@ def require_counts(smallest: int, **values: int) -> None:
         ValueError: If one is not.
     """
     for name, value in values.items():
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not whole or value < smallest:
-            raise ValueError(f"{name} must be a whole number of at least {smallest}, got {value!r}")
+        check_count(name, value, smallest)
 
 
 def require_positive(**values: float) -> None:

@@ -2,7 +2,8 @@
 # interpreter it is made with (after `make clean`, where there is one already).
 
 BIN = .venv/bin
-PYTEST_FLAGS = -n 2 --dist loadfile
+# Files with slow tests come first (tests/conftest.py), so that both workers end together.
+PYTEST_FLAGS = -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test lint gallery clean
 

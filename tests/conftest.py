@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 
 # Read when the libraries are imported, so they come before everything else.
@@ -25,6 +26,12 @@ install_import_hook("btil", "beartype.beartype")
 # The same examples on every machine and in every order; nothing is kept between runs.
 hypothesis.settings.register_profile("btil", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("btil")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the most slow tests first: a run on several workers ends with short ones."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from btil import Demonstrations, __version__, read_demonstrations
+from btil.study.cli import collect
 
 if TYPE_CHECKING:
     from btil.domains.gridworld.task import GridTask
@@ -75,6 +76,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+app.add_typer(collect)
 
 # ---------------------------------------------------------------------- arguments
 
@@ -174,6 +176,10 @@ def btil(
     The paper's teams, simulated, and its tables made again:
         btil simulate movers --out demos.parquet
         btil reproduce table1 --quick --out glance
+
+    \b
+    Recordings of your own, with labels, from people in a browser:
+        btil collect --out study
 
     Every command explains itself: btil fit --help.
     """  # noqa: D301  # click needs the character itself

@@ -1,4 +1,4 @@
-"""The study page: people and an AI, or two people, play together in a browser and say what they want.
+"""The study page: people play in a browser, with an AI or each other, and say what they want.
 
 `btil collect` serves it. `settings.py` reads what the researcher writes; `episode.py`,
 `tutorial.py` and `sessions.py` are the rules of play without any input or output; `views.py` is

@@ -63,7 +63,9 @@ def serve(
     ] = "ai",
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Of a new study: decides what chance does in it.", show_default=False),
+        typer.Option(
+            min=0, help="Of a new study: decides what chance does in it.", show_default=False
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -100,16 +102,15 @@ def export(
     study: Folder,
     out: Annotated[
         Path,
-        typer.Option(
-            "--out", "-o", metavar="TABLE", help="Where it goes: .csv, .parquet or .npz."
-        ),
+        typer.Option("--out", "-o", metavar="TABLE", help="Where it goes: .csv, .parquet or .npz."),
     ],
     domain: Annotated[
         str | None,
         typer.Option(metavar="movers|cleanup", help="One task alone.", show_default=False),
     ] = None,
     practice: Annotated[
-        bool, typer.Option("--practice", help="With the practice sessions, where Alice has no labels.")
+        bool,
+        typer.Option("--practice", help="With practice sessions, where Alice has no labels."),
     ] = False,
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="With sessions that have not come to their end.")

@@ -85,7 +85,10 @@ class Episode(NamedTuple):
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> "Episode":
         """Read what `as_json` gave, after JSON has made lists of its pairs."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+        fields: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in given.items()
+        }
+        return cls(**fields)
 
 
 class Row(NamedTuple):

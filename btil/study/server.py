@@ -87,13 +87,14 @@ def address_of(host: str, port: int, origin: str | None = None) -> Address:
     """
     if origin is not None:
         parts = urlsplit(origin)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+        plain = f"{parts.scheme}://{parts.netloc}"
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or not host or origin.rstrip("/") != plain:
             raise ValueError(
                 f"--origin is {origin!r}; scheme and host are expected, such as "
                 "https://study.example.org"
             )
-        plain = f"{parts.scheme}://{parts.netloc}"
-        return Address((_bracketed(parts.hostname),), frozenset([plain]), plain)
+        return Address((_bracketed(host),), frozenset([plain]), plain)
     if host in _ANY:
         raise ValueError(
             f"--host {host or repr(host)} listens on every address; --origin must say which one "

@@ -35,7 +35,7 @@ class Journey(NamedTuple):
     trial: Episode | None = None
     code: str = ""
     guesses: int = 0
-    best: Mapping[str, int] = {}  # noqa: RUF012  # never changed
+    best: Mapping[str, int] = {}  # never changed
 
     def as_json(self) -> dict[str, Any]:
         """The same as what JSON can hold."""
@@ -93,6 +93,7 @@ _FIELDS = {
     "host": (),
     "join": ("code",),
 }
+_NOT_UNDERSTOOD = "This message was not understood."
 _LONGEST_WORD = 40
 _LARGEST_VALUE = 1000
 
@@ -103,19 +104,23 @@ def read_message(given: Any) -> Message:
     Raises:
         Refused: If it is none, or anything in it is not what it must be.
     """
-    if not isinstance(given, dict) or given.get("do") not in _FIELDS:
-        raise Refused("This message was not understood.")
-    fields = _FIELDS[given["do"]]
-    if set(given) != {"do", "turn", *fields}:
-        raise Refused("This message was not understood.")
-    for name in ("turn", "code"):
-        text = given.get(name, "")
-        if not isinstance(text, str) or len(text) > _LONGEST_WORD:
-            raise Refused("This message was not understood.")
+    if not (isinstance(given, dict) and _is_word(given.get("do")) and given["do"] in _FIELDS):
+        raise Refused(_NOT_UNDERSTOOD)
     value = given.get("value", 0)
-    if type(value) is not int or not 0 <= value <= _LARGEST_VALUE:
-        raise Refused("This message was not understood.")
+    good = (
+        set(given) == {"do", "turn", *_FIELDS[given["do"]]}
+        and _is_word(given["turn"])
+        and _is_word(given.get("code", ""))
+        and type(value) is int
+        and 0 <= value <= _LARGEST_VALUE
+    )
+    if not good:
+        raise Refused(_NOT_UNDERSTOOD)
     return Message(**given)
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and value.isascii() and len(value) <= _LONGEST_WORD
 
 
 def turn(journey: Journey, episode: Episode | None, seat: int) -> str:

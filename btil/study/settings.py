@@ -396,6 +396,10 @@ def checked_answers(survey: Survey, given: Any) -> dict[str, str]:
 
 
 def _check_answer(question: Question, text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"“{question.text}”: this is not a text.") from None
     if question.options and text not in question.options:
         raise ValueError(f"“{question.text}”: this is none of the options.")
     if len(text) > question.longest:

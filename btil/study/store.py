@@ -239,11 +239,8 @@ class Store:
         """All participants, in the order in which they came."""
         rows = self._connection.execute("SELECT * FROM participants ORDER BY participant")
         for *plain, stages, journey in rows.fetchall():
-            yield Person(
-                *plain,
-                stages=tuple(Stage(*stage) for stage in json.loads(stages)),
-                journey=Journey.from_json(json.loads(journey)),
-            )
+            way = tuple(Stage(*stage) for stage in json.loads(stages))
+            yield Person(*plain, way, Journey.from_json(json.loads(journey)))
 
     def episodes(self) -> dict[tuple[int, int], Episode]:
         """All sessions, by (game, position)."""

@@ -1,4 +1,4 @@
-"""The AI teammate: the softmax of planned values, and a mental state that moves by the task's rule."""
+"""The AI teammate: tasks with a policy for Rob, the softmax of planned values."""
 
 from functools import lru_cache
 from typing import NamedTuple

@@ -117,7 +117,7 @@ function show(now) {
   nameStudy(now.study, now.progress.label);
   document.getElementById("progress").hidden = false;
   document.getElementById("progress-label").textContent =
-    `${now.progress.label} · step ${now.progress.at} of ${now.progress.of}`;
+    `${now.progress.label} · part ${now.progress.at} of ${now.progress.of}`;
   const bar = document.getElementById("progress-bar");
   bar.max = now.progress.of;
   bar.value = now.progress.at;

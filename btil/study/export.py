@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,7 +136,9 @@ def export_study(
     try:
         played = sessions(store)
         numbers = {person.participant: person.number for person in store.people()}
-        answers = [(numbers[who], *rest) for who, *rest in store.answers()]
+        answers = sorted(
+            ((numbers[who], *rest) for who, *rest in store.answers()), key=itemgetter(0)
+        )
     finally:
         store.close()
     chosen = [
@@ -159,8 +162,7 @@ def export_study(
         write_demonstrations(demos, path)
         yield path, demos.summary()
     if surveys is not None:
-        rows = sorted(answers, key=lambda row: row[0])
-        yield _write_csv(surveys, _ANSWER_COLUMNS, rows), None
+        yield _write_csv(surveys, _ANSWER_COLUMNS, answers), None
     if steps is not None:
         yield _write_csv(steps, _STEP_COLUMNS, _step_rows(chosen)), None
 

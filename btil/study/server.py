@@ -5,7 +5,7 @@ must come from the page itself (their origin is checked), and nothing is served 
 named here.
 """
 
-import asyncio
+import contextlib
 import json
 import secrets
 import socket
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import anyio
 import uvicorn
 from markdown_it import MarkdownIt
 from starlette.applications import Starlette
@@ -276,10 +277,7 @@ def participant_routes(study: LiveStudy, address: Address) -> list[Any]:
             await websocket.close(connection.closed)
 
         async def listen() -> None:
-            while True:
-                arrived = await websocket.receive()
-                if arrived["type"] == "websocket.disconnect":
-                    return
+            while (arrived := await websocket.receive())["type"] != "websocket.disconnect":
                 if not study.is_current(participant, connection):
                     continue
                 try:
@@ -289,19 +287,18 @@ def participant_routes(study: LiveStudy, address: Address) -> list[Any]:
                 except sqlite3.Error:
                     connection.wake("This could not be saved; please try again.")
 
-        showing = asyncio.create_task(show())
-        listening = asyncio.create_task(listen())
+        async def until_gone(task: Callable[[], Awaitable[None]]) -> None:
+            # A page that goes away while something is sent to it is nothing to report.
+            with contextlib.suppress(WebSocketDisconnect):
+                await task()
+            both.cancel_scope.cancel()
+
         try:
-            await asyncio.wait((showing, listening), return_when=asyncio.FIRST_COMPLETED)
+            async with anyio.create_task_group() as both:
+                both.start_soon(until_gone, show)
+                both.start_soon(until_gone, listen)
         finally:
             study.disconnect(participant, connection)
-            for task in (showing, listening):
-                task.cancel()
-            results = await asyncio.gather(showing, listening, return_exceptions=True)
-        for result in results:
-            gone = isinstance(result, asyncio.CancelledError | WebSocketDisconnect | RuntimeError)
-            if isinstance(result, BaseException) and not gone:
-                raise result
 
     return [
         static_route("/", "index.html"),

@@ -240,7 +240,7 @@ class Store:
         rows = self._connection.execute("SELECT * FROM participants ORDER BY participant")
         for *plain, stages, journey in rows.fetchall():
             way = tuple(Stage(*stage) for stage in json.loads(stages))
-            yield Person(*plain, way, Journey.from_json(json.loads(journey)))
+            yield Person._make([*plain, way, Journey.from_json(json.loads(journey))])
 
     def episodes(self) -> dict[tuple[int, int], Episode]:
         """All sessions, by (game, position)."""

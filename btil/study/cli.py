@@ -3,9 +3,15 @@
 import importlib.util
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from typer import Context
+else:
+    # What Typer really passes.
+    Context = typer.Context.__base__
 
 _NEEDED = ("starlette", "uvicorn", "websockets", "markdown_it")
 
@@ -38,7 +44,7 @@ def _need_server() -> None:
 
 @collect.callback(invoke_without_command=True)
 def serve(
-    ctx: typer.Context,
+    ctx: Context,
     out: Annotated[
         Path | None,
         typer.Option(

@@ -1,35 +1,28 @@
 """The study page's server: who may do what, and what survives its death."""
 
 import asyncio
-import json
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from study_site import ROOT, SETTINGS, Page, Process, write_study
 
 from btil.cli import app
 from btil.domains.gridworld.grid import STAY
 from btil.study.live import NOT_A_PARTICIPANT, REPLACED, LiveStudy, Writer
-from btil.study.settings import read_settings, write_defaults
+from btil.study.settings import read_settings
 from btil.study.store import Store
-from btil.study.tutorial import LESSONS
 
 pytest.importorskip("starlette", reason="the extra `study` is not installed")
 
-import httpx2
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 
 from btil.study.server import (
     LARGEST_MESSAGE,
@@ -40,27 +33,9 @@ from btil.study.server import (
     participant_routes,
 )
 
-ROOT = Path(__file__).resolve().parent.parent
 ADDRESS = address_of("127.0.0.1", 8000)
 ORIGIN = {"origin": "http://127.0.0.1:8000"}
 LIVE = "ws://127.0.0.1:8000/live"
-SETTINGS = """
-title = "Tiny"
-consent = "consent.md"
-thanks = "thanks.md"
-max_steps = 30
-[[tasks]]
-domain = "cleanup"
-map = "tiny"
-sessions = 2
-practice = 0
-"""
-
-
-def write_study(folder: Path, settings: str = SETTINGS) -> Path:
-    write_defaults(folder)
-    (folder / "study.toml").write_text(settings)
-    return folder
 
 
 class Site:
@@ -95,48 +70,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
-class Page:
-    """What a participant's page does, over a socket."""
-
-    def __init__(self, socket: Any) -> None:
-        self.socket = socket
-        self.seen = self.receive()
-
-    def receive(self) -> dict[str, Any]:
-        self.seen = self.socket.receive_json()
-        return self.seen
-
-    def say(self, do: str, **fields: Any) -> dict[str, Any]:
-        self.socket.send_json({"turn": self.seen["turn"], "do": do, **fields})
-        return self.receive()
-
-    def through_tutorial(self) -> None:
-        while self.seen["phase"] != "over":
-            now = self.seen
-            lesson = LESSONS[now["lesson"]["at"] - 1]
-            if lesson.wants == "ask":
-                self.say("ask")
-            elif now["phase"] == "selecting":
-                flag = lesson.wants == "choose goal"
-                self.say("choose", value=now["options"][1 if flag else 0]["latent"])
-            elif lesson.wants == "go":
-                (x, y), (at_x, at_y) = now["destination"]["at"], now["board"]["agents"][0]
-                self.say("press", value=2 if at_x > x else 3 if at_x < x else 0 if at_y > y else 1)
-            else:
-                self.say("press", value=lesson.actions[0])
-        self.say("next")
-
-    def step(self, generator: np.random.Generator, num_actions: int = 6) -> None:
-        now = self.seen
-        if now["phase"] == "selecting":
-            choice = generator.integers(len(now["options"]))
-            self.say("choose", value=now["options"][choice]["latent"])
-        else:
-            self.say(
-                "press", value=int(generator.choice(np.flatnonzero(now["legal"][:num_actions])))
-            )
-
-
 def live(browser: TestClient, **headers: str) -> Any:
     return browser.websocket_connect(LIVE, headers=ORIGIN | headers)
 
@@ -145,7 +78,6 @@ def live(browser: TestClient, **headers: str) -> Any:
 
 
 def test_a_session_over_the_socket_is_on_disk_step_by_step(site: Site) -> None:
-    generator = np.random.default_rng(0)
     with live(site.browser()) as socket:
         page = Page(socket)
         page.through_tutorial()
@@ -153,7 +85,7 @@ def test_a_session_over_the_socket_is_on_disk_step_by_step(site: Site) -> None:
         page.say("start")
         reader = Store(site.folder, read_only=True)
         while page.seen["phase"] != "over":
-            page.step(generator)
+            page.step()
             # what is shown can be read by another process
             assert len(reader.steps(1, 1)) == page.seen["steps"]
             assert reader.episodes()[1, 1].step == page.seen["steps"]
@@ -166,13 +98,12 @@ def test_another_server_takes_up_where_the_first_one_was(tmp_path: Path) -> None
     folder = write_study(tmp_path)
     first = Site(folder)
     browser = first.browser()
-    generator = np.random.default_rng(0)
     with live(browser) as socket:
         page = Page(socket)
         page.through_tutorial()
         page.say("start")
         for _ in range(4):
-            page.step(generator)
+            page.step()
         last = page.seen
     first.close()
     second = Site(folder)
@@ -508,44 +439,6 @@ def test_codes_cannot_be_guessed_without_end(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- death
 
 
-class Process:
-    """`btil collect` as a process of its own."""
-
-    def __init__(self, folder: Path, port: int = 0) -> None:
-        command = [sys.executable, "-m", "btil", "collect", "--out", folder, "--port", port]
-        self.process = subprocess.Popen(
-            [*map(str, command)], stderr=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        lines = []
-        for line in self.process.stderr:
-            lines.append(line)
-            if line.startswith("stop with"):
-                break
-        found = re.search(r"http://127.0.0.1:(\d+)/$", "".join(lines), re.MULTILINE)
-        assert found, lines
-        self.port = int(found[1])
-        self.origin = f"http://127.0.0.1:{self.port}"
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        self.process.stderr.close()
-
-    def enter(self) -> str:
-        """A new participant's cookie."""
-        answer = httpx2.post(f"{self.origin}/enter", headers={"origin": self.origin})
-        return "; ".join(f"{name}={value}" for name, value in answer.cookies.items())
-
-    @contextmanager
-    def page(self, cookie: str) -> Iterator[Page]:
-        address = f"ws://127.0.0.1:{self.port}/live"
-        headers = {"cookie": cookie}
-        with connect(address, origin=self.origin, additional_headers=headers) as socket:
-            socket.send_json = lambda value: socket.send(json.dumps(value))
-            socket.receive_json = lambda: json.loads(socket.recv(timeout=20))
-            yield Page(socket)
-
-
 @pytest.fixture
 def process() -> Iterator[Any]:
     """Starts servers, and ends them."""
@@ -566,19 +459,21 @@ def test_a_killed_server_loses_at_most_the_press_in_flight(tmp_path: Path, proce
     folder = write_study(tmp_path, longer)
     server = process(folder)
     cookie = server.enter()
-    generator = np.random.default_rng(0)
     with server.page(cookie) as page:
         page.through_tutorial()
         page.say("start")
+
+    def waits(seen: dict[str, Any]) -> dict[str, Any]:
+        if seen["phase"] == "selecting":
+            return {"do": "choose", "value": seen["options"][0]["latent"]}
+        return {"do": "press", "value": STAY}
+
     for _ in range(2):
         with server.page(cookie) as page:
             for _ in range(20):
-                page.step(generator, STAY + 1)
+                page.say(**waits(page.seen))
             before = page.seen
-            if before["phase"] == "selecting":
-                message = {"do": "choose", "value": before["options"][0]["latent"]}
-            else:
-                message = {"do": "press", "value": STAY}
+            message = waits(before)
             page.socket.send_json({"turn": before["turn"], **message})
             server.kill()
         server = process(folder, server.port)

@@ -4,14 +4,11 @@ Needs Chromium (Debian: apt install chromium). Without one, these tests are left
 the run says so.
 """
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from study_site import BROWSER, Process, write_study
+from study_site import BROWSER, PHONE, WIDE, Person, Process, open_browser, write_study
 
 from btil.study.player import decide
 from btil.study.store import Store
@@ -20,12 +17,8 @@ if BROWSER is None:
     pytest.skip("no Chromium on this machine", allow_module_level=True)
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, sync_playwright
-from playwright.sync_api import Page as Tab
+from playwright.sync_api import Browser
 
-WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
-KEYS = ("ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", " ", "Enter")
-BUTTONS = ("Up", "Down", "Left", "Right", "Stay", "Pick up / put down")
 SETTINGS = """
 title = "Working as a team"
 consent = "consent.md"
@@ -47,11 +40,8 @@ practice = 1
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        # In a container there is no user whom the sandbox could protect.
-        opened = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+    with open_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -61,98 +51,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     started.folder = folder
     yield started
     started.kill()
-
-
-class Person:
-    """Somebody at a browser, who sees what the page shows and uses keys or buttons.
-
-    What the server said last is read along the way, so that a simulated participant can decide;
-    everything is done with keys or the mouse.
-    """
-
-    def __init__(self, browser: Browser, origin: str, size: dict[str, int] = WIDE) -> None:
-        self.tab: Tab = browser.new_context(viewport=size).new_page()
-        self.errors: list[str] = []
-        self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.tab.on("console", self._note_console)
-        self.tab.on("websocket", lambda socket: socket.on("framereceived", self._note))
-        self.seen: dict[str, Any] = {}
-        self.generator = np.random.default_rng(1)
-        self.tab.goto(origin)
-
-    def _note_console(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.errors.append(message.text)
-
-    def _note(self, frame: str) -> None:
-        self.seen = json.loads(frame)
-
-    def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until the page shows something of which `holds` is true."""
-        for _ in range(400):
-            if self.seen and holds(self.seen):
-                # the frame has arrived; the page has drawn it once this runs
-                self.tab.evaluate("0")
-                return self.seen
-            self.tab.wait_for_timeout(10)
-        raise AssertionError(self.seen)
-
-    def then(self, act: Callable[[], Any]) -> dict[str, Any]:
-        """Do something and wait for the server's answer."""
-        before = self.seen
-        act()
-        return self.until(lambda seen: seen is not before)
-
-    def key(self, key: str) -> dict[str, Any]:
-        return self.then(lambda: self.tab.keyboard.press(key))
-
-    def click(self, name: str) -> dict[str, Any]:
-        return self.then(lambda: self.tab.get_by_role("button", name=name, exact=True).click())
-
-    def tab_to(self, name: str) -> None:
-        """Move the focus with the tab key until it is on a control of this name."""
-        for _ in range(40):
-            self.tab.keyboard.press("Tab")
-            focused = "document.activeElement.labels?.[0] ?? document.activeElement"
-            if name in self.tab.evaluate(f"({focused}).textContent").strip():
-                return
-        raise AssertionError(f"{name} cannot be reached by the tab key")
-
-    def enter(self) -> None:
-        """Consent and the opening survey."""
-        self.tab.get_by_role("button", name="I agree and want to take part").click()
-        self.until(lambda seen: seen["kind"] == "survey")
-        self.tab.get_by_label("every week").check()
-        self.click("Continue")
-
-    def do(self, act: dict[str, Any], by_keys: bool = True) -> dict[str, Any]:
-        """What a simulated participant decided."""
-        what, value = act["do"], act.get("value", 0)
-        if what in ("start", "next"):
-            name = "Start" if what == "start" else "Continue"
-            if not by_keys:
-                return self.click(name)
-            self.tab_to(name)
-            return self.key("Enter")
-        if what == "ask":
-            return self.key("d") if by_keys else self.click("Select destination")
-        if what == "press":
-            return self.key(KEYS[value]) if by_keys else self.click(BUTTONS[value])
-        option = next(one for one in self.seen["options"] if one["latent"] == value)
-        if by_keys:
-            return self.key(option["key"])
-        return self.click(f"{option['label']} (key {option['key']})")
-
-    def play(self, while_: Callable[[dict[str, Any]], bool], by_keys: bool = True) -> None:
-        for _ in range(300):
-            if not while_(self.seen):
-                return
-            self.do(decide(self.seen, self.generator), by_keys)
-        raise AssertionError(self.seen)
-
-    def fits(self) -> bool:
-        """Whether nothing sticks out to the side."""
-        return self.tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def assert_accessible(person: Person, where: str) -> None:

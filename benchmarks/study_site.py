@@ -195,6 +195,8 @@ class Person:
     def do(self, act: dict[str, Any], by_keys: bool = True) -> dict[str, Any]:
         """What a simulated participant decided."""
         what, value = act["do"], act.get("value", 0)
+        if what == "answer":
+            return self.answer(act["answers"])
         if what in ("start", "next"):
             name = "Start" if what == "start" else "Continue"
             if not by_keys:
@@ -210,9 +212,21 @@ class Person:
             return self.key(option["key"])
         return self.click(f"{option['label']} (key {option['key']})")
 
-    def play(self, while_: Callable[[dict[str, Any]], bool], by_keys: bool = True) -> None:
+    def answer(self, answers: dict[str, str]) -> dict[str, Any]:
+        """Fill in a survey and send it."""
+        for name, answer in answers.items():
+            field = self.tab.locator(f'[name="{name}"]')
+            if field.first.get_attribute("type") == "radio":
+                self.tab.locator(f'[name="{name}"][value="{answer}"]').check()
+            else:
+                field.fill(answer)
+        return self.click("Continue")
+
+    def play(
+        self, while_: Callable[[dict[str, Any]], bool], by_keys: bool = True, most: int = 300
+    ) -> None:
         """Do what a simulated participant would, as long as something is true of the page."""
-        for _ in range(300):
+        for _ in range(most):
             if not while_(self.seen):
                 return
             self.do(decide(self.seen, self.generator), by_keys)

@@ -126,43 +126,43 @@ function place([x, y]) {
 }
 
 // The map in words, for those who do not see it.
-export function describe(board, names, kind, you) {
+export function describe(board, names, kind, you, firstNumber = 1) {
   const words = board.agents.map((at, k) =>
     `${names[k]}${k === you ? " (you)" : ""} at ${place(at)}`);
   for (const item of board.items) {
     const where = item.where === "goal" ? "on the flag"
       : item.where === "held" ? `held by ${item.holders.map((k) => names[k]).join(" and ")}`
       : `at ${place(item.at)}`;
-    words.push(`${kind} ${item.number} ${where}`);
+    words.push(`${kind} ${item.number - 1 + firstNumber} ${where}`);
   }
   words.push(`flag at ${place(board.goal)}`);
   return `${words.join("; ")}.`;
 }
 
-export function drawBoard(board, { thing: kind, names, you = -1, destination = null, robIsPerson = false }) {
+export function drawBoard(board, { thing: kind, names, you = -1, destination = null, robIsPerson = false, firstNumber = 1 }) {
+  const number = (item) => item.number - 1 + firstNumber;
   const svg = element("svg", {
     viewBox: `0 0 ${board.width * CELL} ${board.height * CELL}`,
     role: "img",
     "aria-label": `Map of ${board.width} columns and ${board.height} rows. ` +
-      describe(board, names, kind, you),
+      describe(board, names, kind, you, firstNumber),
   });
   svg.append(floor(board), flag(board.goal));
   const delivered = board.items.filter((item) => item.where === "goal");
   delivered.forEach((item, k) => {
     const [x, y] = [board.goal[0] * CELL, board.goal[1] * CELL];
-    svg.append(thing(kind, item.number, x + 50 + (k % 2) * 30, y + 64 + Math.floor(k / 2) * 4 - 4 * k, 26));
+    svg.append(thing(kind, number(item), x + 50 + (k % 2) * 30, y + 64 + Math.floor(k / 2) * 4 - 4 * k, 26));
   });
   for (const item of board.items) {
     const [x, y] = centre(item.origin);
-    if (item.where === "origin") {
-      svg.append(thing(kind, item.number, x, y, 62));
-    } else {
+    if (item.where !== "origin") {
       svg.append(element("rect", {
         x: x - 31, y: y - 31, width: 62, height: 62, rx: 4, fill: "none", stroke: "#8a94a0",
         "stroke-width": 3, "stroke-dasharray": "8 7",
       }));
     }
   }
+  const taken = new Set(board.agents.map(String));
   const together = String(board.agents[0]) === String(board.agents[1]);
   board.agents.forEach((at, k) => {
     let [x, y] = centre(at);
@@ -172,10 +172,16 @@ export function drawBoard(board, { thing: kind, names, you = -1, destination = n
     svg.append(drawn);
   });
   for (const item of board.items) {
-    if (item.where !== "held") continue;
+    if (item.where === "goal") continue;
     let [x, y] = centre(item.at);
+    if (item.where === "origin") {
+      // Beside the feet of whoever stands there.
+      const below = taken.has(String(item.at));
+      svg.append(thing(kind, number(item), x, y + (below ? 26 : 0), below ? 40 : 62));
+      continue;
+    }
     if (together && item.holders.length === 1) x += item.holders[0] === 0 ? -24 : 24;
-    svg.append(thing(kind, item.number, x, y - 26, 40));
+    svg.append(thing(kind, number(item), x, y - 26, 40));
   }
   if (destination !== null) {
     const [x, y] = centre(destination);

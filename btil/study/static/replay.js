@@ -95,7 +95,7 @@ function row(kind, ...cells) {
   const made = document.createElement("tr");
   made.append(...cells.map((words, k) => {
     const cell = document.createElement(kind === "th" || k === 0 ? "th" : "td");
-    cell.scope = kind === "th" ? "col" : "row";
+    if (cell.tagName === "TH") cell.scope = kind === "th" ? "col" : "row";
     cell.textContent = words;
     return cell;
   }));
@@ -107,14 +107,14 @@ function show() {
   const ended = at >= steps.length;
   const now = ended ? null : steps[at];
   byId("drawing").replaceChildren(drawBoard(boards[at], {
-    thing: session.thing, names, robIsPerson: session.two_people,
+    thing: session.thing, names, robIsPerson: session.two_people, firstNumber: 0,
   }));
   byId("at").value = at;
   byId("where").textContent = ended
     ? `After step ${steps.length - 1}: ${session.over ? "the end" : "not played further"}.`
     : `Step ${at} of ${steps.length - 1}, ${now.seconds.toFixed(1)} s after the one before.` +
       (session.apart[at] ? " Their minds are misaligned." : "");
-  const rows = [row("th", "", ...names)];
+  const rows = [row("th", "now", ...names)];
   if (!ended) {
     rows.push(row("td", "does", ...now.actions.map((action) => actions[action])));
     rows.push(row("td", "label", ...now.labels.map((one) => (one < 0 ? "not asked" : latents[one]))));

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from study_load import load
 from study_site import ROOT, SETTINGS, Page, Process, write_study
 
 from btil.cli import app
@@ -352,6 +353,27 @@ def test_one_that_cannot_be_written_does_not_harm_others(tmp_path: Path) -> None
     store.close()
 
 
+def test_the_command_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object, says: str) -> None:
+        result = CliRunner().invoke(app, ["collect", *map(str, arguments)])
+        assert result.exit_code == 2, result.output
+        last = result.stderr.splitlines()[-1]
+        assert last.startswith("error: ")
+        assert says in last
+
+    refused(says="--out STUDY is missing")
+    refused("--out", tmp_path / "s", "--teammate", "cat", says="ai and human")
+    refused("--out", tmp_path / "s", "--host", "0.0.0.0", "--port", 0, says="--origin must say")
+    refused("export", tmp_path, "--out", tmp_path / "d.csv", says="no study")
+    refused("export", tmp_path, "--out", tmp_path / "d.txt", says="ending")
+    refused("replay", tmp_path / "none", "--port", 0, says="no study")
+    (tmp_path / "s" / "study.toml").write_text("title = 'no tasks'")
+    refused("--out", tmp_path / "s", says="tasks")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for command in (["--out", tmp_path / "s"], ["replay", tmp_path]):
+        refused(*command, says="pip install 'btil[study]'")
+
+
 @pytest.mark.parametrize(
     ("host", "port", "origin", "hosts", "url"),
     [
@@ -489,6 +511,15 @@ def test_a_killed_server_loses_at_most_the_press_in_flight(tmp_path: Path, proce
     other = CliRunner().invoke(app, ["collect", "--out", str(folder), "--port", "0"])
     assert other.exit_code == 2
     assert "being served already" in other.stderr
+
+
+def test_many_at_once_and_a_kill_lose_and_double_nothing(tmp_path: Path) -> None:
+    # benchmarks/study_load.py does the same with fifty for two minutes
+    made = asyncio.run(load(tmp_path, participants=5, seconds=4, rate=3, kills=1, map="tiny"))
+    assert made.wrong == []
+    assert made.kills == 1
+    # steps that were taken before the kill and after it
+    assert made.steps > 5 * 4 * 3 / 2
 
 
 def test_messages_have_a_largest_size_and_an_interrupt_ends_the_server(

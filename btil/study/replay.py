@@ -91,11 +91,11 @@ class Replay:
 
 
 def fits(posterior: "TeamPosterior", group: Group) -> bool:
-    """Whether a posterior is of this task on a map of this size."""
-    sizes = posterior.demos.num_states
-    task = group.task
-    same_latents = posterior.demos.num_latents == (task.num_latents,) * len(task.agents)
-    return same_latents and all(sizes.get(name) == size for name, size in task.state_sizes.items())
+    """Whether a posterior is of this task, on a map with these cells."""
+    task, known = group.task, posterior.demos.state_names
+    return posterior.demos.num_latents == (task.num_latents,) * len(task.agents) and all(
+        known.get(variable) == names for variable, names in task.state_names.items()
+    )
 
 
 def _heading(session: Session) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def replay_routes(folder: Path, posteriors: "list[TeamPosterior]", keyed: Keyed)
     unused = [one for one in posteriors if not any(replay.posterior is one for replay in replays)]
     if unused:
         raise ValueError(
-            f"{len(unused)} of the posteriors fits no task of this study: state variables, sizes "
-            "and latents must be those of its tasks and maps"
+            f"{len(unused)} of the posteriors fits no task of this study: the names of states "
+            "and the number of latents must be those of its tasks and maps"
         )
     index = [(replay, k) for replay in replays for k in range(len(replay.group.sessions))]
 
@@ -158,12 +158,9 @@ def serve_replay(
         from btil.inference.storage import load_posterior
 
         posteriors = [load_posterior(path) for path in paths]
-    listener = listen_on(host, port)
-    try:
+    with listen_on(host, port) as listener:
         address = address_of(host, listener.getsockname()[1])
         keyed = Keyed("btil_replay", address)
         app = make_app(replay_routes(folder, posteriors, keyed), address)
         tell(f"researcher     {keyed.link('/')}")
         serve(app, listener)
-    finally:
-        listener.close()

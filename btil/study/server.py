@@ -382,10 +382,8 @@ def collect(
     for file in write_defaults(folder):
         tell(f"wrote {file}")
     settings = read_settings(folder / SETTINGS_FILE)
-    with sole_server(folder):
-        listener = listen_on(host, port)
-        port = listener.getsockname()[1]
-        address = address_of(host, port, origin)
+    with sole_server(folder), listen_on(host, port) as listener:
+        address = address_of(host, listener.getsockname()[1], origin)
         study = LiveStudy(Store(folder, seed, create=True), settings, teammate)
         try:
             tell("planning for the tasks (some seconds the first time)")
@@ -398,4 +396,3 @@ def collect(
             serve(make_app(routes, address), listener)
         finally:
             study.close()
-            listener.close()

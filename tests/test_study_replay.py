@@ -172,7 +172,7 @@ def test_a_session_is_played_back_in_a_browser(served: str) -> None:
             tab.get_by_label("One step back").click()
             assert tab.inner_html("#drawing") == first
             tab.get_by_role("button", name="Play").click()
-            tab.wait_for_function("!document.querySelector('#where').innerText.includes('Step 0')")
+            tab.wait_for_selector("#where:has-text('Step 1 of')")
             tab.get_by_role("button", name="Stop").click()
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
             found = Axe().run(tab).response["violations"]

@@ -54,6 +54,10 @@ def decide(seen: Mapping[str, Any], generator: np.random.Generator) -> dict[str,
     return {"do": "press", "value": action}
 
 
+def _holds(seen: Mapping[str, Any]) -> bool:
+    return any(seen["you"] in item["holders"] for item in seen["board"]["items"])
+
+
 def _answer(question: Mapping[str, Any], generator: np.random.Generator) -> str:
     if question["options"]:
         return str(generator.choice(question["options"]))
@@ -66,8 +70,7 @@ def _wanted(seen: Mapping[str, Any], generator: np.random.Generator) -> dict[str
     options: list[dict[str, Any]] = seen["options"]
     if seen["kind"] == "tutorial":
         return options[-1 if seen["notice"] else 0]
-    holds = any(seen["you"] in item["holders"] for item in seen["board"]["items"])
-    if holds:
+    if _holds(seen):
         return options[-1 if generator.random() < 0.95 else 0]
     if generator.random() < _AGREES and seen["thing"] == "box":
         x, y = seen["board"]["agents"][1 - seen["you"]]
@@ -78,17 +81,14 @@ def _wanted(seen: Mapping[str, Any], generator: np.random.Generator) -> dict[str
 def _action(seen: Mapping[str, Any], legal: list[int], generator: np.random.Generator) -> int:
     if len(legal) == 1:
         return legal[0]
-    strays = seen["kind"] == "session" and generator.random() < _STRAYS
-    if strays:
+    if seen["kind"] == "session" and generator.random() < _STRAYS:
         return int(generator.choice(legal))
-    if HOLD in legal:
-        return HOLD
-    here: Place = tuple(seen["board"]["agents"][seen["you"]])
-    goals = {
-        tuple(option["at"])
-        for option in ([seen["destination"]] if seen["destination"] else seen["options"])
-    }
-    action = _towards(seen, here, goals)
+    # In practice no destination is asked for: any item will do, and with one in hand the flag.
+    anywhere = seen["options"][-1:] if _holds(seen) else seen["options"]
+    goals = [option["at"] for option in [seen["destination"]] if option]
+    goals = goals or [option["at"] for option in anywhere]
+    here = seen["board"]["agents"][seen["you"]]
+    action = HOLD if here in goals else _towards(seen, tuple(here), {(x, y) for x, y in goals})
     return action if action in legal else STAY
 
 
@@ -96,7 +96,7 @@ def _towards(seen: Mapping[str, Any], here: Place, goals: set[Place]) -> int:
     """The first step of a shortest way, around what is in the way."""
     board = seen["board"]
     closed = {tuple(wall) for wall in board["walls"]}
-    if any(seen["you"] in item["holders"] for item in board["items"]):
+    if _holds(seen):
         closed |= {tuple(item["at"]) for item in board["items"] if item["where"] == "origin"}
     first: dict[Place, int] = {here: STAY}
     queue = deque([here])

@@ -5,6 +5,7 @@ import re
 import signal
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from btil.study.store import Store
 
 pytest.importorskip("starlette", reason="the extra `study` is not installed")
 
+import anyio
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 from typer.testing import CliRunner
@@ -71,8 +73,17 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
-def live(browser: TestClient, **headers: str) -> Any:
-    return browser.websocket_connect(LIVE, headers=ORIGIN | headers)
+@contextmanager
+def live(browser: TestClient, **headers: str) -> Iterator[Any]:
+    """A participant's socket, on which nobody waits for ever."""
+    with browser.websocket_connect(LIVE, headers=ORIGIN | headers) as socket:
+
+        async def receive() -> Any:
+            with anyio.fail_after(20):
+                return await socket._send_rx.receive()
+
+        socket.receive = lambda: socket.portal.call(receive)
+        yield socket
 
 
 # ---------------------------------------------------------------------- a participant

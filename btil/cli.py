@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from btil import Demonstrations, __version__, read_demonstrations
+from btil.flags import Debug, Quiet
 from btil.study.cli import collect
 
 if TYPE_CHECKING:
@@ -54,12 +55,6 @@ def _refuse(ctx: Any, error: Exception, code: int) -> NoReturn:
     raise typer.Exit(code) from None
 
 
-def _remember_debug(ctx: Any, value: bool) -> bool:
-    # `meta` is one dictionary for a command and those above it.
-    ctx.meta["debug"] = ctx.meta.get("debug", False) or value
-    return value
-
-
 def _print_version(value: bool) -> bool:
     if value:
         typer.echo(f"btil {__version__}")
@@ -80,10 +75,6 @@ app.add_typer(collect)
 
 # ---------------------------------------------------------------------- arguments
 
-Debug = Annotated[
-    bool,
-    typer.Option("--debug", callback=_remember_debug, help="Show the whole traceback of an error."),
-]
 Data = Annotated[
     str,
     typer.Argument(
@@ -142,9 +133,6 @@ Tolerance = Annotated[
     typer.Option(help="mfvi, svi: change of the bound per sweep that is small enough."),
 ]
 MaxIterations = Annotated[int | None, typer.Option(help="mfvi, svi: most sweeps.")]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Nothing on standard error unless it goes wrong.")
-]
 
 
 @app.callback()

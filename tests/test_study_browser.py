@@ -69,6 +69,8 @@ def test_whole_study_by_keyboard_alone(browser: Browser, server: Process) -> Non
     person.tab_to("I agree")
     person.tab.keyboard.press("Enter")
     person.until(lambda seen: seen["kind"] == "survey")
+    # a new page is read out from its heading on
+    assert person.tab.evaluate("document.activeElement.textContent") == "About you"
     person.tab_to("How old are you?")
     person.tab.keyboard.type("33")
     person.tab_to("never")

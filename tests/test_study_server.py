@@ -364,6 +364,26 @@ def test_one_that_cannot_be_written_does_not_harm_others(tmp_path: Path) -> None
     store.close()
 
 
+@pytest.mark.parametrize("command", ["export", "replay"])
+def test_help_of_the_commands_shows_an_example(command: str) -> None:
+    result = CliRunner().invoke(app, ["collect", command, "--help"])
+    assert result.exit_code == 0
+    assert f"      btil collect {command}" in result.stdout
+    assert "--debug" in result.stdout
+    assert "\b" not in result.stdout
+
+
+def test_surveys_that_are_still_needed_are_missed_at_the_start(tmp_path: Path) -> None:
+    with_survey = "opening_survey = 'opening_survey.toml'\n" + SETTINGS
+    site = Site(write_study(tmp_path, with_survey))
+    site.browser()
+    site.close()
+    again = Site(write_study(tmp_path))
+    with pytest.raises(ValueError, match="1 participants still need the opening survey"):
+        again.study.prepare()
+    again.close()
+
+
 def test_the_command_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: object, says: str) -> None:
         result = CliRunner().invoke(app, ["collect", *map(str, arguments)])

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from btil.flags import Debug, Quiet
+
 if TYPE_CHECKING:
     from typer import Context
 else:
@@ -27,9 +29,6 @@ Folder = Annotated[
 ]
 Host = Annotated[
     str, typer.Option(help="Address to listen on. The default is reached from this machine alone.")
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Nothing on standard error unless it goes wrong.")
 ]
 
 
@@ -74,6 +73,7 @@ def serve(
         ),
     ] = None,
     quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Collect teamwork with labels of what people had in mind, in a browser.
 
@@ -134,6 +134,7 @@ def export(
             metavar="TABLE.csv", help="Where times and answered selectors go, a row per step."
         ),
     ] = None,
+    debug: Debug = False,
 ) -> None:
     """Write what was collected as demonstrations, every step labelled.
 
@@ -176,11 +177,13 @@ def replay(
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8001,
     quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Serve a page that plays back what was collected, beside what a fitted model makes of it.
 
     \b
-    Example:
+    Examples:
+        btil collect replay study
         btil collect replay study --posterior movers.nc --posterior cleanup.nc
     """  # noqa: D301  # click needs the character itself
     _need_server()

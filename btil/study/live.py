@@ -16,7 +16,7 @@ from btil.study import episode as play
 from btil.study import store as tables
 from btil.study.episode import Episode, Refused, Rules
 from btil.study.sessions import Journey, Message, enter_stage, read_message, respond, turn
-from btil.study.settings import Settings, Stage
+from btil.study.settings import SURVEYS, Settings, Stage
 from btil.study.store import Person, Statement, Store
 from btil.study.teammate import rules_for
 from btil.study.views import view
@@ -119,6 +119,11 @@ class _Here(NamedTuple):
     episode: Episode | None
 
 
+def _ahead(person: Person) -> tuple[Stage, ...]:
+    """What is still before a participant."""
+    return person.stages[person.journey.position :]
+
+
 REPLACED, NOT_A_PARTICIPANT = 4001, 4401  # codes with which pages are closed
 
 
@@ -160,10 +165,20 @@ class LiveStudy:
         self._store.close()
 
     def prepare(self) -> None:
-        """Plan for every task that may be played, so that nobody waits for it later."""
+        """Plan for every task that may be played, so that nobody waits for it later.
+
+        Raises:
+            ValueError: If the settings lack a survey that somebody has still to answer.
+        """
+        for name in SURVEYS:
+            left = [p for p in self._people.values() if Stage("survey", name=name) in _ahead(p)]
+            if left and name not in self.settings.surveys:
+                raise ValueError(
+                    f"{len(left)} participants still need the {name} survey; the settings have none"
+                )
         generator = np.random.default_rng(0)
         ways = [(self.settings.stages(self.teammate, generator), self.teammate)]
-        ways += [(person.stages, person.teammate) for person in self._people.values()]
+        ways += [(_ahead(person), person.teammate) for person in self._people.values()]
         for stages, teammate in ways:
             for stage in stages:
                 if stage.kind in ("tutorial", "session"):

@@ -417,6 +417,17 @@ def test_a_whole_way_through_the_study(small: Settings, first: str) -> None:
     assert dict(walker.journey.best) == best
 
 
+def test_practice_has_no_selector(small: Settings) -> None:
+    walker = Walker(small)
+    walker.say("answer", answers={"games": "never"})
+    walker.through_tutorial()
+    walker.say("start")
+    assert walker.view()["phase"] == "acting"
+    for do, fields in (("ask", {}), ("choose", {"value": 0})):
+        with pytest.raises(Refused, match="asked for"):
+            walker.say(do, **fields)
+
+
 def test_messages_of_another_turn_change_nothing(small: Settings) -> None:
     walker = Walker(small)
     walker.say("answer", answers={"games": "never"})
@@ -639,6 +650,16 @@ def test_export_has_all_test_sessions_labelled(walked: Path, tmp_path: Path) -> 
     assert "alice_held" in demos.num_states
     with pytest.raises(ValueError, match="movers and cleanup"):
         next(export_study(walked, out, "chess"))
+
+
+def test_sessions_that_go_on_are_exported_when_asked_for(copied: Path, tmp_path: Path) -> None:
+    store = Store(copied)
+    going_on = store.episodes()[1, 3]._replace(over=False)
+    store.write([tables.save_episode(1, 3, going_on)])
+    store.close()
+    for unfinished, number in ((False, 1), (True, 2)):
+        ((path, _),) = export_study(copied, tmp_path / "d.csv", "movers", unfinished=unfinished)
+        assert btil.read_demonstrations(path).num_episodes == number
 
 
 def test_export_of_nothing_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from btil.study import episode as play
 from btil.study import store as tables
 from btil.study.episode import Episode, Refused, Rules
 from btil.study.export import export_study
-from btil.study.sessions import Journey, Message, enter_stage, read_message, respond, turn
+from btil.study.sessions import Journey, Message, Standing, enter_stage, read_message, respond
 from btil.study.settings import (
     Question,
     Settings,
@@ -300,19 +300,20 @@ class Walker:
         new = play.begin(self.rules, chance(np.random.default_rng(self.journey.position)))
         return self.episodes.setdefault(self.journey.position, new)
 
+    @property
+    def standing(self) -> Standing:
+        surveys = self.settings.surveys
+        return Standing(self.journey, self.stages, surveys, self.rules, self.episode, 0)
+
     def view(self) -> dict:
-        rule, episode = self.rules, self.episode
-        return view(self.journey, self.stages, self.settings.surveys, rule, episode, 0)
+        return view(self.standing)
 
     def say(self, do: str, at: str | None = None, **fields) -> None:
-        now = turn(self.journey, self.episode, 0) if at is None else at
+        now = self.standing.turn if at is None else at
         message = read_message({"turn": now, "do": do, **fields})
         self.clock += 1.0
         stage, position = self.stage, self.journey.position
-        response = respond(
-            self.journey, self.stages, self.settings.surveys, self.rules, self.episode, 0,
-            message, chance(self.generator), self.clock,
-        )  # fmt: skip
+        response = respond(self.standing, message, chance(self.generator), self.clock)
         if response.row is not None:
             self.rows.append((position, response.row))
         if response.answers is not None:
@@ -431,7 +432,7 @@ def test_practice_has_no_selector(small: Settings) -> None:
 def test_messages_of_another_turn_change_nothing(small: Settings) -> None:
     walker = Walker(small)
     walker.say("answer", answers={"games": "never"})
-    old = turn(walker.journey, None, 0)
+    old = walker.standing.turn
     walker.say("press", value=3)
     for stale in (old, "0-0", "99-0-0-0", ""):
         before = walker.journey

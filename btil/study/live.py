@@ -7,15 +7,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from btil.study import episode as play
 from btil.study import store as tables
-from btil.study.episode import Episode, Refused, Rules
-from btil.study.sessions import Journey, Message, enter_stage, read_message, respond, turn
+from btil.study.episode import Refused
+from btil.study.sessions import Journey, Message, Standing, enter_stage, read_message, respond
 from btil.study.settings import SURVEYS, Settings, Stage
 from btil.study.store import Person, Statement, Store
 from btil.study.teammate import rules_for
@@ -109,14 +109,6 @@ class Connection:
         """Close the page."""
         self.closed = code
         self.changed.set()
-
-
-class _Here(NamedTuple):
-    """A participant's present stage."""
-
-    stage: Stage
-    rules: Rules | None
-    episode: Episode | None
 
 
 def _ahead(person: Person) -> tuple[Stage, ...]:
@@ -272,26 +264,16 @@ class LiveStudy:
     async def _advance(self, participant: int, message: Message) -> None:
         async with self._locks[self._people[participant].game]:
             person = self._people[participant]
-            stage, rules, episode = self._here(person)
-            moment = 0 if episode is None else episode.step + 1
-            response = respond(
-                person.journey,
-                person.stages,
-                self.settings.surveys,
-                rules,
-                episode,
-                person.seat,
-                message,
-                self._chance(person, moment),
-                self._clock(),
-            )
+            here = self._here(person)
+            moment = 0 if here.episode is None else here.episode.step + 1
+            response = respond(here, message, self._chance(person, moment), self._clock())
             moved = self._move_on(person, response.journey)
             game, position = person.game, person.journey.position
             statements = []
             if moved.journey is not person.journey:
                 statements.append(tables.save_journey(participant, moved.journey))
             if response.answers is not None:
-                statements += tables.save_answers(participant, stage.name, response.answers)
+                statements += tables.save_answers(participant, here.stage.name, response.answers)
             if response.row is not None:
                 statements.append(tables.save_row(game, position, response.row))
             if response.episode is not None:
@@ -304,9 +286,10 @@ class LiveStudy:
     async def _pair_up(self, participant: int, message: Message) -> None:
         async with self._entrance:
             person = self._people[participant]
-            if person.stages[person.journey.position].kind != "pairing":
+            here = self._here(person)
+            if here.stage.kind != "pairing":
                 raise Refused("This is not possible now.")
-            if message.turn != turn(person.journey, None, person.seat):
+            if message.turn != here.turn:
                 raise Refused("The page was not up to date; here is where you are.")
             if message.do == "host":
                 await self._give_code(person)
@@ -347,11 +330,8 @@ class LiveStudy:
     def view(self, participant: int) -> dict[str, Any]:
         """What a participant's page shows now."""
         person = self._people[participant]
-        stage, rules, episode = self._here(person)
-        seen = view(
-            person.journey, person.stages, self.settings.surveys, rules, episode, person.seat
-        )
-        if stage.kind == "session" and person.teammate == "human":
+        seen = view(self._here(person))
+        if seen["kind"] == "session" and person.teammate == "human":
             partners = [p.participant for p in self._members(person.game)]
             seen["partner_here"] = all(p in self._connections for p in partners)
         seen["study"] = self.settings.title
@@ -361,16 +341,16 @@ class LiveStudy:
         """For the researcher: where everyone stands."""
         rows = []
         for person in self._people.values():
-            stage, _, episode = self._here(person)
+            here = self._here(person)
             rows.append(
                 {
                     "number": person.number,
-                    "stage": stage.kind,
-                    "task": stage.domain,
-                    "session": stage.number,
+                    "stage": here.stage.kind,
+                    "task": here.stage.domain,
+                    "session": here.stage.number,
                     "at": person.journey.position + 1,
                     "of": len(person.stages),
-                    "steps": 0 if episode is None else episode.step,
+                    "steps": 0 if here.episode is None else here.episode.step,
                     "here": person.participant in self._connections,
                 }
             )
@@ -378,17 +358,19 @@ class LiveStudy:
 
     # ------------------------------------------------------------------ helpers
 
-    def _here(self, person: Person) -> _Here:
+    def _here(self, person: Person) -> Standing:
+        """Where a participant stands."""
         stage = person.stages[person.journey.position]
-        if stage.kind not in ("tutorial", "session"):
-            return _Here(stage, None, None)
-        rules = rules_for(stage, person.teammate)
-        if stage.kind == "tutorial":
-            return _Here(stage, rules, None)
-        key = person.game, person.journey.position
-        # The same until it is first written: chance is a function of study, game and step.
-        episode = self._episodes.get(key) or play.begin(rules, self._chance(person, 0))
-        return _Here(stage, rules, episode)
+        playing = stage.kind in ("tutorial", "session")
+        rules = rules_for(stage, person.teammate) if playing else None
+        episode = None
+        if rules is not None and stage.kind == "session":
+            # The same until it is first written: chance is a function of study, game and step.
+            stored = self._episodes.get((person.game, person.journey.position))
+            episode = stored or play.begin(rules, self._chance(person, 0))
+        return Standing(
+            person.journey, person.stages, self.settings.surveys, rules, episode, person.seat
+        )
 
     def _chance(self, person: Person, moment: int) -> Float[np.ndarray, " chances"]:
         key = [self._store.seed, person.game, person.journey.position, moment]

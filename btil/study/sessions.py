@@ -1,8 +1,8 @@
 """A participant's way through the study, as a pure state machine: messages in, what changed out.
 
-`respond` takes a participant's journey, the episode of the present session and a message, and
-gives both after it, with what is to be recorded. What is refused raises `Refused` and changes
-nothing. Like `episode.py` it reads no clock and draws no random number.
+`respond` takes where a participant stands and a message, and gives journey and episode after it,
+with what is to be recorded. What is refused raises `Refused` and changes nothing. Like
+`episode.py` it reads no clock and draws no random number.
 """
 
 from collections.abc import Mapping
@@ -49,6 +49,40 @@ class Journey(NamedTuple):
         return cls(**{**given, "trial": None if trial is None else Episode.from_json(trial)})
 
 
+class Standing(NamedTuple):
+    """All that decides what a participant sees and can do.
+
+    Attributes:
+        journey: Where the participant stands.
+        stages: The way through the study.
+        surveys: By name.
+        rules: Of the tutorial or session; None elsewhere.
+        episode: Of the session; None elsewhere.
+        seat: 0 for alice, 1 for rob.
+    """
+
+    journey: Journey
+    stages: tuple[Stage, ...]
+    surveys: Mapping[str, Survey]
+    rules: Rules | None
+    episode: Episode | None
+    seat: int
+
+    @property
+    def stage(self) -> Stage:
+        """The present stage."""
+        return self.stages[self.journey.position]
+
+    @property
+    def turn(self) -> str:
+        """Names the moment that a message must answer: old and repeated ones name another."""
+        now = self.journey.trial if self.episode is None else self.episode
+        words = [self.journey.position, self.journey.lesson]
+        if now is not None:
+            words += [now.step, now.events[self.seat]]
+        return "-".join(map(str, words))
+
+
 class Response(NamedTuple):
     """What a message has led to.
 
@@ -69,7 +103,7 @@ class Message(NamedTuple):
     """What a participant asks for.
 
     Attributes:
-        turn: The turn that it answers; see `turn`.
+        turn: The turn that it answers; see `Standing.turn`.
         do: "start", "press", "choose", "ask", "answer" or "next"; "host" or "join" in the pairing.
         value: The action or destination.
         answers: Answers of a survey.
@@ -123,15 +157,6 @@ def _is_word(value: Any) -> bool:
     return isinstance(value, str) and value.isascii() and len(value) <= _LONGEST_WORD
 
 
-def turn(journey: Journey, episode: Episode | None, seat: int) -> str:
-    """Names the moment that a message must answer: old and repeated messages name another one."""
-    now = journey.trial if episode is None else episode
-    words = [journey.position, journey.lesson]
-    if now is not None:
-        words += [now.step, now.events[seat]]
-    return "-".join(map(str, words))
-
-
 def enter_stage(journey: Journey, stages: tuple[Stage, ...], rules: Rules | None) -> Journey:
     """Make ready what the stage that was reached needs: the tutorial's first lesson.
 
@@ -147,25 +172,12 @@ def enter_stage(journey: Journey, stages: tuple[Stage, ...], rules: Rules | None
 
 
 def respond(
-    journey: Journey,
-    stages: tuple[Stage, ...],
-    surveys: Mapping[str, Survey],
-    rules: Rules | None,
-    episode: Episode | None,
-    seat: int,
-    message: Message,
-    chance: Float[np.ndarray, " chances"],
-    now: float,
+    standing: Standing, message: Message, chance: Float[np.ndarray, " chances"], now: float
 ) -> Response:
     """What a message leads to.
 
     Args:
-        journey: Where the participant stands.
-        stages: The way through the study.
-        surveys: By name.
-        rules: Of the tutorial or session; None elsewhere.
-        episode: Of the session; None elsewhere.
-        seat: 0 for alice, 1 for rob.
+        standing: What the participant who sent it sees.
         message: What the participant asks for.
         chance: Uniform random numbers of the coming step.
         now: The time, in seconds.
@@ -173,46 +185,46 @@ def respond(
     Raises:
         Refused: If it answers another turn, or cannot be done now.
     """
-    if message.turn != turn(journey, episode, seat):
+    if message.turn != standing.turn:
         raise Refused("The page was not up to date; here is where you are.")
-    stage = stages[journey.position]
+    stage = standing.stage
     if stage.kind == "survey" and message.do == "answer":
         try:
-            answers = checked_answers(surveys[stage.name], message.answers)
+            answers = checked_answers(standing.surveys[stage.name], message.answers)
         except ValueError as error:
             raise Refused(str(error)) from error
-        return Response(_next(journey), answers=answers)
-    if stage.kind == "tutorial" and rules is not None and journey.trial is not None:
-        return _in_tutorial(journey, stage, rules, message)
-    if stage.kind == "session" and rules is not None and episode is not None:
-        return _in_session(journey, stage, rules, episode, seat, message, chance, now)
+        return Response(_next(standing.journey), answers=answers)
+    if stage.kind == "tutorial":
+        return _in_tutorial(standing, message)
+    if stage.kind == "session":
+        return _in_session(standing, message, chance, now)
     raise Refused("This is not possible now.")
 
 
-def _in_tutorial(journey: Journey, stage: Stage, rules: Rules, message: Message) -> Response:
+def _in_tutorial(standing: Standing, message: Message) -> Response:
+    journey, rules = standing.journey, standing.rules
+    assert rules is not None
+    assert journey.trial is not None
     if message.do == "next":
         if journey.lesson < len(LESSONS):
             raise Refused("Finish the tutorial first.")
         return Response(_next(journey))
-    assert journey.trial is not None
     if message.do == "press":
         _check_action(message.value)
     trial, lesson = teach(
-        rules, stage.domain, journey.trial, journey.lesson, message.do, message.value
+        rules, standing.stage.domain, journey.trial, journey.lesson, message.do, message.value
     )
     return Response(journey._replace(trial=trial, lesson=lesson))
 
 
 def _in_session(
-    journey: Journey,
-    stage: Stage,
-    rules: Rules,
-    episode: Episode,
-    seat: int,
-    message: Message,
-    chance: Float[np.ndarray, " chances"],
-    now: float,
+    standing: Standing, message: Message, chance: Float[np.ndarray, " chances"], now: float
 ) -> Response:
+    journey, rules, episode, seat = (
+        standing.journey, standing.rules, standing.episode, standing.seat,
+    )  # fmt: skip
+    assert rules is not None
+    assert episode is not None
     if message.do == "start":
         return Response(journey, play.start(episode, seat, now))
     if message.do == "press":
@@ -225,17 +237,16 @@ def _in_session(
             raise Refused("In practice sessions no destination is asked for.")
         return Response(journey, play.ask(episode, seat))
     if message.do == "next" and episode.over:
-        return Response(_next(journey._replace(best=best_so_far(journey, stage, rules, episode))))
+        return Response(_next(journey._replace(best=best_so_far(standing))))
     raise Refused("This is not possible now.")
 
 
-def best_so_far(
-    journey: Journey, stage: Stage, rules: Rules, episode: Episode | None
-) -> dict[str, int]:
+def best_so_far(standing: Standing) -> dict[str, int]:
     """Fewest steps by domain, with the present session if it was finished."""
-    best = dict(journey.best)
-    if episode is not None and play.is_finished(rules, episode):
-        best[stage.domain] = min(best.get(stage.domain, episode.step), episode.step)
+    best = dict(standing.journey.best)
+    rules, episode, domain = standing.rules, standing.episode, standing.stage.domain
+    if rules is not None and episode is not None and play.is_finished(rules, episode):
+        best[domain] = min(best.get(domain, episode.step), episode.step)
     return best
 
 

@@ -1,13 +1,12 @@
 """What a participant sees, as data for the page: never what the teammate has in mind."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from btil.domains.gridworld.task import ORIGIN, GridTask
 from btil.study import episode as play
 from btil.study.episode import Episode, Rules
-from btil.study.sessions import Journey, best_so_far, turn
-from btil.study.settings import Question, Stage, Survey
+from btil.study.sessions import Standing, best_so_far
+from btil.study.settings import Question, Stage
 from btil.study.tutorial import LESSONS, accepted_actions, accepts_ask, lesson_text, noun
 
 NAMES = ("Alice", "Rob")
@@ -27,36 +26,22 @@ _TEST_RULES = (
 _PRACTICE_RULES = ("This session is for practice.",)
 
 
-def view(
-    journey: Journey,
-    stages: tuple[Stage, ...],
-    surveys: Mapping[str, Survey],
-    rules: Rules | None,
-    episode: Episode | None,
-    seat: int,
-) -> dict[str, Any]:
-    """The page of a participant now.
-
-    Args:
-        journey: Where the participant stands.
-        stages: The way through the study.
-        surveys: By name.
-        rules: Of the tutorial or session; None elsewhere.
-        episode: Of the session; None elsewhere.
-        seat: 0 for alice, 1 for rob.
-    """
-    stage = stages[journey.position]
+def view(standing: Standing) -> dict[str, Any]:
+    """The page of a participant now."""
+    journey, rules, episode, stage = (
+        standing.journey, standing.rules, standing.episode, standing.stage,
+    )  # fmt: skip
     seen: dict[str, Any] = {
         "kind": stage.kind,
-        "turn": turn(journey, episode, seat),
+        "turn": standing.turn,
         "progress": {
             "at": journey.position + 1,
-            "of": len(stages),
+            "of": len(standing.stages),
             "label": _label(stage),
         },
     }
     if stage.kind == "survey":
-        survey = surveys[stage.name]
+        survey = standing.surveys[stage.name]
         seen |= {"title": survey.title, "questions": [_question(q) for q in survey.questions]}
     elif stage.kind == "tutorial":
         assert rules is not None
@@ -75,6 +60,7 @@ def view(
     elif stage.kind == "session":
         assert rules is not None
         assert episode is not None
+        seat = standing.seat
         seen |= _play(rules, stage.domain, episode, seat)
         rest = _PRACTICE_RULES if stage.practice else _TEST_RULES
         seen |= {
@@ -83,9 +69,7 @@ def view(
             "can_ask": rules.asks[seat],
             "steps": episode.step,
             "max_steps": rules.max_steps,
-            "best": best_so_far(journey, stage, rules, episode if episode.over else None).get(
-                stage.domain
-            ),
+            "best": best_so_far(standing).get(stage.domain),
             "finished": play.is_finished(rules, episode),
         }
     return seen

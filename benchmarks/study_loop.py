@@ -6,7 +6,8 @@ tutorial by pressing keys, play all sessions and say where they are heading. The
 would from a shell, with `btil` alone:
 
 - `btil collect export`: demonstrations with labels;
-- `btil fit` on two thirds of the participants, of whom only every other session keeps its labels;
+- `btil fit` on two thirds of the participants, of whom only every other session keeps its labels,
+  with one table for both members (the recommended model) and with tables of their own;
 - `btil decode` of the others: the share of steps at which what they had in mind is told wrongly;
 - `btil compare`: a report.
 
@@ -101,17 +102,20 @@ def main() -> None:
         partly = train.without_labels(np.arange(1, train.num_episodes, 2))
         btil.write_demonstrations(partly, out / f"{domain}-train.parquet")
         btil.write_demonstrations(demos.select(held_out), out / f"{domain}-test.parquet")
-        model = out / f"{domain}.toml"
         task = getattr(btil.domains, domain)(options.map)
-        model.write_text(describe(task.recommended_model()), encoding="utf-8")
+        shared = task.recommended_model()
+        # A person and an AI may not be alike: the same model with a table for each of them.
+        own = btil.TeamModel(shared.policy.cpt, shared.transition.cpt, shared.initial.cpt)
         train_file, test_file = (out / f"{domain}-{part}.parquet" for part in ("train", "test"))
-        posterior = out / f"{domain}.nc"
-        shell("fit", train_file, "--model", model, "--out", posterior, "--quiet")
-        shell("decode", posterior, test_file, "--out", out / f"{domain}-decoded.csv", "--smooth")
+        for name, tables in ((domain, shared), (f"{domain}-own", own)):
+            model, posterior = out / f"{name}.toml", out / f"{name}.nc"
+            model.write_text(describe(tables), encoding="utf-8")
+            shell("fit", train_file, "--model", model, "--out", posterior, "--quiet")
+            shell("decode", posterior, test_file, "--out", out / f"{name}-decoded.csv", "--smooth")
         shell(
-            "compare", train_file, "--test", test_file, "--model", model, "--methods", "mfvi,gibbs",
-            "--num-samples", 200, "--num-warmup", 100, "--num-chains", 2, "--quiet",
-            "--out", out / f"{domain}-report",
+            "compare", train_file, "--test", test_file, "--model", out / f"{domain}.toml",
+            "--methods", "mfvi,gibbs", "--num-samples", 200, "--num-warmup", 100,
+            "--num-chains", 2, "--quiet", "--out", out / f"{domain}-report",
         )  # fmt: skip
     print(f"\nplay it back: btil collect replay {study} --posterior {out / 'movers.nc'}")
 

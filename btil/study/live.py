@@ -166,7 +166,8 @@ class LiveStudy:
             left = [p for p in self._people.values() if Stage("survey", name=name) in _ahead(p)]
             if left and name not in self.settings.surveys:
                 raise ValueError(
-                    f"{len(left)} participants still need the {name} survey; the settings have none"
+                    f"the settings have no {name} survey, which participants still have to answer: "
+                    f"{len(left)}"
                 )
         generator = np.random.default_rng(0)
         ways = [(self.settings.stages(self.teammate, generator), self.teammate)]
@@ -192,11 +193,11 @@ class LiveStudy:
                 raise Refused("This study has all the participants it needs.")
             token = secrets.token_urlsafe(32)
             participant = max(self._people, default=0) + 1
-            taken = {person.number for person in self._people.values()}
-            number = secrets.randbelow(_NUMBERS)
-            while number in taken:
-                number = secrets.randbelow(_NUMBERS)
             generator = np.random.default_rng([self._store.seed, participant])
+            taken = {person.number for person in self._people.values()}
+            number = int(generator.integers(_NUMBERS))
+            while number in taken:
+                number = int(generator.integers(_NUMBERS))
             stages = self.settings.stages(self.teammate, generator)
             person = Person(
                 participant=participant,
@@ -393,18 +394,12 @@ class LiveStudy:
                 self._by_token[person.token] = person.participant
 
     def _members(self, game: int) -> Iterable[Person]:
-        # A game's number is that of its first participant; a second one came from elsewhere.
         return [person for person in self._people.values() if person.game == game]
 
     def _wake(self, game: int) -> None:
         for person in self._members(game):
             if person.participant in self._connections:
                 self._connections[person.participant].wake()
-
-    def close_pages(self, code: int) -> None:
-        """Close all open pages."""
-        for connection in self._connections.values():
-            connection.close(code)
 
 
 @contextlib.contextmanager

@@ -38,7 +38,6 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ANY = ("0.0.0.0", "::", "")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _PAGE_FILES = ("index.html", "style.css", "board.js", "page.js")
-_RESEARCHER_FILES = ("replay.html", "replay.js", "overview.html", "overview.js")
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -179,7 +178,8 @@ class Keyed:
                     self.name,
                     self.key,
                     httponly=True,
-                    samesite="strict",
+                    # Not "strict": the page may be opened by a link in a message.
+                    samesite="lax",
                     secure=self.address.secure,
                 )
                 return response

@@ -168,7 +168,7 @@ export function drawBoard(board, { thing: kind, names, you = -1, destination = n
     let [x, y] = centre(at);
     if (together) x += k === 0 ? -24 : 24;
     const drawn = agent(k, names, robIsPerson, x, y + 4);
-    if (k === you) drawn.setAttribute("data-you", "");
+    if (k === you) drawn.setAttribute("stroke", "#1d2733");
     svg.append(drawn);
   });
   for (const item of board.items) {

@@ -276,7 +276,7 @@ function stateText(now) {
   if (now.phase === "waiting") return `Waiting for ${partner(now)} to start.`;
   if (now.phase === "acted") return `Waiting for ${partner(now)} to choose.`;
   if (now.phase === "acting" && now.destination !== null) {
-    return `Your destination: ${now.destination.label}, circled in red.`;
+    return `You are ${now.names[now.you]}. Your destination: ${now.destination.label}, circled in red.`;
   }
   if (now.phase === "intro") return "";
   return `You are ${now.names[now.you]}.`;

@@ -9,6 +9,7 @@ const byId = (name) => document.getElementById(name);
 let session = null;
 let at = 0;
 let timer = null;
+let opened = 0; // how many sessions were asked for
 
 function text(x, y, words, options = {}) {
   return element("text", { x, y, "font-size": 12.5, fill: "#1d2733", "dominant-baseline": "central", ...options }, words);
@@ -132,6 +133,7 @@ function show() {
 }
 
 function go(to) {
+  if (session === null) return;
   at = Math.max(0, Math.min(to, session.steps.length));
   show();
 }
@@ -147,6 +149,7 @@ function play() {
     stop();
     return;
   }
+  if (session === null) return;
   if (at >= session.steps.length) at = 0;
   byId("play").textContent = "Stop";
   timer = setInterval(() => {
@@ -157,7 +160,13 @@ function play() {
 
 async function open(which) {
   stop();
-  session = await (await fetch(`/sessions/${which}`)).json();
+  opened += 1;
+  const mine = opened;
+  byId("where").textContent = "Loading …";
+  const answer = await (await fetch(`/sessions/${which}`)).json();
+  // Another one has been chosen meanwhile.
+  if (mine !== opened) return;
+  session = answer;
   byId("at").max = session.steps.length;
   byId("legend").textContent = session.belief === null
     ? "Orange: labels. Triangles: the selector was answered. No posterior of this task was given."

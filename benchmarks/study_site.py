@@ -140,8 +140,9 @@ class Person:
         self.errors: list[str] = []
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tab.on("console", self._note_console)
-        self.tab.on("websocket", lambda socket: socket.on("framereceived", self._note))
+        self.tab.on("websocket", self._note_socket)
         self.seen: dict[str, Any] = {}
+        self.received = 0  # messages, over the present socket
         self.generator = np.random.default_rng(1)
         self.tab.goto(origin)
 
@@ -149,16 +150,22 @@ class Person:
         if message.type in ("error", "warning"):
             self.errors.append(message.text)
 
+    def _note_socket(self, socket: Any) -> None:
+        self.received = 0
+        socket.on("framereceived", self._note)
+
     def _note(self, frame: str) -> None:
         self.seen = json.loads(frame)
+        self.received += 1
 
     def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until the page shows something of which `holds` is true."""
-        for _ in range(400):
+        for _ in range(2000):
             if self.seen and holds(self.seen):
-                # the frame has arrived; the page has drawn it once this runs
-                self.tab.evaluate("0")
-                return self.seen
+                # It has arrived; now it must have been drawn as well.
+                shown = self.tab.get_attribute("#main", "data-shown")
+                if shown == str(self.received):
+                    return self.seen
             self.tab.wait_for_timeout(10)
         raise AssertionError(self.seen)
 

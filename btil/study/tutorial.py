@@ -42,7 +42,7 @@ class Lesson(NamedTuple):
 
 LESSONS = (
     Lesson(
-        "You are Alice, the person. Rob is the robot. Each press of a key is one step for both. "
+        "Here you are Alice, the person, and Rob is a robot. Each press of a key is one step for both. "
         "Press the right arrow key, or the button with the arrow to the right.",
         (RIGHT,),
         rob=UP,

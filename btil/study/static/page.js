@@ -22,11 +22,15 @@ let wait = FIRST_WAIT;
 function connect() {
   const scheme = location.protocol === "https:" ? "wss" : "ws";
   socket = new WebSocket(`${scheme}://${location.host}/live`);
+  let number = 0;
   socket.onmessage = (event) => {
     connectionLine.textContent = "";
     wait = FIRST_WAIT;
     asked = false;
     show(JSON.parse(event.data));
+    // Which message is shown, for tests.
+    number += 1;
+    main.dataset.shown = number;
   };
   socket.onclose = (event) => {
     socket = null;

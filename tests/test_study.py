@@ -418,6 +418,34 @@ def test_a_whole_way_through_the_study(small: Settings, first: str) -> None:
     assert dict(walker.journey.best) == best
 
 
+def test_whatever_is_asked_for_is_done_by_the_rules_or_refused(small: Settings) -> None:
+    generator = np.random.default_rng(SEED)
+    walker = Walker(small)
+    done, refused = Counter(), Counter()
+    for _ in range(700):
+        do = str(generator.choice(["start", "press", "choose", "ask", "answer", "next"]))
+        fields = {"value": int(generator.integers(8))} if do in ("press", "choose") else {}
+        if do == "answer":
+            fields["answers"] = {"games": "never"} if generator.random() < 0.5 else {"x": 1}
+        before = (walker.journey, dict(walker.episodes), len(walker.rows))
+        try:
+            walker.say(do, **fields)
+            done[do] += 1
+        except Refused:
+            refused[do] += 1
+            assert (walker.journey, len(walker.rows)) == (before[0], before[2])
+            assert all(walker.episodes[k] == episode for k, episode in before[1].items())
+        if walker.stage.kind == "tutorial":
+            walker.through_tutorial()
+        if walker.stage.kind == "thanks":
+            break
+    assert min(done[do] for do in ("start", "press", "choose", "ask", "answer", "next")) > 0
+    assert len(refused) == 6
+    for position in {position for position, _ in walker.rows}:
+        steps = [row.step for at, row in walker.rows if at == position]
+        assert steps == list(range(walker.episodes[position].step))
+
+
 def test_practice_has_no_selector(small: Settings) -> None:
     walker = Walker(small)
     walker.say("answer", answers={"games": "never"})

@@ -42,8 +42,8 @@ class Lesson(NamedTuple):
 
 LESSONS = (
     Lesson(
-        "Here you are Alice, the person, and Rob is a robot. Each press of a key is one step for both. "
-        "Press the right arrow key, or the button with the arrow to the right.",
+        "Here you are Alice, the person, and Rob is a robot. Each press of a key is one step for "
+        "both. Press the right arrow key, or the button with the arrow to the right.",
         (RIGHT,),
         rob=UP,
     ),

@@ -8,18 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 from study_site import BROWSER, PHONE, ROOT, WIDE, Process, open_browser, write_study
 
 import btil
 from btil.study.export import export_study, grouped, sessions
-from btil.study.store import Store
-
-pytest.importorskip("starlette", reason="the extra `study` is not installed")
-
-from starlette.testclient import TestClient
-
 from btil.study.replay import Replay, fits, replay_routes
 from btil.study.server import Keyed, address_of, make_app
+from btil.study.store import Store
 
 ADDRESS = address_of("127.0.0.1", 8001)
 SETTINGS = """

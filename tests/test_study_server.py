@@ -9,24 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.websockets import WebSocketDisconnect
 from study_load import load
 from study_site import ROOT, SETTINGS, Page, Process, write_study
+from typer.testing import CliRunner
+from websockets.exceptions import ConnectionClosed
 
 from btil.cli import app
 from btil.domains.gridworld.grid import STAY
 from btil.study.live import NOT_A_PARTICIPANT, REPLACED, LiveStudy, Writer
-from btil.study.settings import read_settings
-from btil.study.store import Store
-
-pytest.importorskip("starlette", reason="the extra `study` is not installed")
-
-import anyio
-from starlette.testclient import TestClient, WebSocketDenialResponse
-from starlette.websockets import WebSocketDisconnect
-from typer.testing import CliRunner
-from websockets.exceptions import ConnectionClosed
-
 from btil.study.server import (
     LARGEST_MESSAGE,
     Keyed,
@@ -35,6 +29,8 @@ from btil.study.server import (
     overview_routes,
     participant_routes,
 )
+from btil.study.settings import read_settings
+from btil.study.store import Store
 
 ADDRESS = address_of("127.0.0.1", 8000)
 ORIGIN = {"origin": "http://127.0.0.1:8000"}

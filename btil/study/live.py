@@ -323,9 +323,9 @@ class LiveStudy:
             raise Refused("This is your own code: give it to your partner.")
         beyond = host.journey._replace(position=host.journey.position + 1, code="", guesses=0)
         alice = self._move_on(host, beyond)
-        bob = person._replace(game=host.game, seat=1, stages=host.stages)
-        bob = self._move_on(bob, beyond._replace(best={}))
-        await self._commit([tables.save_person(alice), tables.save_person(bob)], alice, bob)
+        rob = person._replace(game=host.game, seat=1, stages=host.stages)
+        rob = self._move_on(rob, beyond._replace(best={}))
+        await self._commit([tables.save_person(alice), tables.save_person(rob)], alice, rob)
         self._wake(host.game)
 
     def view(self, participant: int) -> dict[str, Any]:

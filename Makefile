@@ -4,11 +4,14 @@
 BIN = .venv/bin
 # Files with slow tests come first (tests/conftest.py), so that both workers end together.
 PYTEST_FLAGS = -n 2 --dist loadfile --no-loadscope-reorder
+# Where `make study` keeps what it collects.
+STUDY = btil-study
 
-.PHONY: help setup demo test lint gallery clean
+.PHONY: help setup demo study test lint gallery clean
 
 help:
 	@echo "make demo     learn from recordings of real teams, compare the methods, write a report"
+	@echo "make study    serve a page on which people play and say what they want; STUDY=folder"
 	@echo "make test     lint, type check and test"
 	@echo "make lint     lint and type check only"
 	@echo "make gallery  draw docs/gallery.md and its figures anew, in some minutes"
@@ -20,6 +23,9 @@ setup:
 
 demo: setup
 	@$(BIN)/btil demo
+
+study: setup
+	@$(BIN)/btil collect --out $(STUDY)
 
 lint: setup
 	$(BIN)/ruff check .

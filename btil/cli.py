@@ -14,6 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from btil import Demonstrations, __version__, read_demonstrations
+from btil.flags import Debug, Quiet
+from btil.study.cli import collect
 
 if TYPE_CHECKING:
     from btil.domains.gridworld.task import GridTask
@@ -53,12 +55,6 @@ def _refuse(ctx: Any, error: Exception, code: int) -> NoReturn:
     raise typer.Exit(code) from None
 
 
-def _remember_debug(ctx: Any, value: bool) -> bool:
-    # `meta` is one dictionary for a command and those above it.
-    ctx.meta["debug"] = ctx.meta.get("debug", False) or value
-    return value
-
-
 def _print_version(value: bool) -> bool:
     if value:
         typer.echo(f"btil {__version__}")
@@ -75,13 +71,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+app.add_typer(collect)
 
 # ---------------------------------------------------------------------- arguments
 
-Debug = Annotated[
-    bool,
-    typer.Option("--debug", callback=_remember_debug, help="Show the whole traceback of an error."),
-]
 Data = Annotated[
     str,
     typer.Argument(
@@ -140,9 +133,6 @@ Tolerance = Annotated[
     typer.Option(help="mfvi, svi: change of the bound per sweep that is small enough."),
 ]
 MaxIterations = Annotated[int | None, typer.Option(help="mfvi, svi: most sweeps.")]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Nothing on standard error unless it goes wrong.")
-]
 
 
 @app.callback()
@@ -174,6 +164,10 @@ def btil(
     The paper's teams, simulated, and its tables made again:
         btil simulate movers --out demos.parquet
         btil reproduce table1 --quick --out glance
+
+    \b
+    Recordings of your own, with labels, from people in a browser:
+        btil collect --out study
 
     Every command explains itself: btil fit --help.
     """  # noqa: D301  # click needs the character itself

@@ -34,6 +34,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -slow[item.path])
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say it where nobody overlooks it when the study page was not tried in a browser."""
+    from study_site import BROWSER
+
+    if BROWSER is None:
+        terminalreporter.write_sep("!", "NO BROWSER", red=True, bold=True)
+        terminalreporter.write_line(
+            "The study page was not tested in a browser: there is no Chromium. "
+            "Debian: apt install chromium; or name one by BTIL_BROWSER."
+        )
+
+
 @pytest.fixture
 def x64() -> Iterator[None]:
     """JAX in float64 for the length of one test, without the global switch."""

@@ -28,6 +28,7 @@ COMMANDS = (
     "demo",
     "simulate",
     "reproduce",
+    "collect",
 )
 
 

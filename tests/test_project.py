@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ ROOMS = {
     "domains": {"demonstrations", "models"},
     "imitation": {"demonstrations", "models", "inference", "domains"},
     "analysis": {"demonstrations", "models", "inference", "domains", "imitation"},
-    "cli": {"demonstrations", "models", "inference", "domains", "imitation", "analysis"},
+    "study": {"demonstrations", "models", "inference", "domains", "analysis"},
+    "cli": {"demonstrations", "models", "inference", "domains", "imitation", "analysis", "study"},
     "__main__": {"cli"},
 }
 
@@ -125,7 +127,7 @@ def normalised(name: str) -> str:
 
 def test_constraints_pin_every_dependency_exactly() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    required = project["dependencies"] + project["optional-dependencies"]["test"]
+    required = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     names = {normalised(re.split(r"[^\w.-]", entry)[0]) for entry in required}
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]

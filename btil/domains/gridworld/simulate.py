@@ -55,12 +55,31 @@ def simulate(
     columns = zip(*record, strict=True)
     episodes, states, actions, latents = (np.concatenate(column) for column in columns)
     order = np.argsort(episodes, kind="stable")
-    variables = task.decode_states(states[order])
+    return task_demonstrations(task, states[order], actions[order], latents[order], episodes[order])
+
+
+def task_demonstrations(
+    task: GridTask,
+    states: Int[np.ndarray, " steps"],
+    actions: Int[np.ndarray, "steps agents"],
+    latents: Int[np.ndarray, "steps agents"],
+    episodes: Any,
+) -> Demonstrations:
+    """Demonstrations of a task, with its names and sizes.
+
+    Args:
+        task: The task.
+        states: Task state of every step.
+        actions: Joint action of every step.
+        latents: What each agent had in mind, -1 where unknown.
+        episodes: (steps,) the episode id of each step.
+    """
+    variables = task.decode_states(states)
     return Demonstrations(
         states=dict(zip(task.state_sizes, variables.T, strict=True)),
-        actions=actions[order],
-        latents=latents[order],
-        episodes=episodes[order],
+        actions=actions,
+        latents=latents,
+        episodes=episodes,
         agents=task.agents,
         num_states=task.state_sizes,
         num_actions=task.num_actions,

@@ -1,0 +1,192 @@
+"""The command `btil collect`: serve the study page, export what was collected, play it back."""
+
+import importlib.util
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from btil.flags import Debug, Quiet
+
+if TYPE_CHECKING:
+    from typer import Context
+else:
+    # What Typer really passes.
+    Context = typer.Context.__base__
+
+_NEEDED = ("starlette", "uvicorn", "websockets", "markdown_it")
+
+collect = typer.Typer(
+    name="collect",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+Folder = Annotated[
+    Path,
+    typer.Argument(metavar="STUDY", help="Folder of the study.", show_default=False),
+]
+Host = Annotated[
+    str, typer.Option(help="Address to listen on. The default is reached from this machine alone.")
+]
+
+
+def _need_server() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"this needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
+            "installed: pip install 'btil[study]'"
+        )
+
+
+@collect.callback(invoke_without_command=True)
+def serve(
+    ctx: Context,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="STUDY",
+            help="Folder of the study; made, with settings that can be run, where it is missing.",
+        ),
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="What participants type, where it is not the address that is listened on: "
+            "https://study.example.org.",
+        ),
+    ] = None,
+    teammate: Annotated[
+        str, typer.Option(metavar="ai|human", help="Who plays Rob for those who come now.")
+    ] = "ai",
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Of a new study: decides what chance does in it.", show_default=False
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Collect teamwork with labels of what people had in mind, in a browser.
+
+    Serves a page on which people play Movers and Cleanup with an AI teammate, or with each other,
+    and say where they are heading. Edit study.toml, the texts and the surveys in STUDY before
+    participants come. Every step is saved at once; stopped and started again, all go on where
+    they were.
+
+    \b
+    Examples:
+        btil collect --out study
+        btil collect --out pairs --teammate human --port 8080
+        btil collect export study --out demos.parquet
+        btil collect replay study --posterior team.nc
+    """  # noqa: D301  # click needs the character itself
+    if ctx.invoked_subcommand is not None:
+        return
+    if out is None:
+        raise ValueError("--out STUDY is missing: the folder of the study")
+    _need_server()
+    from btil.study.server import collect as serve_study
+
+    serve_study(out, host, port, teammate, origin, seed, _teller(quiet))
+
+
+def _teller(quiet: bool) -> Any:
+    return (lambda _: None) if quiet else (lambda line: typer.echo(line, err=True))
+
+
+@collect.command()
+def export(
+    study: Folder,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="TABLE", help="Where it goes: .csv, .parquet or .npz."),
+    ],
+    domain: Annotated[
+        str | None,
+        typer.Option(metavar="movers|cleanup", help="One task alone.", show_default=False),
+    ] = None,
+    practice: Annotated[
+        bool,
+        typer.Option("--practice", help="With practice sessions, where Alice has no labels."),
+    ] = False,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="With sessions that have not come to their end.")
+    ] = False,
+    derived: Annotated[
+        bool,
+        typer.Option("--derived", help="With the derived variables that make good parents."),
+    ] = False,
+    surveys: Annotated[
+        Path | None, typer.Option(metavar="TABLE.csv", help="Where the answers to surveys go.")
+    ] = None,
+    steps: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TABLE.csv", help="Where times and answered selectors go, a row per step."
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write what was collected as demonstrations, every step labelled.
+
+    The test sessions, each step with the destination that the person chose last and with the AI
+    teammate's mental state. Participants have random numbers. Where the study has several tasks,
+    each gets a file with its name: demos-movers.parquet, demos-cleanup.parquet. The study may be
+    running meanwhile.
+
+    \b
+    Examples:
+        btil collect export study --out demos.parquet --surveys answers.csv
+        btil collect export study --out movers.csv --domain movers --practice
+    """  # noqa: D301  # click needs the character itself
+    from btil.files import check_writable
+    from btil.study.export import export_study
+
+    check_writable(out, (".csv", ".parquet", ".npz"))
+    for table in (surveys, steps):
+        if table is not None:
+            check_writable(table, (".csv",))
+    for path, summary in export_study(
+        study, out, domain, practice, unfinished, derived, surveys, steps
+    ):
+        if summary is not None:
+            typer.echo(summary)
+        typer.echo(f"saved {shlex.quote(str(path))}\n")
+
+
+@collect.command()
+def replay(
+    study: Folder,
+    posterior: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="P.nc",
+            help="A posterior that `btil fit` saved; once for every task.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8001,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Serve a page that plays back what was collected, beside what a fitted model makes of it.
+
+    \b
+    Examples:
+        btil collect replay study
+        btil collect replay study --posterior movers.nc --posterior cleanup.nc
+    """  # noqa: D301  # click needs the character itself
+    _need_server()
+    from btil.study.replay import serve_replay
+
+    serve_replay(study, posterior or [], host, port, _teller(quiet))

@@ -1,0 +1,710 @@
+"""The study page's rules of play, settings, file and export, without a server."""
+
+import json
+import shutil
+import sqlite3
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import btil
+from btil.domains.gridworld.grid import ACTIONS, HOLD, STAY
+from btil.study import episode as play
+from btil.study import store as tables
+from btil.study.episode import Episode, Refused, Rules
+from btil.study.export import export_study
+from btil.study.sessions import Journey, Message, Standing, enter_stage, read_message, respond
+from btil.study.settings import (
+    Question,
+    Settings,
+    Stage,
+    Survey,
+    checked_answers,
+    read_settings,
+    write_defaults,
+)
+from btil.study.store import DATABASE_FILE, Person, Store, hashed
+from btil.study.teammate import rules_for
+from btil.study.tutorial import LESSONS
+from btil.study.views import view
+
+SEED = 7
+DOMAINS = ("movers", "cleanup")
+
+
+def session_stage(domain: str, practice: bool = False, max_steps: int = 40, **changes) -> Stage:
+    return Stage(
+        "session", domain=domain, map="tiny", practice=practice, number=1, of=1, temperature=0.3,
+        select_every=5, max_steps=max_steps,
+    )._replace(**changes)  # fmt: skip
+
+
+def rules(domain: str, teammate: str = "ai", **changes) -> Rules:
+    return rules_for(session_stage(domain, **changes), teammate)
+
+
+def chance(generator: np.random.Generator) -> np.ndarray:
+    return generator.random(play.NUM_CHANCES)
+
+
+def begun(rule: Rules, generator: np.random.Generator) -> Episode:
+    episode = play.begin(rule, chance(generator))
+    for seat, person in enumerate(rule.people):
+        if person:
+            episode = play.start(episode, seat, 0.0)
+    return episode
+
+
+def play_out(rule: Rules, seed: int) -> tuple[list[Episode], list[play.Row], list[str]]:
+    """Random presses of everyone who is a person: episodes after every event, rows, events."""
+    generator = np.random.default_rng(seed)
+    episodes, rows, events = [begun(rule, generator)], [], ["start"]
+    seats = [seat for seat, person in enumerate(rule.people) if person]
+    while not episodes[-1].over:
+        now = episodes[-1]
+        seat = next((s for s in seats if now.selecting[s]), None)
+        if seat is not None:
+            options = play.options(rule.task, now.state, seat)
+            latent = options[generator.integers(len(options))].latent
+            episodes.append(play.choose(rule, now, seat, latent))
+            events.append("choose")
+            continue
+        seat = next(s for s in seats if now.pending[s] == play.UNKNOWN)
+        if rule.asks[seat] and generator.random() < 0.05:
+            episodes.append(play.ask(now, seat))
+            events.append("ask")
+            continue
+        legal = np.flatnonzero(play.legal_actions(rule, now, seat))
+        action = HOLD if HOLD in legal and generator.random() < 0.7 else generator.choice(legal)
+        after, row = play.press(rule, now, seat, int(action), chance(generator), now.last + 1.0)
+        episodes.append(after)
+        events.append("press")
+        if row is not None:
+            rows.append(row)
+    return episodes, rows, events
+
+
+# ---------------------------------------------------------------------- play
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("teammate", ["ai", "human"])
+def test_steps_follow_the_tasks_dynamics_and_minds(domain: str, teammate: str) -> None:
+    rule = rules(domain, teammate)
+    episodes, rows, _ = play_out(rule, SEED)
+    task = rule.task
+    assert [row.step for row in rows] == list(range(len(rows)))
+    states = [row.state for row in rows] + [episodes[-1].state]
+    for row, after in zip(rows, states[1:], strict=True):
+        branches, probs = task.transition([row.state], [row.actions])
+        assert probs[0][branches[0] == after].sum() > 0
+    assert states[0] == task.start_state
+    assert not task.is_final(states[:-1]).any()
+    assert task.is_final([states[-1]])[0] or len(rows) == rule.max_steps
+    if teammate == "ai":
+        minds = [row.latents[1] for row in rows]
+        for t in range(len(rows) - 1):
+            table = task.latent_transition("rob", [states[t]], [states[t + 1]])
+            assert table[0, minds[t], minds[t + 1]] > 0
+            assert rule.policy[states[t], minds[t], rows[t].actions[1]] > 0
+    assert all(row.seconds == 1.0 for row in rows)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("teammate", ["ai", "human"])
+def test_selector_opens_by_the_four_rules_and_no_others(domain: str, teammate: str) -> None:
+    rule = rules(domain, teammate)
+    for seed in range(2):
+        episodes, _, events = play_out(rule, seed)
+        for seat in play.SEATS:
+            if not rule.asks[seat]:
+                assert not any(episode.selecting[seat] for episode in episodes)
+                continue
+            since = 0  # steps since the last answer, counted anew here
+            assert episodes[0].selecting[seat]
+            for before, now, event in zip(episodes, episodes[1:], events[1:], strict=False):
+                if now.step == before.step:
+                    opened = now.selecting[seat] and not before.selecting[seat]
+                    assert not opened or event == "ask"
+                    if before.selecting[seat] and not now.selecting[seat]:
+                        assert event == "choose"
+                        since = 0
+                    continue
+                since += 1
+                items = rule.task.situation([before.state, now.state]).items
+                expected = (since >= 5 or (items[0] != items[1]).any()) and not now.over
+                assert now.selecting[seat] == expected
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("teammate", ["ai", "human"])
+def test_every_step_carries_the_destination_last_chosen(domain: str, teammate: str) -> None:
+    rule = rules(domain, teammate)
+    episodes, rows, events = play_out(rule, SEED)
+    latest: list[int] = [-1, -1]
+    found, number = [], 0
+    for before, now, event in zip(episodes, episodes[1:], events[1:], strict=False):
+        if event == "choose":
+            seat = next(s for s in play.SEATS if before.selecting[s] and not now.selecting[s])
+            latest[seat] = now.latents[seat]
+        elif now.step > before.step:
+            found.append(tuple(latest))
+            number += 1
+    for seat in play.SEATS:
+        if rule.asks[seat]:
+            assert [row.latents[seat] for row in rows] == [pair[seat] for pair in found]
+            assert min(row.latents[seat] for row in rows) >= 0
+    answers = sum(sum(row.answered) for row in rows)
+    assert 0 < answers <= events.count("choose")
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_destinations_are_what_the_seat_could_want(domain: str) -> None:
+    task = rules(domain).task
+    for state in range(task.num_states):
+        held = task.held_items([state])[0]
+        items = task.situation([state]).items[0]
+        for seat in play.SEATS:
+            found = {option.latent for option in play.options(task, state, seat)}
+            if held[seat] >= 0:
+                assert found == {task.return_item, task.take_to_goal}
+            else:
+                assert found == {k for k, status in enumerate(items) if status != task.on_goal}
+
+
+def test_hold_works_at_the_chosen_destination_alone() -> None:
+    rule = rules("cleanup")
+    generator = np.random.default_rng(SEED)
+    episode = begun(rule, generator)
+    # alice starts beside item 0; item 1 is elsewhere
+    item_0 = rule.task.situation([rule.task.start_state]).cells[0, 0]
+    assert item_0 != rule.task.grid.items[0]
+    for chosen, expected in ((1, False), (0, True)):
+        there = play.choose(rule, episode, 0, chosen)
+        state = int(
+            rule.task.states(
+                np.array([[rule.task.grid.items[0], rule.task.grid.goal]]), np.array([[0, 0]])
+            )[0]
+        )
+        there = there._replace(state=state)
+        assert play.legal_actions(rule, there, 0)[HOLD] is expected
+        if not expected:
+            with pytest.raises(Refused, match="circled in red"):
+                play.press(rule, there, 0, HOLD, chance(generator), 1.0)
+        else:
+            after, _ = play.press(rule, there, 0, HOLD, chance(generator), 1.0)
+            assert rule.task.held_items([after.state])[0, 0] == 0
+            assert after.selecting == (True, False)
+
+
+def test_ai_acts_by_its_policy_and_its_first_mind_by_the_initial_distribution() -> None:
+    rule = rules("movers")
+    generator = np.random.default_rng(SEED)
+    number = 400
+    first = Counter(play.begin(rule, chance(generator)).latents[1] for _ in range(number))
+    expected = rule.task.initial_latent_probs("rob", [rule.task.start_state])[0]
+    shares = np.array([first[k] / number for k in range(rule.task.num_latents)])
+    error = np.sqrt(expected * (1 - expected) / number) + 1e-12
+    assert (np.abs(shares - expected) < 4.5 * error).all()
+    episode = play.choose(rule, begun(rule, generator), 0, 0)._replace(latents=(0, 1))
+    actions = Counter(
+        play.press(rule, episode, 0, STAY, chance(generator), 1.0)[1].actions[1]
+        for _ in range(number)
+    )
+    row = rule.policy[episode.state, 1]
+    shares = np.array([actions[k] / number for k in range(len(ACTIONS))])
+    error = np.sqrt(row * (1 - row) / number) + 1e-12
+    assert (np.abs(shares - row) < 4.5 * error).all()
+
+
+def test_what_cannot_be_done_is_refused() -> None:
+    rule = rules("movers")
+    generator = np.random.default_rng(SEED)
+    new = play.begin(rule, chance(generator))
+    with pytest.raises(Refused, match="Start"):
+        play.press(rule, new, 0, STAY, chance(generator), 0.0)
+    episode = play.start(new, 0, 0.0)
+    with pytest.raises(Refused, match="already"):
+        play.start(episode, 0, 0.0)
+    with pytest.raises(Refused, match="destination first"):
+        play.press(rule, episode, 0, STAY, chance(generator), 0.0)
+    with pytest.raises(Refused, match="circled"):
+        play.choose(rule, episode, 0, rule.task.take_to_goal)
+    chosen = play.choose(rule, episode, 0, 0)
+    with pytest.raises(Refused, match="not asked"):
+        play.choose(rule, chosen, 0, 0)
+    over = chosen._replace(over=True)
+    with pytest.raises(Refused, match="over"):
+        play.press(rule, over, 0, STAY, chance(generator), 0.0)
+    two = rules("movers", "human")
+    waiting = play.start(play.begin(two, chance(generator)), 0, 0.0)
+    with pytest.raises(Refused, match="Wait"):
+        play.choose(two, waiting, 0, 0)
+    both = play.start(waiting, 1, 0.0)
+    for seat in play.SEATS:
+        both = play.choose(two, both, seat, 0)
+    pending, row = play.press(two, both, 0, STAY, chance(generator), 1.0)
+    assert row is None
+    assert pending.step == 0
+    for again in (lambda: play.press(two, pending, 0, STAY, chance(generator), 1.0),
+                  lambda: play.ask(pending, 0)):  # fmt: skip
+        with pytest.raises(Refused, match="Wait"):
+            again()
+    done, row = play.press(two, pending, 1, STAY, chance(generator), 2.0)
+    assert (done.step, row.actions, row.seconds) == (1, (STAY, STAY), 2.0)
+
+
+def test_practice_asks_for_nothing_and_labels_nothing() -> None:
+    rule = rules("movers", practice=True)
+    _, rows, events = play_out(rule, SEED)
+    assert set(events) == {"start", "press"}
+    assert {row.latents[0] for row in rows} == {-1}
+    assert min(row.latents[1] for row in rows) >= 0
+
+
+def test_episode_survives_json() -> None:
+    episodes, _, _ = play_out(rules("cleanup"), SEED)
+    for episode in episodes:
+        assert Episode.from_json(json.loads(json.dumps(episode.as_json()))) == episode
+
+
+# ---------------------------------------------------------------------- the way through
+
+
+class Walker:
+    """One participant and a file-less study."""
+
+    def __init__(self, settings: Settings, teammate: str = "ai") -> None:
+        self.settings, self.teammate = settings, teammate
+        self.generator = np.random.default_rng(SEED)
+        self.stages = settings.stages(teammate, self.generator)
+        self.journey, self.episodes, self.rows, self.answers = Journey(), {}, [], []
+        self.clock = 0.0
+
+    @property
+    def stage(self) -> Stage:
+        return self.stages[self.journey.position]
+
+    @property
+    def rules(self) -> Rules | None:
+        playing = self.stage.kind in ("tutorial", "session")
+        return rules_for(self.stage, self.teammate) if playing else None
+
+    @property
+    def episode(self) -> Episode | None:
+        if self.stage.kind != "session":
+            return None
+        new = play.begin(self.rules, chance(np.random.default_rng(self.journey.position)))
+        return self.episodes.setdefault(self.journey.position, new)
+
+    @property
+    def standing(self) -> Standing:
+        surveys = self.settings.surveys
+        return Standing(self.journey, self.stages, surveys, self.rules, self.episode, 0)
+
+    def view(self) -> dict:
+        return view(self.standing)
+
+    def say(self, do: str, at: str | None = None, **fields) -> None:
+        now = self.standing.turn if at is None else at
+        message = read_message({"turn": now, "do": do, **fields})
+        self.clock += 1.0
+        stage, position = self.stage, self.journey.position
+        response = respond(self.standing, message, chance(self.generator), self.clock)
+        if response.row is not None:
+            self.rows.append((position, response.row))
+        if response.answers is not None:
+            self.answers.append((stage.name, response.answers))
+        if response.episode is not None:
+            self.episodes[position] = response.episode
+        self.journey = response.journey
+        self.journey = enter_stage(self.journey, self.stages, self.rules)
+
+    def through_tutorial(self) -> None:
+        for lesson in LESSONS:
+            while self.journey.lesson == LESSONS.index(lesson):
+                self.do_lesson(lesson)
+        self.say("next")
+
+    def do_lesson(self, lesson) -> None:
+        now = self.view()
+        if lesson.wants == "ask":
+            self.say("ask")
+        elif lesson.wants == "choose item":
+            self.say("choose", value=0)
+        elif lesson.wants == "choose goal":
+            self.say("choose", value=self.rules.task.take_to_goal)
+        elif lesson.wants == "go":
+            (x, y), (at_x, at_y) = now["destination"]["at"], now["board"]["agents"][0]
+            self.say("press", value=2 if at_x > x else 3 if at_x < x else 0 if at_y > y else 1)
+        else:
+            self.say("press", value=lesson.actions[0])
+
+    def through_session(self) -> None:
+        self.say("start")
+        while (now := self.view())["phase"] != "over":
+            if now["phase"] == "selecting":
+                options = now["options"]
+                self.say("choose", value=options[self.generator.integers(len(options))]["latent"])
+            else:
+                legal = np.flatnonzero(now["legal"])
+                self.say("press", value=int(self.generator.choice(legal)))
+        self.say("next")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """A study on the tiny map: one practice and one test session of each task."""
+    folder = tmp_path_factory.mktemp("small")
+    write_defaults(folder)
+    (folder / "study.toml").write_text(
+        """
+title = "Small"
+consent = "consent.md"
+thanks = "thanks.md"
+opening_survey = "opening_survey.toml"
+closing_survey = "closing_survey.toml"
+max_steps = 25
+[[tasks]]
+domain = "movers"
+map = "tiny"
+sessions = 2
+practice = 1
+[[tasks]]
+domain = "cleanup"
+map = "tiny"
+sessions = 2
+practice = 1
+"""
+    )
+    return read_settings(folder / "study.toml")
+
+
+@pytest.mark.parametrize("first", DOMAINS)
+def test_a_whole_way_through_the_study(small: Settings, first: str) -> None:
+    blocks = sorted(small.blocks, key=lambda block: block.domain != first)
+    walker = Walker(small._replace(blocks=tuple(blocks)))
+    assert [stage.kind for stage in walker.stages] == [
+        "survey", "tutorial", *["session"] * 4, "survey", "thanks",
+    ]  # fmt: skip
+    with pytest.raises(Refused, match="video games"):
+        walker.say("answer", answers={})
+    walker.say("answer", answers={"games": "never", "age": " 33 ", "gender": ""})
+    assert walker.answers == [("opening", {"age": "33", "games": "never"})]
+    with pytest.raises(Refused, match="Finish"):
+        walker.say("next")
+    walker.through_tutorial()
+    for _ in range(4):
+        assert walker.view()["phase"] == "intro"
+        walker.through_session()
+    walker.say(
+        "answer", answers={"fluent": "agree", "understood": "disagree", "comments": "<b>hm</b>"}
+    )
+    assert walker.view()["kind"] == "thanks"
+    for position, stage in enumerate(walker.stages):
+        steps = [row for at, row in walker.rows if at == position]
+        assert [row.step for row in steps] == list(range(len(steps)))
+        assert bool(steps) == (stage.kind == "session")
+        assert {row.latents[0] >= 0 for row in steps} <= {not stage.practice}
+    finished = [
+        (walker.stages[k].domain, episode.step)
+        for k, episode in walker.episodes.items()
+        if play.is_finished(rules_for(walker.stages[k], "ai"), episode)
+    ]
+    best = {domain: min(n for d, n in finished if d == domain) for domain, _ in finished}
+    assert dict(walker.journey.best) == best
+
+
+def test_whatever_is_asked_for_is_done_by_the_rules_or_refused(small: Settings) -> None:
+    generator = np.random.default_rng(SEED)
+    walker = Walker(small)
+    done, refused = Counter(), Counter()
+    for _ in range(700):
+        do = str(generator.choice(["start", "press", "choose", "ask", "answer", "next"]))
+        fields = {"value": int(generator.integers(8))} if do in ("press", "choose") else {}
+        if do == "answer":
+            fields["answers"] = {"games": "never"} if generator.random() < 0.5 else {"x": 1}
+        before = (walker.journey, dict(walker.episodes), len(walker.rows))
+        try:
+            walker.say(do, **fields)
+            done[do] += 1
+        except Refused:
+            refused[do] += 1
+            assert (walker.journey, len(walker.rows)) == (before[0], before[2])
+            assert all(walker.episodes[k] == episode for k, episode in before[1].items())
+        if walker.stage.kind == "tutorial":
+            walker.through_tutorial()
+        if walker.stage.kind == "thanks":
+            break
+    assert min(done[do] for do in ("start", "press", "choose", "ask", "answer", "next")) > 0
+    assert len(refused) == 6
+    for position in {position for position, _ in walker.rows}:
+        steps = [row.step for at, row in walker.rows if at == position]
+        assert steps == list(range(walker.episodes[position].step))
+
+
+def test_practice_has_no_selector(small: Settings) -> None:
+    walker = Walker(small)
+    walker.say("answer", answers={"games": "never"})
+    walker.through_tutorial()
+    walker.say("start")
+    assert walker.view()["phase"] == "acting"
+    for do, fields in (("ask", {}), ("choose", {"value": 0})):
+        with pytest.raises(Refused, match="asked for"):
+            walker.say(do, **fields)
+
+
+def test_messages_of_another_turn_change_nothing(small: Settings) -> None:
+    walker = Walker(small)
+    walker.say("answer", answers={"games": "never"})
+    old = walker.standing.turn
+    walker.say("press", value=3)
+    for stale in (old, "0-0", "99-0-0-0", ""):
+        before = walker.journey
+        with pytest.raises(Refused, match="not up to date"):
+            walker.say("press", at=stale, value=0)
+        assert walker.journey is before
+
+
+def test_a_view_never_tells_what_the_ai_wants(small: Settings) -> None:
+    walker = Walker(small)
+    walker.say("answer", answers={"games": "never"})
+    walker.through_tutorial()
+    shown = []
+    for mind in range(4):
+        walker.episodes[walker.journey.position] = walker.episode._replace(latents=(-1, mind))
+        shown.append(walker.view())
+    assert all(one == shown[0] for one in shown)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None, 3, [], "press", {}, {"do": "press"}, {"do": "press", "turn": "0"},
+        {"do": "press", "turn": "0", "value": "1"}, {"do": "press", "turn": "0", "value": True},
+        {"do": "press", "turn": "0", "value": 1.0}, {"do": "press", "turn": "0", "value": -1},
+        {"do": "press", "turn": "0", "value": 10**9}, {"do": "press", "turn": 0, "value": 1},
+        {"do": "press", "turn": "0" * 100, "value": 1},
+        {"do": "press", "turn": "0", "value": 1, "state": 5}, {"do": "win", "turn": "0"},
+        {"do": ["press"], "turn": "0"}, {"do": "join", "turn": "0", "code": 5},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_messages_of_another_form_are_refused(given) -> None:
+    with pytest.raises(Refused, match="not understood"):
+        read_message(given)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+def test_defaults_are_the_papers_study(tmp_path: Path) -> None:
+    assert len(write_defaults(tmp_path)) == 5
+    assert write_defaults(tmp_path) == []
+    settings = read_settings(tmp_path / "study.toml")
+    stages = settings.stages("ai", np.random.default_rng(0))
+    sessions = [(s.domain, s.practice, s.map, s.temperature, s.select_every) for s in stages
+                if s.kind == "session"]  # fmt: skip
+    one = {
+        domain: [(domain, k < 2, "paper", 0.3, 5) for k in range(number)]
+        for domain, number in (("movers", 4), ("cleanup", 5))
+    }
+    assert sessions == one["movers"] + one["cleanup"]
+    human = settings.stages("human", np.random.default_rng(0))
+    assert [stage.kind for stage in human[:4]] == ["survey", "tutorial", "pairing", "session"]
+
+
+def test_random_order_moves_whole_tasks(small: Settings) -> None:
+    mixed = small._replace(order="random")
+    orders = Counter(
+        tuple(s.domain for s in mixed.stages("ai", np.random.default_rng(k)) if s.kind == "session")
+        for k in range(40)
+    )
+    a, b = ("movers",) * 2 + ("cleanup",) * 2, ("cleanup",) * 2 + ("movers",) * 2
+    assert set(orders) == {a, b}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("colour = 1", "unknown key 'colour'"),
+        ("temperature = 0", "temperature"),
+        ("select_every = 2.5", "select_every"),
+        ('order = "odd"', "listed, random"),
+        ("title = 3", "title must be a text"),
+        ("tasks = []", "at least one"),
+        ('tasks = [{domain = "chess"}]', "movers, cleanup"),
+        ('tasks = [{domain = "movers", sessions = 2, practice = 3}]', "0..2"),
+        ('tasks = [{domain = "movers", map = "A 0"}]', "'R' is missing"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, change: str, says: str) -> None:
+    write_defaults(tmp_path)
+    path = tmp_path / "study.toml"
+    lines = path.read_text().splitlines()
+    key = change.split(" =")[0]
+    if key == "tasks":
+        lines = lines[: lines.index("[[tasks]]")]
+    kept = [line for line in lines if line.split(" =")[0] != key]
+    path.write_text("\n".join([change, *kept]))
+    tomllib.loads(path.read_text())
+    with pytest.raises(ValueError, match=says) as caught:
+        read_settings(path)
+    assert str(path) in str(caught.value)
+
+
+def test_answers_are_checked() -> None:
+    survey = Survey(
+        "S",
+        (
+            Question("age", "Age?", "number", minimum=18, maximum=120),
+            Question("mood", "Mood?", "choice", False, ("good", "bad")),
+            Question("word", "Word?", "text", False, longest=5),
+        ),
+    )
+    assert checked_answers(survey, {"age": "20", "word": " hi "}) == {"age": "20", "word": "hi"}
+    for wrong in (
+        {}, {"age": "17"}, {"age": "nan"}, {"age": "old"}, {"age": 20}, {"age": "20", "mood": "so"},
+        {"age": "20", "word": "longer"}, {"age": "20", "other": "x"}, [], None,
+        {"age": "20", "word": "\ud800"},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r".+"):
+            checked_answers(survey, wrong)
+
+
+# ---------------------------------------------------------------------- the file and the export
+
+
+def store_walk(folder: Path, settings: Settings, number: int = 1) -> None:
+    """Put participants with a whole way through the study into a file."""
+    store = Store(folder, seed=SEED, create=True)
+    for who in range(1, number + 1):
+        walker = Walker(settings)
+        walker.generator = np.random.default_rng(who)
+        walker.say("answer", answers={"games": "never", "age": "30"})
+        walker.through_tutorial()
+        for _ in range(4):
+            walker.through_session()
+        person = Person(
+            who, 500_000 - who, hashed(f"token {who}"), who, 0, "ai", walker.stages, walker.journey
+        )
+        statements = [tables.save_person(person)]
+        for position, episode in walker.episodes.items():
+            statements.append(tables.save_episode(who, position, episode))
+        statements += [tables.save_row(who, position, row) for position, row in walker.rows]
+        for survey, answers in walker.answers:
+            statements += tables.save_answers(who, survey, answers)
+        store.write(statements)
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory, small: Settings) -> Path:
+    """A folder with the study of two participants who went through it."""
+    folder = tmp_path_factory.mktemp("walked")
+    store_walk(folder, small, number=2)
+    return folder
+
+
+@pytest.fixture
+def copied(walked: Path, tmp_path: Path) -> Path:
+    """The same, to change."""
+    return Path(shutil.copytree(walked, tmp_path / "copied"))
+
+
+def test_store_gives_back_what_it_was_given(copied: Path, small: Settings) -> None:
+    store = Store(copied)
+    person, _ = store.people()
+    assert person.stages == small.stages("ai", np.random.default_rng(0))
+    assert person.journey.position == 6
+    episodes = store.episodes()
+    assert sorted(episodes) == [(who, k) for who in (1, 2) for k in (2, 3, 4, 5)]
+    assert all(len(store.steps(*key)) == episode.step for key, episode in episodes.items())
+    row = store.steps(1, 3)[0]
+    with pytest.raises(sqlite3.IntegrityError):
+        store.write([tables.save_answers(1, "opening", {"x": "y"})[0], tables.save_row(1, 3, row)])
+    assert all(question != "x" for _, _, question, _ in store.answers())
+    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    store.close()
+    with pytest.raises(ValueError, match=f"seed {SEED}"):
+        Store(copied, seed=SEED + 1)
+    with pytest.raises(FileNotFoundError, match="no study"):
+        Store(copied / "consent")
+    text = (copied / DATABASE_FILE).read_bytes()
+    assert b"token 1" not in text
+
+
+def test_another_file_is_no_study(tmp_path: Path) -> None:
+    (tmp_path / DATABASE_FILE).write_text("not a database, but long enough to look at" * 40)
+    with pytest.raises(ValueError, match="not a study"):
+        Store(tmp_path)
+
+
+def test_export_has_all_test_sessions_labelled(walked: Path, tmp_path: Path) -> None:
+    out = tmp_path / "demos.parquet"
+    surveys, steps = tmp_path / "answers.csv", tmp_path / "steps.csv"
+    written = [p for p, _ in export_study(walked, out, surveys=surveys, steps=steps)]
+    assert [path.name for path in written] == [
+        "demos-cleanup.parquet", "demos-movers.parquet", "answers.csv", "steps.csv",
+    ]  # fmt: skip
+    store = Store(walked, read_only=True)
+    for domain, position in (("movers", 3), ("cleanup", 5)):
+        task = getattr(btil.domains, domain)("tiny")
+        demos = btil.read_demonstrations(tmp_path / f"demos-{domain}.parquet")
+        assert demos.num_episodes == 2
+        assert (demos.latents >= 0).all()
+        rows = [row for who in (2, 1) for row in store.steps(who, position)]
+        assert demos.states.tolist() == [row.state for row in rows]
+        assert demos.actions.tolist() == [list(row.actions) for row in rows]
+        assert demos.latents.tolist() == [list(row.latents) for row in rows]
+        assert demos.latent_names["alice"] == task.latent_names
+        assert demos.num_states == task.state_sizes
+        assert [str(e)[:6] for e in demos.episode_ids] == ["499998", "499999"]
+        task.add_derived_variables(demos)
+    store.close()
+    assert surveys.read_text().splitlines()[:3] == [
+        "participant,survey,question,answer", "499998,opening,age,30", "499998,opening,games,never",
+    ]  # fmt: skip
+    head, first, *_ = steps.read_text().splitlines()
+    assert head == "episode,step,domain,practice,seconds,alice_answered,rob_answered"
+    assert first.split(",")[5:] == ["1", "0"]
+
+    (only,) = [p for p, _ in export_study(walked, out, "movers", practice=True, derived=True)]
+    demos = btil.read_demonstrations(only)
+    assert (only, demos.num_episodes) == (out, 4)
+    assert "alice_held" in demos.num_states
+    with pytest.raises(ValueError, match="movers and cleanup"):
+        next(export_study(walked, out, "chess"))
+
+
+def test_sessions_that_go_on_are_exported_when_asked_for(copied: Path, tmp_path: Path) -> None:
+    store = Store(copied)
+    going_on = store.episodes()[1, 3]._replace(over=False)
+    store.write([tables.save_episode(1, 3, going_on)])
+    store.close()
+    for unfinished, number in ((False, 1), (True, 2)):
+        ((path, _),) = export_study(copied, tmp_path / "d.csv", "movers", unfinished=unfinished)
+        assert btil.read_demonstrations(path).num_episodes == number
+
+
+def test_export_of_nothing_is_refused(tmp_path: Path) -> None:
+    Store(tmp_path, create=True).close()
+    with pytest.raises(ValueError, match="none of its 0 sessions"):
+        next(export_study(tmp_path, tmp_path / "demos.csv"))
+
+
+def test_answers_that_look_like_formulas_stay_text(copied: Path, tmp_path: Path) -> None:
+    store = Store(copied)
+    store.write(tables.save_answers(1, "closing", {"comments": "=1+1"}))
+    store.close()
+    answers = tmp_path / "answers.csv"
+    list(export_study(copied, tmp_path / "d.csv", surveys=answers))
+    assert "499999,closing,comments,'=1+1" in answers.read_text()
+
+
+def test_message_fields() -> None:
+    assert read_message({"turn": "1-0", "do": "press", "value": 5}) == Message("1-0", "press", 5)

@@ -34,7 +34,10 @@ TOLERANCE = 1.0
 
 
 def kitchen_models(layout: str) -> dict[str, TeamModel]:
-    """One family changed at a time; parents are those of the recommended model."""
+    """One family changed at a time; parents are those of the recommended model.
+
+    That model itself, with priors made for this data, and with a policy that has none of it.
+    """
     recommended = recommended_model(layout)
     situation, move = recommended.policy.cpt.parents, recommended.transition.cpt.parents
 
@@ -51,6 +54,8 @@ def kitchen_models(layout: str) -> dict[str, TeamModel]:
         "hierarchical policy": team(alike, moves),
         "hierarchical transition": team(plain, alike_moves),
         "hierarchical both": team(alike, alike_moves),
+        "recommended": recommended,
+        "recommended, hierarchical policy": replace(recommended, policy=Shared(alike)),
     }
 
 

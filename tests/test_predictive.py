@@ -144,7 +144,7 @@ def test_one_step_ahead_a_right_model_is_right_whatever_the_task_does():
     assert len(found.table) > 12
     assert found.surprising().empty
     # Whole episodes assume that the states would have been the same: they find fault.
-    whole = checked_play(0, 2000, 20, "episodes")
+    whole = checked_play(0, 2000, 8, "episodes")
     assert {"actions", "switches"} <= set(whole.surprising()["group"])
 
 

@@ -363,12 +363,10 @@ def test_latents_without_names_are_refused_in_models_with_parameters():
 @pytest.mark.slow
 def test_nuts_is_right_about_parameters():
     """Verdicts of so few simulations are wrong with probability 0.01 each as well."""
-    model = btil.TeamModel(
-        policy=btil.DirichletCPT(1.0, parents=("x",)),
-        transition=btil.HierarchicalDirichletCPT(parents=("x",)),
-    )
+    policy = btil.KnownCPT([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
+    model = btil.TeamModel(policy, btil.HierarchicalDirichletCPT(parents=("x",)))
     demos = random_demos(lengths=(4, 4), num_latents=(2,), num_actions=(3,), num_states=(2,))
-    options = {"num_chains": 1, "num_warmup": 150, "num_samples": 150, "seed": 1}
+    options = {"num_chains": 1, "num_warmup": 100, "num_samples": 100, "seed": 1}
     found = calibrate(model, demos, "nuts", 10, share_labelled=0.5, progress=False, **options)
     # The base of two latents has one free value each, and there is the strength.
     assert found.ranked["parameters"].place.shape == (10, 3)

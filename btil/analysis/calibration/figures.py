@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _GREY = "#8a94a0"
 _COLUMNS = 4
+_FEWEST_STEPS = 20
 # Where ratios have ticks, on a logarithmic axis.
 _FINE = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2)
 _COARSE = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
@@ -139,7 +140,8 @@ def plot_latents(calibrations: Mapping[str, Calibration], axes: Any = None) -> "
                 lw=1,
                 label=name,
             )
-            points = bins_of(calibration.point)
+            # These have no interval that would say how little a few steps tell.
+            points = [one for one in bins_of(calibration.point) if one.steps >= _FEWEST_STEPS]
             above.plot(
                 [one.said for one in points],
                 [one.right for one in points],

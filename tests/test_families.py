@@ -8,6 +8,7 @@ weights are even enough for errors of about a percent.
 import itertools
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.contrib.funsor import config_enumerate, enum
 from numpyro.contrib.funsor import log_density as enumerated_log_density
+from numpyro.infer import Trace_ELBO
 from numpyro.infer.util import log_density
 from scipy import optimize, special, stats
 from teams import hmm_demos, random_demos
@@ -339,12 +341,6 @@ def test_mfvi_bounds_the_evidence_from_below(
     allowed = 4 * np.hypot(posterior.elbo_se, error)
     # Below the evidence, by what it takes to hold parameters, rows and latents independent.
     assert evidence - 5.0 < posterior.elbo < evidence + allowed
-    for site, values in truths[which].means.items():
-        if site.endswith("strength"):
-            continue  # Its mean is that of a tail, which no normal of its log has.
-        draws = posterior.sample(4000, 0)[site]
-        spread = np.maximum(draws.std(0), 0.05)
-        assert np.all(np.abs(draws.mean(0) - values) < 0.6 * spread + 0.1), site
 
 
 @pytest.mark.slow
@@ -357,6 +353,22 @@ def test_svi_bounds_are_higher_than_those_of_mfvi(
     evidence, error = truths["functions"].log_evidence
     assert posterior.elbo < evidence + 4 * np.hypot(posterior.elbo_se, error)
     assert posterior.elbo > factorised.elbo - 4 * np.hypot(posterior.elbo_se, factorised.elbo_se)
+
+
+@pytest.mark.slow
+def test_the_mean_field_as_a_guide_has_a_bound_in_between(
+    mean_fields: dict[str, btil.TeamPosterior], truths: dict[str, Truth], x64: None
+) -> None:
+    """With the latents summed out the same q has a higher bound, by NumPyro's own estimate."""
+    posterior = mean_fields["functions"]
+    guide, model = btil.mfvi_guide(posterior), btil.team_dbn(posterior.model, DEMOS)
+    keys = jax.random.split(jax.random.key(0), 2000)
+    losses = jax.jit(jax.vmap(lambda key: Trace_ELBO(1).loss(key, {}, model, guide)))(keys)
+    bound, error = -np.mean(losses), np.std(losses) / np.sqrt(len(losses))
+    evidence, evidence_error = truths["functions"].log_evidence
+    assert error < 0.2
+    assert posterior.elbo - 4 * np.hypot(error, posterior.elbo_se) < bound
+    assert bound < evidence + 4 * np.hypot(error, evidence_error)
 
 
 def test_mfvi_finds_the_best_normal() -> None:

@@ -41,7 +41,13 @@ from btil.models.draws import (
     posterior_tables,
     prior_parameters,
 )
-from btil.models.parametric import all_priors, constrain, expected_rows, parametric_site
+from btil.models.parametric import (
+    all_priors,
+    constrain,
+    expected_rows,
+    normal_of_unconstrained,
+    parametric_site,
+)
 from btil.models.team import BoundModel, TeamModel, bind
 from btil.models.team_dbn import log_rows
 
@@ -797,28 +803,43 @@ def _check_range(values: np.ndarray, size: int, argument: str, name: str) -> Non
 def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     """The fitted mean field as a NumPyro guide: for SVI, `Predictive` and `Trace_ELBO`.
 
-    It samples every learned site from its Dirichlet rows and has no parameters of its own.
+    It samples every learned site from its Dirichlet rows, parameters of families from their
+    normals, and has no parameters of its own. Rows that are a function of parameters are no site
+    of it.
 
     Raises:
-        ValueError: If the posterior does not consist of Dirichlet rows.
+        ValueError: If the posterior does not consist of Dirichlet rows and normal parameters.
 
     Example:
         >>> numpyro.infer.Predictive(btil.mfvi_guide(posterior), num_samples=10)  # doctest: +SKIP
     """
-    concentrations = {}
-    for name, rows in posterior.result.rows.items():
+    tables, result = posterior.bound.tables, posterior.result
+    concentrations, normals = {}, {}
+    for name, rows in result.rows.items():
         if isinstance(rows, DirichletRows):
             concentrations[name] = rows.concentration
-        else:
+        elif tables[name].cpt.dirichlet_rows:
             raise ValueError(
                 f"{name}: {posterior.method} did not give Dirichlet rows; the guide needs mfvi, "
                 "or svi with its Dirichlet guide"
             )
+    for name, parameter in result.parameters.items():
+        if not isinstance(parameter, NormalParameters):
+            raise ValueError(
+                f"{name}: {posterior.method} did not give a normal; the guide needs mfvi, or svi "
+                "with its Dirichlet guide"
+            )
+        normals[name] = parameter
+    described = tuple(parametric_site(table) for table in tables.values() if table.parametric)
+    priors = {name: prior for name, prior in all_priors(described).items() if name in normals}
 
     def guide(*args: Any, **kwargs: Any) -> None:
         import numpyro
         from numpyro import distributions as dist
 
+        for name, prior in priors.items():
+            location, scale = map(jnp.asarray, normals[name])
+            numpyro.sample(name, normal_of_unconstrained(prior, location, scale))
         for name, concentration in concentrations.items():
             rows = dist.Dirichlet(jnp.asarray(concentration))
             numpyro.sample(name, rows.to_event(concentration.ndim - 1))

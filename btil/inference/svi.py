@@ -44,6 +44,7 @@ from btil.inference.result import (
     RowsPosterior,
 )
 from btil.inference.starting import starting_concentrations
+from btil.models.parametric import normal_of_unconstrained
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, forward_model
 
@@ -139,10 +140,8 @@ def dirichlet_guide(structure: Structure, inputs: Inputs) -> None:
     What is optimised are the logs of the concentrations, and means and log scales of the normals.
     """
     for site, prior in structure.priors.items():
-        transform = biject_to(prior.support)
-        location, scale = _normal(site, transform.inverse_shape(prior.shape()))
-        normal = dist.Normal(location, scale).to_event(location.ndim)
-        numpyro.sample(site, dist.TransformedDistribution(normal, transform))
+        shape = biject_to(prior.support).inverse_shape(prior.shape())
+        numpyro.sample(site, normal_of_unconstrained(prior, *_normal(site, shape)))
     if not structure.dirichlet_sites:
         return
     concentrations = [

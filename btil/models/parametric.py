@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, Normal, TransformedDistribution
 from numpyro.distributions.transforms import biject_to
 
 from btil.models.cpt import CPT, Contexts
@@ -255,6 +255,14 @@ def unconstrained_log_density(
         jacobian = transform.log_abs_det_jacobian(unconstrained[site], value)
         total = total + prior.log_prob(value) + jnp.sum(jacobian)
     return total
+
+
+def normal_of_unconstrained(
+    prior: Distribution, location: Float[Array, "..."], scale: Float[Array, "..."]
+) -> Distribution:
+    """What a parameter is distributed like if its unconstrained values are independent normals."""
+    normal = Normal(location, scale).to_event(jnp.ndim(location))
+    return TransformedDistribution(normal, biject_to(prior.support))
 
 
 def given_concentration(

@@ -563,6 +563,9 @@ def test_pictures(exact, too_narrow):
     assert all(line.get_ydata()[[0, -1]].tolist() == [0, 0] for line in solid)
     with pytest.raises(ValueError, match="no group nonsense; there are policy rows"):
         plot_ecdf_pit(both, groups=["nonsense"])
+    # One without latents to be sure of is passed over.
+    labelled = calibrate_tiny(num_simulations=2, share_labelled=1.0)
+    plot_latents({"labelled": labelled, "exact": exact})
     above = matplotlib.figure.Figure().subplots(2, 1)
     assert plot_latents({"exact": exact}, axes=above) is above[0].get_figure()
     assert above[1].get_xlabel() == "probability of the most probable latent"

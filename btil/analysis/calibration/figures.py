@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btil.analysis.calibration.ranks import (
-    NUM_BINS,
     band_probability,
     bins_of,
     error_ratio,
@@ -115,47 +114,30 @@ def plot_latents(calibrations: Mapping[str, Calibration], axes: Any = None) -> "
     """
     from matplotlib.lines import Line2D
 
+    # The plots count in the bins of this package.
+    from btil.analysis.plots.decoded import draw_reliability
+
     _groups(calibrations)
     if not any(one.averaged.steps.sum() for one in calibrations.values()):
         raise ValueError("every step is labelled: there are no latents to be sure of")
     with figure_style():
         figure, (above, below) = make_axes(axes, 2, 1, (4.4, 2.4), height_ratios=(3.0, 1.0))
-        above.plot([0, 1], [0, 1], color="black", lw=0.6)
-        bottom = 1.0
-        for k, (name, calibration) in enumerate(calibrations.items()):
-            shown = look(k)
-            averaged = bins_of(calibration.averaged)
-            bottom = min(bottom, *(one.lower for one in averaged))
-            said, right = ([getattr(one, part) for one in averaged] for part in ("said", "right"))
-            above.errorbar(
-                said,
-                right,
-                [
-                    [one.right - one.lower for one in averaged],
-                    [one.upper - one.right for one in averaged],
-                ],
-                color=shown.color,
-                marker=shown.marker,
-                ms=4,
-                lw=1,
-                label=name,
-            )
+        averaged = {name: one.averaged for name, one in calibrations.items()}
+        draw_reliability(above, below, averaged, list(calibrations))
+        for k, calibration in enumerate(calibrations.values()):
             # These have no interval that would say how little a few steps tell.
             points = [one for one in bins_of(calibration.point) if one.steps >= _FEWEST_STEPS]
             above.plot(
                 [one.said for one in points],
                 [one.right for one in points],
-                color=shown.color,
-                marker=shown.marker,
+                color=look(k).color,
+                marker=look(k).marker,
                 ms=6,
                 mfc="none",
                 lw=0,
             )
-            steps = calibration.averaged.steps.sum(0)
-            below.stairs(
-                steps / max(steps.sum(), 1), np.arange(NUM_BINS + 1) / NUM_BINS, color=shown.color
-            )
         lowest = min(1 / max(one.demos.num_latents) for one in calibrations.values())
+        bottom = min(one.lower for counted in averaged.values() for one in bins_of(counted))
         above.set(xlim=(lowest - 0.02, 1.02), ylim=(max(bottom - 0.03, 0), 1.02))
         above.set_ylabel("share right")
         below.set(

@@ -1,6 +1,6 @@
 """Beliefs about mental states: how sure, and how often right."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,24 +43,7 @@ def plot_reliability(
         figure, panels = make_axes(axes, 2 * number, number, (3.4, 2.3), height_ratios=(3.0, 1.0))
         for column, (agent, own) in enumerate(reliabilities.items()):
             above, below = panels[column], panels[number + column]
-            above.plot([0, 1], [0, 1], color="0.6", lw=0.8, zorder=0)
-            for name, counted in own.items():
-                shown = look(names.index(name))
-                bins = bins_of(counted)
-                right = np.array([one.right for one in bins])
-                ends = np.array([(one.right - one.lower, one.upper - one.right) for one in bins])
-                above.errorbar(
-                    [one.said for one in bins],
-                    right,
-                    np.maximum(ends.T, 0.0),  # of rounding alone
-                    color=shown.color,
-                    marker=shown.marker,
-                    ms=4,
-                    lw=1,
-                )
-                steps = counted.steps.sum(0)
-                edges = np.arange(NUM_BINS + 1) / NUM_BINS
-                below.stairs(steps / steps.sum(), edges, color=shown.color, lw=1.2)
+            draw_reliability(above, below, own, names)
             above.set(xlim=(0, 1.02), ylim=(0, 1.02), title=agent)
             below.set(xlim=(0, 1.02), ylim=(0, None), xlabel="probability of the most probable")
         panels[0].set_ylabel("share right")
@@ -71,3 +54,35 @@ def plot_reliability(
         ]
         legend_below(figure, axes is None, panels[0], handles)
     return figure
+
+
+def draw_reliability(
+    above: Any, below: Any, counts: Mapping[str, Reliability], names: Sequence[str]
+) -> None:
+    """How often right by how sure, and below it how many steps are how sure.
+
+    Args:
+        above: Matplotlib axes.
+        below: Further ones.
+        counts: {name: counts}; those without any step are passed over.
+        names: All names in their order, which their colours and marks follow.
+    """
+    above.plot([0, 1], [0, 1], color="0.6", lw=0.8, zorder=0)
+    for name, counted in counts.items():
+        steps = counted.steps.sum(0)
+        if not steps.sum():
+            continue
+        shown = look(names.index(name))
+        bins = bins_of(counted)
+        ends = np.array([(one.right - one.lower, one.upper - one.right) for one in bins])
+        above.errorbar(
+            [one.said for one in bins],
+            [one.right for one in bins],
+            np.maximum(ends.T, 0.0),  # of rounding alone
+            color=shown.color,
+            marker=shown.marker,
+            ms=4,
+            lw=1,
+        )
+        edges = np.arange(NUM_BINS + 1) / NUM_BINS
+        below.stairs(steps / steps.sum(), edges, color=shown.color, lw=1.2)

@@ -324,6 +324,7 @@ def decode(
         btil decode kitchen.nc overcooked:cramped_room:test --out decoded.csv
         btil decode team.nc new.csv --smooth | head
     """  # noqa: D301  # click needs the character itself
+    from btil.analysis.alignment import latents_pinned
     from btil.analysis.decoding import TABLE_ENDINGS, decoded_table, write_table
     from btil.analysis.metrics import hamming_distance
     from btil.files import check_writable
@@ -341,11 +342,19 @@ def decode(
     else:
         write_table(table, out)
         typer.echo(f"saved {out} ({len(table):,} steps)")
+    pinned = latents_pinned(fitted.model, fitted.demos)
+    for agent in demos.agents:
+        if not pinned[agent]:
+            typer.echo(
+                f"note: {posterior} was learned without labels of {agent}: which of its latents is "
+                "which is arbitrary, whatever names they have in this table",
+                err=True,
+            )
     if not use_labels and (demos.latents >= 0).any():
         errors = hamming_distance(demos, decoded)
         shares = (demos.latents >= 0).mean(axis=0)
         for agent, error, share in zip(demos.agents, errors, shares, strict=True):
-            if share > 0:
+            if share > 0 and pinned[agent]:
                 # Without a file the table has standard output to itself.
                 typer.echo(
                     f"error of {agent}: {error:.4f} ({share:.1%} of the steps are labelled)",

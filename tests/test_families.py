@@ -541,6 +541,46 @@ def test_a_family_of_ones_own_is_one_small_class() -> None:
     assert tree["policy_ann_table"].dims[2:] == ("policy_ann_table_dim_0", "policy_ann_table_dim_1")
 
 
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (np.zeros((3, 2)), r"log_rows of .* has shape \(3, 2\), expected \(1, 2, 3\)"),
+        (
+            np.zeros((1, 2, 3)),
+            r"log_rows of .* at \(0, 0\) is .*; allowed are logs of rows that sum",
+        ),
+    ],
+)
+def test_rows_of_ones_own_are_looked_at(rows: Any, told: str) -> None:
+    class Wrong(NoisyTable):
+        def log_rows(self, parameters: Any, inputs: Any) -> Any:
+            return jnp.asarray(rows)
+
+    with pytest.raises(ValueError, match="policy_ann: " + told):
+        btil.fit(btil.TeamModel(policy=Wrong()), DEMOS)
+
+
+@pytest.mark.parametrize(
+    ("concentration", "told"),
+    [
+        (np.ones((2, 3)), r"concentration of Wrong has shape \(2, 3\), expected \(1, 2, 3\)"),
+        (
+            np.full((1, 2, 3), -1.0),
+            r"concentration of Wrong at \(0, 0, 0\) is -1.0; allowed are pos",
+        ),
+    ],
+)
+def test_concentrations_of_ones_own_are_looked_at(concentration: Any, told: str) -> None:
+    class Wrong(btil.CPT):
+        learned = True
+
+        def concentration(self, contexts: Any) -> Any:
+            return concentration
+
+    with pytest.raises(ValueError, match="policy_ann: " + told):
+        btil.fit(btil.TeamModel(policy=Wrong()), DEMOS)
+
+
 # ---------------------------------------------------------------------- claims and refusals
 
 FAMILIES = [

@@ -15,6 +15,7 @@ from btil.inference.posterior import TeamPosterior, filter_agents, refuse_imposs
 from btil.inference.precision import as_dtype, precision
 from btil.inference.result import FitResult
 from btil.models.numpyro_model import BoundNumpyroModel, NumpyroModel, rows_somewhere
+from btil.models.parametric import check_prior
 from btil.models.team import BoundModel, TeamModel
 
 # A new method is one file with a function `fit`, and one line here.
@@ -128,6 +129,8 @@ def _check_possible(bound: BoundModel) -> float:
         if isinstance(bound, BoundNumpyroModel):
             tables = rows_somewhere(bound)
         else:
+            for table in bound.learned.values():
+                check_prior(table)
             tables = {name: table.prior_mean() for name, table in bound.tables.items()}
         layout = lay_out(bound, coarse=True)
         total = 0.0

@@ -152,6 +152,10 @@ class CPT:
     parents: Parents = ()
     parametric: ClassVar[bool] = False
 
+    def __repr__(self) -> str:
+        given = ", ".join(f"{k}={v!r}" for k, v in (self.arguments() or {}).items())
+        return f"{type(self).__name__}({given or f'parents={self.parents!r}'})"
+
     def parents_of(self, agent: str) -> tuple[str, ...]:
         """The parents of one agent's table, as written by the modeler.
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, Any]
 
+_AXES = ("contexts", "latents", "values")
+
 
 class ParametricCPT(CPT):
     r"""A family of tables whose rows depend on parameters :math:`\phi` with priors.
@@ -281,6 +283,47 @@ def given_log_rows(
 ) -> Float[Array, "..."]:
     """Logs of rows that are a function of the parameters, not broadcast."""
     return table.cpt.log_rows(table.own(parameters), inputs)
+
+
+def check_prior(table: "Table") -> None:
+    """Refuse a learned table whose family gives no proper prior of its rows.
+
+    Rows that are a function of parameters are looked at under the central ones.
+
+    Raises:
+        ValueError: Naming the table, the family, what it gave and what was expected.
+    """
+    family, shape = type(table.cpt).__name__, table.contexts.shape
+    if table.parametric:
+        site = parametric_site(table)
+        kind = "row_concentration" if site.cpt.dirichlet_rows else "log_rows"
+        with jax.enable_x64(True):
+            given = {name: jnp.asarray(value[0]) for name, value in _central(table).items()}
+            function = getattr(site.cpt, kind)
+            values = np.asarray(function(site.own(given), dict(site.cpt.inputs(table.contexts))))
+        broadcasts = values.ndim <= len(shape) and all(
+            own in (1, wanted) for own, wanted in zip(values.shape[::-1], shape[::-1], strict=False)
+        )
+    else:
+        kind = "concentration"
+        values = np.asarray(table.cpt.concentration(table.contexts))
+        broadcasts = values.shape == shape
+    if not broadcasts:
+        raise ValueError(
+            f"{table.name}: {kind} of {family} has shape {values.shape}, expected {shape} "
+            f"({', '.join(_AXES[: len(shape)])}){' or what broadcasts to it' * table.parametric}"
+        )
+    if kind != "log_rows":
+        wrong, allowed = ~(np.isfinite(values) & (values > 0)), "positive finite numbers"
+    else:
+        sums = np.exp(np.broadcast_to(values, shape)).sum(-1)
+        wrong, allowed = ~(np.abs(sums - 1) < 1e-5), "logs of rows that sum to 1"
+    if wrong.any():
+        at = tuple(np.argwhere(wrong)[0].tolist())
+        raise ValueError(
+            f"{table.name}: {kind} of {family} at {at} is {values[at].tolist()}; allowed are "
+            f"{allowed}"
+        )
 
 
 # What follows is asked for a table at a time, in double precision.

@@ -115,3 +115,19 @@ def test_constant_cells_have_no_rhat_and_are_counted():
     assert np.isnan(info.loc["transition_agent_0", "max_rhat"])
     assert info.loc["policy_agent_0", "constant_cells"] == 0
     assert np.isfinite(info.loc["policy_agent_0", "max_rhat"])
+
+
+def test_axes_of_a_common_parameter_are_its_own() -> None:
+    """Agents differ in sizes, and their parameters are common to other agents in other roles."""
+    alike = btil.HierarchicalDirichletCPT(5.0, shared_base=True)
+    own = btil.DirichletCPT(1.0)
+    mixed = btil.TeamModel({"ann": own, "b/ob": alike}, {"ann": alike, "b/ob": own})
+    posterior = btil.fit(
+        mixed, team(), "gibbs", progress=False, num_chains=2, num_warmup=5, num_samples=5
+    )
+    rows = posterior.to_datatree()["posterior"].to_dataset()
+    transition, policy = rows["transition_base"], rows["policy_base"]
+    assert transition.dims[2:] == ("transition_base_latent", "transition_base_next_latent")
+    assert (transition.shape, policy.shape) == ((2, 5, 2, 2), (2, 5, 3, 3))
+    assert transition["transition_base_latent"].values.tolist() == ["lift", "rest"]
+    assert not np.isnan(transition).any()

@@ -34,6 +34,7 @@ from btil.models.team import BoundModel, bind
 
 NUM_DRAWS = 40_000
 DEMOS = random_demos(3, (3, 1, 3), (2,), (3,), (2, 2), labelled=0.5)
+ONE_LATENT = hmm_demos([0, 1], num_latents=1)
 VALUES = np.log(np.random.default_rng(1).dirichlet(np.ones(3), size=(2, 2, 2)))
 
 MODELS = {
@@ -439,6 +440,29 @@ def test_a_saved_posterior_answers_the_same(
     np.testing.assert_array_equal(again.smooth(DEMOS)["ann"], posterior.smooth(DEMOS)["ann"])
 
 
+def test_a_saved_posterior_wants_the_model_it_was_fitted_with(
+    mean_fields: dict[str, btil.TeamPosterior], tmp_path: Any
+) -> None:
+    mean_fields["values"].save(tmp_path / "fit.nc")
+    plain = btil.TeamModel(btil.DirichletCPT(1.0, ("state",)), MODELS["values"].transition)
+    with pytest.raises(ValueError, match=r"holds the tables .*, the model learns"):
+        btil.load_posterior(tmp_path / "fit.nc", model=plain)
+    other = btil.TeamModel(
+        MODELS["values"].policy, btil.SoftmaxCPT(("x", "y")), MODELS["values"].initial
+    )
+    told = r"transition_ann_weights has shape \(2, 2, 2\), in the model it has \(2, 4, 2\)"
+    with pytest.raises(ValueError, match=told):
+        btil.load_posterior(tmp_path / "fit.nc", model=other)
+
+
+def test_softmax_refuses_states_it_has_no_weights_for(
+    mean_fields: dict[str, btil.TeamPosterior],
+) -> None:
+    more = random_demos(3, (3, 1, 3), (2,), (3,), (4, 2))
+    with pytest.raises(ValueError, match="contexts with 4 features, but weights of 2"):
+        mean_fields["functions"].smooth(more)
+
+
 def test_a_draw_of_rows_goes_with_its_parameters(
     mean_fields: dict[str, btil.TeamPosterior],
 ) -> None:
@@ -668,6 +692,43 @@ def test_a_family_knows_whether_latents_can_change_places(cpt: Any, claimed: boo
                 btil.TeamModel(policy=btil.GoalConditionedCPT(np.full((2, 2, 2, 3), np.nan))), DEMOS
             ),
             "values at .* are .nan, nan, nan.",
+        ),
+        (
+            lambda: btil.fit(btil.TeamModel(transition=btil.StickBreakingCPT()), ONE_LATENT),
+            "needs two latents or more",
+        ),
+        (
+            lambda: btil.fit(
+                btil.TeamModel(
+                    transition={
+                        "ann": btil.HierarchicalDirichletCPT(5.0, 1.0, shared_base=True),
+                        "bob": btil.HierarchicalDirichletCPT(5.0, 9.0, shared_base=True),
+                    }
+                ),
+                random_demos(0, (3, 2), (2, 2), (3, 3)),
+            ),
+            "transition_ann and transition_bob share this parameter, but differ in its prior",
+        ),
+        (
+            lambda: btil.fit(
+                btil.TeamModel(
+                    transition={
+                        "ann": btil.Shared(btil.HierarchicalDirichletCPT(5.0)),
+                        "bob": btil.HierarchicalDirichletCPT(5.0, shared_base=True),
+                    }
+                ),
+                random_demos(0, (3, 2), (2, 2), (3, 3)),
+            ),
+            "transition_base names a parameter of transition as well as one of transition_bob",
+        ),
+        (
+            lambda: btil.fit(
+                btil.TeamModel(
+                    policy=btil.SoftmaxCPT(("x",), lambda c: (c["x"] - c["x"].mean())[:, None])
+                ),
+                DEMOS,
+            ),
+            "features of a context must depend on it alone",
         ),
         (
             lambda: btil.fit(

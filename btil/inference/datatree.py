@@ -120,8 +120,8 @@ def _log_likelihood(
 def _parameter_axes(posterior: "TeamPosterior") -> dict[str, Axes]:
     """Dimension names and labels of the parameters whose families, or own model, tell their axes.
 
-    Axes that a table has too are called as the table's are, without the agent where agents have
-    the parameter in common.
+    Axes that a table has too are called as the table's are; where agents have the parameter in
+    common after the parameter, with labels if the agents' agree.
     """
     if isinstance(posterior.model, NumpyroModel):
         return {
@@ -140,10 +140,12 @@ def _parameter_axes(posterior: "TeamPosterior") -> dict[str, Axes]:
             dims, coords = [], {}
             for axis in parameter_axes(table, parameter):
                 same = of_table.get(axis)
-                dims.append(axis if same and shared else same or f"{site}_{axis}")
+                dims.append(_tree_name(f"{site}_{axis}" if shared or not same else same))
                 if same:
                     coords[dims[-1]] = labels[same]
-            known.setdefault(site, (tuple(map(_tree_name, dims)), coords))
+            before = known.setdefault(site, (tuple(dims), coords))
+            agreed = {d: c for d, c in before[1].items() if np.array_equal(c, coords.get(d, []))}
+            known[site] = (before[0], agreed)
     return known
 
 

@@ -559,7 +559,7 @@ class TeamPosterior:
             raise ValueError(f"num_draws must be at least 1, got {num_draws}")
         generator = np.random.default_rng([seed, 0])
         components: dict[str, np.ndarray] = {}
-        picked: np.ndarray | None = None
+        picked: dict[int, np.ndarray] = {}
         samples = {}
         for name, posterior in self.result.rows.items():
             if isinstance(posterior, DirichletRows):
@@ -571,18 +571,14 @@ class TeamPosterior:
                 samples[name] = dirichlet_draws(generator, chosen)
             else:
                 flat = posterior.draws.reshape(-1, *posterior.draws.shape[2:])
-                if picked is None:
-                    picked = generator.choice(len(flat), num_draws, replace=num_draws > len(flat))
-                samples[name] = flat[picked]
+                samples[name] = flat[_picked(picked, len(flat), num_draws, generator)]
         normals = {}
         for name, parameter in self.result.parameters.items():
             if isinstance(parameter, NormalParameters):
                 normals[name] = parameter.sample(num_draws, generator)
             else:
                 flat = parameter.draws.reshape(-1, *parameter.draws.shape[2:])
-                if picked is None:
-                    picked = generator.choice(len(flat), num_draws, replace=num_draws > len(flat))
-                samples[name] = flat[picked]
+                samples[name] = flat[_picked(picked, len(flat), num_draws, generator)]
         if not normals:
             return samples
         samples |= self._constrained(normals)
@@ -649,6 +645,15 @@ class TeamPosterior:
         from btil.inference.storage import save_posterior
 
         save_posterior(self, path)
+
+
+def _picked(
+    picked: dict[int, np.ndarray], size: int, num_draws: int, generator: np.random.Generator
+) -> Int[np.ndarray, " draws"]:
+    """Which of `size` draws to take: the same ones at all sites that have so many."""
+    if size not in picked:
+        picked[size] = generator.choice(size, num_draws, replace=num_draws > size)
+    return picked[size]
 
 
 def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:

@@ -21,6 +21,7 @@ from btil.inference.result import (
 )
 from btil.models.cpt import FAMILIES, Shared, family_named
 from btil.models.numpyro_model import BoundNumpyroModel
+from btil.models.parametric import all_priors, parametric_sites, unconstrained_shapes
 from btil.models.team import TeamModel
 
 _FORMAT = "btil posterior"
@@ -116,11 +117,24 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
             f"{source} holds the tables {', '.join(sorted(rows)) or 'none'}, the model learns "
             f"{', '.join(sorted(bound.learned)) or 'none'}"
         )
+    expected = {name: table.shape for name, table in bound.learned.items()}
+    kept = {name: posterior.mean().shape for name, posterior in rows.items()}
     if isinstance(bound, BoundNumpyroModel):
-        for site, shape in bound.parameters.items():
-            kept = parameters[site].draws.shape[2:] if site in parameters else None
-            if kept != shape:
-                raise ValueError(f"{source}: {site} has shape {kept}, in the model it has {shape}")
+        expected |= bound.parameters
+    else:
+        priors = all_priors(parametric_sites(bound))
+        free = unconstrained_shapes(priors)
+        for site, prior in priors.items():
+            normal = isinstance(parameters.get(site), NormalParameters)
+            expected[site] = free[site] if normal else tuple(prior.shape())
+    for site, parameter in parameters.items():
+        normal = isinstance(parameter, NormalParameters)
+        kept[site] = parameter.location.shape if normal else parameter.draws.shape[2:]
+    # An own model's deterministic sites are kept as well.
+    for site in expected if isinstance(bound, BoundNumpyroModel) else {**expected, **kept}:
+        held, wanted = (shapes.get(site, "none") for shapes in (kept, expected))
+        if held != wanted:
+            raise ValueError(f"{source}: {site} has shape {held}, in the model it has {wanted}")
     fields["restart_traces"] = tuple(fields["restart_traces"])
     result = FitResult(rows=rows, parameters=parameters, **fields)
     return kind(

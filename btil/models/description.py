@@ -138,7 +138,7 @@ def describe(model: TeamModel) -> str:
         given = getattr(model, role)
         if isinstance(given, Mapping):
             sections += [
-                _section_text(f"{role}.agents.{json.dumps(agent)}", family)
+                _section_text(f"{role}.agents.{_text(agent)}", family)
                 for agent, family in given.items()
             ]
         else:
@@ -276,7 +276,7 @@ def _section_text(title: str, family: Family) -> str:
     cpt = family.cpt if isinstance(family, Shared) else family
     arguments = cpt.arguments() if type(cpt) in _FAMILY_NAMES else None
     name = type(cpt).__name__ if arguments is None else _FAMILY_NAMES[type(cpt)]
-    lines = [f"[{title}]", f"family = {json.dumps(name)}"]
+    lines = [f"[{title}]", f"family = {_text(name)}"]
     lines += [
         f"{key} = {_value_text(key, value)}"
         for key, value in (arguments or {}).items()
@@ -290,6 +290,11 @@ def _section_text(title: str, family: Family) -> str:
 def _value_text(key: str, value: Any) -> str:
     # JSON texts, numbers, booleans and arrays are TOML's too; its objects are not.
     if key == "parents" and isinstance(value, Mapping):
-        entries = ", ".join(f"{json.dumps(k)} = {json.dumps(list(v))}" for k, v in value.items())
+        entries = ", ".join(f"{_text(k)} = {_text(list(v))}" for k, v in value.items())
         return f"{{{entries}}}"
-    return json.dumps(np.asarray(value).tolist() if key == "concentration" else value)
+    return _text(np.asarray(value).tolist() if key == "concentration" else value)
+
+
+def _text(value: Any) -> str:
+    """JSON that is TOML too: characters beyond 16 bits stand for themselves."""
+    return json.dumps(value, ensure_ascii=False)

@@ -196,7 +196,15 @@ class StickBreakingCPT(ParametricCPT):
         }
 
     def priors(self, contexts: Contexts) -> Mapping[str, dist.Distribution]:
-        """The sticks, and the strength where it is learned."""
+        """The sticks, and the strength where it is learned.
+
+        Raises:
+            ValueError: If there is only one latent.
+        """
+        if contexts.num_latents < 2:
+            raise ValueError(
+                f"{contexts.role} of {contexts.owner}: StickBreakingCPT needs two latents or more"
+            )
         sticks = jnp.full((contexts.num_latents - 1,), self.stick_concentration)
         return {"sticks": dist.Beta(1.0, sticks), **_strength_prior(self.strength)}
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from numpyro.distributions import Distribution, Normal, TransformedDistribution
+from numpyro import distributions as dist
 from numpyro.distributions.transforms import biject_to
 
 from btil.models.cpt import CPT, Contexts
@@ -77,7 +77,7 @@ class ParametricCPT(CPT):
         """Whether rows are Dirichlet given the parameters, not a function of them."""
         return type(self).row_concentration is not ParametricCPT.row_concentration
 
-    def priors(self, contexts: Contexts) -> Mapping[str, Distribution]:
+    def priors(self, contexts: Contexts) -> Mapping[str, dist.Distribution]:
         """The priors of the parameters, {parameter: NumPyro distribution}.
 
         Args:
@@ -146,7 +146,7 @@ class ParametricSite:
         no_rows = np.zeros((0, len(self.kind[3])), np.int64)
         return Contexts._make((*self.kind[:6], no_rows, *self.kind[6:]))
 
-    def priors(self) -> dict[str, Distribution]:
+    def priors(self) -> dict[str, dist.Distribution]:
         """The priors of the parameters by their sites, each one event."""
         priors = self.cpt.priors(self.contexts)
         return {
@@ -191,13 +191,36 @@ def parametric_sites(bound: "BoundModel") -> tuple[ParametricSite, ...]:
     described = tuple(
         parametric_site(table) for table in bound.learned.values() if table.parametric
     )
-    for site in all_priors(described):
-        if site in bound.tables:
-            raise ValueError(
-                f"{site} names a parameter as well as a table; give the agent or the parameter "
-                "another name"
-            )
+    owners: dict[str, ParametricSite] = {}
+    for table in described:
+        for site, prior in table.priors().items():
+            if site in bound.tables:
+                raise ValueError(
+                    f"{site} names a parameter as well as a table; give the agent or the parameter "
+                    "another name"
+                )
+            other = owners.setdefault(site, table)
+            if other is table:
+                continue
+            if not (other.cpt.shared_parameters and table.cpt.shared_parameters):
+                raise ValueError(
+                    f"{site} names a parameter of {other.name} as well as one of {table.name}; "
+                    "give an agent or a parameter another name"
+                )
+            if not _same_prior(other.priors()[site], prior):
+                raise ValueError(
+                    f"{site}: {other.name} and {table.name} share this parameter, but differ in "
+                    "its prior or shape; give agents of different sizes or priors no common one"
+                )
     return described
+
+
+def _same_prior(one: dist.Distribution, other: dist.Distribution) -> bool:
+    """Whether two priors are the same family with the same numbers."""
+    if type(one) is not type(other) or one.shape() != other.shape():
+        return False
+    leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
+    return len(leaves) == len(others) and all(map(np.array_equal, leaves, others))
 
 
 def parameter_axes(table: "Table | ParametricSite", parameter: str) -> tuple[str, ...]:
@@ -219,26 +242,20 @@ def parameter_axes(table: "Table | ParametricSite", parameter: str) -> tuple[str
     return tuple(value if axis == "value" else axis for axis in axes)
 
 
-def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, Distribution]:
+def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, dist.Distribution]:
     """The priors of all parameters by their sites; tables may have some in common."""
-    priors: dict[str, Distribution] = {}
+    priors: dict[str, dist.Distribution] = {}
     for table in tables:
-        for site, prior in table.priors().items():
-            if site in priors and priors[site].shape() != prior.shape():
-                raise ValueError(
-                    f"{site}: agents share this parameter but differ in its shape, "
-                    f"{priors[site].shape()} and {prior.shape()}"
-                )
-            priors.setdefault(site, prior)
+        priors = table.priors() | priors
     return priors
 
 
-def constrain(priors: Mapping[str, Distribution], unconstrained: Values) -> dict[str, Array]:
+def constrain(priors: Mapping[str, dist.Distribution], unconstrained: Values) -> dict[str, Array]:
     """Parameters from unconstrained space to where their priors live."""
     return {site: biject_to(prior.support)(unconstrained[site]) for site, prior in priors.items()}
 
 
-def unconstrained_shapes(priors: Mapping[str, Distribution]) -> dict[str, tuple[int, ...]]:
+def unconstrained_shapes(priors: Mapping[str, dist.Distribution]) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter in unconstrained space."""
     return {
         site: tuple(biject_to(prior.support).inverse_shape(prior.shape()))
@@ -247,7 +264,7 @@ def unconstrained_shapes(priors: Mapping[str, Distribution]) -> dict[str, tuple[
 
 
 def unconstrained_log_density(
-    priors: Mapping[str, Distribution], unconstrained: Values
+    priors: Mapping[str, dist.Distribution], unconstrained: Values
 ) -> Float[Array, ""]:
     """Log prior density of all parameters in unconstrained space, Jacobian included."""
     total = jnp.zeros(())
@@ -260,11 +277,11 @@ def unconstrained_log_density(
 
 
 def normal_of_unconstrained(
-    prior: Distribution, location: Float[Array, "..."], scale: Float[Array, "..."]
-) -> Distribution:
+    prior: dist.Distribution, location: Float[Array, "..."], scale: Float[Array, "..."]
+) -> dist.Distribution:
     """What a parameter is distributed like if its unconstrained values are independent normals."""
-    normal = Normal(location, scale).to_event(jnp.ndim(location))
-    return TransformedDistribution(normal, biject_to(prior.support))
+    normal = dist.Normal(location, scale).to_event(jnp.ndim(location))
+    return dist.TransformedDistribution(normal, biject_to(prior.support))
 
 
 def given_concentration(

@@ -32,7 +32,8 @@ class SoftmaxCPT(ParametricCPT):
     Args:
         parents: Names of the parents, or a mapping {agent: names}.
         features: A function of one mapping from parent names to int arrays (k,) that returns
-            features (k, features), called on the host as `KnownCPT`'s is. None: one per value of
+            features (k, features), called on the host as `KnownCPT`'s is (and once for a context
+            of zeros, to count them). None: one per value of
             each parent, 1 where the parent has it and 0 elsewhere.
         weight_scale: The positive :math:`\sigma`.
         bias_scale: The positive :math:`\tau`.
@@ -104,7 +105,12 @@ class SoftmaxCPT(ParametricCPT):
         """Log softmax of bias plus weighted features."""
         scores = parameters["bias"][None]
         if "weights" in parameters:
-            features = inputs["features"]
+            features, known = inputs["features"], parameters["weights"].shape[-2]
+            if features.shape[-1] != known:
+                raise ValueError(
+                    f"SoftmaxCPT: contexts with {features.shape[-1]} features, but weights of "
+                    f"{known}; features, and sizes of parents, must be those that were learned with"
+                )
             scores = scores + jnp.einsum("cf,...fv->c...v", features, parameters["weights"])
         return jax.nn.log_softmax(scores, axis=-1)
 
@@ -128,6 +134,15 @@ class SoftmaxCPT(ParametricCPT):
             raise ValueError(
                 f"{where}: features at {context} are not finite: {found[row].tolist()}"
             )
+        if len(found) > 1:
+            first = contexts._replace(rows=contexts.rows[:1])
+            alone = np.asarray(self.features(first.columns()), np.float64)
+            if alone.shape != (1, found.shape[1]) or not np.allclose(alone[0], found[0]):
+                raise ValueError(
+                    f"{where}: features of a context must depend on it alone; those of "
+                    f"{dict(zip(contexts.names, contexts.rows[0].tolist(), strict=True))} are "
+                    f"{found[0].tolist()} among others and {alone.ravel().tolist()} by themselves"
+                )
         return found
 
 

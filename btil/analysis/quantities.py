@@ -105,7 +105,10 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
     return [
         Quantity("episodes", "episodes", "Episodes that the method learned from.", count),
         Quantity(
-            "seconds", "seconds", "Wall-clock time of the fit, compilation included.", number(1)
+            "seconds",
+            "seconds",
+            "Wall-clock time of the fit; compilation included, unless done before.",
+            number(1),
         ),
         Quantity(
             "converged",

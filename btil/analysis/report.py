@@ -410,10 +410,11 @@ def _describe(bound: BoundModel, table: Table) -> str:
         "transition": f"Transition of {whose}: the next mental state, given the present one",
         "initial": f"Initial distribution of {whose}: the mental state at the first step",
     }[role]
-    told = [
+    every = (
         ", ".join(make_contexts(bound.model, role, agent, bound.demos).names)
         for agent in table.agents
-    ]
+    )
+    told = list(dict.fromkeys(every))
     given = ""
     if told[0]:
         joined = " and " if role != "initial" else ", given "

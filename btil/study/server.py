@@ -347,7 +347,9 @@ def listen_on(host: str, port: int) -> socket.socket:
         listener.listen(256)
     except OSError as error:
         listener.close()
-        raise OSError(f"{host}:{port} cannot be listened on: {error.strerror}") from None
+        raise OSError(
+            f"{host}:{port} cannot be listened on: {error.strerror}; see --port"
+        ) from None
     return listener
 
 

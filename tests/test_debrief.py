@@ -269,6 +269,9 @@ def test_minds_that_cannot_be_compared_are_not(tmp_path: Path) -> None:
     assert "which mental state is which" in str(found.incomparable)
     assert found.stretches == ()
     assert "misaligned_steps" not in found.episodes
+    # Nor can labels tell whether mental states that nothing names are right.
+    told = find(posterior, recordings(labelled=ALL), use_labels=False)
+    assert told.certainty["tested_steps"].sum() == 0
     shared = {
         "policy": btil.Shared(btil.DirichletCPT(1.0)),
         "transition": btil.Shared(btil.DirichletCPT(1.0)),

@@ -246,7 +246,8 @@ def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, dist.Distributio
     """The priors of all parameters by their sites; tables may have some in common."""
     priors: dict[str, dist.Distribution] = {}
     for table in tables:
-        priors = table.priors() | priors
+        for site, prior in table.priors().items():
+            priors.setdefault(site, prior)
     return priors
 
 

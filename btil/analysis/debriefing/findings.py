@@ -140,7 +140,9 @@ def find(
         situations=_situations(posterior, bound, beliefs),
         dwells=_dwells(named, decoded),
         changes=_changes(posterior, named, bound, decoded),
-        certainty=_certainty(named, beliefs, use_labels, posterior if judge is None else judge),
+        certainty=_certainty(
+            named, beliefs, use_labels, posterior if judge is None else judge, nameless
+        ),
         experience=_experience(posterior, bound, beliefs),
     )
 
@@ -555,11 +557,17 @@ def moves_by(posterior: TeamPosterior, agent: str) -> str:
 
 
 def _certainty(
-    demos: Demonstrations, beliefs: Mapping[str, Any], use_labels: bool, judge: TeamPosterior
+    demos: Demonstrations,
+    beliefs: Mapping[str, Any],
+    use_labels: bool,
+    judge: TeamPosterior,
+    nameless: tuple[str, ...],
 ) -> "pd.DataFrame":
     import pandas as pd
 
     unseen = unseen_labels(judge.demos, demos)
+    # Whether a mental state that nothing names is the right one cannot be asked.
+    testable = unseen & ~np.isin(demos.agents, nameless)
     # The judge sees the labels that it has learned from, and no others.
     blind = demos.replace(latents=np.where(unseen, -1, demos.latents))
     judged = judge.smooth(blind) if unseen.any() else beliefs
@@ -570,7 +578,7 @@ def _certainty(
         sureness = judged[agent].max(-1)
         right = judged[agent].argmax(-1) == demos.latents[:, i]
         for number, name in enumerate((LABELLED, *CERTAINTIES), -1):
-            tested = unseen[:, i] & (certainty_of(sureness) == number)
+            tested = testable[:, i] & (certainty_of(sureness) == number)
             records.append(
                 {
                     "agent": agent,

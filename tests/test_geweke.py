@@ -310,7 +310,8 @@ def parametric_quantities(setting, states, actions, labels):
     policy, transition = (
         rows[:, : PLACES.max() + 1].reshape(NUM_CHAINS, -1) for rows in rows_of(setting, states)
     )
-    free = states.moving.unconstrained.values()
+    # JAX sorts the names, a start need not have.
+    free = [states.moving.unconstrained[site] for site in sorted(states.moving.unconstrained)]
     free = np.concatenate([np.reshape(one, (NUM_CHAINS, -1)) for one in free], axis=1)
     values = np.concatenate([policy, transition, free.astype(np.float64)], axis=1)
     seen = np.concatenate([actions == 0, labels[:, SEEN_LABELS] == 0], axis=1) - 0.5

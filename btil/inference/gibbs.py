@@ -41,7 +41,10 @@ from btil.inference.parameters import (
     Moving,
     family_data,
     first_moving,
+    log_functional_rows,
     move,
+    padded_rows,
+    row_concentrations,
 )
 from btil.inference.progress import progress_line
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
@@ -52,8 +55,6 @@ from btil.models.parametric import (
     all_priors,
     central_concentration,
     constrain,
-    given_concentration,
-    given_log_rows,
     parametric_sites,
 )
 from btil.models.team import BoundModel
@@ -209,11 +210,8 @@ def step(
         move_key, row_key = jax.random.split(row_key)
         moving = move(move_key, moving, families, problem.family_data, counts, adaptation)
         parameters = constrain(all_priors(families), moving.unconstrained)
-        for family in families:
-            if family.cpt.dirichlet_rows:
-                inputs = problem.family_data.inputs[family.name]
-                u = given_concentration(family, parameters, inputs)
-                concentration[family.name] = u + counts[family.name]
+        given = row_concentrations(families, parameters, problem.family_data)
+        concentration |= {name: u + counts[name] for name, u in given.items()}
     log_tables = draw_log_tables(row_key, concentration) if concentration else {}
     return State(log_tables, moving), Info(log_likelihood)
 
@@ -227,19 +225,12 @@ def functional_log_rows(
     state: State, problem: Problem, families: Families
 ) -> dict[str, Float[Array, "..."]]:
     """Log rows of the tables that are a function of the parameters, padded."""
-    functional = [family for family in families if not family.cpt.dirichlet_rows]
-    if not functional:
+    if all(family.cpt.dirichlet_rows for family in families):
         return {}
     assert state.moving is not None
     parameters = constrain(all_priors(families), state.moving.unconstrained)
-    data = problem.family_data
-    return {
-        family.name: jnp.broadcast_to(
-            given_log_rows(family, parameters, data.inputs[family.name]),
-            (len(data.real[family.name]), *family.shape[1:]),
-        )
-        for family in functional
-    }
+    logs = log_functional_rows(families, parameters, problem.family_data)
+    return padded_rows(families, logs, problem.family_data)
 
 
 @partial(jax.jit, static_argnames=("sites", "num_episodes", "families"))

@@ -184,7 +184,7 @@ def _log_betas(concentrations: Tables) -> dict[str, Float[Array, "*rows"]]:
     }
 
 
-def _concentrations(
+def row_concentrations(
     families: Families, parameters: Tables, data: FamilyData
 ) -> dict[str, Float[Array, "..."]]:
     """u of the tables whose rows are Dirichlet given the parameters, not broadcast."""
@@ -195,7 +195,7 @@ def _concentrations(
     }
 
 
-def _log_functional(
+def log_functional_rows(
     families: Families, parameters: Tables, data: FamilyData
 ) -> dict[str, Float[Array, "..."]]:
     """Log rows of the tables whose rows are a function of the parameters, not broadcast."""
@@ -206,31 +206,44 @@ def _log_functional(
     }
 
 
-def _on_real_rows(
-    values: Float[Array, "..."], real: Bool[Array, " rows"], latents: tuple[int, ...]
-) -> Float[Array, ""]:
-    """Sum over the rows that are no padding of values that broadcast to (rows, *latents)."""
-    full = jnp.broadcast_to(values, (len(real), *latents))
-    mask = real.reshape(-1, *(1 for _ in latents))
-    return jnp.sum(jnp.where(mask, full, 0.0))
+def _sum_of_rows(families: Families, data: FamilyData, by_row: Tables) -> Float[Array, ""]:
+    """Sum of values of rows, (rows, *latents) or what broadcasts to it, padding left out."""
+    total = jnp.zeros(())
+    for family in families:
+        if family.name in by_row:
+            real = data.real[family.name]
+            latents = family.shape[1:-1]
+            full = jnp.broadcast_to(by_row[family.name], (len(real), *latents))
+            mask = real.reshape(-1, *(1 for _ in latents))
+            total = total + jnp.sum(jnp.where(mask, full, 0.0))
+    return total
+
+
+def _sum_of_uses(counts: Tables, logs: Tables) -> Float[Array, ""]:
+    """Sum of n log f over the cells of rows that are a function of the parameters."""
+    return sum((jnp.sum(counts[name] * rows) for name, rows in logs.items()), start=jnp.zeros(()))
+
+
+def padded_rows(families: Families, rows: Tables, data: FamilyData) -> dict[str, Array]:
+    """Rows of tables, not broadcast, for every context and the padding."""
+    return {
+        family.name: jnp.broadcast_to(
+            rows[family.name], (len(data.real[family.name]), *family.shape[1:])
+        )
+        for family in families
+        if family.name in rows
+    }
 
 
 def expected_log_rows(families: Families, normals: Normals, data: FamilyData) -> dict[str, Array]:
     """E[log row] of the tables whose rows are a function of the parameters, padded."""
 
     def at(unconstrained: Unconstrained) -> dict[str, Array]:
-        return _log_functional(families, constrain(all_priors(families), unconstrained), data)
+        return log_functional_rows(families, constrain(all_priors(families), unconstrained), data)
 
     if all(family.cpt.dirichlet_rows for family in families):
         return {}
-    logs = _over_points(at, normals, data)
-    return {
-        family.name: jnp.broadcast_to(
-            logs[family.name], (len(data.real[family.name]), *family.shape[1:])
-        )
-        for family in families
-        if family.name in logs
-    }
+    return padded_rows(families, _over_points(at, normals, data), data)
 
 
 def divergence(
@@ -257,16 +270,16 @@ def divergence(
     priors = all_priors(families)
 
     def at(unconstrained: Unconstrained) -> Array:
-        concentrations = _concentrations(families, constrain(priors, unconstrained), data)
+        concentrations = row_concentrations(families, constrain(priors, unconstrained), data)
         of_prior = _log_betas(concentrations)
-        total = -unconstrained_log_density(priors, unconstrained)
-        for family in families:
-            name = family.name
-            if name in concentrations:
-                moved = (concentration[name] - concentrations[name]) * log_means[name]
-                by_row = of_prior[name] - log_betas[name] + jnp.sum(moved, -1)
-                total = total + _on_real_rows(by_row, data.real[name], family.shape[1:-1])
-        return total
+        by_row = {
+            name: of_prior[name]
+            - log_betas[name]
+            + jnp.sum((concentration[name] - u) * log_means[name], -1)
+            for name, u in concentrations.items()
+        }
+        density = unconstrained_log_density(priors, unconstrained)
+        return _sum_of_rows(families, data, by_row) - density
 
     return _over_points(at, normals, data) - _entropy(normals)
 
@@ -297,29 +310,16 @@ def update(
 
     def at(unconstrained: Unconstrained) -> tuple[Array, dict[str, Array]]:
         parameters = constrain(priors, unconstrained)
-        concentrations = _concentrations(families, parameters, data)
-        log_betas = _log_betas(concentrations)
-        logs = _log_functional(families, parameters, data)
-        total = unconstrained_log_density(priors, unconstrained)
-        for family in families:
-            name = family.name
-            if name in logs:
-                total = total + jnp.sum(counts[name] * logs[name])
-            else:
-                real, latents = data.real[name], family.shape[1:-1]
-                total = total - _on_real_rows(log_betas[name], real, latents)
-        return total, concentrations
+        concentrations = row_concentrations(families, parameters, data)
+        logs = log_functional_rows(families, parameters, data)
+        density = unconstrained_log_density(priors, unconstrained)
+        rows = _sum_of_rows(families, data, _log_betas(concentrations))
+        return density + _sum_of_uses(counts, logs) - rows, concentrations
 
     def gain(normals: Normals) -> tuple[Array, dict[str, Array]]:
         total, expected = _over_points(at, normals, data)
         rows = {name: u + counts[name] for name, u in expected.items()}
-        log_betas = _log_betas(rows)
-        total = total + _entropy(normals)
-        for family in families:
-            if family.name in rows:
-                real, latents = data.real[family.name], family.shape[1:-1]
-                total = total + _on_real_rows(log_betas[family.name], real, latents)
-        return total, rows
+        return total + _entropy(normals) + _sum_of_rows(families, data, _log_betas(rows)), rows
 
     best = _maximise(lambda normals: gain(normals)[0], normals)
     return best, gain(best)[1]
@@ -437,19 +437,13 @@ def move(
 
     def log_density(unconstrained: Unconstrained) -> Array:
         parameters = constrain(priors, unconstrained)
-        concentrations = _concentrations(families, parameters, data)
+        concentrations = row_concentrations(families, parameters, data)
         before = _log_betas(concentrations)
         after = _log_betas({name: u + counts[name] for name, u in concentrations.items()})
-        logs = _log_functional(families, parameters, data)
-        total = unconstrained_log_density(priors, unconstrained)
-        for family in families:
-            name = family.name
-            if name in logs:
-                total = total + jnp.sum(counts[name] * logs[name])
-            else:
-                real, latents = data.real[name], family.shape[1:-1]
-                total = total + _on_real_rows(after[name] - before[name], real, latents)
-        return total
+        logs = log_functional_rows(families, parameters, data)
+        by_row = {name: after[name] - before[name] for name in concentrations}
+        density = unconstrained_log_density(priors, unconstrained)
+        return density + _sum_of_uses(counts, logs) + _sum_of_rows(families, data, by_row)
 
     flat, unravel = ravel_pytree(moving.unconstrained)
     value_and_gradient = jax.value_and_grad(lambda values: log_density(unravel(values)))

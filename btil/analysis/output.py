@@ -1,10 +1,12 @@
 """What all outputs share: the terminal, figures as files, pages of HTML."""
 
 import base64
+import contextlib
 import io
 import os
 import struct
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,16 +71,23 @@ def output_console() -> "Console":
     return console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE)
 
 
-def publish(staging: Path, directory: Path, page: str, record: str) -> None:
-    """Put complete files in their place, the page last, and drop those of an earlier one.
+@contextlib.contextmanager
+def staged_page(directory: Path, page: str, record: str) -> Iterator[Path]:
+    """A folder to write a page and its files to; they are moved when all are complete.
 
     Args:
-        staging: Folder with all files, on the same file system.
-        directory: Where they go, into the same folders.
-        page: The file that shows the others.
+        directory: Where they go.
+        page: The file that shows the others; it is moved last.
         record: File that lists what was put there, so that the next time those files are
             replaced and no others.
     """
+    with tempfile.TemporaryDirectory(prefix=f".{Path(page).stem}-", dir=directory) as temporary:
+        yield Path(temporary)
+        _publish(Path(temporary), directory, page, record)
+
+
+def _publish(staging: Path, directory: Path, page: str, record: str) -> None:
+    """Put complete files in their place, and drop those of an earlier page."""
     files = sorted(f.relative_to(staging).as_posix() for f in staging.rglob("*") if f.is_file())
     listed = directory / record
     earlier = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []

@@ -17,8 +17,8 @@ from btil.analysis.output import (
     html_list,
     html_page,
     html_table,
-    publish,
     save_figure,
+    staged_page,
 )
 from btil.demonstrations import Demonstrations, write_demonstrations
 from btil.inference.chains import RHAT_LIMIT
@@ -127,8 +127,7 @@ def write_report(comparison: "Comparison", directory: Any, command: str | None =
         OSError: If the folder cannot be written to.
     """
     directory = prepare_directory(directory)
-    with tempfile.TemporaryDirectory(prefix=".report-", dir=directory) as temporary:
-        staging = Path(temporary)
+    with staged_page(directory, PAGE, _LIST) as staging:
         for folder in ("figures", "posteriors"):
             (staging / folder).mkdir()
         shown = [_draw(picture, staging / "figures") for picture in _pictures(comparison)]
@@ -145,7 +144,6 @@ def write_report(comparison: "Comparison", directory: Any, command: str | None =
             write_demonstrations(comparison.test, staging / "test.npz")
         page = _page(comparison, shown, command)
         (staging / PAGE).write_text(page, encoding="utf-8")
-        publish(staging, directory, PAGE, _LIST)
     return directory / PAGE
 
 

@@ -1,6 +1,5 @@
 """A calibration as a folder: one page for a browser, its figures and its tables."""
 
-import tempfile
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from btil.analysis.output import (
     html_list,
     html_page,
     html_table,
-    publish,
     save_figure,
+    staged_page,
 )
 from btil.analysis.report import prepare_directory
 
@@ -55,8 +54,7 @@ def write_page(calibration: Calibration, directory: Any, command: str | None = N
         OSError: If the folder cannot be written to.
     """
     directory = prepare_directory(directory)
-    with tempfile.TemporaryDirectory(prefix=".calibration-", dir=directory) as temporary:
-        staging = Path(temporary)
+    with staged_page(directory, PAGE, _LIST) as staging:
         (staging / "figures").mkdir()
         body = html_list(calibration.notes(), ' class="notes"')
         body += _verdicts(calibration)
@@ -78,7 +76,6 @@ def write_page(calibration: Calibration, directory: Any, command: str | None = N
             "right posterior gives every truth a uniform rank among its draws."
         )
         (staging / PAGE).write_text(html_page(title, lead, body), encoding="utf-8")
-        publish(staging, directory, PAGE, _LIST)
     return directory / PAGE
 
 

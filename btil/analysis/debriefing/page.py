@@ -1,6 +1,5 @@
 """The debrief as a page: findings in plain words, figures, and tables beside it."""
 
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
@@ -13,7 +12,7 @@ from btil.analysis.compare import counted, listed
 from btil.analysis.debriefing.findings import Findings, find, unseen_labels
 from btil.analysis.debriefing.sections import Told, apart_word, body_of, summary
 from btil.analysis.decoding import decoded_table
-from btil.analysis.output import html_figure, html_page, publish, save_figure
+from btil.analysis.output import html_figure, html_page, save_figure, staged_page
 from btil.analysis.report import prepare_directory
 from btil.demonstrations import Demonstrations
 from btil.inference.fit import fit
@@ -98,8 +97,7 @@ def debrief(
     findings = find(posterior, demos, task, use_labels, judge)
     chosen = findings.worth_a_look()[:max_episodes]
     told = Told(posterior, findings, task, judge is not None)
-    with tempfile.TemporaryDirectory(prefix=".debrief-", dir=directory) as temporary:
-        staging = Path(temporary)
+    with staged_page(directory, PAGE, _LIST) as staging:
         for folder in ("tables", "figures"):
             (staging / folder).mkdir()
         pictures = {"minds": "", "alignment": ""}
@@ -122,7 +120,6 @@ def debrief(
         )
         page = html_page(title, lead, body, links)
         (staging / PAGE).write_text(page, encoding="utf-8")
-        publish(staging, directory, PAGE, _LIST)
     return Debrief(directory / PAGE, findings, tuple(summary(told)))
 
 

@@ -26,19 +26,19 @@ def replacing(path: str | PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def check_writable(path: str | PathLike[str], endings: tuple[str, ...]) -> None:
+def check_writable(path: str | PathLike[str], endings: tuple[str, ...] | None = None) -> None:
     """Refuse a file that could not be written, before the work that is to fill it.
 
     Args:
         path: The file.
-        endings: The endings it may have, e.g. `(".csv", ".npz")`.
+        endings: The endings it may have, e.g. `(".csv", ".npz")`; None: any.
 
     Raises:
         ValueError: If the ending is another one.
         OSError: If its folder is not there or cannot be written to, or a folder has its name.
     """
     target = Path(path)
-    if target.suffix.lower() not in endings:
+    if endings is not None and target.suffix.lower() not in endings:
         raise ValueError(f"{target}: the ending must be {' or '.join(endings)}")
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder")

@@ -20,10 +20,11 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import gammaln, logsumexp
 
+from btil.inference.checkpoint import NOWHERE, Checkpoint, Saved
 from btil.inference.messages import filter_lanes, lay_out, pad_rows, potentials
 from btil.inference.precision import precision
 from btil.inference.result import FitResult, MixtureRows
-from btil.models.team import BoundModel
+from btil.models.team import BoundModel, Table
 from btil.models.team_dbn import log_rows
 
 
@@ -100,6 +101,7 @@ def fit(
     seed: int,
     progress: bool,
     dtype: np.dtype,
+    checkpoint: Checkpoint = NOWHERE,
     max_sequences: int = 1_000_000,
 ) -> FitResult:
     """The posterior and the log evidence, to rounding, always in float64.
@@ -111,6 +113,7 @@ def fit(
         seed: Not used: nothing is random.
         progress: Not used: what would take long is refused.
         dtype: Not used.
+        checkpoint: Where the answer for each group of agents is saved.
         max_sequences: Most latent sequences, added up over independent groups of agents.
 
     Returns:
@@ -137,8 +140,18 @@ def fit(
         )
     rows: dict[str, Any] = {}
     log_evidence = 0.0
-    for group in groups:
-        group_rows, group_evidence = fit_group(bound, group)
+    answers: list[tuple[dict[str, MixtureRows], float]] = []
+    if checkpoint.saved is not None:
+        answers = _saved_answers(checkpoint.saved, bound, groups)
+    for group in groups[len(answers) :]:
+        answers.append(fit_group(bound, group))
+        checkpoint.offer(
+            answers=[
+                (by_group, {name: one[:2] for name, one in group_rows.items()})
+                for group_rows, by_group in answers
+            ]
+        )
+    for group_rows, group_evidence in answers:
         rows |= group_rows
         log_evidence += group_evidence
     idle = [agent for agent in bound.demos.agents if all(agent not in group for group in groups)]
@@ -157,13 +170,37 @@ def power_of_ten(count: int) -> int:
     return int((count.bit_length() - 1) * np.log10(2))
 
 
+def learned_by(bound: BoundModel, group: tuple[str, ...]) -> dict[str, Table]:
+    """The learned tables of a group of agents."""
+    return {name: table for name, table in bound.learned.items() if table.agents[0] in group}
+
+
+def _label(group: tuple[str, ...]) -> str:
+    return "+".join(group)
+
+
+def _saved_answers(
+    saved: Saved, bound: BoundModel, groups: list[tuple[str, ...]]
+) -> list[tuple[dict[str, MixtureRows], float]]:
+    """Rows and log evidence of the groups that a checkpoint holds: the first ones."""
+    answers = []
+    leaves = iter(saved.arrays("answers"))
+    for group, evidence in zip(groups, leaves, strict=False):
+        rows = {
+            name: MixtureRows(next(leaves), next(leaves), _label(group))
+            for name in sorted(learned_by(bound, group))
+        }
+        answers.append((rows, float(evidence)))
+    return answers
+
+
 def fit_group(bound: BoundModel, group: tuple[str, ...]) -> tuple[dict[str, MixtureRows], float]:
     """Posterior of a group's learned tables, and its log evidence.
 
     Raises:
         ValueError: If the data are impossible under the fixed tables.
     """
-    tables = {name: table for name, table in bound.learned.items() if table.agents[0] in group}
+    tables = learned_by(bound, group)
     ends = np.cumsum([0, *(int(np.prod(table.shape)) for table in tables.values())])
     offsets = dict(zip(tables, ends[:-1].tolist(), strict=True))
     sequences = Sequences(
@@ -180,8 +217,7 @@ def fit_group(bound: BoundModel, group: tuple[str, ...]) -> tuple[dict[str, Mixt
         log_evidence += log_beta(concentration[name]) - log_beta(prior[None])
     log_total = float(logsumexp(log_evidence))
     weights = np.exp(log_evidence - log_total)
-    label = "+".join(group)
-    rows = {name: MixtureRows(weights, w, label) for name, w in concentration.items()}
+    rows = {name: MixtureRows(weights, w, _label(group)) for name, w in concentration.items()}
     return rows, log_total
 
 

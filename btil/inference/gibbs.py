@@ -25,6 +25,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from btil.inference.chains import judge_chains
+from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.messages import (
     LaneIndex,
     Layout,
@@ -305,6 +306,7 @@ def fit(
     seed: int,
     progress: bool,
     dtype: np.dtype,
+    checkpoint: Checkpoint = NOWHERE,
     num_chains: int = 4,
     num_warmup: int = 500,
     num_samples: int = 500,
@@ -316,6 +318,7 @@ def fit(
         seed: Seeds everything.
         progress: Whether to show a progress line.
         dtype: float32 or float64.
+        checkpoint: Where progress is saved.
         num_chains: Number of chains.
         num_warmup: Iterations of each chain that are thrown away.
         num_samples: Iterations of each chain that are kept.
@@ -348,8 +351,16 @@ def fit(
     }
     log_likelihood = np.empty((num_chains, num_samples, num_episodes), dtype)
     num_iterations = num_warmup + num_samples
+    first = 0
+    if checkpoint.saved is not None:
+        first = int(checkpoint.saved.array("iterations"))
+        states = checkpoint.saved.tree("states", states)
+        for into, part in zip(
+            (log_likelihood, *drawn.values()), checkpoint.saved.arrays("draws"), strict=True
+        ):
+            into[:, : part.shape[1]] = part
     with progress_line(num_iterations, "gibbs", progress) as line:
-        first = 0
+        line.update(first)
         while first < num_iterations:
             # Cut at the end of the warmup, so that a call is all warmup or all draws.
             end = num_warmup if first < num_warmup else num_iterations
@@ -378,6 +389,12 @@ def fit(
                 jax.block_until_ready(states)
             line.update(stop - first)
             first = stop
+            done = max(0, first - num_warmup)
+            checkpoint.offer(
+                iterations=first,
+                states=states,
+                draws=[values[:, :done] for values in (log_likelihood, *drawn.values())],
+            )
     total = log_likelihood.sum(-1, dtype=np.float64)
     verdict = judge_chains(drawn | {"total log likelihood": total[..., None]})
     return FitResult(

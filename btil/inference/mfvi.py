@@ -17,7 +17,7 @@ Parametric families (`btil.ParametricCPT`) add one factor q(parameters), indepen
 unconstrained space; the global step sets it together with the rows (`inference/parameters.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from jax.scipy.special import digamma, gammaln
 from jaxtyping import Array, Float, Int
 from scipy import special
 
+from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import collapsed_data, drawn_parameters, rows_as_draws
 from btil.inference.messages import (
     LaneIndex,
@@ -364,6 +365,7 @@ def fit(
     seed: int,
     progress: bool,
     dtype: np.dtype,
+    checkpoint: Checkpoint = NOWHERE,
     num_restarts: int = 1,
     tolerance: float | None = None,
     max_iterations: int = 1000,
@@ -382,6 +384,7 @@ def fit(
         seed: Seeds the random starts.
         progress: Whether to show a progress line.
         dtype: float32 or float64.
+        checkpoint: Where progress is saved.
         num_restarts: Number of runs.
         tolerance: Absolute change of the ELBO per sweep that ends a run. None: 1e-4, or four
             machine epsilons of the bound where single precision resolves no less.
@@ -434,19 +437,19 @@ def fit(
         family_data=data,
     )
     sites = tuple(layout.sites[agent] for agent in bound.demos.agents)
+    tolerances = (jnp.asarray(absolute, dtype), jnp.asarray(resolution, dtype))
     known = labelled_counts(bound, layout)
     if start is not None:
         known |= _counts_of_start(start, bound, prior)
-    best: tuple[float, State, np.ndarray] | None = None
     traces = []
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
-
-        def ascent(counts: Mapping[str, np.ndarray]) -> tuple[State, Float[np.ndarray, " sweeps"]]:
-            state = _begin(counts, prior, problem, families, dtype)
-            return _run(
-                state, problem, sites, families, (absolute, resolution), max_iterations, line
-            )
-
+        ascents = _Ascents(
+            begin=lambda counts: _begin(counts, prior, problem, families, dtype),
+            ascend=lambda *now: ascend(*now[:2], problem, *tolerances, now[2], sites, families),
+            max_iterations=max_iterations,
+            checkpoint=checkpoint,
+            line=line,
+        )
         for restart in range(num_restarts):
             generator = np.random.default_rng([seed, restart])
             if restart == 1 and start is not None:
@@ -456,25 +459,22 @@ def fit(
             )
             if restart > 0 or symmetric:
                 dealt = random_counts(bound, layout, generator)
-                state, trace = ascent(_added(known, dealt))
+                trace = ascents.run(_added(known, dealt))
             else:
-                state, trace = ascent(known)
+                trace = ascents.run(known)
             if symmetric and any(counts.any() for counts in dealt.values()):
                 # Near a saddle the bound hardly rises, and random starts can end there as well.
-                saddle = float(ascent(known)[1][-1])
+                saddle = float(ascents.run(known, candidate=False)[-1])
                 enough = saddle + 10 * max(absolute, resolution * abs(saddle))
                 for _ in range(_ESCAPES):
                     if trace[-1] > enough:
                         break
-                    other = ascent(_added(known, random_counts(bound, layout, generator)))
-                    state, trace = max((state, trace), other, key=lambda run: run[1][-1])
+                    dealt = random_counts(bound, layout, generator)
+                    trace = max(trace, ascents.run(_added(known, dealt)), key=lambda t: t[-1])
             line.total = line.n + (num_restarts - restart - 1) * max_iterations
             line.refresh()
             traces.append(trace)
-            if best is None or trace[-1] > best[0] or not np.isfinite(best[0]):
-                best = (float(trace[-1]), state, trace)
-    assert best is not None
-    elbo, state, trace = best
+    elbo, state, trace = ascents.best
     verdict = judge(trace, max(absolute, resolution * abs(elbo)), max_iterations, dtype)
     rows: dict[str, RowsPosterior] = {
         name: DirichletRows(np.asarray(w)[: len(bound.tables[name].contexts.rows)])
@@ -572,33 +572,92 @@ def _evaluate(state: State, problem: Problem, sites: Sites, families: Families) 
     return sweep(state, problem, sites, families)[1].elbo
 
 
-def _run(
-    state: State,
-    problem: Problem,
-    sites: Sites,
-    families: Families,
-    tolerances: tuple[float, float],
-    max_iterations: int,
-    line: Any,
-) -> tuple[State, Float[np.ndarray, " sweeps"]]:
-    dtype = jax.tree.leaves((state, problem.prior))[0].dtype
-    absolute, resolution = (jnp.asarray(value, dtype) for value in tolerances)
-    elbo = jnp.asarray(-jnp.inf, dtype)
-    parts: list[np.ndarray] = []
-    done = 0
-    while True:
-        allowed = min(_SWEEPS_PER_CALL, max_iterations - done)
-        now = ascend(
-            state, elbo, problem, absolute, resolution, jnp.asarray(allowed), sites, families
-        )
-        count = int(now.sweeps)
-        parts.append(np.asarray(now.trace)[:count])
-        done += count
-        line.update(count)
-        line.set_postfix_str(f"elbo {float(now.elbo):.4f}")
-        state, elbo = now.upcoming, now.elbo
-        if not bool(now.running) or done >= max_iterations:
-            return now.evaluated, np.concatenate(parts)
+class _Ascents:
+    """Ascents one after the other, and the best state they led to; saved as they go.
+
+    Of ascents that a checkpoint tells finished only the bounds are needed: they decide what comes
+    next. They are not run again.
+
+    Args:
+        begin: Where the ascent from given counts starts.
+        ascend: (state, bound before it, sweeps allowed) -> what `ascend` gives.
+        max_iterations: Most sweeps of an ascent.
+        checkpoint: Where progress is saved.
+        line: The progress line.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[Mapping[str, np.ndarray]], State],
+        ascend: Callable[..., _Progress],
+        max_iterations: int,
+        checkpoint: Checkpoint,
+        line: Any,
+    ) -> None:
+        self._begin = begin
+        self._ascend = ascend
+        self._max_iterations = max_iterations
+        self._checkpoint = checkpoint
+        self._line = line
+        self._finished: list[Float[np.ndarray, " sweeps"]] = []
+        self._best: tuple[int, State] | None = None
+
+    @property
+    def best(self) -> tuple[float, State, Float[np.ndarray, " sweeps"]]:
+        """Bound, state and trace of the ascent that ended highest."""
+        assert self._best is not None
+        number, state = self._best
+        return float(self._finished[number][-1]), state, self._finished[number]
+
+    def run(
+        self, counts: Mapping[str, np.ndarray], candidate: bool = True
+    ) -> Float[np.ndarray, " sweeps"]:
+        """The bounds of an ascent from the state that belongs to the counts.
+
+        Args:
+            counts: Of every learned table.
+            candidate: Whether the state it leads to may be the best one.
+        """
+        state = self._begin(counts)
+        elbo = jnp.asarray(-jnp.inf, jax.tree.leaves(state)[0].dtype)
+        trace = np.zeros(0, elbo.dtype)
+        number, saved = len(self._finished), self._checkpoint.saved
+        if saved is not None:
+            finished = saved.arrays("finished")
+            if number < len(finished):
+                self._finish(finished[number], None)
+                if "best" in saved and number == int(saved.array("best_number")):
+                    self._best = (number, saved.tree("best", state))
+                return finished[number]
+            if number == len(finished) and "state" in saved:
+                state, elbo = saved.tree("state", state), saved.tree("elbo", elbo)
+                trace = saved.array("trace")
+                self._line.update(len(trace))
+        while True:
+            allowed = min(_SWEEPS_PER_CALL, self._max_iterations - len(trace))
+            now = self._ascend(state, elbo, jnp.asarray(allowed))
+            trace = np.concatenate([trace, np.asarray(now.trace)[: int(now.sweeps)]])
+            state, elbo = now.upcoming, now.elbo
+            self._line.update(int(now.sweeps))
+            self._line.set_postfix_str(f"elbo {float(elbo):.4f}")
+            if not bool(now.running) or len(trace) >= self._max_iterations:
+                break
+            self._offer(state=state, elbo=elbo, trace=trace)
+        self._finish(trace, now.evaluated if candidate else None)
+        self._offer()
+        return trace
+
+    def _finish(self, trace: Float[np.ndarray, " sweeps"], state: State | None) -> None:
+        self._finished.append(trace)
+        if state is not None:
+            best = -np.inf if self._best is None else self.best[0]
+            if self._best is None or trace[-1] > best or not np.isfinite(best):
+                self._best = (len(self._finished) - 1, state)
+
+    def _offer(self, **current: Any) -> None:
+        if self._best is not None:
+            current["best_number"], current["best"] = self._best
+        self._checkpoint.offer(finished=list(self._finished), **current)
 
 
 def _counts_of_start(

@@ -14,16 +14,23 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jaxtyping import Array, Float
-from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO, autoguide
+from numpyro.infer import NUTS, SVI, Trace_ELBO, autoguide
 
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import judge_chains
-from btil.inference.nuts import _STATISTICS, _check_options
+from btil.inference.checkpoint import NOWHERE, Checkpoint
+from btil.inference.nuts import Schedule, check_options, kernel_programs, sample_chains
 from btil.inference.posterior import TeamPosterior, conform
 from btil.inference.precision import precision
-from btil.inference.progress import progress_line
 from btil.inference.result import DrawnParameters, FitResult
-from btil.inference.svi import AUTOGUIDES, DIRICHLET, guide_class, is_point_mass, judge
+from btil.inference.svi import (
+    AUTOGUIDES,
+    DIRICHLET,
+    ascend,
+    guide_class,
+    is_point_mass,
+    update,
+)
 from btil.models.numpyro_model import (
     BoundNumpyroModel,
     EpisodeData,
@@ -39,7 +46,6 @@ from btil.models.team import BoundModel, TeamModel, bind
 _MOST_DRAWS = 500
 # Draws evaluated side by side: bounds the memory.
 _DRAWS_AT_ONCE = 50
-_ITERATIONS_PER_CALL = 100
 _BOUND_PARTICLES = 1000
 
 Function = Callable[[EpisodeData], Any]
@@ -146,6 +152,7 @@ def fit_nuts(
     seed: int,
     progress: bool,
     dtype: np.dtype,
+    checkpoint: Checkpoint = NOWHERE,
     num_chains: int = 4,
     num_warmup: int = 500,
     num_samples: int = 500,
@@ -161,7 +168,7 @@ def fit_nuts(
     References:
         Hoffman, Gelman (2014), The No-U-Turn Sampler.
     """
-    _check_options(
+    check_options(
         num_chains, num_warmup, num_samples, target_accept_prob, max_tree_depth, chain_method
     )
     kernel = NUTS(
@@ -169,18 +176,20 @@ def fit_nuts(
         target_accept_prob=float(target_accept_prob),
         max_tree_depth=int(max_tree_depth),
     )
-    sampler = MCMC(
-        kernel,
-        num_warmup=int(num_warmup),
-        num_samples=int(num_samples),
-        num_chains=int(num_chains),
-        chain_method=chain_method,
-        progress_bar=progress,
+
+    def collect(states: Any, data: EpisodeData) -> dict[str, Any]:
+        constrained = jax.vmap(kernel.postprocess_fn((data,), {}))(states.z)
+        return {site: constrained[site] for site in bound.parameters}
+
+    found = sample_chains(
+        kernel_programs(kernel, int(num_warmup), collect),
+        jax.random.split(jax.random.key(seed), num_chains),
+        bound.data,
+        schedule=Schedule(int(num_warmup), int(num_samples), chain_method),
+        checkpoint=checkpoint,
+        progress=progress,
     )
-    sampler.run(jax.random.key(seed), bound.data, extra_fields=_STATISTICS)
-    samples = sampler.get_samples(group_by_chain=True)
-    draws = {site: np.asarray(samples[site]) for site in bound.parameters}
-    stats = {n: np.asarray(v) for n, v in sampler.get_extra_fields(group_by_chain=True).items()}
+    draws, stats = found.draws, found.statistics
     kept, log_likelihood = _with_deterministic(bound, draws)
     num_divergences = int(stats["diverging"].sum())
     verdict = judge_chains({n: np.atleast_3d(v) for n, v in kept.items()}, num_divergences)
@@ -201,6 +210,7 @@ def fit_svi(
     seed: int,
     progress: bool,
     dtype: np.dtype,
+    checkpoint: Checkpoint = NOWHERE,
     guide: Any = "AutoNormal",
     max_iterations: int = 5000,
     tolerance: float = 1e-3,
@@ -229,10 +239,9 @@ def fit_svi(
         svi = SVI(function, kind(function), numpyro.optim.Adam(learning_rate), loss)
         return svi, svi.init(start_key, bound.data)
 
-    @partial(jax.jit, static_argnames=("count",))
-    def advance(state: Any, count: int) -> Any:
-        svi, _ = build(num_particles)
-        return jax.lax.scan(lambda s, _: svi.stable_update(s, bound.data), state, length=count)
+    @jax.jit
+    def advance(state: Any, count: Any) -> Any:
+        return update(build(num_particles)[0], state, bound.data, count)
 
     @partial(jax.jit, static_argnames=("number",))
     def draw(state: Any, number: int) -> Any:
@@ -251,18 +260,8 @@ def fit_svi(
         keys = jax.random.split(bound_key, _BOUND_PARTICLES)
         return jax.lax.map(one, keys, batch_size=_DRAWS_AT_ONCE)
 
-    state = jax.jit(lambda: build()[1])()
-    trace = np.zeros(0)
-    with progress_line(max_iterations, "svi", progress) as line:
-        while True:
-            count = min(_ITERATIONS_PER_CALL, max_iterations - len(trace))
-            state, losses = advance(state, count)
-            trace = np.concatenate([trace, -np.asarray(losses, np.float64)])
-            line.set_postfix_str(f"bound {trace[-count:].mean():.4f}")
-            line.update(count)
-            verdict = judge(trace, tolerance, max_iterations)
-            if verdict.stop:
-                break
+    begin = jax.jit(lambda: build()[1])
+    state, trace, verdict = ascend(begin, advance, tolerance, max_iterations, checkpoint, progress)
     drawn = draw(state, 1 if is_point_mass(guide) else int(num_samples))
     kept, log_likelihood = _with_deterministic(
         bound, {site: np.asarray(drawn[site])[None] for site in bound.parameters}

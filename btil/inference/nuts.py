@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jax.scipy.special import gammaln, logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import constraints
@@ -30,21 +30,19 @@ from numpyro.infer import NUTS
 from numpyro.infer.reparam import Reparam
 
 from btil.inference.chains import judge_chains
-from btil.inference.collapsed import (
-    collapsed_data,
-    drawn_log_likelihood,
-    functional_rows,
-)
+from btil.inference.checkpoint import NOWHERE, Checkpoint
+from btil.inference.collapsed import collapsed_data, functional_rows
 from btil.inference.progress import progress_line
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.inference.starting import starting_counts
 from btil.models.parametric import central_concentration, constrain
 from btil.models.team import BoundModel
-from btil.models.team_dbn import ModelData, Structure, forward_model
+from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, forward_model
 
 # Transitions between two looks at the progress line.
 _TRANSITIONS_PER_CALL = 10
 _STATISTICS = ("diverging", "potential_energy", "energy", "num_steps", "accept_prob")
+_LOG_LIKELIHOOD = "log_likelihood"
 _CHAIN_METHODS = ("vectorized", "sequential")
 
 
@@ -161,6 +159,41 @@ def reparametrized_model(structure: Structure, inputs: Inputs) -> None:
         forward_model(structure, inputs.data)
 
 
+def kernel_programs(
+    kernel: NUTS, num_warmup: int, collect: Callable[[Any, Any], dict[str, Any]]
+) -> Programs:
+    """Programs of a kernel.
+
+    Args:
+        kernel: NUTS on a model of one argument, the inputs.
+        num_warmup: Transitions that adapt.
+        collect: (states of the chains, inputs) -> what is kept of each draw, (chain, ...).
+    """
+
+    @jax.jit
+    def start(keys: Array, inputs: Any) -> Any:
+        return jax.vmap(lambda key: kernel.init(key, num_warmup, None, (inputs,), {}))(keys)
+
+    @jax.jit
+    def advance(states: Any, inputs: Any, count: Array) -> Any:
+        def keep(states: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+            statistics = {name: getattr(states, name) for name in _STATISTICS}
+            return collect(states, inputs), statistics
+
+        def body(i: Array, carry: Any) -> Any:
+            states, kept = carry
+            states = jax.vmap(lambda state: kernel.sample(state, (inputs,), {}))(states)
+            new = keep(states)
+            return states, jax.tree.map(lambda all_, one: all_.at[i].set(one), kept, new)
+
+        kept = jax.tree.map(
+            lambda x: jnp.zeros((_TRANSITIONS_PER_CALL, *x.shape), x.dtype), keep(states)
+        )
+        return jax.lax.fori_loop(0, count, body, (states, kept))
+
+    return Programs(start, advance)
+
+
 @lru_cache(maxsize=16)
 def make_programs(structure: Structure, settings: Settings, dtype: np.dtype) -> Programs:
     """Programs for one structure; `dtype` only keeps apart what must not share a kernel."""
@@ -170,41 +203,103 @@ def make_programs(structure: Structure, settings: Settings, dtype: np.dtype) -> 
         max_tree_depth=settings.max_tree_depth,
     )
 
-    @jax.jit
-    def start(keys: Array, inputs: Inputs) -> Any:
-        return jax.vmap(lambda key: kernel.init(key, settings.num_warmup, None, (inputs,), {}))(
-            keys
-        )
+    def collect(states: Any, inputs: Inputs) -> dict[str, Any]:
+        rows = {
+            name: jax.nn.softmax(states.z[_log_weights(name)]) for name in structure.dirichlet_sites
+        }
+        parameters = {}
+        if structure.priors:
+            free = {site: states.z[site] for site in structure.priors}
+            parameters = jax.vmap(partial(constrain, structure.priors))(free)
+            rows |= functional_rows(structure, inputs.data, parameters)
+        by_episode = partial(episode_log_likelihood, structure, inputs.data)
+        return rows | parameters | {_LOG_LIKELIHOOD: jax.vmap(by_episode)(rows)}
 
-    @jax.jit
-    def advance(states: Any, inputs: Inputs, count: Array) -> Any:
-        def collect(states: Any) -> dict[str, Any]:
-            rows = {
-                name: jax.nn.softmax(states.z[_log_weights(name)])
-                for name in structure.dirichlet_sites
-            }
-            priors = structure.priors
-            parameters = (
-                jax.vmap(partial(constrain, priors))({site: states.z[site] for site in priors})
-                if priors
-                else {}
-            )
-            rows |= functional_rows(structure, inputs.data, parameters) if priors else {}
-            statistics = {name: getattr(states, name) for name in _STATISTICS}
-            return {"rows": rows, "parameters": parameters} | statistics
+    return kernel_programs(kernel, settings.num_warmup, collect)
 
-        def body(i: Array, carry: Any) -> Any:
-            states, kept = carry
-            states = jax.vmap(lambda state: kernel.sample(state, (inputs,), {}))(states)
-            new = collect(states)
-            return states, jax.tree.map(lambda all_, one: all_.at[i].set(one), kept, new)
 
-        kept = jax.tree.map(
-            lambda x: jnp.zeros((_TRANSITIONS_PER_CALL, *x.shape), x.dtype), collect(states)
-        )
-        return jax.lax.fori_loop(0, count, body, (states, kept))
+class Schedule(NamedTuple):
+    """How many transitions, and which chains run together (`fit`)."""
 
-    return Programs(start, advance)
+    num_warmup: int
+    num_samples: int
+    chain_method: str
+
+
+class Chains(NamedTuple):
+    """What chains left behind, (chain, draw, ...).
+
+    Attributes:
+        draws: By site.
+        statistics: By name.
+    """
+
+    draws: dict[str, Float[np.ndarray, "chain draw ..."]]
+    statistics: dict[str, Float[np.ndarray, "chain draw"]]
+
+
+def sample_chains(
+    programs: Programs,
+    keys: Key[Array, " chains"],
+    inputs: Any,
+    schedule: Schedule,
+    checkpoint: Checkpoint,
+    progress: bool,
+) -> Chains:
+    """Run chains, group by group of those that run together, and save them as they go.
+
+    Args:
+        programs: The kernel's.
+        keys: One per chain.
+        inputs: The model's argument.
+        schedule: How long, and which together.
+        checkpoint: Where progress is saved.
+        progress: Whether to show a progress line.
+    """
+    groups = [keys] if schedule.chain_method == "vectorized" else list(keys[:, None])
+    per_group = schedule.num_warmup + schedule.num_samples
+    like = jax.eval_shape(programs.start, groups[0], inputs)
+    of_draws = jax.eval_shape(programs.advance, like, inputs, jax.ShapeDtypeStruct((), jnp.int32))
+    draws = jax.tree.map(
+        lambda x: np.zeros((len(keys), schedule.num_samples, *x.shape[2:]), x.dtype),
+        Chains(*of_draws[1]),
+    )
+    group, done, states = 0, 0, None
+    if checkpoint.saved is not None:
+        saved = checkpoint.saved
+        group, done = int(saved.array("group")), int(saved.array("transitions"))
+        states = saved.tree("states", like)
+        for into, part in zip(jax.tree.leaves(draws), saved.arrays("draws"), strict=True):
+            into[...] = part
+    with progress_line(len(groups) * per_group, "nuts", progress) as line:
+        line.update(group * per_group + done)
+        while group < len(groups):
+            if states is None:
+                states = programs.start(groups[group], inputs)
+            chains = slice(group * len(groups[0]), (group + 1) * len(groups[0]))
+            while done < per_group:
+                # Cut at the end of the warmup, so that a call is all warmup or all draws.
+                end = schedule.num_warmup if done < schedule.num_warmup else per_group
+                count = min(_TRANSITIONS_PER_CALL, end - done)
+                states, kept = programs.advance(states, inputs, jnp.asarray(count, jnp.int32))
+                if done >= schedule.num_warmup:
+                    place = done - schedule.num_warmup
+                    for into, part in zip(
+                        jax.tree.leaves(draws), jax.tree.leaves(kept), strict=True
+                    ):
+                        into[chains, place : place + count] = np.swapaxes(part[:count], 0, 1)
+                done += count
+                line.set_postfix_str(
+                    f"{'warmup' if end < per_group else 'draws'}, "
+                    f"{int(jnp.max(states.num_steps))} steps, "
+                    f"acceptance {float(jnp.mean(states.mean_accept_prob)):.2f}"
+                )
+                line.update(count)
+                checkpoint.offer(
+                    group=group, transitions=done, states=states, draws=jax.tree.leaves(draws)
+                )
+            group, done, states = group + 1, 0, None
+    return draws
 
 
 def fit(
@@ -213,6 +308,7 @@ def fit(
     seed: int,
     progress: bool,
     dtype: np.dtype,
+    checkpoint: Checkpoint = NOWHERE,
     num_chains: int = 4,
     num_warmup: int = 500,
     num_samples: int = 500,
@@ -227,6 +323,7 @@ def fit(
         seed: Determines every draw.
         progress: Whether to show a progress line.
         dtype: float32 or float64.
+        checkpoint: Where progress is saved.
         num_chains: Number of chains. They start apart, uniform in (-2, 2) in log weights.
         num_warmup: Transitions per chain that adapt step size and mass matrix, not kept.
         num_samples: Draws kept per chain.
@@ -249,32 +346,33 @@ def fit(
         Hoffman, Gelman (2014), The No-U-Turn Sampler; Phan, Pradhan, Jankowiak (2019),
         Composable effects for flexible and accelerated probabilistic programming in NumPyro.
     """
-    _check_options(
+    check_options(
         num_chains, num_warmup, num_samples, target_accept_prob, max_tree_depth, chain_method
     )
     structure, data = collapsed_data(bound, dtype)
     inputs = Inputs(data, _weight_shapes(bound, dtype))
     settings = Settings(int(num_warmup), float(target_accept_prob), int(max_tree_depth))
     programs = make_programs(structure, settings, np.dtype(dtype))
-    keys = jax.random.split(jax.random.key(seed), num_chains)
-    groups = [keys] if chain_method == "vectorized" else list(keys[:, None])
-    chains = []
-    with progress_line(len(groups) * (num_warmup + num_samples), "nuts", progress) as line:
-        for group in groups:
-            states = programs.start(group, inputs)
-            states, _ = _run(programs, states, inputs, structure, num_warmup, line, "warmup")
-            chains.append(_run(programs, states, inputs, structure, num_samples, line, "draws")[1])
-    draws = jax.tree.map(lambda *parts: np.concatenate(parts), *chains)
-    rows, parameters = draws["rows"], draws["parameters"]
-    num_divergences = int(draws["diverging"].sum())
+    found = sample_chains(
+        programs,
+        jax.random.split(jax.random.key(seed), num_chains),
+        inputs,
+        Schedule(int(num_warmup), int(num_samples), chain_method),
+        checkpoint,
+        progress,
+    )
+    statistics, log_likelihood = found.statistics, found.draws.pop(_LOG_LIKELIHOOD)
+    rows = {name: values for name, values in found.draws.items() if name in bound.learned}
+    parameters = {name: values for name, values in found.draws.items() if name not in rows}
+    num_divergences = int(statistics["diverging"].sum())
     verdict = judge_chains(rows | parameters, num_divergences)
-    deepest = int((draws["num_steps"] >= 2**max_tree_depth - 1).sum())
+    deepest = int((statistics["num_steps"] >= 2**max_tree_depth - 1).sum())
     return FitResult(
         rows={name: DrawnRows(values) for name, values in rows.items()},
         converged=verdict.converged,
         reason=verdict.reason,
-        sample_stats={name: draws[name] for name in _STATISTICS},
-        log_likelihood=draws["log_likelihood"],
+        sample_stats=statistics,
+        log_likelihood=log_likelihood,
         notes={
             "max_rhat": verdict.max_rhat,
             "cells_above_rhat_1.05": verdict.num_above,
@@ -287,7 +385,7 @@ def fit(
     )
 
 
-def _check_options(
+def check_options(
     num_chains: int,
     num_warmup: int,
     num_samples: int,
@@ -295,6 +393,7 @@ def _check_options(
     max_tree_depth: int,
     chain_method: str,
 ) -> None:
+    """Refuse options out of range, naming what is allowed."""
     least = {"num_chains": 1, "num_warmup": 0, "num_samples": 1, "max_tree_depth": 1}
     given = {
         "num_chains": num_chains,
@@ -329,33 +428,3 @@ def _weight_shapes(bound: BoundModel, dtype: np.dtype) -> dict[str, Float[Array,
             total = central_concentration(table) + known[name] + dealt[name]
             shapes[name] = jnp.asarray(total.sum(-1), dtype)
     return shapes
-
-
-def _run(
-    programs: Programs,
-    states: Any,
-    inputs: Inputs,
-    structure: Structure,
-    num_transitions: int,
-    line: Any,
-    phase: str,
-) -> tuple[Any, Any]:
-    """Transitions of a group of chains; what they left behind, (chain, draw, ...)."""
-    evaluate = jax.vmap(partial(drawn_log_likelihood, structure, inputs.data))
-    parts = []
-    done = 0
-    while done < num_transitions:
-        count = min(_TRANSITIONS_PER_CALL, num_transitions - done)
-        states, kept = programs.advance(states, inputs, jnp.asarray(count, jnp.int32))
-        if phase == "draws":
-            kept["log_likelihood"] = evaluate(kept["rows"])
-            parts.append(jax.tree.map(lambda x, n=count: np.asarray(x[:n]), kept))
-        done += count
-        line.set_postfix_str(
-            f"{phase}, {int(jnp.max(states.num_steps))} steps, "
-            f"acceptance {float(jnp.mean(states.mean_accept_prob)):.2f}"
-        )
-        line.update(count)
-    if not parts:
-        return states, None
-    return states, jax.tree.map(lambda *xs: np.swapaxes(np.concatenate(xs), 0, 1), *parts)

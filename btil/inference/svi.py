@@ -25,6 +25,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO, autoguide
 from numpyro.infer.util import potential_energy
 
+from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import (
     collapsed_data,
     drawn_log_likelihood,
@@ -213,15 +214,7 @@ def make_programs(structure: Structure, settings: Settings) -> Programs:
     def advance(state: Any, inputs: Inputs, count: Array) -> Any:
         svi = rebuild(inputs, settings.num_particles)
 
-        def body(i: Array, carry: Any) -> Any:
-            state, trace = carry
-            # An update that is not finite is not made, but its loss is told.
-            state, loss = svi.stable_update(state, inputs)
-            return state, trace.at[i].set(-loss)
-
-        dtype = jax.eval_shape(svi.evaluate, state, inputs).dtype
-        trace = jnp.full((_ITERATIONS_PER_CALL,), jnp.nan, dtype)
-        return jax.lax.fori_loop(0, count, body, (state, trace))
+        return update(svi, state, inputs, count)
 
     @jax.jit
     def bounds(state: Any, key: Array, inputs: Inputs) -> Any:
@@ -258,6 +251,20 @@ def make_programs(structure: Structure, settings: Settings) -> Programs:
         return drawn, {site: draws[site] for site in structure.priors}
 
     return Programs(start, advance, bounds, rows)
+
+
+def update(svi: SVI, state: Any, inputs: Any, count: Array) -> tuple[Any, Float[Array, " updates"]]:
+    """`count` updates (at most 100) and the bound's estimate in each, meaningless past them."""
+
+    def body(i: Array, carry: Any) -> Any:
+        state, trace = carry
+        # An update that is not finite is not made, but its loss is told.
+        state, loss = svi.stable_update(state, inputs)
+        return state, trace.at[i].set(-loss)
+
+    dtype = jax.eval_shape(svi.evaluate, state, inputs).dtype
+    trace = jnp.full((_ITERATIONS_PER_CALL,), jnp.nan, dtype)
+    return jax.lax.fori_loop(0, count, body, (state, trace))
 
 
 def _laplace_bound(key: Array, svi: SVI, params: Any, inputs: Inputs) -> Float[Array, ""]:
@@ -336,6 +343,7 @@ def fit(
     seed: int,
     progress: bool,
     dtype: np.dtype,
+    checkpoint: Checkpoint = NOWHERE,
     guide: Any = DIRICHLET,
     max_iterations: int = 5000,
     tolerance: float = 1e-3,
@@ -350,6 +358,7 @@ def fit(
         seed: Determines start, noise and draws.
         progress: Whether to show a progress line.
         dtype: float32 or float64.
+        checkpoint: Where progress is saved.
         guide: "dirichlet" (one Dirichlet per row, started from the prior plus the counts of the
             labelled steps; where that is symmetric in two latents the unlabelled steps are dealt
             out at random first), the name of a NumPyro AutoGuide, or an AutoGuide class.
@@ -393,10 +402,9 @@ def fit(
     inputs = Inputs(data, start)
     programs = make_programs(structure, Settings(guide, float(learning_rate), int(num_particles)))
     start_key, bound_key, draw_key = jax.random.split(jax.random.key(seed), 3)
-    with progress_line(max_iterations, "svi", progress) as line:
-        state, trace, verdict = _run(
-            programs, programs.start(start_key, inputs), inputs, tolerance, max_iterations, line
-        )
+    begin = partial(programs.start, start_key, inputs)
+    advance = partial(programs.advance, inputs=inputs)
+    state, trace, verdict = ascend(begin, advance, tolerance, max_iterations, checkpoint, progress)
     notes: dict[str, Any] = {"iterations": len(trace)}
     point = is_point_mass(guide)
     number = 1 if point else int(num_samples)
@@ -477,17 +485,40 @@ def _is_laplace(guide: Guide) -> bool:
     return guide != DIRICHLET and issubclass(guide_class(guide), autoguide.AutoLaplaceApproximation)
 
 
-def _run(
-    programs: Programs, state: Any, inputs: Inputs, tolerance: float, max_iterations: int, line: Any
+def ascend(
+    begin: Callable[[], Any],
+    advance: Callable[..., Any],
+    tolerance: float,
+    max_iterations: int,
+    checkpoint: Checkpoint,
+    progress: bool,
 ) -> tuple[Any, Float[np.ndarray, " iterations"], Verdict]:
-    """Update until the trace is judged to have settled, or the cap is reached."""
-    trace = np.zeros(0)
-    while True:
-        count = min(_ITERATIONS_PER_CALL, max_iterations - len(trace))
-        state, part = programs.advance(state, inputs, jnp.asarray(count, jnp.int32))
-        trace = np.concatenate([trace, np.asarray(part)[:count]])
-        line.set_postfix_str(f"bound {trace[-count:].mean():.4f}")
-        line.update(count)
-        verdict = judge(trace, tolerance, max_iterations)
-        if verdict.stop:
-            return state, trace, verdict
+    """Update until the trace is judged to have settled, or the cap is reached.
+
+    Args:
+        begin: Makes the first state; under JAX's tracing too.
+        advance: (state, count=count) -> state after count updates, and the bound's estimate in
+            each, meaningless past `count`.
+        tolerance: As in `judge`.
+        max_iterations: The cap.
+        checkpoint: Where progress is saved.
+        progress: Whether to show a progress line.
+
+    Returns:
+        The last state, the trace and the verdict on it.
+    """
+    saved = checkpoint.saved
+    if saved is None:
+        state, trace = begin(), np.zeros(0)
+    else:
+        state, trace = saved.tree("state", jax.eval_shape(begin)), saved.array("trace")
+    with progress_line(max_iterations, "svi", progress) as line:
+        line.update(len(trace))
+        while not (verdict := judge(trace, tolerance, max_iterations)).stop:
+            count = min(_ITERATIONS_PER_CALL, max_iterations - len(trace))
+            state, part = advance(state, count=jnp.asarray(count, jnp.int32))
+            trace = np.concatenate([trace, np.asarray(part, np.float64)[:count]])
+            line.set_postfix_str(f"bound {trace[-count:].mean():.4f}")
+            line.update(count)
+            checkpoint.offer(state=state, trace=trace)
+    return state, trace, verdict

@@ -36,8 +36,8 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
+        except KeyboardInterrupt as error:
+            typer.echo("; ".join(["interrupted", *_notes(error)]), err=True)
             raise typer.Exit(130) from None
         except (ValueError, TypeError, OSError) as error:
             _refuse(ctx, error, 2)
@@ -51,8 +51,14 @@ def _refuse(ctx: Any, error: Exception, code: int) -> NoReturn:
     text = str(error)
     if isinstance(error, OSError) and error.filename and error.strerror:
         text = f"{error.filename}: {error.strerror}"
-    typer.echo(f"error: {' '.join(text.split()) or type(error).__name__}", err=True)
+    text = " ".join(text.split()) or type(error).__name__
+    typer.echo("; ".join([f"error: {text}", *_notes(error)]), err=True)
     raise typer.Exit(code) from None
+
+
+def _notes(error: BaseException) -> list[str]:
+    """What is added to an error on its way: that a checkpoint holds the run."""
+    return getattr(error, "__notes__", [])
 
 
 def _print_version(value: bool) -> bool:
@@ -133,6 +139,13 @@ Tolerance = Annotated[
     typer.Option(help="mfvi, svi: change of the bound per sweep that is small enough."),
 ]
 MaxIterations = Annotated[int | None, typer.Option(help="mfvi, svi: most sweeps.")]
+CheckpointFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Save the run's progress there as it goes."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the checkpoint, where there is one.")
+]
 
 
 @app.callback()
@@ -233,6 +246,8 @@ def fit(
     num_restarts: NumRestarts = None,
     tolerance: Tolerance = None,
     max_iterations: MaxIterations = None,
+    checkpoint: CheckpointFile = None,
+    resume: Resume = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -251,6 +266,7 @@ def fit(
         btil fit overcooked:cramped_room --out kitchen.nc
         btil fit team.csv --out team.nc --policy-parents x,y --transition-parents actions
         btil fit team.csv --out team.nc --method gibbs --num-samples 1000 --model model.toml
+        btil fit team.csv --out team.nc --method nuts --checkpoint team.checkpoint --resume
     """  # noqa: D301  # click needs the character itself
     from btil.files import check_writable
     from btil.inference.fit import fit as infer
@@ -275,7 +291,16 @@ def fit(
         shared,
     )
     demos = _read(data, num_latents)
-    posterior = infer(team, demos, method, seed=seed, progress=not quiet, **options)
+    posterior = infer(
+        team,
+        demos,
+        method,
+        seed=seed,
+        progress=not quiet,
+        checkpoint=checkpoint,
+        resume=resume,
+        **options,
+    )
     _refuse_failure(method, posterior)
     posterior.save(out)
     typer.echo(_summary(posterior))

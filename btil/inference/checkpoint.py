@@ -33,6 +33,7 @@ _RUN = "run"
 # the time that goes into writing is small, however large the progress.
 LEAST_SECONDS = 2.0
 _TIMES_A_WRITE = 20.0
+_SECONDS_TO_RETRY = 60.0
 # These decide the bits of an answer, but not what is right.
 _LIBRARIES = ("btil", "jax", "jaxlib", "numpyro", "numpy")
 
@@ -67,8 +68,8 @@ class Checkpoint:
         if self.path.exists():
             if not resume:
                 raise FileExistsError(
-                    f"{self.path} exists; pass resume=True to go on from it, or remove it to "
-                    "begin anew"
+                    f"{self.path} exists; pass resume=True (--resume) to go on from it, or remove "
+                    "it to begin anew"
                 )
             self.saved = Saved(_read(self.path, self._run))
 
@@ -78,12 +79,27 @@ class Checkpoint:
         Args:
             progress: Trees of arrays and numbers by name. What they hold must not change before
                 the next offer.
+
+        Raises:
+            OSError: If the first write fails: there is nothing to lose yet. Later on that is a
+                warning, and the run goes on.
         """
         if self.path is None:
             return
         self._offered = progress
-        if time.monotonic() >= self._due:
+        if time.monotonic() < self._due:
+            return
+        try:
             self.write()
+        except OSError as error:
+            if self._due == 0.0:
+                raise
+            self._due = time.monotonic() + max(LEAST_SECONDS, _SECONDS_TO_RETRY)
+            warnings.warn(
+                f"{self.path} could not be written ({error.strerror or error}) and is as it was "
+                "before; the run goes on and tries again later",
+                stacklevel=2,
+            )
 
     def write(self) -> None:
         """Write the last offer, unless that was done."""
@@ -113,7 +129,7 @@ class Checkpoint:
                 with contextlib.suppress(Exception):
                     self.write()
                 if self.path.exists():
-                    error.add_note(f"{self.path} holds the run; resume=True goes on from it")
+                    error.add_note(f"{self.path} holds the run; resume=True (--resume) goes on")
             raise
         self.write()
 

@@ -1,0 +1,329 @@
+"""Nothing is lost: a stopped or killed run goes on to the bits of a run of one piece."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from killed_runs import OPTIONS, run
+from numpyro import distributions as dist
+from teams import hmm_model, random_demos, rich_model
+
+import btil
+from btil.inference import checkpoint
+
+METHODS = tuple(OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, btil.TeamPosterior]:
+    """Runs of one piece, made when they are asked for."""
+
+    class Runs(dict):
+        def __missing__(self, method):
+            self[method] = run(method)
+            return self[method]
+
+    return Runs()
+
+
+@pytest.fixture
+def at_every_block(monkeypatch):
+    monkeypatch.setattr(checkpoint, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "_TIMES_A_WRITE", 0.0)
+
+
+def assert_same_bits(posterior, expected):
+    found, wanted = posterior.result, expected.result
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after(monkeypatch, blocks):
+    """Make the run stop when it has handed over its progress so many times."""
+    offer, count = checkpoint.Checkpoint.offer, 0
+
+    def stopping(self, **progress):
+        nonlocal count
+        offer(self, **progress)
+        count += 1
+        if count == blocks:
+            raise Stopped
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "offer", stopping)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stopped_run_goes_on_to_the_same_bits(method, whole, tmp_path, monkeypatch):
+    path = tmp_path / "run.checkpoint"
+    for blocks in (1,) if method == "exact" else (1, 2):
+        with monkeypatch.context() as patch:
+            stop_after(patch, blocks)
+            with pytest.raises(Stopped) as stopped:
+                run(method, checkpoint=path, resume=True)
+            assert "resume=True" in stopped.value.__notes__[0]
+    assert_same_bits(run(method, checkpoint=path, resume=True), whole[method])
+    # The run has ended: nothing is left to be done.
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        assert_same_bits(run(method, checkpoint=path, resume=True), whole[method])
+
+
+def test_nothing_is_written_more_often_than_it_pays(whole, tmp_path, monkeypatch):
+    writes = []
+    monkeypatch.setattr(
+        checkpoint.Checkpoint,
+        "write",
+        lambda self, write=checkpoint.Checkpoint.write: (writes.append(1), write(self)),
+    )
+    monkeypatch.setattr(checkpoint, "LEAST_SECONDS", 1000.0)
+    posterior = run("gibbs", checkpoint=tmp_path / "run.checkpoint")
+    assert len(writes) == 2  # the first block, and the end
+    assert_same_bits(posterior, whole["gibbs"])
+
+
+def killed(method, path, blocks=None, seconds=0.0, write=None):
+    """Run in a process of its own and kill it, some time after a block of work or in a write."""
+    here = Path(__file__).parent
+    environment = os.environ | {
+        "PYTHONPATH": f"{here}{os.pathsep}{here.parent}",
+        # Twenty processes need not compile the same programs twenty times.
+        "JAX_COMPILATION_CACHE_DIR": str(path.parent / "programs"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    arguments = [sys.executable, here / "killed_runs.py", method, path]
+    if write is not None:
+        arguments.append(str(write))
+    with subprocess.Popen(
+        arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        if write is None:
+            for _ in range(blocks):
+                assert process.stdout.readline() == b"block\n", process.stderr.read()
+            time.sleep(seconds)
+            process.kill()
+        _, complaints = process.communicate(timeout=120)
+        assert process.returncode == -signal.SIGKILL, complaints.decode()
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path):
+    """Killed at twenty random moments, some of them in the middle of writing."""
+    generator = np.random.default_rng(0)
+    kept = 0
+    for number in range(20):
+        method = METHODS[number % len(METHODS)] if number < 10 else ("mfvi", "gibbs")[number % 2]
+        path = tmp_path / f"{method}.checkpoint"
+        if number >= 16:
+            killed(method, path, write=int(generator.integers(2, 6)))
+            assert path.exists()  # the write before, whole
+        else:
+            # A block takes some milliseconds, a write one or two.
+            killed(method, path, int(generator.integers(1, 12)), generator.uniform(0, 0.02))
+        if path.exists():
+            kept += 1
+            if number % 3:
+                continue  # killed once more, from there
+        assert_same_bits(run(method, checkpoint=path, resume=True), whole[method])
+        path.unlink()
+    assert kept > 10
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def small_run(path, **changes):
+    arguments = {"method": "exact", "seed": 0, "model": rich_model(), "dtype": None} | changes
+    demos = arguments.pop("demos", random_demos(lengths=(3, 1)))
+    return btil.fit(
+        arguments.pop("model"), demos, progress=False, checkpoint=path, resume=True, **arguments
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"method": "mfvi"}, "method: exact there, mfvi here"),
+        ({"seed": 1}, "seed: 0 there, 1 here"),
+        ({"max_sequences": 10_000}, "max_sequences: 1000000 there, 10000 here"),
+        ({"model": hmm_model()}, "model: "),
+        ({"model": btil.TeamModel(transition=btil.DirichletCPT(0.9))}, "model: "),
+        ({"demos": random_demos(lengths=(1, 3))}, "demonstrations: "),
+        ({"demos": random_demos(lengths=(3, 1)).without_labels()}, "demonstrations: "),
+    ],
+)
+def test_the_checkpoint_of_another_run_is_refused(changes, named, tmp_path):
+    path = tmp_path / "run.checkpoint"
+    small_run(path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="checkpoint of another run") as refused:
+        small_run(path, **changes)
+    assert named in str(refused.value)
+    assert path.read_bytes() == before
+
+
+def test_damage_is_refused_wherever_it_is(tmp_path):
+    path = tmp_path / "run.checkpoint"
+    expected = small_run(path)
+    good = path.read_bytes()
+    generator = np.random.default_rng(0)
+    refused = believed = 0
+    for number in range(150):
+        damaged = bytearray(good)
+        if number % 3 == 0:
+            del damaged[generator.integers(len(good)) :]
+        elif number % 3 == 1:
+            damaged[generator.integers(len(good))] ^= 1 << generator.integers(8)
+        else:
+            damaged[generator.integers(len(good)) :] = generator.bytes(50)
+        path.write_bytes(damaged)
+        try:
+            # A bit that says when the archive was made may be any.
+            found = small_run(path)
+        except ValueError as error:
+            refused += "is not a checkpoint of btil, or is damaged" in str(error)
+        else:
+            assert_same_bits(found, expected)
+            believed += 1
+    assert refused + believed == 150
+    assert refused > 100
+
+
+@pytest.mark.parametrize("foreign", ["text", "empty", "posterior", "demonstrations", "arrays"])
+def test_foreign_files_are_refused(foreign, tmp_path):
+    path = tmp_path / f"run.{'npz' if foreign == 'demonstrations' else 'nc'}"
+    if foreign == "posterior":
+        small_run(tmp_path / "other").save(path)
+    elif foreign == "demonstrations":
+        btil.write_demonstrations(random_demos(), path)
+    elif foreign == "arrays":
+        with path.open("wb") as handle:
+            np.savez(handle, run=np.array([object()], object))
+    else:
+        path.write_text("state,action\n" if foreign == "text" else "")
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="is not a checkpoint of btil, or is damaged"):
+        small_run(path)
+    assert path.read_bytes() == before
+
+
+def test_an_existing_file_is_not_overwritten(tmp_path):
+    path = tmp_path / "run.checkpoint"
+    path.write_text("a day of work")
+    with pytest.raises(FileExistsError, match="resume=True"):
+        btil.fit(hmm_model(), random_demos(), "exact", progress=False, checkpoint=path)
+    assert path.read_text() == "a day of work"
+
+
+def test_resuming_needs_a_place():
+    with pytest.raises(ValueError, match="checkpoint=PATH"):
+        btil.fit(hmm_model(), random_demos(), progress=False, resume=True)
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        small_run(tmp_path / "none" / "run.checkpoint")
+    with pytest.raises(IsADirectoryError):
+        small_run(tmp_path)
+
+
+def test_a_disk_that_fills_up_does_not_end_a_run(whole, tmp_path, monkeypatch, at_every_block):
+    path = tmp_path / "run.checkpoint"
+    save, count = np.savez, 0
+
+    def full(handle, **arrays):
+        nonlocal count
+        count += 1
+        if 1 < count < 4:
+            handle.write(b"half of it")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(handle, **arrays)
+
+    monkeypatch.setattr(checkpoint.np, "savez", full)
+    monkeypatch.setattr(checkpoint, "_SECONDS_TO_RETRY", 0.0)
+    with pytest.warns(UserWarning, match=r"run.checkpoint could not be written .No space left"):
+        posterior = run("gibbs", checkpoint=path)
+    assert_same_bits(posterior, whole["gibbs"])
+    assert [file.name for file in tmp_path.iterdir()] == ["run.checkpoint"]
+    assert_same_bits(run("gibbs", checkpoint=path, resume=True), whole["gibbs"])
+
+
+def test_a_disk_full_from_the_start_is_told_before_the_work(tmp_path, monkeypatch):
+    def full(handle, **arrays):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.np, "savez", full)
+    with pytest.raises(OSError, match="No space left"):
+        run("gibbs", checkpoint=tmp_path / "run.checkpoint")
+    assert not list(tmp_path.iterdir())
+
+
+def test_interrupted_from_the_keyboard(whole, tmp_path, monkeypatch):
+    path = tmp_path / "run.checkpoint"
+    monkeypatch.setattr(checkpoint, "LEAST_SECONDS", 1000.0)
+    offer, count = checkpoint.Checkpoint.offer, 0
+
+    def interrupted(self, **progress):
+        nonlocal count
+        offer(self, **progress)
+        count += 1
+        if count == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoint, "offer", interrupted)
+        with pytest.raises(KeyboardInterrupt) as error:
+            run("gibbs", checkpoint=path)
+    assert str(path) in error.value.__notes__[0]
+    # What was done last is there, though it was not yet time to write it.
+    with np.load(path) as archive:
+        assert int(archive["iterations:0"]) > 60
+    assert_same_bits(run("gibbs", checkpoint=path, resume=True), whole["gibbs"])
+
+
+def test_a_run_under_other_versions_goes_on_with_a_warning(tmp_path, monkeypatch):
+    path = tmp_path / "run.checkpoint"
+    expected = small_run(path)
+    versions = checkpoint._versions()
+    monkeypatch.setattr(checkpoint, "_versions", lambda: versions | {"jax": "99.0"})
+    with pytest.warns(UserWarning, match=r"jax .*, now 99.0"):
+        assert_same_bits(small_run(path), expected)
+
+
+@pytest.mark.slow
+def test_an_own_model_goes_on_too(tmp_path, monkeypatch):
+    def patience(data):
+        stay = numpyro.sample("stay", dist.Beta(2, 2))
+        skill = numpyro.sample("skill", dist.Beta(2, 2))
+        move = stay * jnp.eye(2) + (1 - stay) / 2
+        act = skill * jnp.eye(2) + (1 - skill) / 2
+        for agent in data.agents:
+            data.observe(agent, jnp.log(jnp.full(2, 0.5)), jnp.log(move), jnp.log(act))
+
+    demos = random_demos(num_latents=(2,), num_actions=(2,))
+    path = tmp_path / "run.checkpoint"
+
+    def fit(**more):
+        schedule = {"num_chains": 2, "num_warmup": 15, "num_samples": 15, "max_tree_depth": 3}
+        model = btil.NumpyroModel(patience)
+        return btil.fit(model, demos, "nuts", progress=False, **schedule, **more)
+
+    expected = fit()
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        with pytest.raises(Stopped):
+            fit(checkpoint=path)
+    assert_same_bits(fit(checkpoint=path, resume=True), expected)

@@ -157,16 +157,31 @@ def potentials(
     index: LaneIndex,
 ) -> Potentials:
     """Look up the log factors of every step; padding is an episode of its own that counts 0."""
+    latents = log_policy.shape[1]
+    cells, tables = stacked_tables(log_policy, log_transition, log_initial)
+    likelihood = jnp.swapaxes(cells[index.policy], 1, 2)
+    likelihood = likelihood + label_log_mask(index.label, latents, axis=1)
+    moves = jnp.moveaxis(tables[index.transition], 1, -1)
+    return Potentials(moves, likelihood, index.start)
+
+
+def stacked_tables(
+    log_policy: Float[Array, "policy_rows latents actions"],
+    log_transition: Float[Array, "transition_rows latents latents"],
+    log_initial: Float[Array, "initial_rows latents"],
+) -> tuple[Float[Array, "cells latents"], Float[Array, "tables latents latents"]]:
+    """The tables as `LaneIndex` numbers their cells and rows.
+
+    Returns:
+        Of each observed cell of the policy the log likelihood of each latent, and of each way in
+        which a step's latent may come about its log moves; the last of each are those of padding.
+    """
     rows, latents, actions = log_policy.shape
     cells = jnp.swapaxes(log_policy, 1, 2).reshape(rows * actions, latents)
     cells = jnp.concatenate([cells, jnp.zeros((1, latents), cells.dtype)])
-    likelihood = jnp.swapaxes(cells[index.policy], 1, 2)
-    likelihood = likelihood + label_log_mask(index.label, latents, axis=1)
     started = jnp.broadcast_to(log_initial[:, None], (len(log_initial), latents, latents))
     padding = jnp.full((1, latents, latents), -math.log(latents), log_transition.dtype)
-    stacked = jnp.concatenate([log_transition, started, padding])
-    moves = jnp.moveaxis(stacked[index.transition], 1, -1)
-    return Potentials(moves, likelihood, index.start)
+    return cells, jnp.concatenate([log_transition, started, padding])
 
 
 def smooth(filtered: Filtered, start: Bool[Array, "length lanes"]) -> Smoothed:
@@ -266,17 +281,41 @@ def expected_counts(
     smoothed: Smoothed, index: LaneIndex, rows: tuple[int, int, int], actions: int
 ) -> Counts:
     """How often each cell of an agent's tables is used, in expectation (the paper, Eq. 7)."""
+    return sum_of_uses(smoothed.marginal, smoothed.pair, index, rows, actions)
+
+
+def sum_of_uses(
+    marginal: Float[Array, "length latents lanes"],
+    pair: Float[Array, "length latents latents lanes"],
+    index: LaneIndex,
+    rows: tuple[int, int, int],
+    actions: int,
+    factor: Float[Array, "tables latents latents"] | float = 1.0,
+) -> Counts:
+    """Add up by the cells of an agent's tables what its steps and pairs of steps say.
+
+    Args:
+        marginal: What each step adds to the cell of its action, by latent.
+        pair: What each step adds to its move, by the latents before and after.
+        index: Where the steps look.
+        rows: Rows of the policy, transition and initial tables.
+        actions: The agent's actions.
+        factor: Of each of the `stacked_tables`, by what its sums are multiplied.
+
+    Returns:
+        The sums.
+    """
     num_policy, num_transition, num_initial = rows
-    latents = smoothed.marginal.shape[1]
-    by_step = jnp.swapaxes(smoothed.marginal, 1, 2).reshape(-1, latents)
+    latents = marginal.shape[1]
+    by_step = jnp.swapaxes(marginal, 1, 2).reshape(-1, latents)
     cells = jax.ops.segment_sum(
         by_step, index.policy.reshape(-1), num_segments=num_policy * actions + 1
     )
     policy = jnp.swapaxes(cells[:-1].reshape(num_policy, actions, latents), 1, 2)
-    by_pair = jnp.moveaxis(smoothed.pair, -1, 1).reshape(-1, latents, latents)
-    stacked = jax.ops.segment_sum(
-        by_pair, index.transition.reshape(-1), num_segments=num_transition + num_initial + 1
-    )
+    by_pair = jnp.moveaxis(pair, -1, 1).reshape(-1, latents * latents)
+    total = num_transition + num_initial + 1
+    sums = jax.ops.segment_sum(by_pair, index.transition.reshape(-1), num_segments=total)
+    stacked = factor * sums.reshape(total, latents, latents)
     return Counts(
         policy=policy,
         transition=stacked[:num_transition],

@@ -25,21 +25,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.scipy.special import digamma, gammaln
 from jaxtyping import Array, Float, Int
 from scipy import special
 
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import collapsed_data, drawn_parameters, rows_as_draws
+from btil.inference.forward_backward import local_step, scaling_suffices
 from btil.inference.messages import (
     LaneIndex,
     Layout,
-    expected_counts,
-    filter_lanes,
     lay_out,
     pad_rows,
-    potentials,
-    smooth,
 )
 from btil.inference.parameters import (
     Families,
@@ -53,6 +49,7 @@ from btil.inference.parameters import (
 )
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, NormalParameters, RowsPosterior
+from btil.inference.special import by_cell, digamma_and_log_gamma
 from btil.inference.starting import is_symmetric, labelled_counts, random_counts
 from btil.models.team import BoundModel
 from btil.models.team_dbn import log_rows
@@ -64,7 +61,20 @@ _ESCAPES = 8
 _FRESH_POINTS = 8
 _ROW_DRAWS = 200
 
-Sites = tuple[tuple[str, str, str], ...]
+
+class Chain(NamedTuple):
+    """How one agent's local step is taken.
+
+    Attributes:
+        sites: The names of its policy, transition and initial tables.
+        scaled: Whether scaled messages suffice.
+    """
+
+    sites: tuple[str, str, str]
+    scaled: bool
+
+
+Sites = tuple[Chain, ...]
 
 
 class State(NamedTuple):
@@ -125,28 +135,13 @@ class Moments(NamedTuple):
 
 
 def dirichlet_moments(concentration: dict[str, Float[Array, "..."]]) -> dict[str, Moments]:
-    """The moments of all sites, from one digamma and one log Gamma of all their cells.
-
-    These two are most of a sweep's arithmetic, and of its compilation.
-    """
-    sums = {name: jnp.sum(w, axis=-1) for name, w in concentration.items()}
-    parts = [*concentration.values(), *sums.values()]
-    flat = jnp.concatenate([part.ravel() for part in parts])
-    ends = np.cumsum([part.size for part in parts])[:-1]
-    digammas, log_gammas = (
-        [
-            piece.reshape(part.shape)
-            for piece, part in zip(jnp.split(f(flat), ends), parts, strict=True)
-        ]
-        for f in (digamma, gammaln)
-    )
-    number = len(concentration)
-    return {
-        name: Moments(
-            digammas[i] - digammas[number + i][..., None], (log_gammas[i], log_gammas[number + i])
-        )
-        for i, name in enumerate(concentration)
-    }
+    """The moments of all sites."""
+    moments = {}
+    for name, w in concentration.items():
+        psi, log_gamma = digamma_and_log_gamma(w)
+        psi_of_sum, log_gamma_of_sum = digamma_and_log_gamma(jnp.sum(w, axis=-1))
+        moments[name] = Moments(psi - psi_of_sum[..., None], (log_gamma, log_gamma_of_sum))
+    return moments
 
 
 def dirichlet_divergence(
@@ -162,8 +157,11 @@ def dirichlet_divergence(
     """
     cells, sums = moments.log_gamma
     prior_cells, prior_sums = prior_log_gamma
-    by_cell = prior_cells - cells + (concentration - prior) * moments.log_mean
-    return jnp.sum(sums - prior_sums + jnp.sum(by_cell, -1))
+    differences = by_cell(
+        lambda w, u, log_mean, of_w, of_u: of_u - of_w + (w - u) * log_mean,
+        *(concentration, prior, moments.log_mean, cells, prior_cells),
+    )
+    return jnp.sum(sums - prior_sums + jnp.sum(differences, -1))
 
 
 def sweep(
@@ -174,7 +172,7 @@ def sweep(
     Args:
         state: Where to start.
         problem: The fit's arrays.
-        sites: Per agent, the names of its policy, transition and initial tables.
+        sites: Per agent, the names of its tables and the form of its messages.
         families: The parametric tables.
 
     Returns:
@@ -190,15 +188,12 @@ def sweep(
         for name in (*problem.prior, *(family.name for family in families))
     }
     log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
-    for names, index in zip(sites, problem.steps, strict=True):
-        log_policy, log_transition, log_initial = (tables[name] for name in names)
-        filtered = filter_lanes(potentials(log_policy, log_transition, log_initial, index))
-        evidence = jnp.where(index.real, filtered.log_normalizer, 0.0)
+    for chain, index in zip(sites, problem.steps, strict=True):
+        policy, transition, initial = (tables[name] for name in chain.sites)
+        uses, evidence = local_step(policy, transition, initial, index, chain.scaled)
         # Lane by lane: sums of like magnitude keep single precision.
-        log_evidence = log_evidence + jnp.sum(jnp.sum(evidence, axis=0))
-        rows = (len(log_policy), len(log_transition), len(log_initial))
-        uses = expected_counts(smooth(filtered, index.start), index, rows, log_policy.shape[-1])
-        for name, use in zip(names, uses, strict=True):
+        log_evidence = log_evidence + jnp.sum(evidence)
+        for name, use in zip(chain.sites, uses, strict=True):
             if name in counts:
                 counts[name] = counts[name] + use
     total = sum(
@@ -436,11 +431,11 @@ def fit(
         steps=tuple(layout.index[agent] for agent in bound.demos.agents),
         family_data=data,
     )
-    sites = tuple(layout.sites[agent] for agent in bound.demos.agents)
     tolerances = (jnp.asarray(absolute, dtype), jnp.asarray(resolution, dtype))
     known = labelled_counts(bound, layout)
     if start is not None:
         known |= _counts_of_start(start, bound, prior)
+    sites = chains(bound, layout, known, dtype)
     traces = []
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
         ascents = _Ascents(
@@ -489,6 +484,48 @@ def fit(
         restart_traces=tuple(traces),
     )
     return _with_parameters(result, bound, layout, state, problem, sites, families, seed)
+
+
+def chains(
+    bound: BoundModel, layout: Layout, counts: Mapping[str, np.ndarray], dtype: np.dtype
+) -> Sites:
+    """Each agent's tables, and whether scaled messages suffice for them all through a fit.
+
+    Coordinate ascent adds counts to the priors: E[log] of a cell never falls below that of its
+    prior (or of what the first state has there, if that is less) in a row with all steps' counts.
+
+    Args:
+        bound: The model on its data.
+        layout: Where its steps look.
+        counts: What the first state has on top of the prior; may be negative.
+        dtype: The type of the messages.
+
+    Returns:
+        One chain per agent.
+    """
+    most = bound.demos.num_steps * bound.demos.num_agents
+    smallest = {}
+    for name, table in bound.tables.items():
+        if table.parametric:
+            smallest[name] = -np.inf
+        elif table.learned:
+            u = table.cpt.concentration(table.contexts)
+            first = u + counts[name][: len(u)]
+            largest = max(u.sum(-1).max() + most, first.sum(-1).max())
+            least = min(u.min(), first.min())
+            smallest[name] = special.digamma(least) - special.digamma(largest)
+        else:
+            rows = log_rows(table.prior_mean())
+            possible = np.isfinite(rows)
+            zeros = table.contexts.role == "transition" and not possible.all()
+            smallest[name] = -np.inf if zeros else np.min(rows, initial=0.0, where=possible)
+    return tuple(
+        Chain(
+            (policy, transition, initial),
+            scaling_suffices(min(smallest[transition], smallest[initial]), smallest[policy], dtype),
+        )
+        for policy, transition, initial in (layout.sites[agent] for agent in bound.demos.agents)
+    )
 
 
 def _begin(

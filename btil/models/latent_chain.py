@@ -181,8 +181,12 @@ class LatentChain(dist.Distribution):
 
 def label_log_mask(labels: Int[Array, "..."], latents: int, axis: int = -1) -> Float[Array, "..."]:
     """0 where a latent agrees with the label or there is none, -inf elsewhere."""
+    return jnp.where(agreement(labels, latents, axis), 0.0, -jnp.inf)
+
+
+def agreement(labels: Int[Array, "..."], latents: int, axis: int = -1) -> Bool[Array, "..."]:
+    """Whether a latent agrees with the label, or there is none; latents on a new axis."""
     shape = [1] * (labels.ndim + 1)
     shape[axis] = latents
-    latent = jnp.arange(latents).reshape(shape)
     known = jnp.expand_dims(labels, axis)
-    return jnp.where((known < 0) | (known == latent), 0.0, -jnp.inf)
+    return (known < 0) | (known == jnp.arange(latents).reshape(shape))

@@ -1,0 +1,161 @@
+"""The local step of the mean field: smoothing and expected counts, in probabilities.
+
+`btil.inference.messages` keeps its messages as logarithms and serves whatever tables there are.
+Tables whose entries are not extremely small, as geometric means of Dirichlet rows are, can do
+without: scaled forward and backward messages need no exponential per step, hold no kernels, and
+are several times as fast.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from btil.inference.messages import (
+    Counts,
+    LaneIndex,
+    expected_counts,
+    filter_lanes,
+    potentials,
+    smooth,
+    stacked_tables,
+    sum_of_uses,
+)
+from btil.inference.special import by_cell
+from btil.models.latent_chain import agreement
+
+
+class Messages(NamedTuple):
+    """Scaled messages of many chains; products of them are posterior marginals.
+
+    P(x_t = j | whole lane) is predicted * future at [t, j], and P(x_{t-1} = k, x_t = j | ...) is
+    previous at [t, k] times the move from k to j times future at [t, j].
+
+    Attributes:
+        normalizer: p(o_t | o_0..o_{t-1}).
+        previous: P(x_{t-1} | o_0..o_{t-1}).
+        predicted: P(x_t | o_0..o_{t-1}).
+        future: p(o_t.. | x_t) / p(o_t.. | o_0..o_{t-1}).
+    """
+
+    normalizer: Float[Array, "length lanes"]
+    previous: Float[Array, "length latents lanes"]
+    predicted: Float[Array, "length latents lanes"]
+    future: Float[Array, "length latents lanes"]
+
+
+def forward_backward(
+    moves: Float[Array, "length latents latents lanes"],
+    likelihood: Float[Array, "length latents lanes"],
+) -> Messages:
+    r"""Forward and backward messages of many chains in lock-step, scaled at every step.
+
+    .. math:: F_t(j) = g_t(j) \sum_k F_{t-1}(k)\, T_t(k, j), \quad
+              B_{t-1}(k) = \sum_j T_t(k, j)\, g_t(j)\, B_t(j), \quad
+              g_t(j) = \ell_t(j) / p(o_t \mid o_{0:t-1})
+
+    An episode begins with a move whose rows are all the initial distribution: such a move forgets
+    where it came from, so the episodes of a lane do not touch.
+
+    Args:
+        moves: T_t(k, j) of moving from k to j into step t. Rows need not add up to 1.
+        likelihood: l_t(j); zeros exclude latents.
+
+    Returns:
+        The messages. After an impossible observation they are zero to the lane's end.
+
+    References:
+        Rabiner (1989), A tutorial on hidden Markov models, Section V.A.
+    """
+    latents = likelihood.shape[1]
+
+    def forward(
+        previous: Float[Array, "latents lanes"], inputs: tuple[Array, Array]
+    ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
+        move, weight = inputs
+        # Sums are spelled out: then no step writes its moves down before they are added up.
+        predicted = sum((previous[k] * move[k] for k in range(latents)), nothing)
+        normalizer = jnp.sum(predicted * weight, axis=0)
+        gain = weight / jnp.where(normalizer > 0, normalizer, 1.0)
+        return predicted * gain, (normalizer, previous, predicted, gain)
+
+    def backward(
+        future: Float[Array, "latents lanes"], inputs: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        move, gain = inputs
+        future = gain * future
+        return sum((move[:, j] * future[j] for j in range(latents)), nothing), future
+
+    nothing = jnp.zeros_like(likelihood[0])
+    uniform = jnp.full(likelihood.shape[1:], 1 / latents, likelihood.dtype)
+    _, (normalizer, previous, predicted, gain) = lax.scan(forward, uniform, (moves, likelihood))
+    ones = jnp.ones_like(uniform)
+    _, future = lax.scan(backward, ones, (moves, gain), reverse=True)
+    # One but for rounding, which would build up over 100,000 steps.
+    total = jnp.sum(predicted * future, axis=1, keepdims=True)
+    return Messages(normalizer, previous, predicted, future / jnp.where(total > 0, total, 1.0))
+
+
+def local_step(
+    log_policy: Float[Array, "policy_rows latents actions"],
+    log_transition: Float[Array, "transition_rows latents latents"],
+    log_initial: Float[Array, "initial_rows latents"],
+    index: LaneIndex,
+    scaled: bool,
+) -> tuple[Counts, Float[Array, " lanes"]]:
+    """One agent's expected counts and log evidence under given tables (the paper, Eqs. 7, 8).
+
+    Lanes do not touch: counts add up over them.
+
+    Args:
+        log_policy: Log policies, or E[log policies].
+        log_transition: The same of the transitions.
+        log_initial: The same of the initial distributions.
+        index: Where the agent's steps look.
+        scaled: Use scaled messages, where `scaling_suffices`.
+
+    Returns:
+        How often each cell is used, in expectation, and the log evidence of each lane.
+    """
+    rows = (len(log_policy), len(log_transition), len(log_initial))
+    latents, actions = log_policy.shape[1:]
+    if not scaled:
+        filtered = filter_lanes(potentials(log_policy, log_transition, log_initial, index))
+        counts = expected_counts(smooth(filtered, index.start), index, rows, actions)
+        log_normalizer = filtered.log_normalizer
+    else:
+        logs = stacked_tables(log_policy, log_transition, log_initial)
+        cells, tables = (by_cell(jnp.exp, table) for table in logs)
+        likelihood = jnp.swapaxes(cells[index.policy], 1, 2)
+        likelihood = jnp.where(agreement(index.label, latents, axis=1), likelihood, 0.0)
+        messages = forward_backward(jnp.moveaxis(tables[index.transition], 1, -1), likelihood)
+        marginal = messages.predicted * messages.future
+        # A table's entries are common to all its uses, and multiplied with their sums.
+        outer = messages.previous[:, :, None] * messages.future[:, None]
+        counts = sum_of_uses(marginal, outer, index, rows, actions, factor=tables)
+        log_normalizer = jnp.log(messages.normalizer)
+    return counts, jnp.sum(jnp.where(index.real, log_normalizer, 0.0), axis=0)
+
+
+def scaling_suffices(smallest_move: float, smallest_likelihood: float, dtype: np.dtype) -> bool:
+    r"""Whether scaled messages cannot underflow, however long the episodes.
+
+    Let all moves be at least exp(-a), and the positive likelihoods between exp(-l) and 1. As
+    filtered beliefs add up to 1, every predicted belief is at least exp(-a), and every positive
+    filtered one at least exp(-a - l). So nothing that the evidence may yet call back is lost,
+    nor does a message exceed exp(a + l), if a + l is well inside the range of the numbers. Moves
+    of probability 0 leave room for beliefs that fade step by step, and need logarithms.
+
+    Args:
+        smallest_move: The least log probability, or E[log probability], of a move; -inf where
+            some are 0. Of initial probabilities only positive ones matter.
+        smallest_likelihood: The least finite one of an action.
+        dtype: The type of the messages.
+
+    Returns:
+        Whether the scaled messages will do.
+    """
+    return bool(-smallest_move - smallest_likelihood < 2 / 3 * math.log(np.finfo(dtype).max))

@@ -1,0 +1,81 @@
+"""The digamma and log Gamma functions, together and quickly."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+from scipy.special import bernoulli
+
+
+def by_cell(function: Callable[..., Any], *arrays: Float[Array, "*shape"]) -> Any:
+    """A function of single cells, on arrays of one shape.
+
+    It runs on flat arrays, apart from what comes before and after: on CPUs only long inner loops
+    become vector code, and tables end in axes of a few values.
+    """
+    flat = lax.optimization_barrier(tuple(array.ravel() for array in arrays))
+    results = lax.optimization_barrier(function(*flat))
+    return jax.tree.map(lambda values: values.reshape(arrays[0].shape), results)
+
+
+def digamma_and_log_gamma(
+    x: Float[Array, "*shape"],
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    r"""psi(x) and log Gamma(x) for x > 0, from one evaluation without branches.
+
+    Arguments below n are shifted to z = x + n, where the series in 1/z converge,
+
+    .. math:: \psi(z) = \log z - \frac{1}{2z} - \sum_k \frac{B_{2k}}{2k} z^{-2k}, \qquad
+              \log\Gamma(z) = \big(z - \tfrac12\big) \log z - z + \tfrac12 \log 2\pi
+              + \sum_k \frac{B_{2k}}{2k (2k - 1)} z^{1 - 2k},
+
+    and back by the product p(x) = x (x + 1) ... (x + n - 1), for psi(x) = psi(z) - p'(x) / p(x)
+    and Gamma(x) = Gamma(z) / p(x). n powers of z / e are put below the same logarithm as p: what
+    is left then is of the size of log Gamma(x), not of log Gamma(z), and cancels little.
+
+    JAX's own functions are accurate to as many units in the last place; these are about ten times
+    as fast, where they are most of a sweep of the mean field.
+
+    Args:
+        x: Positive numbers.
+
+    Returns:
+        psi(x) and log Gamma(x); errors are a few units in the last place of the larger of the
+        value and 1.
+
+    References:
+        Abramowitz and Stegun (1964), Handbook of mathematical functions, 6.1.40 and 6.3.18.
+
+    Example:
+        >>> psi, log_gamma = digamma_and_log_gamma(jnp.array([1.0, 5.0]))
+        >>> [round(float(value), 3) for value in (*psi, *jnp.exp(log_gamma))]
+        [-0.577, 1.506, 1.0, 24.0]
+    """
+    return by_cell(_digamma_and_log_gamma, x)
+
+
+def _digamma_and_log_gamma(
+    x: Float[Array, " cells"],
+) -> tuple[Float[Array, " cells"], Float[Array, " cells"]]:
+    n, terms = (8, 8) if x.dtype == jnp.float64 else (4, 3)
+    small = x < n
+    # Beyond n the product is not used, and must not overflow.
+    base = jnp.minimum(x, n)
+    product, slope = base, jnp.ones_like(x)
+    for k in range(1, n):
+        product, slope = product * (base + k), slope * (base + k) + product
+    z = jnp.where(small, x + n, x)
+    log_z, inverse = jnp.log(z), 1 / z
+    square = inverse * inverse
+    of_psi = of_log_gamma = jnp.zeros_like(x)
+    for k, number in reversed(list(enumerate(bernoulli(2 * terms)[2::2].tolist(), start=1))):
+        of_psi = of_psi * square + number / (2 * k)
+        of_log_gamma = of_log_gamma * square + number / (2 * k * (2 * k - 1))
+    psi = log_z - 0.5 * inverse - of_psi * square - jnp.where(small, slope / product, 0.0)
+    ratio = jnp.where(small, lax.integer_pow(z * math.exp(-1), n) / product, 1.0)
+    log_gamma = (x - 0.5) * log_z - x + 0.5 * math.log(2 * math.pi)
+    return psi, log_gamma + of_log_gamma * inverse + jnp.log(ratio)

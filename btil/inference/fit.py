@@ -88,8 +88,9 @@ def fit(
     every_option = method_options(method, model) | options
     run = None if checkpoint is None else describe_run(bound, method, seed, chosen, every_option)
     saving = Checkpoint(checkpoint, run, resume)
-    log_evidence = _check_possible(bound)
-    if bound.parameters if isinstance(bound, BoundNumpyroModel) else bound.learned:
+    learns = bool(bound.parameters if isinstance(bound, BoundNumpyroModel) else bound.learned)
+    log_evidence = _check_possible(bound, learns)
+    if learns:
         with precision(chosen), saving.kept():
             result = function(
                 bound, seed=seed, progress=progress, dtype=chosen, checkpoint=saving, **options
@@ -134,11 +135,12 @@ def method_options(method: str, model: Any = None) -> dict[str, Any]:
     }
 
 
-def _check_possible(bound: BoundModel) -> float:
+def _check_possible(bound: BoundModel, learns: bool) -> float:
     """Refuse impossible data; the log evidence at prior means (all there is if nothing learns).
 
     Rows with a Dirichlet prior make everything possible: only given zeros can exclude the data,
     so the prior's means (or an own model's rows at one point) stand for all that could be learned.
+    Where there is something to learn and no zero, no message is passed, and the answer is NaN.
     """
     with precision(np.float64) as dtype:
         if isinstance(bound, BoundNumpyroModel):
@@ -147,6 +149,8 @@ def _check_possible(bound: BoundModel) -> float:
             for table in bound.learned.values():
                 check_prior(table)
             tables = {name: table.prior_mean() for name, table in bound.tables.items()}
+        if learns and all(np.all(rows > 0) for rows in tables.values()):
+            return float("nan")
         layout = lay_out(bound, coarse=True)
         total = 0.0
         for agent, filtered in filter_agents(layout, tables, dtype).items():

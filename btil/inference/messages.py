@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from btil.inference.precision import on_device
 from btil.models.lanes import pack_lanes, rounded_up, spread
 from btil.models.latent_chain import Filtered, forward_filter, label_log_mask
 from btil.models.team import BoundModel
@@ -123,14 +124,20 @@ def lay_out(bound: BoundModel, coarse: bool = False) -> Layout:
         arrived = np.where(first, num_transition + rows.initial[episode_of], rows.transition)
         cells = rows.policy * actions + demos.actions[:, position]
         index[agent] = LaneIndex(
-            policy=jnp.asarray(spread(cells, lanes, num_policy * actions), jnp.int32),
-            transition=jnp.asarray(spread(arrived, lanes, num_transition + num_initial), jnp.int32),
-            label=jnp.asarray(spread(demos.latents[:, position], lanes, -1), jnp.int32),
-            start=jnp.asarray(spread(first, lanes, True)),
-            real=jnp.asarray(real),
+            policy=_indices(cells, lanes, num_policy * actions),
+            transition=_indices(arrived, lanes, num_transition + num_initial),
+            label=_indices(demos.latents[:, position], lanes, -1),
+            start=on_device(spread(first, lanes, True), bool),
+            real=on_device(real, bool),
         )
         sites[agent] = tables
     return Layout(lanes, index, sites, num_rows)
+
+
+def _indices(
+    values: Int[np.ndarray, " steps"], lanes: Int[np.ndarray, "length lanes"], fill: int
+) -> Int[Array, "length lanes"]:
+    return on_device(spread(values, lanes, fill), np.int32)
 
 
 def pad_rows(

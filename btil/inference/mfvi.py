@@ -47,6 +47,7 @@ from btil.inference.parameters import (
     first_normals,
     update,
 )
+from btil.inference.precision import on_device
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, NormalParameters, RowsPosterior
 from btil.inference.special import by_cell, digamma_and_log_gamma
@@ -135,13 +136,25 @@ class Moments(NamedTuple):
 
 
 def dirichlet_moments(concentration: dict[str, Float[Array, "..."]]) -> dict[str, Moments]:
-    """The moments of all sites."""
-    moments = {}
-    for name, w in concentration.items():
-        psi, log_gamma = digamma_and_log_gamma(w)
-        psi_of_sum, log_gamma_of_sum = digamma_and_log_gamma(jnp.sum(w, axis=-1))
-        moments[name] = Moments(psi - psi_of_sum[..., None], (log_gamma, log_gamma_of_sum))
-    return moments
+    """The moments of all sites, from one evaluation of all their cells: less to compile."""
+    sums = {name: jnp.sum(w, axis=-1) for name, w in concentration.items()}
+    parts = [*concentration.values(), *sums.values()]
+    flat = jnp.concatenate([part.ravel() for part in parts])
+    ends = np.cumsum([part.size for part in parts])[:-1]
+    psis, log_gammas = (
+        [
+            piece.reshape(part.shape)
+            for piece, part in zip(jnp.split(values, ends), parts, strict=True)
+        ]
+        for values in digamma_and_log_gamma(flat)
+    )
+    number = len(concentration)
+    return {
+        name: Moments(
+            psis[i] - psis[number + i][..., None], (log_gammas[i], log_gammas[number + i])
+        )
+        for i, name in enumerate(concentration)
+    }
 
 
 def dirichlet_divergence(
@@ -413,16 +426,16 @@ def fit(
         if not table.parametric
     }
     problem = Problem(
-        prior={name: jnp.asarray(u, dtype) for name, u in prior.items()},
+        prior={name: on_device(u, dtype) for name, u in prior.items()},
         prior_log_gamma={
             name: (
-                jnp.asarray(special.gammaln(u), dtype),
-                jnp.asarray(special.gammaln(u.sum(-1)), dtype),
+                on_device(special.gammaln(u), dtype),
+                on_device(special.gammaln(u.sum(-1)), dtype),
             )
             for name, u in prior.items()
         },
         log_fixed={
-            name: jnp.asarray(
+            name: on_device(
                 pad_rows(log_rows(table.prior_mean()), max(layout.num_rows[name], 1), 0.0), dtype
             )
             for name, table in bound.tables.items()
@@ -537,9 +550,9 @@ def _begin(
 ) -> State:
     """The state that belongs to given counts of every learned table."""
     if not families:
-        return State({name: jnp.asarray(u + counts[name], dtype) for name, u in prior.items()})
+        return State({name: on_device(u + counts[name], dtype) for name, u in prior.items()})
     normals = first_normals(families, dtype)
-    given = {name: jnp.asarray(values, dtype) for name, values in counts.items()}
+    given = {name: on_device(values, dtype) for name, values in counts.items()}
     return _settle(normals, problem, families, given)
 
 

@@ -112,14 +112,15 @@ def normal_points(
     shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype, seed: int | None = None
 ) -> dict[str, Float[Array, "points ..."]]:
     """Points that stand for a standard normal: mirrored, of variance 1 in each coordinate."""
-    from scipy import special, stats
-
     sizes = [int(np.prod(shape)) for shape in shapes.values()]
     if not sum(sizes):
         return {
             site: jnp.zeros((2 * _HALF_OF_POINTS, *shape), dtype) for site, shape in shapes.items()
         }
     if seed is None:
+        # Takes long to import, and only fits with parameters need it.
+        from scipy import special, stats
+
         sobol = stats.qmc.Sobol(sum(sizes), rng=np.random.default_rng(0))
         half = special.ndtri(sobol.random(_HALF_OF_POINTS))
         half = half / np.sqrt(np.mean(half**2, axis=0))

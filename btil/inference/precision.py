@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array
 
 
 def default_dtype() -> np.dtype:
@@ -31,3 +32,8 @@ def precision(dtype: Any) -> Iterator[np.dtype]:
     chosen = as_dtype(dtype)
     with jax.enable_x64(bool(chosen == np.float64)):
         yield chosen
+
+
+def on_device(values: Any, dtype: Any) -> Array:
+    """An array of `dtype`, converted on the host: on the device, each shape is one more program."""
+    return jax.device_put(np.asarray(values, dtype))

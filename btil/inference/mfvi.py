@@ -136,25 +136,13 @@ class Moments(NamedTuple):
 
 
 def dirichlet_moments(concentration: dict[str, Float[Array, "..."]]) -> dict[str, Moments]:
-    """The moments of all sites, from one evaluation of all their cells: less to compile."""
-    sums = {name: jnp.sum(w, axis=-1) for name, w in concentration.items()}
-    parts = [*concentration.values(), *sums.values()]
-    flat = jnp.concatenate([part.ravel() for part in parts])
-    ends = np.cumsum([part.size for part in parts])[:-1]
-    psis, log_gammas = (
-        [
-            piece.reshape(part.shape)
-            for piece, part in zip(jnp.split(values, ends), parts, strict=True)
-        ]
-        for values in digamma_and_log_gamma(flat)
-    )
-    number = len(concentration)
-    return {
-        name: Moments(
-            psis[i] - psis[number + i][..., None], (log_gammas[i], log_gammas[number + i])
-        )
-        for i, name in enumerate(concentration)
-    }
+    """The moments of all sites."""
+    moments = {}
+    for name, w in concentration.items():
+        psi, log_gamma = digamma_and_log_gamma(w)
+        psi_of_sum, log_gamma_of_sum = digamma_and_log_gamma(jnp.sum(w, axis=-1))
+        moments[name] = Moments(psi - psi_of_sum[..., None], (log_gamma, log_gamma_of_sum))
+    return moments
 
 
 def dirichlet_divergence(

@@ -12,6 +12,7 @@ from teams import ChainTruth, chain_truth, random_demos, rich_model
 
 import btil
 from btil.inference import messages
+from btil.inference.forward_backward import local_step
 from btil.inference.messages import Counts, LaneIndex, Layout, Potentials
 from btil.models.lanes import one_episode_per_lane
 from btil.models.latent_chain import Filtered
@@ -184,6 +185,19 @@ def test_expected_counts_are_sums_over_paths(name: str) -> None:
     for bound, i, run, truth in runs(name):
         expected = summed(run, bound, i, truth.smoothed.__getitem__, truth.pair.__getitem__)
         for found, wanted in zip(run.expected, expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("name", ["three agents", "many episodes a lane", "zeros"])
+def test_a_local_step_counts_the_same_in_logs_and_in_probabilities(name: str, scaled: bool) -> None:
+    step = jax.jit(local_step, static_argnames="scaled")
+    for bound, i, run, truth in runs(name):
+        counts, evidence = step(*map(jnp.asarray, run.logs), run.index, scaled=scaled)
+        assert evidence.shape == (run.layout.lanes.shape[1],)
+        assert float(evidence.sum()) == pytest.approx(float(truth.log_likelihood.sum()), abs=1e-10)
+        expected = summed(run, bound, i, truth.smoothed.__getitem__, truth.pair.__getitem__)
+        for found, wanted in zip(counts, expected, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
 
 

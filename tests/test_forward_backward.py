@@ -1,0 +1,114 @@
+"""Scaled messages: as good as logarithms wherever `scaling_suffices` says so."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from teams import random_demos, rich_model
+
+import btil
+from btil.inference import mfvi
+from btil.inference.forward_backward import forward_backward, local_step, scaling_suffices
+from btil.inference.messages import lay_out
+from btil.inference.precision import precision
+from btil.inference.starting import labelled_counts
+from btil.models.team import bind
+
+step = jax.jit(local_step, static_argnames="scaled")
+
+
+def faint_tables(
+    generator: np.random.Generator, depth: float, shapes: list[tuple[int, ...]]
+) -> list[np.ndarray]:
+    """Log tables with entries between 1 and exp(-depth), most of them close to either end."""
+    logs = [-depth * np.round(generator.random(shape), 1) for shape in shapes]
+    return [np.where(generator.random(table.shape) < 0.3, 0.0, table) for table in logs]
+
+
+@pytest.mark.parametrize(("dtype", "depth"), [(np.float32, 28.0), (np.float64, 230.0)])
+def test_faint_entries_and_labels_against_them_do_not_underflow(dtype: Any, depth: float) -> None:
+    assert scaling_suffices(-depth, -depth, np.dtype(dtype))
+    # Labels, drawn at random, say again and again what has become all but impossible.
+    demos = random_demos(3, (3000, 40, 1, 1, 700), (4,), (3,), labelled=0.1)
+    bound = bind(rich_model(), demos)
+    layout = lay_out(bound)
+    policy, transition, initial = (layout.num_rows[name] for name in layout.sites["ann"])
+    generator = np.random.default_rng(0)
+    logs = faint_tables(generator, depth, [(policy, 4, 3), (transition, 4, 4), (initial, 4)])
+    with precision(dtype):
+        tables = [jnp.asarray(table, dtype) for table in logs]
+        found = step(*tables, lay_out(bound).index["ann"], scaled=True)
+    with precision(np.float64):
+        # What the tables are in single precision, in double.
+        tables = [jnp.asarray(table.astype(dtype), np.float64) for table in logs]
+        expected = step(*tables, lay_out(bound).index["ann"], scaled=False)
+    tolerance = 5e-3 if dtype == np.float32 else 1e-9
+    for values, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert np.isfinite(values).all()
+        np.testing.assert_allclose(values, wanted, rtol=tolerance / 10, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_long_chains_do_not_drift(dtype: Any) -> None:
+    length = 100_000
+    move = np.array([[1 - 1e-12, 5e-13, 5e-13], [0.3, 0.6, 0.1], [0.2, 0.2, 0.6]])
+    likelihood = np.random.default_rng(0).dirichlet(np.ones(3), length)[..., None]
+    with precision(dtype):
+        moves = np.tile(move[..., None], (length, 1, 1, 1))
+        moves[0] = 1 / 3
+        messages = jax.jit(forward_backward)(
+            jnp.asarray(moves, dtype), jnp.asarray(likelihood, dtype)
+        )
+    normalizer, previous, predicted, future = (np.asarray(m, np.float64) for m in messages)
+    assert np.isfinite(np.log(normalizer)).all()
+    np.testing.assert_allclose((predicted * future).sum(1), 1, rtol=0, atol=1e-6)
+    pair = previous[:, :, None] * moves * future[:, None]
+    np.testing.assert_allclose(pair.sum((1, 2)), 1, rtol=0, atol=1e-5)
+
+
+def test_an_impossible_step_has_evidence_zero_and_nothing_is_nan() -> None:
+    moves = np.full((4, 2, 2, 2), 0.5, np.float32)
+    likelihood = np.full((4, 2, 2), 0.5, np.float32)
+    likelihood[2, :, 0] = 0
+    messages = forward_backward(jnp.asarray(moves), jnp.asarray(likelihood))
+    assert all(np.isfinite(message).all() for message in messages)
+    assert messages.normalizer[2, 0] == 0
+    np.testing.assert_allclose(messages.normalizer[:, 1], 0.5, rtol=1e-6)
+
+
+def scaled(model: btil.TeamModel, dtype: Any = np.float32) -> bool:
+    bound = bind(model, random_demos(0, (6, 4), (3,), (2,)))
+    layout = lay_out(bound)
+    (chain,) = mfvi.chains(bound, layout, labelled_counts(bound, layout), np.dtype(dtype))
+    return chain.scaled
+
+
+def test_which_models_take_logarithms() -> None:
+    assert scaled(btil.TeamModel())
+    assert scaled(btil.TeamModel(initial=btil.KnownCPT([0.0, 0.3, 0.7])))
+    assert scaled(btil.TeamModel(policy=btil.KnownCPT([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])))
+    assert not scaled(btil.TeamModel(transition=btil.StaticCPT()))
+    faint = btil.TeamModel(policy=btil.DirichletCPT(0.01, parents=("state",)))
+    assert not scaled(faint)
+    assert scaled(faint, np.float64)
+
+
+def test_a_label_may_call_back_what_long_evidence_spoke_against() -> None:
+    # The latent never moves, 1000 actions speak for latent 0 and then the label says 1.
+    demos = btil.Demonstrations(
+        states=np.zeros(1000, int),
+        actions=np.zeros((1000, 1), int),
+        latents=np.r_[np.full(999, -1), 1][:, None],
+        num_latents=2,
+        num_actions=2,
+    )
+    model = btil.TeamModel(
+        policy=btil.KnownCPT([[0.9, 0.1], [0.5, 0.5]]),
+        transition=btil.StaticCPT(),
+        initial=btil.DirichletCPT(1.0),
+    )
+    fitted = btil.fit(model, demos, progress=False, dtype=np.float32)
+    assert fitted.elbo == pytest.approx(1000 * np.log(0.5) + np.log(0.5), rel=1e-4)
+    np.testing.assert_allclose(fitted.smooth(demos)["agent_0"][:, 1], 1.0)

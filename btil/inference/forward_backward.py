@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from btil.inference.messages import (
     Counts,
@@ -129,15 +129,25 @@ def local_step(
     else:
         logs = stacked_tables(log_policy, log_transition, log_initial)
         cells, tables = (by_cell(jnp.exp, table) for table in logs)
-        likelihood = jnp.swapaxes(cells[index.policy], 1, 2)
+        likelihood = jnp.swapaxes(_look_up(cells, index.policy), 1, 2)
         likelihood = jnp.where(agreement(index.label, latents, axis=1), likelihood, 0.0)
-        messages = forward_backward(jnp.moveaxis(tables[index.transition], 1, -1), likelihood)
+        moves = jnp.moveaxis(_look_up(tables, index.transition), 1, -1)
+        # Barriers keep the looking up and the adding up out of the loops over steps.
+        messages = forward_backward(*lax.optimization_barrier((moves, likelihood)))
+        messages = lax.optimization_barrier(messages)
         marginal = messages.predicted * messages.future
         # A table's entries are common to all its uses, and multiplied with their sums.
         outer = messages.previous[:, :, None] * messages.future[:, None]
         counts = sum_of_uses(marginal, outer, index, rows, actions, factor=tables)
         log_normalizer = jnp.log(messages.normalizer)
     return counts, jnp.sum(jnp.where(index.real, log_normalizer, 0.0), axis=0)
+
+
+def _look_up(
+    table: Float[Array, "rows ..."], index: Int[Array, "length lanes"]
+) -> Float[Array, "length lanes ..."]:
+    # `lay_out` made the index: that it is within bounds need not be checked at each step.
+    return table.at[index].get(mode="promise_in_bounds")
 
 
 def scaling_suffices(smallest_move: float, smallest_likelihood: float, dtype: np.dtype) -> bool:

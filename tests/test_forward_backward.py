@@ -87,7 +87,8 @@ def scaled(model: btil.TeamModel, dtype: Any = np.float32) -> bool:
 
 def test_which_models_take_logarithms() -> None:
     assert scaled(btil.TeamModel())
-    assert scaled(btil.TeamModel(initial=btil.KnownCPT([0.0, 0.3, 0.7])))
+    assert scaled(btil.TeamModel(initial=btil.KnownCPT([0.1, 0.2, 0.7])))
+    assert not scaled(btil.TeamModel(initial=btil.KnownCPT([0.0, 0.3, 0.7])))
     assert scaled(btil.TeamModel(policy=btil.KnownCPT([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])))
     assert not scaled(btil.TeamModel(transition=btil.StaticCPT()))
     faint = btil.TeamModel(policy=btil.DirichletCPT(0.01, parents=("state",)))

@@ -155,17 +155,18 @@ def scaling_suffices(smallest_move: float, smallest_likelihood: float, dtype: np
 
     Let all moves be at least exp(-a), and the positive likelihoods between exp(-l) and 1. As
     filtered beliefs add up to 1, every predicted belief is at least exp(-a), and every positive
-    filtered one at least exp(-a - l). So nothing that the evidence may yet call back is lost,
-    nor does a message exceed exp(a + l), if a + l is well inside the range of the numbers. Moves
-    of probability 0 leave room for beliefs that fade step by step, and need logarithms.
+    filtered one at least exp(-a - l): nothing that the evidence may yet call back is lost. Nor
+    does what comes from the future, a marginal over a predicted belief, exceed exp(a). Moves of
+    probability 0 leave room for beliefs that fade step by step, and need logarithms.
 
     Args:
-        smallest_move: The least log probability, or E[log probability], of a move; -inf where
-            some are 0. Of initial probabilities only positive ones matter.
+        smallest_move: The least log probability, or E[log probability], of a move or of a latent
+            at an episode's first step; -inf where some are 0.
         smallest_likelihood: The least finite one of an action.
         dtype: The type of the messages.
 
     Returns:
         Whether the scaled messages will do.
     """
+    # A third of the range is left for sums over steps.
     return bool(-smallest_move - smallest_likelihood < 2 / 3 * math.log(np.finfo(dtype).max))

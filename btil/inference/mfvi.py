@@ -517,9 +517,9 @@ def chains(
             smallest[name] = special.digamma(least) - special.digamma(largest)
         else:
             rows = log_rows(table.prior_mean())
-            possible = np.isfinite(rows)
-            zeros = table.contexts.role == "transition" and not possible.all()
-            smallest[name] = -np.inf if zeros else np.min(rows, initial=0.0, where=possible)
+            # Actions may be impossible, moves may not.
+            counted = np.isfinite(rows) | (table.contexts.role != "policy")
+            smallest[name] = np.min(rows, initial=0.0, where=counted)
     return tuple(
         Chain(
             (policy, transition, initial),

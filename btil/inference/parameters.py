@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -345,6 +344,9 @@ def _maximise(function: Callable[[Normals], Array], start: Normals) -> Normals:
     A step that does not pay is tried again shorter. The function is compiled once: the first
     evaluation is that of a step of no length.
     """
+    # Loaded where it is needed: most fits have no parameters.
+    import optax
+
     first, unravel = ravel_pytree(start)
     loss = jax.value_and_grad(lambda values: -function(unravel(values)))
     quasi_newton = optax.scale_by_lbfgs()

@@ -1,0 +1,164 @@
+"""How time and memory of the mean field grow with the data and the team.
+
+`python benchmarks/growth.py` (some minutes) fits random teams whose sizes differ from a common
+middle in one respect at a time: steps, episodes among which the same steps are divided, latents,
+agents, visited contexts. Each point is a process of its own, for its memory. A table is printed and
+a figure drawn (`--out`): time of one sweep (what a warm fit of several sweeps takes above one of a
+single sweep), and the most memory that the process held. `--large` adds ten million steps: some
+minutes and several GB more.
+
+To grow linearly with steps, agents and contexts, and with the square of the latents.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from timing import conditions, timed
+
+MIDDLE = {"steps": 30_000, "episodes": 200, "latents": 5, "agents": 2, "states": 1000}
+POINTS: dict[str, tuple[int, ...]] = {
+    "steps": (1000, 10_000, 100_000, 1_000_000),
+    "episodes": (2, 20, 200, 2000, 15_000),
+    "latents": (2, 4, 8, 16, 32, 64),
+    "agents": (1, 2, 4, 8),
+    "states": (10, 100, 1000, 10_000),
+}
+# How the work grows in theory, as a power.
+POWERS = {"steps": 1, "latents": 2, "agents": 1, "states": 1}
+LABELS = {
+    "steps": "steps",
+    "episodes": "episodes, of all the steps",
+    "latents": "latents",
+    "agents": "agents",
+    "states": "contexts in which the team may be",
+}
+
+
+def random_team(steps: int, episodes: int, latents: int, agents: int, states: int) -> Any:
+    """Random states, actions and labels: what they are makes no difference to the time."""
+    import btil
+
+    generator = np.random.default_rng(0)
+    held = generator.integers(0, latents, (steps, agents))
+    return btil.Demonstrations(
+        states=generator.integers(0, states, steps),
+        actions=generator.integers(0, 6, (steps, agents)),
+        latents=np.where(generator.random((steps, 1)) < 0.1, held, -1),
+        episodes=np.arange(steps) * episodes // steps,
+        num_states=states,
+        num_actions=6,
+        num_latents=latents,
+    )
+
+
+def measure(sizes: dict[str, int], repeats: int = 3) -> dict[str, float]:
+    """Seconds of a sweep and of the first fit, and the most memory in MB, in this process."""
+    import resource
+
+    import btil
+
+    demos = random_team(**sizes)
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.2, parents=("state",)),
+        transition=btil.DirichletCPT(1.1, parents=("state",)),
+    )
+
+    def fit(sweeps: int) -> None:
+        btil.fit(model, demos, progress=False, max_iterations=sweeps, tolerance=1e-300)
+
+    first = timed(fit, 1)
+    # As many sweeps as take about a second, so that what comes before them does not blur it.
+    single = timed(fit, 1)
+    sweeps = 1
+    while sweeps < 200 and timed(fit, sweeps + 1) < 2 * single + 0.3:
+        sweeps *= 4
+    seconds = [(timed(fit, sweeps + 1) - timed(fit, 1)) / sweeps for _ in range(repeats)]
+    scale = 2**20 if sys.platform == "darwin" else 2**10
+    return {
+        "first": first,
+        "sweep": float(np.median(seconds)),
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale,
+    }
+
+
+def measure_apart(sizes: dict[str, int]) -> dict[str, float]:
+    """`measure` in a process of its own."""
+    command = [sys.executable, __file__, "--point", json.dumps(sizes)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def plot(found: dict[str, dict[int, dict[str, float]]], path: Path) -> None:
+    """Time above, memory below, one column a respect, both axes logarithmic."""
+    from btil.figures import BLUE, VERMILION, figure_style, new_figure
+
+    with figure_style():
+        figure = new_figure(11, 4.6)
+        axes = figure.subplots(2, len(found), sharey="row")
+        for column, (respect, points) in zip(axes.T, found.items(), strict=True):
+            sizes = np.array(list(points))
+            for ax, key, color, marker, scale in zip(
+                column, ("sweep", "memory"), (BLUE, VERMILION), "os", (1000, 1), strict=True
+            ):
+                values = np.array([scale * point[key] for point in points.values()])
+                ax.plot(sizes, values, color=color, marker=marker, markersize=5)
+                ax.set_xscale("log")
+                ax.set_yscale("log")
+                ax.grid(color="0.9")
+                ax.set_axisbelow(True)
+            if respect in POWERS:
+                power = POWERS[respect]
+                last = 1000 * list(points.values())[-1]["sweep"]
+                column[0].plot(
+                    sizes, last * (sizes / sizes[-1]) ** power, color="0.4", linestyle="--"
+                )
+                column[0].set_title("dashed: " + ("linear" if power == 1 else "quadratic"))
+            column[1].set_xlabel(LABELS[respect])
+        axes[0, 0].set_ylabel("one sweep, ms")
+        axes[1, 0].set_ylabel("most memory, MB")
+        figure.savefig(path)
+
+
+def main() -> None:
+    """Print the table and draw the figure, or measure one point."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("growth.png"))
+    parser.add_argument("--large", action="store_true", help="ten million steps as well")
+    parser.add_argument("--point", type=json.loads, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.point is not None:
+        print(json.dumps(measure(options.point)))
+        return
+    print(", ".join(f"{name} {size:,}" for name, size in MIDDLE.items()), "unless varied")
+    print(conditions())
+    print(f"{'':34} {'sweep ms':>9} {'memory MB':>10} {'first fit s':>12} {'power':>6}")
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for respect, sizes in POINTS.items():
+        found[respect] = {}
+        before: tuple[int, float] | None = None
+        for size in (*sizes, 10_000_000) if options.large and respect == "steps" else sizes:
+            setting = MIDDLE | {respect: size}
+            if respect == "steps":
+                # Episodes keep their length.
+                setting["episodes"] = size * MIDDLE["episodes"] // MIDDLE["steps"]
+            point = found[respect][size] = measure_apart(setting)
+            power = ""
+            if before is not None:
+                power = f"{math.log(point['sweep'] / before[1]) / math.log(size / before[0]):.2f}"
+            before = (size, point["sweep"])
+            print(
+                f"{respect:20} {size:13,} {1000 * point['sweep']:9.2f} {point['memory']:10.0f} "
+                f"{point['first']:12.2f} {power:>6}",
+                flush=True,
+            )
+    plot(found, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -139,6 +139,14 @@ Tolerance = Annotated[
     typer.Option(help="mfvi, svi: change of the bound per sweep that is small enough."),
 ]
 MaxIterations = Annotated[int | None, typer.Option(help="mfvi, svi: most sweeps.")]
+Devices = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="mfvi, nuts: devices over which episodes or chains are spread; cores of a CPU "
+        "count as devices then.",
+    ),
+]
 CheckpointFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Save the run's progress there as it goes."),
@@ -246,6 +254,7 @@ def fit(
     num_restarts: NumRestarts = None,
     tolerance: Tolerance = None,
     max_iterations: MaxIterations = None,
+    devices: Devices = None,
     checkpoint: CheckpointFile = None,
     resume: Resume = False,
     quiet: Quiet = False,
@@ -269,10 +278,14 @@ def fit(
         btil fit team.csv --out team.nc --method nuts --checkpoint team.checkpoint --resume
     """  # noqa: D301  # click needs the character itself
     from btil.files import check_writable
+    from btil.inference.devices import provide_devices
     from btil.inference.fit import fit as infer
 
     check_writable(out, (".nc",))
+    if devices is not None:
+        provide_devices(devices)
     options = _given(
+        devices=devices,
         num_chains=num_chains,
         num_warmup=num_warmup,
         num_samples=num_samples,

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The same programs, compiled in two thirds of the time: compiling is most of what the tests do.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
+# What spreads its work over devices finds four; everything else uses the first.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 os.environ["MPLBACKEND"] = "Agg"
 
 # Plans are kept for one run, shared by its workers: an old one could hide a broken planner.

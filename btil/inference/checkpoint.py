@@ -102,8 +102,8 @@ class Checkpoint:
             )
 
     def write(self) -> None:
-        """Write the last offer, unless that was done."""
-        if self.path is None or self._offered is None:
+        """Write the last offer, unless that was done; of several processes the first does."""
+        if self.path is None or self._offered is None or jax.process_index() > 0:
             return
         begun = time.monotonic()
         arrays = {

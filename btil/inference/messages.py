@@ -87,22 +87,21 @@ class Smoothed(NamedTuple):
     pair: Float[Array, "length latents latents lanes"]
 
 
-def lay_out(bound: BoundModel, coarse: bool = False) -> Layout:
+def lay_out(bound: BoundModel, coarse: bool = False, num_devices: int = 1) -> Layout:
     """Lay the steps of all agents into lanes.
 
     Args:
         bound: The model on its data.
         coarse: Round shapes up to powers of two, small ones to 64. A fit wants little padding, as
             it runs many times over; questions about ever new episodes want few programs.
+        num_devices: Over how many devices the lanes are to be split evenly.
 
     Returns:
         The layout.
     """
     demos = bound.demos
-    if coarse:
-        lanes = pack_lanes(demos.episode_lengths, smallest=64, per_octave=1)
-    else:
-        lanes = pack_lanes(demos.episode_lengths)
+    heights = {"smallest": 64, "per_octave": 1} if coarse else {}
+    lanes = pack_lanes(demos.episode_lengths, **heights, multiple_of=num_devices)
     real = lanes >= 0
     first = np.zeros(demos.num_steps, bool)
     first[demos.episode_starts] = True

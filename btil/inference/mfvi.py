@@ -25,11 +25,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 from scipy import special
 
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import collapsed_data, drawn_parameters, rows_as_draws
+from btil.inference.devices import SPLIT_SECOND, make_mesh, place, size_of, split_lanes
 from btil.inference.forward_backward import local_step, scaling_suffices
 from btil.inference.messages import (
     LaneIndex,
@@ -166,7 +168,11 @@ def dirichlet_divergence(
 
 
 def sweep(
-    state: State, problem: Problem, sites: Sites, families: Families = ()
+    state: State,
+    problem: Problem,
+    sites: Sites,
+    families: Families = (),
+    mesh: Mesh | None = None,
 ) -> tuple[State, Info]:
     """One local and one global step, and the bound between them.
 
@@ -175,6 +181,7 @@ def sweep(
         problem: The fit's arrays.
         sites: Per agent, the names of its tables and the form of its messages.
         families: The parametric tables.
+        mesh: The devices over which the lanes of `problem.steps` are split.
 
     Returns:
         The next state, and the bound of `state`.
@@ -190,8 +197,8 @@ def sweep(
     }
     log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
     for chain, index in zip(sites, problem.steps, strict=True):
-        policy, transition, initial = (tables[name] for name in chain.sites)
-        uses, evidence = local_step(policy, transition, initial, index, chain.scaled)
+        local = split_lanes(partial(local_step, scaled=chain.scaled), mesh)
+        uses, evidence = local(*(tables[name] for name in chain.sites), index)
         # Lane by lane: sums of like magnitude keep single precision.
         log_evidence = log_evidence + jnp.sum(evidence)
         for name, use in zip(chain.sites, uses, strict=True):
@@ -247,7 +254,7 @@ class _Progress(NamedTuple):
     running: Any
 
 
-@partial(jax.jit, static_argnames=("sites", "families"))
+@partial(jax.jit, static_argnames=("sites", "families", "mesh"))
 def ascend(
     state: State,
     elbo: Float[Array, ""],
@@ -257,6 +264,7 @@ def ascend(
     num_sweeps: Int[Array, ""],
     sites: Sites,
     families: Families = (),
+    mesh: Mesh | None = None,
 ) -> _Progress:
     """Up to `num_sweeps` (at most `_SWEEPS_PER_CALL`) sweeps, fewer once the bound stops rising.
 
@@ -269,6 +277,7 @@ def ascend(
         num_sweeps: Sweeps allowed.
         sites: As in `sweep`.
         families: As in `sweep`.
+        mesh: As in `sweep`.
 
     Returns:
         The next state, the last evaluated state with its bound, the bounds of this call.
@@ -278,7 +287,7 @@ def ascend(
         return now.running & (now.sweeps < num_sweeps)
 
     def body(now: _Progress) -> _Progress:
-        following, info = sweep(now.upcoming, problem, sites, families)
+        following, info = sweep(now.upcoming, problem, sites, families, mesh)
         change = info.elbo - now.elbo
         enough = jnp.maximum(tolerance, resolution * jnp.abs(info.elbo))
         fell = change < -fall_allowance(elbo.dtype) * jnp.abs(now.elbo)
@@ -366,6 +375,7 @@ def fit(
     tolerance: float | None = None,
     max_iterations: int = 1000,
     start: Mapping[str, Any] | None = None,
+    devices: int | None = None,
 ) -> FitResult:
     """Coordinate ascent from the labelled steps' counts, and from random starts if asked.
 
@@ -388,6 +398,8 @@ def fit(
         start: Dirichlet concentrations {site: (contexts, latents, values)} to start the first
             run from, instead of the labelled counts; a symmetric one is treated alike. Parametric
             tables start from the labelled counts all the same.
+        devices: Number of devices over which the episodes are spread; None: one. The answer is
+            the same up to rounding.
 
     Returns:
         Dirichlet rows, the bound and its trace. With parametric families also normals of the
@@ -406,7 +418,8 @@ def fit(
         raise ValueError(f"tolerance must be positive, got {tolerance!r}")
     resolution = 4 * float(np.finfo(dtype).eps) if tolerance is None else 0.0
     absolute = 1e-4 if tolerance is None else float(tolerance)
-    layout = lay_out(bound)
+    mesh = make_mesh(devices)
+    layout = lay_out(bound, num_devices=size_of(mesh))
     families, data = family_data(bound, layout, dtype)
     prior = {
         name: pad_rows(table.cpt.concentration(table.contexts), layout.num_rows[name], 1.0)
@@ -429,10 +442,12 @@ def fit(
             for name, table in bound.tables.items()
             if not table.learned
         },
-        steps=tuple(layout.index[agent] for agent in bound.demos.agents),
+        steps=(),
         family_data=data,
     )
-    tolerances = (jnp.asarray(absolute, dtype), jnp.asarray(resolution, dtype))
+    steps = tuple(layout.index[agent] for agent in bound.demos.agents)
+    problem = place(problem, mesh)._replace(steps=place(steps, mesh, SPLIT_SECOND))
+    tolerances = place((np.asarray(absolute, dtype), np.asarray(resolution, dtype)), mesh)
     known = labelled_counts(bound, layout)
     if start is not None:
         known |= _counts_of_start(start, bound, prior)
@@ -441,7 +456,15 @@ def fit(
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
         ascents = _Ascents(
             begin=lambda counts: _begin(counts, prior, problem, families, dtype),
-            ascend=lambda *now: ascend(*now[:2], problem, *tolerances, now[2], sites, families),
+            ascend=lambda state, elbo, allowed: ascend(
+                *place((state, elbo), mesh),
+                problem,
+                *tolerances,
+                place(allowed, mesh),
+                sites,
+                families,
+                mesh,
+            ),
             max_iterations=max_iterations,
             checkpoint=checkpoint,
             line=line,
@@ -484,7 +507,7 @@ def fit(
         elbo_trace=trace,
         restart_traces=tuple(traces),
     )
-    return _with_parameters(result, bound, layout, state, problem, sites, families, seed)
+    return _with_parameters(result, bound, layout, state, problem, sites, families, seed, mesh)
 
 
 def chains(
@@ -575,13 +598,18 @@ def _with_parameters(
     sites: Sites,
     families: Families,
     seed: int,
+    mesh: Mesh | None,
 ) -> FitResult:
     """The result with the parametric families' part, and its bound at fresh points."""
     if not families:
         return result
     dtype = next(iter(state.normals.location.values())).dtype
     estimates = [
-        float(_evaluate(state, problem._replace(family_data=fresh), sites, families))
+        float(
+            _evaluate(
+                state, problem._replace(family_data=place(fresh, mesh)), sites, families, mesh
+            )
+        )
         for fresh in (
             family_data(bound, layout, dtype, number + 1)[1] for number in range(_FRESH_POINTS)
         )
@@ -605,9 +633,11 @@ def _with_parameters(
     )
 
 
-@partial(jax.jit, static_argnames=("sites", "families"))
-def _evaluate(state: State, problem: Problem, sites: Sites, families: Families) -> Float[Array, ""]:
-    return sweep(state, problem, sites, families)[1].elbo
+@partial(jax.jit, static_argnames=("sites", "families", "mesh"))
+def _evaluate(
+    state: State, problem: Problem, sites: Sites, families: Families, mesh: Mesh | None
+) -> Float[Array, ""]:
+    return sweep(state, problem, sites, families, mesh)[1].elbo
 
 
 class _Ascents:
@@ -673,7 +703,7 @@ class _Ascents:
                 self._line.update(len(trace))
         while True:
             allowed = min(_SWEEPS_PER_CALL, self._max_iterations - len(trace))
-            now = self._ascend(state, elbo, jnp.asarray(allowed))
+            now = self._ascend(state, elbo, np.asarray(allowed))
             trace = np.concatenate([trace, np.asarray(now.trace)[: int(now.sweeps)]])
             state, elbo = now.upcoming, now.elbo
             self._line.update(int(now.sweeps))

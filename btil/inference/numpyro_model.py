@@ -19,6 +19,7 @@ from numpyro.infer import NUTS, SVI, Trace_ELBO, autoguide
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import judge_chains
 from btil.inference.checkpoint import NOWHERE, Checkpoint
+from btil.inference.devices import check_chains, make_mesh
 from btil.inference.nuts import Schedule, check_options, kernel_programs, sample_chains
 from btil.inference.posterior import TeamPosterior, conform
 from btil.inference.precision import precision
@@ -159,6 +160,7 @@ def fit_nuts(
     target_accept_prob: float = 0.8,
     max_tree_depth: int = 10,
     chain_method: str = "vectorized",
+    devices: int | None = None,
 ) -> FitResult:
     """Sample an own model's parameters with NUTS; options and result as in `btil.inference.nuts`.
 
@@ -171,6 +173,8 @@ def fit_nuts(
     check_options(
         num_chains, num_warmup, num_samples, target_accept_prob, max_tree_depth, chain_method
     )
+    mesh = make_mesh(devices)
+    check_chains(num_chains, mesh)
     kernel = NUTS(
         bound.own_model.function,
         target_accept_prob=float(target_accept_prob),
@@ -182,12 +186,13 @@ def fit_nuts(
         return {site: constrained[site] for site in bound.parameters}
 
     found = sample_chains(
-        kernel_programs(kernel, int(num_warmup), collect),
+        kernel_programs(kernel, int(num_warmup), collect, mesh),
         jax.random.split(jax.random.key(seed), num_chains),
         bound.data,
         schedule=Schedule(int(num_warmup), int(num_samples), chain_method),
         checkpoint=checkpoint,
         progress=progress,
+        mesh=mesh,
     )
     draws, stats = found.draws, found.statistics
     kept, log_likelihood = _with_deterministic(bound, draws)

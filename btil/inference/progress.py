@@ -9,10 +9,14 @@ from typing import Any
 def progress_line(total: int, description: str, enabled: bool) -> Iterator[Any]:
     """A tqdm line on standard error; with `enabled=False` nothing is written at all.
 
+    Of several processes that work together the first has the line.
+
     Yields:
         An object with `update(n)` and `set_postfix_str(text)`.
     """
+    import jax
     from tqdm import tqdm
 
-    with tqdm(total=total, desc=description, disable=not enabled, leave=True) as line:
+    shown = enabled and jax.process_index() == 0
+    with tqdm(total=total, desc=description, disable=not shown, leave=True) as line:
         yield line

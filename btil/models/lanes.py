@@ -31,6 +31,7 @@ def pack_lanes(
     lengths: Int[np.ndarray, " episodes"],
     smallest: int = _SMALLEST,
     per_octave: int = _STEPS_PER_OCTAVE,
+    multiple_of: int = 1,
 ) -> Int[np.ndarray, "length lanes"]:
     """Lay episodes into as few lanes as the longest episode allows.
 
@@ -40,6 +41,7 @@ def pack_lanes(
         lengths: Steps of each episode; the rows of episode m follow those of episode m - 1.
         smallest: Height of the lowest lanes.
         per_octave: Heights between powers of two, as in `rounded_up`.
+        multiple_of: By what the number of lanes must be divisible; the last may be empty.
 
     Returns:
         The row of the demonstrations at each place of each lane, -1 where there is none. Steps of
@@ -60,7 +62,8 @@ def pack_lanes(
             used, lane = 0, len(filled)
             heapq.heappush(filled, (length, lane))
         lane_of[episode], place_of[episode] = lane, used
-    lanes = np.full((height, rounded_up(len(filled), smallest=1, per_octave=8)), -1, np.int64)
+    number = -(-rounded_up(len(filled), smallest=1, per_octave=8) // multiple_of) * multiple_of
+    lanes = np.full((height, number), -1, np.int64)
     within = np.arange(lengths.sum()) - np.repeat(offsets, lengths)
     lanes[np.repeat(place_of, lengths) + within, np.repeat(lane_of, lengths)] = np.arange(
         lengths.sum()

@@ -1,0 +1,187 @@
+"""Work spread over devices and processes: the answer of one device, to rounding.
+
+`conftest.py` lets the CPU count as four devices.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from teams import hmm_model, random_demos, rich_model
+from typer.testing import CliRunner
+
+import btil
+from btil.cli import app
+from btil.inference.devices import make_mesh
+
+SHARED = btil.TeamModel(
+    policy=btil.Shared(btil.DirichletCPT(0.7, parents=("x",))),
+    transition=btil.Shared(btil.DirichletCPT(0.9, parents=("own_action",))),
+)
+# Fewer episodes than devices, as many, and more; unequal lengths.
+LENGTHS = [(3, 1, 2), (4, 1, 2, 3), (5, 1, 4, 9, 2, 7, 3, 1, 1, 6)]
+
+
+def team(lengths):
+    return random_demos(seed=4, lengths=lengths, labelled=0.4)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "devices"), [(LENGTHS[0], 4), (LENGTHS[1], 2), (LENGTHS[2], 3)]
+)
+def test_mean_field_on_several_devices(lengths, devices):
+    demos = team(lengths)
+    one, several = (
+        btil.fit(rich_model(), demos, dtype=np.float64, progress=False, devices=number)
+        for number in (None, devices)
+    )
+    np.testing.assert_allclose(several.elbo_trace, one.elbo_trace, rtol=1e-12)
+    for name, rows in one.result.rows.items():
+        np.testing.assert_allclose(
+            several.result.rows[name].concentration, rows.concentration, rtol=1e-9
+        )
+
+
+def test_shared_tables_and_single_precision():
+    demos = random_demos(num_latents=(2, 2), num_actions=(3, 3), lengths=LENGTHS[2], labelled=0.4)
+    one, several = (
+        btil.fit(SHARED, demos, dtype=np.float32, progress=False, devices=number)
+        for number in (1, 4)
+    )
+    assert several.elbo == pytest.approx(one.elbo, rel=1e-5)
+    for name, rows in one.result.rows.items():
+        np.testing.assert_allclose(several.result.rows[name].mean(), rows.mean(), atol=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chain_method", ["sequential", "vectorized"])
+def test_chains_of_nuts_on_several_devices(chain_method):
+    options = {
+        "num_warmup": 10,
+        "num_samples": 6,
+        "max_tree_depth": 3,
+        "chain_method": chain_method,
+    }
+    one, several = (
+        btil.fit(
+            hmm_model(),
+            random_demos(lengths=(3, 1), num_latents=(2,), num_actions=(3,)),
+            "nuts",
+            progress=False,
+            devices=number,
+            **options,
+        )
+        for number in (None, 2)
+    )
+    for name, rows in one.result.rows.items():
+        np.testing.assert_allclose(several.result.rows[name].draws, rows.draws, rtol=1e-6)
+    np.testing.assert_array_equal(
+        several.result.sample_stats["num_steps"], one.result.sample_stats["num_steps"]
+    )
+
+
+def test_a_fit_goes_on_on_another_number_of_devices(tmp_path, monkeypatch):
+    path = tmp_path / "run.checkpoint"
+    demos = team(LENGTHS[2])
+    options = {"dtype": np.float64, "progress": False, "tolerance": 1e-12, "max_iterations": 45}
+    btil.fit(rich_model(), demos, devices=2, checkpoint=path, **options)
+    again = btil.fit(rich_model(), demos, devices=3, checkpoint=path, resume=True, **options)
+    one = btil.fit(rich_model(), demos, **options)
+    assert again.elbo == pytest.approx(one.elbo, rel=1e-12)
+
+
+@pytest.mark.parametrize("devices", [0, -1, 5, True])
+def test_a_wrong_number_of_devices_is_refused(devices):
+    with pytest.raises(ValueError, match="devices must be"):
+        btil.fit(rich_model(), team((3, 1)), progress=False, devices=devices)
+
+
+def test_chains_that_devices_cannot_share_are_refused():
+    with pytest.raises(ValueError, match="num_chains must be a multiple of devices=3, got 4"):
+        btil.fit(rich_model(), team((3, 1)), "nuts", progress=False, devices=3)
+
+
+def test_a_mesh_of_one_device_is_none():
+    assert make_mesh(None) is None
+    assert make_mesh(1) is None
+    assert make_mesh(4).devices.tolist() == jax.devices()
+
+
+def test_from_a_shell(tmp_path):
+    table, out = tmp_path / "team.csv", tmp_path / "team.nc"
+    demos = team(LENGTHS[2])
+    btil.write_demonstrations(demos, table)
+    done = CliRunner().invoke(
+        app, ["fit", str(table), "--out", str(out), "--devices", "4", "--quiet"]
+    )
+    assert done.exit_code == 0, done.output
+    one = btil.fit(btil.TeamModel(), demos, progress=False)
+    assert btil.load_posterior(out).elbo == pytest.approx(one.elbo, rel=1e-5)
+
+
+PROCESS = """
+import sys
+import jax
+import numpy as np
+address, number, out = sys.argv[1:]
+jax.distributed.initialize(address, 2, int(number))
+import btil
+demos = btil.read_demonstrations(out + ".npz")
+model = btil.TeamModel(
+    btil.DirichletCPT(0.7, parents=("x",)), btil.DirichletCPT(0.9, parents=("actions",))
+)
+posterior = btil.fit(
+    model, demos, dtype=np.float64, progress=False, devices=jax.device_count(),
+    checkpoint=out + ".checkpoint",
+)
+posterior.save(f"{out}-{number}.nc")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_answer_of_one(tmp_path):
+    demos = team(LENGTHS[2])
+    out = str(tmp_path / "team")
+    btil.write_demonstrations(demos, out + ".npz")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, address, str(number), out],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for number in (0, 1)
+    ]
+    try:
+        for process in processes:
+            told = process.communicate(timeout=300)[0]
+            assert process.returncode == 0, told.decode()
+    finally:
+        for process in processes:
+            process.kill()
+    model = btil.TeamModel(
+        btil.DirichletCPT(0.7, parents=("x",)), btil.DirichletCPT(0.9, parents=("actions",))
+    )
+    one = btil.fit(model, demos, dtype=np.float64, progress=False)
+    first, second = (btil.load_posterior(f"{out}-{number}.nc") for number in (0, 1))
+    for name, rows in one.result.rows.items():
+        np.testing.assert_array_equal(
+            first.result.rows[name].concentration, second.result.rows[name].concentration
+        )
+        np.testing.assert_allclose(
+            first.result.rows[name].concentration, rows.concentration, rtol=1e-9
+        )
+    np.testing.assert_allclose(first.elbo_trace, one.elbo_trace, rtol=1e-12)
+    assert Path(out + ".checkpoint").exists()

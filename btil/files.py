@@ -27,8 +27,7 @@ def replacing(path: str | PathLike[str]) -> Iterator[Path]:
     try:
         with naming(target, instead_of=temporary):
             yield temporary
-            # A name may reach the disk before the contents do.
-            _flush(temporary)
+            flush(temporary)
             temporary.replace(target)
             _flush_folder(target.parent)
     finally:
@@ -61,8 +60,8 @@ def naming(target: Path, instead_of: Path) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
 
 
-def _flush(path: Path) -> None:
-    """Have the contents of a file on the disk."""
+def flush(path: Path) -> None:
+    """Have the contents of a file on the disk, before its name is."""
     with open(path, "rb+") as handle:
         os.fsync(handle.fileno())
 

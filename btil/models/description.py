@@ -89,6 +89,8 @@ def read_model(path: str | PathLike[str]) -> TeamModel:
             return model_from_description(tomllib.load(handle))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+        except RecursionError:
+            raise ValueError(f"{path}: nested too deeply") from None
 
 
 def model_from_description(description: Mapping[str, Any]) -> TeamModel:
@@ -109,6 +111,8 @@ def model_from_description(description: Mapping[str, Any]) -> TeamModel:
         >>> model.transition
         StaticCPT()
     """
+    if not isinstance(description, Mapping):
+        raise ValueError(f"the model: {description!r} is no mapping of sections {_listed(ROLES)}")
     _refuse_unknown("the model", "section", description, ROLES)
     families = {role: _role(role, section) for role, section in description.items()}
     return TeamModel(**families)
@@ -215,7 +219,10 @@ def _cpt(name: str, role: str, where: str, section: Mapping[str, Any]) -> CPT:
 def _number(where: str, key: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{where}: {key} is {value!r}; allowed are numbers")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{where}: {key} is a number too large to compute with") from None
 
 
 def _boolean(where: str, key: str, value: Any) -> bool:

@@ -54,10 +54,10 @@ def naming(target: Path, instead_of: Path) -> Iterator[None]:
         named = [os.fspath(name) for name in (error.filename, error.filename2) if name is not None]
         if named and not any(str(name).startswith(str(instead_of)) for name in named):
             raise
+        reason = (error.strerror or str(error)).replace(str(instead_of), str(target))
         if error.errno is None:
-            reason = str(error).replace(str(instead_of), str(target))
             raise OSError(f"{target}: {reason}") from error
-        raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
+        raise OSError(error.errno, reason, str(target)) from error
 
 
 def flush(path: Path) -> None:

@@ -83,7 +83,8 @@ def save_posterior(posterior: TeamPosterior, path: Any) -> None:
         dims = tuple(f"{name}_axis_{i}" for i in range(values.ndim))
         variables[name] = (dims, values)
     # In memory first: on a full disk the library of HDF5 files takes the whole process down.
-    contents = xr.Dataset(variables).to_netcdf(engine="h5netcdf")
+    with xr.Dataset(variables).to_netcdf(engine="h5netcdf") as view:
+        contents = bytes(view)  # a view that outlives its buffer takes it down as well
     with replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(contents)
         file.write(_seal(contents))

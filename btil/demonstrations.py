@@ -725,7 +725,7 @@ def _state_columns(states: Any, state_names: Any) -> tuple[Columns, Any]:
     return {name: _as_array(name, values) for name, values in columns.items()}, state_names
 
 
-def _action_columns(actions: Any, agents: Sequence[str] | None) -> Columns:
+def _action_columns(actions: Any, agents: Any) -> Columns:
     """{agent: values} in the order of the agents."""
     order: list[Any] = []
     if agents is not None:
@@ -904,7 +904,7 @@ def _declared_names(argument: str, declared: Any, keys: Names, prefix: str) -> d
     return checked
 
 
-def _check_keys(argument: str, given: Mapping[str, Any], keys: Names) -> None:
+def _check_keys(argument: str, given: Mapping[Any, Any], keys: Names) -> None:
     for key in given:
         if key not in keys:
             raise ValueError(f"{argument}: there is no {_shown(key)}; allowed are {_listed(keys)}")

@@ -266,7 +266,7 @@ def _check_table(where: str, value: Any) -> None:
 
 
 def _refuse_unknown(
-    where: str, what: str, given: Mapping[str, Any], allowed: tuple[str, ...]
+    where: str, what: str, given: Mapping[Any, Any], allowed: tuple[str, ...]
 ) -> None:
     for key in given:
         if key not in allowed:

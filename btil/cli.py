@@ -5,8 +5,10 @@ Results go to standard output, progress, warnings and errors to standard error. 
 the commands, so that `btil --help` is quick.
 """
 
+import contextlib
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -57,8 +59,20 @@ def _refuse(ctx: Any, error: Exception, code: int) -> NoReturn:
 
 
 def _notes(error: BaseException) -> list[str]:
-    """What is added to an error on its way: that a checkpoint holds the run."""
+    """What is added to an error on its way: where the work so far is kept."""
     return getattr(error, "__notes__", [])
+
+
+@contextlib.contextmanager
+def _keeping(folder: Path) -> Iterator[None]:
+    """Work that can be taken up again says so when it is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        interruption.add_note(
+            f"what is complete is kept in {folder}; the same command goes on from there"
+        )
+        raise
 
 
 def _print_version(value: bool) -> bool:
@@ -610,18 +624,19 @@ def calibrate(
                 f"--num-episodes is {num_episodes}; allowed are 1 to {demos.num_episodes}"
             )
         demos = demos.select(range(num_episodes))
-    found = run(
-        team,
-        demos,
-        method,
-        num_simulations=num_simulations,
-        num_draws=num_draws,
-        share_labelled=share_labelled,
-        seed=seed,
-        progress=not quiet,
-        directory=prepare_directory(out) / "simulations",
-        **options,
-    )
+    with _keeping(out):
+        found = run(
+            team,
+            demos,
+            method,
+            num_simulations=num_simulations,
+            num_draws=num_draws,
+            share_labelled=share_labelled,
+            seed=seed,
+            progress=not quiet,
+            directory=prepare_directory(out) / "simulations",
+            **options,
+        )
     page = found.report(out, command=shlex.join(["btil", *sys.argv[1:]]))
     output_console().print(found.summary_table())
     excess = found.overconfidence()
@@ -919,17 +934,18 @@ def reproduce(
     """  # noqa: D301  # click needs the character itself
     from btil.analysis.reproduction import reproduce as make
 
-    made = make(
-        target,
-        out,
-        trials=trials,
-        domains=None if domain is None else _listed(domain, "--domain"),
-        methods=None if methods is None else _listed(methods, "--methods"),
-        quick=quick,
-        seed=seed,
-        progress=not quiet,
-        command=shlex.join(["btil", *sys.argv[1:]]),
-    )
+    with _keeping(out):
+        made = make(
+            target,
+            out,
+            trials=trials,
+            domains=None if domain is None else _listed(domain, "--domain"),
+            methods=None if methods is None else _listed(methods, "--methods"),
+            quick=quick,
+            seed=seed,
+            progress=not quiet,
+            command=shlex.join(["btil", *sys.argv[1:]]),
+        )
     made.print()
     for file in made.files:
         typer.echo(f"saved {file}")

@@ -10,6 +10,7 @@ Everything is checked once, when an object is made, so that no later code has to
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -18,10 +19,8 @@ import numbers
 import operator
 import os
 import textwrap
-import uuid
 import zipfile
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +28,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 from jaxtyping import Int
+
+from btil.files import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,9 +47,14 @@ _MISSING_TEXTS = frozenset(
 _MINUS_ONE = frozenset(["-1", "-1.0"])
 _UNKNOWN_TEXTS = _MISSING_TEXTS | _MINUS_ONE
 _METADATA_KEY = "btil_metadata"
+_LARGEST_BLOCK = 2**31 - 1
 _CSV_RECORD = "# btil:"
 _RECORD_VERSION = 1
-_DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
+# Of a value in a message.
+_LONGEST_SHOWN = 200
+_LONGEST_TOLD = 1000
+# Of a name: what every file format can hold, as the name of a column too.
+_LONGEST_NAME = 10_000
 # Names that the tables, or the parents of a CPT, use for something else.
 _RESERVED = frozenset(["episode", "step", "actions", "latents", "next_state", _METADATA_KEY])
 # What other tools call the row number when they write it out as a column.
@@ -624,12 +630,20 @@ def read_demonstrations(
     with open(path, "rb") as handle:
         try:
             columns, record = read(handle)
-            if like is not None:
-                record = _record(like)
-            return _from_columns(columns, record, declared)
-        # What the libraries raise on a damaged file; the file itself could be opened.
-        except (ValueError, OSError, EOFError, RuntimeError, *_DAMAGED_ZIP) as error:
-            raise ValueError(f"{path}: {error}") from error
+        # The libraries raise whatever comes on a damaged file; the file itself could be opened.
+        except Exception as error:
+            raise ValueError(f"{path}: {_told(error, path.suffix)}") from error
+    try:
+        return _from_columns(columns, record if like is None else _record(like), declared)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _told(error: Exception, ending: str) -> str:
+    """What is wrong with a file, in a line: our own words, or those of the library that read it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = text if len(text) <= _LONGEST_TOLD else f"{text[:_LONGEST_TOLD]}..."
+    return text if type(error) is ValueError else f"damaged, or no {ending} table: {text}"
 
 
 def write_demonstrations(demos: Demonstrations, path: str | os.PathLike[str]) -> None:
@@ -656,13 +670,8 @@ def write_demonstrations(demos: Demonstrations, path: str | os.PathLike[str]) ->
     """
     path = Path(path)
     write = _file_format(path).write
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        with open(temporary, "xb") as handle:
-            write(demos, handle)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, open(temporary, "xb") as handle:
+        write(demos, handle)
 
 
 def _sizes_and_names(demos: Demonstrations) -> dict[str, Any]:
@@ -687,7 +696,7 @@ def _as_arguments(
 def _state_columns(states: Any, state_names: Any) -> tuple[Columns, Any]:
     """{variable: values}, and the names of the values as a mapping, or as given."""
     if _is_table(states):
-        columns = {name: states[name] for name in states}
+        columns = _table_columns("states", states)
     else:
         array = _as_array("states", states)
         if array.ndim not in (1, 2):
@@ -698,7 +707,11 @@ def _state_columns(states: Any, state_names: Any) -> tuple[Columns, Any]:
             raise ValueError(
                 f"states: has {array.shape[1]} columns; state_names must name these variables"
             )
-        variables = list(state_names)
+        variables = _items(
+            "state_names", list(state_names) if isinstance(state_names, Mapping) else state_names
+        )
+        for name in variables:
+            _check_text("state_names", name)
         if len(variables) != array.shape[1] or len(set(variables)) != len(variables):
             raise ValueError(
                 f"state_names: {array.shape[1]} different names of state variables expected, one "
@@ -712,13 +725,19 @@ def _state_columns(states: Any, state_names: Any) -> tuple[Columns, Any]:
     return {name: _as_array(name, values) for name, values in columns.items()}, state_names
 
 
-def _action_columns(actions: Any, agents: Sequence[str] | None) -> Columns:
+def _action_columns(actions: Any, agents: Any) -> Columns:
     """{agent: values} in the order of the agents."""
-    if isinstance(agents, str):
-        raise ValueError(f"agents: a sequence of names expected, got the text {agents!r}")
+    order: list[Any] = []
+    if agents is not None:
+        order = _items("agents", agents)
+        for agent in order:
+            _check_text("agent", agent)
     if _is_table(actions):
-        columns = {agent: _as_array(f"action_{agent}", actions[agent]) for agent in actions}
-        order = list(columns) if agents is None else list(agents)
+        columns = _table_columns("actions", actions)
+        for agent in columns:
+            _check_text("agent", agent)
+        columns = {agent: _as_array(f"action_{agent}", v) for agent, v in columns.items()}
+        order = list(columns) if agents is None else order
         if set(order) != set(columns) or len(order) != len(columns):
             raise ValueError(f"actions: has {_listed(columns)}, but agents is {_listed(order)}")
     else:
@@ -726,7 +745,7 @@ def _action_columns(actions: Any, agents: Sequence[str] | None) -> Columns:
         if array.ndim not in (1, 2):
             raise ValueError(f"actions: (steps, agents) expected, got {array.shape}")
         parts = _columns_of(array)
-        order = [f"agent_{k}" for k in range(len(parts))] if agents is None else list(agents)
+        order = [f"agent_{k}" for k in range(len(parts))] if agents is None else order
         if len(order) != len(parts) or len(set(order)) != len(order):
             raise ValueError(
                 f"actions: has {_counted(len(parts), 'column')}, one for each agent; "
@@ -735,9 +754,7 @@ def _action_columns(actions: Any, agents: Sequence[str] | None) -> Columns:
         columns = dict(zip(order, parts, strict=True))
     if not columns:
         raise ValueError("actions: there is no agent; at least one is needed")
-    for agent in order:
-        _check_text("agent", agent)
-    return {agent: columns[agent] for agent in order}
+    return {str(agent): columns[agent] for agent in order}
 
 
 def _latent_columns(latents: Any, agents: Names) -> Columns:
@@ -745,12 +762,14 @@ def _latent_columns(latents: Any, agents: Names) -> Columns:
     if latents is None:
         return {}
     if _is_table(latents):
-        unknown = [agent for agent in latents if agent not in agents]
-        if unknown:
-            raise ValueError(
-                f"latent_{unknown[0]}: there is no such agent; the agents are {_listed(agents)}"
-            )
-        return {agent: _as_array(f"latent_{agent}", latents[agent]) for agent in latents}
+        columns = _table_columns("latents", latents)
+        for agent in columns:
+            if agent not in agents:
+                raise ValueError(
+                    f"latent_{_shown(agent)}: there is no such agent; the agents are "
+                    f"{_listed(agents)}"
+                )
+        return {agent: _as_array(f"latent_{agent}", v) for agent, v in columns.items()}
     array = _as_array("latents", latents)
     if array.ndim not in (1, 2) or len(_columns_of(array)) != len(agents):
         raise ValueError(
@@ -765,6 +784,24 @@ def _is_table(values: Any) -> bool:
     return isinstance(values, Mapping) or (
         hasattr(values, "columns") and hasattr(values, "__getitem__")
     )
+
+
+def _table_columns(argument: str, table: Any) -> dict[Any, Any]:
+    """{name: values} of what `_is_table` is true of."""
+    names = list(table if isinstance(table, Mapping) else table.columns)
+    if len(set(names)) < len(names):
+        repeated = next(name for k, name in enumerate(names) if name in names[:k])
+        raise ValueError(f"{argument}: column {_shown(repeated)} occurs more than once")
+    return {name: table[name] for name in names}
+
+
+def _items(argument: str, values: Any) -> list[Any]:
+    """The names in a sequence, or whatever can be gone through in a certain order."""
+    # A text is a sequence of letters, and neither a set nor a mapping says which name is first.
+    if not isinstance(values, str | bytes | Set | Mapping):
+        with contextlib.suppress(TypeError):
+            return list(values)
+    raise ValueError(f"{argument}: a sequence of texts expected, got {_shown(values)}")
 
 
 def _columns_of(array: Any) -> list[Any]:
@@ -789,7 +826,10 @@ def _common_length(columns: Columns, episodes: Any) -> int:
             raise ValueError(f"{column}: one value per step expected, got shape {values.shape}")
         lengths[column] = len(values)
     if episodes is not None:
-        lengths["episode"] = len(_as_array("episode", episodes))
+        ids = _as_array("episode", episodes)
+        if ids.ndim != 1:
+            raise ValueError(f"episodes: one id per step expected, got shape {ids.shape}")
+        lengths["episode"] = len(ids)
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{column} {length}" for column, length in lengths.items())
         raise ValueError(f"all columns must have the same number of steps; found: {counts}")
@@ -808,7 +848,7 @@ def _declared_sizes(argument: str, declared: Any, keys: Names, prefix: str) -> d
         return {}
     if isinstance(declared, Mapping):
         sizes = dict(declared)
-    elif np.ndim(declared) == 0:
+    elif _as_array(argument, declared).ndim == 0:
         if not prefix and len(keys) > 1:
             raise ValueError(
                 f"{argument}: a mapping expected, one number for each of {_listed(keys)}"
@@ -817,14 +857,20 @@ def _declared_sizes(argument: str, declared: Any, keys: Names, prefix: str) -> d
     else:
         if not prefix or len(declared) != len(keys):
             expected = f"one number for each of {_listed(keys)}"
-            raise ValueError(f"{argument}: {expected} expected, got {declared!r}")
+            raise ValueError(f"{argument}: {expected} expected, got {_shown(declared)}")
         sizes = dict(zip(keys, declared, strict=True))
     _check_keys(argument, sizes, keys)
     checked = {}
     for key, size in sizes.items():
-        if isinstance(size, bool | np.bool_) or not hasattr(size, "__index__") or size < 1:
-            raise ValueError(f"{argument}: {key}: a whole number from 1 on expected, got {size!r}")
-        checked[prefix + key] = operator.index(size)
+        whole = None
+        if not isinstance(size, bool | np.bool_):
+            with contextlib.suppress(TypeError):
+                whole = operator.index(size)
+        if whole is None or whole < 1:
+            raise ValueError(
+                f"{argument}: {key}: a whole number from 1 on expected, got {_shown(size)}"
+            )
+        checked[prefix + key] = whole
     return checked
 
 
@@ -840,12 +886,13 @@ def _declared_names(argument: str, declared: Any, keys: Names, prefix: str) -> d
             raise ValueError(
                 f"{argument}: a mapping expected, from a state variable to the texts of its values"
             )
-        names = dict.fromkeys(keys, declared)
+        # Gone through here: a generator has no second time.
+        names = dict.fromkeys(keys, _items(f"{argument}: {keys[0]}", declared))
     checked = {}
-    for key, texts in names.items():
-        if isinstance(texts, str) or not len(texts):
-            raise ValueError(f"{argument}: {key}: a sequence of texts expected, got {texts!r}")
-        texts = tuple(texts)
+    for key, given in names.items():
+        texts = tuple(_items(f"{argument}: {key}", given))
+        if not texts:
+            raise ValueError(f"{argument}: {key}: there is no name; at least one is needed")
         for text in texts:
             _check_text(f"{argument}: {key}", text)
         texts = tuple(map(str, texts))  # plain texts, where NumPy's were given
@@ -857,14 +904,14 @@ def _declared_names(argument: str, declared: Any, keys: Names, prefix: str) -> d
     return checked
 
 
-def _check_keys(argument: str, given: Mapping[str, Any], keys: Names) -> None:
+def _check_keys(argument: str, given: Mapping[Any, Any], keys: Names) -> None:
     for key in given:
         if key not in keys:
-            raise ValueError(f"{argument}: there is no {key!r}; allowed are {_listed(keys)}")
+            raise ValueError(f"{argument}: there is no {_shown(key)}; allowed are {_listed(keys)}")
 
 
 def _check_text(what: str, text: Any) -> None:
-    """A name survives every file format: it is visible text in one line, not padded."""
+    """A name survives every file format: visible text in one line, not padded, not endless."""
     if (
         not isinstance(text, str)
         or not text
@@ -872,7 +919,13 @@ def _check_text(what: str, text: Any) -> None:
         or any(c < " " or "\x7f" <= c <= "\x9f" or "\ud800" <= c <= "\udfff" for c in text)
     ):
         raise ValueError(
-            f"{what}: a text without control characters or spaces around it expected, got {text!r}"
+            f"{what}: a text without control characters or spaces around it expected, got "
+            f"{_shown(text)}"
+        )
+    if len(text) > _LONGEST_NAME:
+        raise ValueError(
+            f"{what}: a text of at most {_LONGEST_NAME:,} characters expected, got {len(text):,}: "
+            f"{_shown(text)}"
         )
 
 
@@ -906,24 +959,21 @@ class _Runs(NamedTuple):
 
     def place(self, row: int) -> str:
         episode = int(np.searchsorted(self.starts, row, side="right")) - 1
-        return f"episode {self.ids[episode].item()!r}, step {row - self.starts[episode]}"
+        return f"episode {_shown(self.ids[episode])}, step {row - self.starts[episode]}"
 
 
 def _episode_runs(episodes: Any, num_steps: int) -> _Runs:
     if episodes is None:
         ids = np.zeros(num_steps, np.int64)
     else:
-        array = _as_array("episode", episodes)
-        if array.ndim != 1:
-            raise ValueError(f"episodes: one id per step expected, got shape {array.shape}")
-        ids = _episode_ids(array)
+        ids = _episode_ids(_as_array("episode", episodes))
     starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
     first_seen = np.unique(ids[starts], return_index=True)[1]
     if len(first_seen) < len(starts):
         returns = np.setdiff1d(np.arange(len(starts)), first_seen)[0]
         row = starts[returns]
         raise ValueError(
-            f"episode: row {row} (counted from 0): episode {ids[row].item()!r} returns after "
+            f"episode: row {row} (counted from 0): episode {_shown(ids[row])} returns after "
             "another one; the rows of an episode must be contiguous"
         )
     return _Runs(
@@ -938,7 +988,7 @@ def _episode_ids(values: Any) -> np.ndarray:
 
     def refuse(row: int, value: object) -> NoReturn:
         raise ValueError(
-            f"episode: row {row} (counted from 0): {value!r} is not allowed; expected an id, "
+            f"episode: row {row} (counted from 0): {_shown(value)} is not allowed; expected an id, "
             "all of them whole numbers or all of them texts"
         )
 
@@ -947,7 +997,7 @@ def _episode_ids(values: Any) -> np.ndarray:
         bad = bad | np.ma.getmaskarray(values)
         if bad.any():
             row = int(np.argmax(bad))
-            refuse(row, _shown(values[row]))
+            refuse(row, values[row])
         return whole
     codes, distinct = _distinct("episode", values)
     if (codes < 0).any():
@@ -992,7 +1042,7 @@ def _code_column(
     size = size if names is None else len(names)
 
     def refuse(row: int, value: object, expected: str | None = None) -> NoReturn:
-        shown = "a missing value" if value is None else repr(_shown(value))
+        shown = "a missing value" if value is None else _shown(value)
         expected = expected or _allowed(size, names, may_miss)
         raise ValueError(
             f"{column}: {runs.place(row)}: {shown} is not allowed; expected {expected}"
@@ -1125,6 +1175,8 @@ def _as_index(value: Any) -> int | None:
     if isinstance(value, float | np.floating):
         whole, bad = _whole_numbers(np.array([value]))
         return None if bad[0] else int(whole[0])
+    if isinstance(value, np.timedelta64):  # to NumPy a whole number
+        return None
     if isinstance(value, numbers.Integral | np.bool_) and abs(int(value)) <= _MAX_INDEX:
         return int(value)
     return None
@@ -1158,9 +1210,13 @@ def _first(codes: np.ndarray, code: int | np.integer) -> int:
     return int(np.argmax(codes == code))
 
 
-def _shown(value: Any) -> Any:
-    """A value as a person wrote it, not as NumPy's scalar."""
-    return value.item() if isinstance(value, np.generic) else value
+def _shown(value: Any) -> str:
+    """A value as a person wrote it, not as NumPy's scalar, and not pages of it."""
+    try:
+        text = repr(value.item() if isinstance(value, np.generic) else value)
+    except ValueError:  # Python writes no numbers of thousands of digits
+        return f"a huge {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _allowed(size: int | None, names: Names | None, may_miss: bool) -> str:
@@ -1177,7 +1233,7 @@ def _allowed(size: int | None, names: Names | None, may_miss: bool) -> str:
 
 
 def _listed(items: Any) -> str:
-    texts = [repr(item) for item in items]
+    texts = [_shown(item) for item in items]
     shown = texts if len(texts) <= 12 else [*texts[:10], f"... ({len(texts)} in all)"]
     return ", ".join(shown) or "nothing"
 
@@ -1214,7 +1270,10 @@ def _parsed_record(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"the recorded sizes and names are damaged: {error}") from None
     if not isinstance(record, dict) or not all(
-        isinstance(record.get(field), kind) for field, kind in kinds.items()
+        isinstance(record.get(field), kind)
+        # `_from_columns` checks what is in them; names are also what codes are turned into.
+        and (not field.endswith("_names") or all(map(_are_texts, record[field].values())))
+        for field, kind in kinds.items()
     ):
         raise ValueError(f"the recorded sizes and names are damaged; fields: {_listed(kinds)}")
     if record["version"] != _RECORD_VERSION:
@@ -1223,6 +1282,10 @@ def _parsed_record(text: str) -> dict[str, Any]:
             f"reads {_RECORD_VERSION}"
         )
     return record
+
+
+def _are_texts(names: Any) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def _from_columns(
@@ -1346,11 +1409,17 @@ def _read_csv(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
     rest = handle.read()
     if not rest.strip():
         raise ValueError("there are no steps; at least one is needed")
-    table = arrow_csv.read_csv(
-        pa.BufferReader(rest),
-        read_options=arrow_csv.ReadOptions(column_names=header),
-        convert_options=arrow_csv.ConvertOptions(column_types=dict.fromkeys(header, text)),
-    )
+    convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(header, text))
+
+    def parse(**options: Any) -> pa.Table:
+        reading = arrow_csv.ReadOptions(column_names=header, **options)
+        return arrow_csv.read_csv(pa.BufferReader(rest), reading, convert_options=convert)
+
+    try:
+        table = parse()
+    except pa.ArrowInvalid:
+        # Piece by piece it is not known which row is wrong, nor what a very long row says.
+        table = parse(use_threads=False, block_size=min(len(rest) + 1, _LARGEST_BLOCK))
     columns = {name: table.column(name).to_pandas() for name in header}
     if "episode" in columns and (record is None or record["episode_ids"] == "number"):
         columns["episode"] = _ids_as_numbers(columns["episode"])
@@ -1368,13 +1437,14 @@ def _write_parquet(demos: Demonstrations, handle: BinaryIO) -> None:
     from pyarrow import parquet
 
     metadata = {_METADATA_KEY: json.dumps(_record(demos))}
-    parquet.write_table(_arrow_table(demos).replace_schema_metadata(metadata), handle)
+    table = _arrow_table(demos).replace_schema_metadata(metadata)
+    parquet.write_table(table, handle, write_page_checksum=True)
 
 
 def _read_parquet(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
     from pyarrow import parquet
 
-    table = parquet.ParquetFile(handle).read()
+    table = parquet.ParquetFile(handle, page_checksum_verification=True).read()
     _check_no_repeats(table.column_names)
     text = (table.schema.metadata or {}).get(_METADATA_KEY.encode())
     record = None if text is None else _parsed_record(text.decode("utf-8"))
@@ -1427,8 +1497,17 @@ def _read_npz(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
     for kind, prefix in [("state", ""), ("action", "action_"), ("latent", "latent_")]:
         for key, names in record[f"{kind}_names"].items():
             indices = columns.get(prefix + key)
-            if indices is not None and indices.dtype.kind in "iu":
-                columns[prefix + key] = pd.Categorical.from_codes(indices, names)
+            if indices is None or indices.dtype.kind not in "iu" or indices.ndim != 1:
+                continue
+            outside = (indices < -1) | (indices >= len(names))
+            if outside.any():
+                row = int(np.argmax(outside))
+                raise ValueError(
+                    f"{prefix}{key}: row {row} (counted from 0): {indices[row]} is not allowed; "
+                    f"it has {_counted(len(names), 'name')}"
+                )
+            _declared_names(f"{kind}_names", {key: names}, (key,), "")
+            columns[prefix + key] = pd.Categorical.from_codes(indices, names)
     return columns, record
 
 

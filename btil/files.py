@@ -1,6 +1,7 @@
 """Files that appear whole or not at all."""
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator
 from os import PathLike
@@ -11,7 +12,11 @@ from pathlib import Path
 def replacing(path: str | PathLike[str]) -> Iterator[Path]:
     """A new file in the same folder that takes the place of `path` once the block has succeeded.
 
-    An old file stays as it is until then, and for good if the block fails.
+    An old file stays as it is until then, and for good if the block fails or is interrupted; a
+    power cut leaves the old or the new one. No other file stays.
+
+    Raises:
+        OSError: As the block or the file system has it; an error of the new file names `path`.
 
     Example:
         >>> with replacing("table.csv") as temporary:  # doctest: +SKIP
@@ -20,10 +25,57 @@ def replacing(path: str | PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
-        yield temporary
-        temporary.replace(target)
+        with naming(target, instead_of=temporary):
+            yield temporary
+            flush(temporary)
+            temporary.replace(target)
+            _flush_folder(target.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        # The error that brought us here says more than one of the tidying up.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(target: Path, instead_of: Path) -> Iterator[None]:
+    """Errors of the file system name a file that people know, not one beside it or none.
+
+    Args:
+        target: The file or folder as people know it.
+        instead_of: What is written in its place; files in it, if it is a folder, count too.
+
+    Raises:
+        OSError: Of the same kind. One that is about another file is left as it is.
+    """
+    try:
+        yield
+    except OSError as error:
+        # Libraries tell the file in their text, some of them with neither number nor name.
+        named = [os.fspath(name) for name in (error.filename, error.filename2) if name is not None]
+        if named and not any(str(name).startswith(str(instead_of)) for name in named):
+            raise
+        reason = (error.strerror or str(error)).replace(str(instead_of), str(target))
+        if error.errno is None:
+            raise OSError(f"{target}: {reason}") from error
+        raise OSError(error.errno, reason, str(target)) from error
+
+
+def flush(path: Path) -> None:
+    """Have the contents of a file on the disk, before its name is."""
+    with open(path, "rb+") as handle:
+        os.fsync(handle.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    """Have the names in a folder on the disk, where folders can be opened."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    with contextlib.suppress(OSError):  # some file systems cannot; the file itself is complete
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def check_writable(path: str | PathLike[str], endings: tuple[str, ...] | None = None) -> None:
@@ -35,11 +87,14 @@ def check_writable(path: str | PathLike[str], endings: tuple[str, ...] | None = 
 
     Raises:
         ValueError: If the ending is another one.
-        OSError: If its folder is not there or cannot be written to, or a folder has its name.
+        OSError: If its folder is not there or cannot be written to, a folder has its name, or the
+            name is longer than the file system allows.
     """
     target = Path(path)
     if endings is not None and target.suffix.lower() not in endings:
         raise ValueError(f"{target}: the ending must be {' or '.join(endings)}")
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.lstat(target)  # a name that is too long is told here
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder")
     if not target.parent.is_dir():
@@ -47,6 +102,8 @@ def check_writable(path: str | PathLike[str], endings: tuple[str, ...] | None = 
     # Permission bits do not tell on every file system; making a file does.
     probe = target.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
-        probe.touch(exist_ok=False)
+        with naming(target, instead_of=probe):
+            probe.touch(exist_ok=False)
     finally:
-        probe.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)

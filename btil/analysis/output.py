@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import errno
 import io
 import os
 import struct
@@ -11,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from btil.files import replacing
+from btil.files import flush, naming, replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,10 +81,15 @@ def staged_page(directory: Path, page: str, record: str) -> Iterator[Path]:
         page: The file that shows the others; it is moved last.
         record: File that lists what was put there, so that the next time those files are
             replaced and no others.
+
+    Raises:
+        OSError: As the block or the file system has it; one of a new file names `directory`.
     """
     with tempfile.TemporaryDirectory(prefix=f".{Path(page).stem}-", dir=directory) as temporary:
-        yield Path(temporary)
-        _publish(Path(temporary), directory, page, record)
+        staging = Path(temporary)
+        with naming(directory, instead_of=staging):
+            yield staging
+            _publish(staging, directory, page, record)
 
 
 def _publish(staging: Path, directory: Path, page: str, record: str) -> None:
@@ -92,6 +98,10 @@ def _publish(staging: Path, directory: Path, page: str, record: str) -> None:
     listed = directory / record
     earlier = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
     (staging / record).write_text("\n".join(files) + "\n", encoding="utf-8")
+    for name in [record, *files]:
+        if (directory / name).is_dir():  # before the first of them is moved
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(directory / name))
+        flush(staging / name)
     for name in [*(f for f in files if f != page), record, page]:
         (directory / name).parent.mkdir(exist_ok=True)
         os.replace(staging / name, directory / name)

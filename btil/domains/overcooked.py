@@ -49,8 +49,6 @@ References:
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import as_file, files
@@ -183,11 +181,23 @@ def from_table(path: str | PathLike[str], layout: str, split: str | None = None)
         ValueError: if a column or the map is missing or malformed, the columns differ in length,
             the layout or split is unknown or has no rows, the rows of a trial are apart or out of
             order, a value is out of range, or what a player holds changes in front of something
-            where it cannot. The message names the column, trial, step, value and what is allowed.
+            where it cannot. The message names the file, the column, trial, step, value and what
+            is allowed.
+        OSError: if the file cannot be read.
     """
     if split is not None and split not in _SPLITS:
         raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and None")
     arrays = _read_arrays(path)
+    try:
+        return _demonstrations(arrays, layout, split)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _demonstrations(
+    arrays: Mapping[str, np.ndarray], layout: str, split: str | None
+) -> Demonstrations:
+    """The trials of one kitchen from the arrays of a file."""
     kitchen = _kitchen(_grid_of(arrays, layout))
     table = _rows_of(arrays, layout, split)
     _check_ranges(table, kitchen)
@@ -225,13 +235,14 @@ def from_table(path: str | PathLike[str], layout: str, split: str | None = None)
 
 
 def _read_arrays(path: str | PathLike[str]) -> dict[str, np.ndarray]:
-    try:
-        with open(path, "rb") as file:  # of a damaged archive NumPy leaves it open
+    with open(path, "rb") as file:  # of a damaged archive NumPy leaves it open
+        try:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.lib.npyio.NpzFile):
                 return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is damaged, or no NPZ archive of columns ({error})") from None
+        # NumPy and zipfile raise whatever comes on a damaged file; the file itself could be opened.
+        except Exception as error:
+            raise ValueError(f"{path} is damaged, or no NPZ archive of columns ({error})") from None
     raise ValueError(f"{path} is a single array, not an NPZ archive of columns")
 
 
@@ -240,11 +251,12 @@ def _grid_of(arrays: Mapping[str, np.ndarray], layout: str) -> tuple[str, ...]:
     missing = [name for name in ("layout_names", *_COLUMNS) if name not in arrays]
     if missing:
         raise ValueError(f"the table lacks {', '.join(missing)}; needed are {', '.join(_COLUMNS)}")
-    names = [str(name) for name in arrays["layout_names"]]
+    names = _texts(arrays, "layout_names")
     if layout not in names:
         raise ValueError(f"unknown layout {layout!r}; allowed are {', '.join(names)}")
     if f"grid_{layout}" not in arrays:
         raise ValueError(f"the table lacks grid_{layout}, the map of {layout}")
+    grid = _texts(arrays, f"grid_{layout}")
     for name in _COLUMNS:
         if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iu":
             raise ValueError(
@@ -257,7 +269,16 @@ def _grid_of(arrays: Mapping[str, np.ndarray], layout: str) -> tuple[str, ...]:
         raise ValueError(
             f"column {uneven[0]} has {lengths[uneven[0]]} rows where trial has {lengths['trial']}"
         )
-    return tuple(str(row) for row in arrays[f"grid_{layout}"])
+    return grid
+
+
+def _texts(arrays: Mapping[str, np.ndarray], name: str) -> tuple[str, ...]:
+    values = arrays[name]
+    if values.ndim != 1 or values.dtype.kind != "U":
+        raise ValueError(
+            f"{name} must hold texts along one axis, not {values.dtype} of shape {values.shape}"
+        )
+    return tuple(values.tolist())
 
 
 def _rows_of(arrays: Mapping[str, np.ndarray], layout: str, split: str | None) -> _Table:

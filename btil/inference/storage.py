@@ -1,7 +1,9 @@
 """Posteriors on disk: one netCDF file, no pickle, written whole or not at all."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Buffer, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +20,30 @@ from btil.inference.result import (
     FitResult,
     MixtureRows,
     NormalParameters,
+    RowsPosterior,
 )
 from btil.models.cpt import FAMILIES, Shared, family_named
 from btil.models.numpyro_model import BoundNumpyroModel
 from btil.models.parametric import all_priors, parametric_sites, unconstrained_shapes
-from btil.models.team import TeamModel
+from btil.models.team import BoundModel, TeamModel
 
 _FORMAT = "btil posterior"
 _VERSION = 1
+_SEAL = b"\nbtil posterior sha256 "
+_ARRAY = re.compile(r"array_\d+")
 _ROWS = {kind.__name__: kind for kind in (DirichletRows, MixtureRows, DrawnRows)}
 _PARAMETERS = {kind.__name__: kind for kind in (NormalParameters, DrawnParameters)}
+_NUMBER = int | float
+# What a record holds, and what its "result"; arrays are checked against the model's tables.
+_FIELDS: dict[str, Any] = {
+    "method": str, "seed": int, "dtype": str, "wall_time": _NUMBER, "options": dict,
+    "model": dict, "demonstrations": dict, "result": dict,
+}  # fmt: skip
+_RESULT_FIELDS: dict[str, Any] = {
+    "rows": dict, "converged": bool, "reason": str, "elbo": _NUMBER | None,
+    "elbo_standard_error": _NUMBER | None, "elbo_trace": np.ndarray | None, "restart_traces": list,
+    "sample_stats": dict, "log_likelihood": np.ndarray | None, "notes": dict, "parameters": dict,
+}  # fmt: skip
 
 
 def save_posterior(posterior: TeamPosterior, path: Any) -> None:
@@ -66,9 +82,12 @@ def save_posterior(posterior: TeamPosterior, path: Any) -> None:
     for name, values in arrays.items():
         dims = tuple(f"{name}_axis_{i}" for i in range(values.ndim))
         variables[name] = (dims, values)
-    target = Path(path)
-    with replacing(target) as temporary:
-        xr.Dataset(variables).to_netcdf(temporary, engine="h5netcdf")
+    # In memory first: on a full disk the library of HDF5 files takes the whole process down.
+    with xr.Dataset(variables).to_netcdf(engine="h5netcdf") as view:
+        contents = bytes(view)  # a view that outlives its buffer takes it down as well
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(contents)
+        file.write(_seal(contents))
 
 
 def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
@@ -80,45 +99,104 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
             is given by a function or by a class of the modeler's own: a file cannot hold those.
 
     Raises:
-        ValueError: If the file is no posterior of btil, is damaged, or needs `model`.
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is no posterior of btil, is damaged (its numbers, too, are held
+            against a SHA-256 at the end of the file), or needs `model`. The message begins
+            with the path.
 
     Example:
         >>> posterior = btil.load_posterior("team.nc")  # doctest: +SKIP
     """
-    import xarray as xr
-
     source = Path(path)
+    if source.is_dir():
+        raise IsADirectoryError(f"{source} is a folder")
     if not source.is_file():
         raise FileNotFoundError(f"no such file: {source}")
+    _check_seal(source)
     try:
-        with xr.open_dataset(source, engine="h5netcdf") as dataset:
-            dataset.load()
-        record = json.loads(str(dataset["record"].item()))
-        if record.get("format") != _FORMAT:
+        text, arrays = _read(source)
+        record = json.loads(text)
+        if record["format"] != _FORMAT:
             raise KeyError("format")
-    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        version = record["version"]
+    # The libraries raise whatever comes on a file that is damaged or of another kind.
+    except Exception as error:
         raise ValueError(f"{source} is not a posterior saved by btil, or is damaged") from error
-    if record["version"] != _VERSION:
-        raise ValueError(
-            f"{source} has format version {record['version']}, this btil reads {_VERSION}"
+    if version != _VERSION:
+        raise ValueError(f"{source} has format version {version!r}, this btil reads {_VERSION}")
+    try:
+        record = _with_arrays(record, arrays)
+        _check_fields(record, _FIELDS)
+        _check_fields(record["result"], _RESULT_FIELDS)
+        demos = Demonstrations(**record["demonstrations"])
+        dtype = np.dtype(record["dtype"])
+        rows = _of_kinds(record["result"]["rows"], _ROWS)
+        parameters = _of_kinds(record["result"].get("parameters", {}), _PARAMETERS)
+        fields = record["result"] | {"rows": rows, "parameters": parameters}
+        fields["restart_traces"] = tuple(fields["restart_traces"])
+        result = FitResult(**fields)
+        given = (
+            TeamModel(**{role: _family(given, role) for role, given in record["model"].items()})
+            if model is None
+            else model
         )
-    record = _with_arrays(record, dataset)
-    demos = Demonstrations(**record["demonstrations"])
-    if model is None:
-        model = TeamModel(
-            **{role: _family(given, role, source) for role, given in record["model"].items()}
-        )
-    kind, bound = bind_model(model, demos)
-    fields = record["result"]
-    rows = _of_kinds(fields.pop("rows"), _ROWS)
-    parameters = _of_kinds(fields.pop("parameters", {}), _PARAMETERS)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"{source} is damaged: its record cannot be read ({error!r})") from error
+    try:
+        kind, bound = bind_model(given, demos)
+        _check_shapes(bound, rows, parameters)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    return kind(
+        bound=bound,
+        method=record["method"],
+        result=result,
+        seed=record["seed"],
+        dtype=dtype,
+        wall_time=record["wall_time"],
+        options=record["options"],
+    )
+
+
+def _seal(contents: Buffer) -> bytes:
+    """What ends a file: a SHA-256 of all before it, which readers of HDF5 pass over."""
+    return _SEAL + hashlib.sha256(contents).hexdigest().encode()
+
+
+def _check_seal(source: Path) -> None:
+    """Refuse a file that is not as it was written, before the library of HDF5 files sees it.
+
+    That one loops without end on some damaged files. Files of btil's first days have no seal.
+    """
+    contents = source.read_bytes()
+    at = len(contents) - len(_seal(b""))
+    if contents[at:].startswith(_SEAL) and contents[at:] != _seal(memoryview(contents)[:at]):
+        raise ValueError(f"{source} is damaged: its contents do not agree with their checksum")
+
+
+def _read(source: Path) -> tuple[str, dict[str, np.ndarray]]:
+    """The record of a file, and its arrays."""
+    import h5py
+
+    with h5py.File(source, "r") as file:
+        text = file["record"].asstr()[()]
+        return text, {n: np.asarray(file[n][()]) for n in file if _ARRAY.fullmatch(n)}
+
+
+def _check_shapes(
+    bound: BoundModel, rows: Mapping[str, RowsPosterior], parameters: Mapping[str, Any]
+) -> None:
+    """Refuse what is kept of other tables or parameters than those that the model learns."""
     if set(rows) != set(bound.learned):
         raise ValueError(
-            f"{source} holds the tables {', '.join(sorted(rows)) or 'none'}, the model learns "
+            f"it holds the tables {', '.join(sorted(rows)) or 'none'}, the model learns "
             f"{', '.join(sorted(bound.learned)) or 'none'}"
         )
     expected = {name: table.shape for name, table in bound.learned.items()}
-    kept = {name: posterior.mean().shape for name, posterior in rows.items()}
+    with np.errstate(all="ignore"):
+        kept = {name: posterior.mean().shape for name, posterior in rows.items()}
     if isinstance(bound, BoundNumpyroModel):
         expected |= bound.parameters
     else:
@@ -134,18 +212,15 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
     for site in expected if isinstance(bound, BoundNumpyroModel) else {**expected, **kept}:
         held, wanted = (shapes.get(site, "none") for shapes in (kept, expected))
         if held != wanted:
-            raise ValueError(f"{source}: {site} has shape {held}, in the model it has {wanted}")
-    fields["restart_traces"] = tuple(fields["restart_traces"])
-    result = FitResult(rows=rows, parameters=parameters, **fields)
-    return kind(
-        bound=bound,
-        method=record["method"],
-        result=result,
-        seed=record["seed"],
-        dtype=np.dtype(record["dtype"]),
-        wall_time=record["wall_time"],
-        options=record["options"],
-    )
+            raise ValueError(f"{site} has shape {held}, in the model it has {wanted}")
+
+
+def _check_fields(record: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+    for field, kind in kinds.items():
+        if field not in record and field == "parameters":  # came later than the format
+            continue
+        if not isinstance(record[field], kind):
+            raise ValueError(f"is damaged: {field} is {record[field]!r}")
 
 
 def _kinds(posteriors: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +228,15 @@ def _kinds(posteriors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_kinds(stored: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: kinds[one.pop("kind")](**one) for name, one in stored.items()}
+    read = {}
+    for name, one in stored.items():
+        values = {field: value for field, value in one.items() if field != "kind"}
+        # The shapes that the kinds state are checked against the model's.
+        for field, value in values.items():
+            if not isinstance(value, str if field == "group" else np.ndarray):
+                raise ValueError(f"is damaged: {field} of {name} is {value!r}")
+        read[name] = kinds[one["kind"]](**values)
+    return read
 
 
 def _is_plain(value: Any) -> bool:
@@ -197,18 +280,18 @@ def _family_record(given: Any) -> dict[str, Any]:
     return {"family": type(given).__name__, "arguments": arguments}
 
 
-def _family(record: dict[str, Any], role: str, source: Path) -> Any:
+def _family(record: dict[str, Any], role: str) -> Any:
     if "by_agent" in record:
-        shared = [_family(one, role, source) for one in record["shared"]]
+        shared = [_family(one, role) for one in record["shared"]]
         return {
-            agent: shared[0] if "reference" in one else _family(one, role, source)
+            agent: shared[0] if "reference" in one else _family(one, role)
             for agent, one in record["by_agent"].items()
         }
     if record["family"] == "Shared":
-        return Shared(_family(record["cpt"], role, source))
+        return Shared(_family(record["cpt"], role))
     if record["arguments"] is None:
         raise ValueError(
-            f"{source}: the {role} table is a {record['family']} that a file cannot hold (given "
+            f"the {role} table is a {record['family']} that a file cannot hold (given "
             "by a function, or of a class outside btil); pass the model: "
             "load_posterior(path, model=...)"
         )
@@ -236,13 +319,16 @@ def _without_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     return value
 
 
-def _with_arrays(value: Any, dataset: Any) -> Any:
+def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(value, dict):
         if "__array__" in value:
-            return dataset[value["__array__"]].values.astype(value["dtype"])
+            return arrays[value["__array__"]].astype(value["dtype"])
         if "__empty__" in value:
-            return np.zeros(value["__empty__"], value["dtype"])
-        return {k: _with_arrays(v, dataset) for k, v in value.items()}
+            shape = tuple(value["__empty__"])
+            if 0 not in shape:  # else one number of the record would ask for all memory
+                raise ValueError(f"is damaged: an array without numbers has shape {shape}")
+            return np.zeros(shape, value["dtype"])
+        return {k: _with_arrays(v, arrays) for k, v in value.items()}
     if isinstance(value, list):
-        return [_with_arrays(v, dataset) for v in value]
+        return [_with_arrays(v, arrays) for v in value]
     return value

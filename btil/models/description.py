@@ -89,6 +89,8 @@ def read_model(path: str | PathLike[str]) -> TeamModel:
             return model_from_description(tomllib.load(handle))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+        except RecursionError:
+            raise ValueError(f"{path}: nested too deeply") from None
 
 
 def model_from_description(description: Mapping[str, Any]) -> TeamModel:
@@ -109,6 +111,8 @@ def model_from_description(description: Mapping[str, Any]) -> TeamModel:
         >>> model.transition
         StaticCPT()
     """
+    if not isinstance(description, Mapping):
+        raise ValueError(f"the model: {description!r} is no mapping of sections {_listed(ROLES)}")
     _refuse_unknown("the model", "section", description, ROLES)
     families = {role: _role(role, section) for role, section in description.items()}
     return TeamModel(**families)
@@ -215,7 +219,10 @@ def _cpt(name: str, role: str, where: str, section: Mapping[str, Any]) -> CPT:
 def _number(where: str, key: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{where}: {key} is {value!r}; allowed are numbers")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{where}: {key} is a number too large to compute with") from None
 
 
 def _boolean(where: str, key: str, value: Any) -> bool:
@@ -259,7 +266,7 @@ def _check_table(where: str, value: Any) -> None:
 
 
 def _refuse_unknown(
-    where: str, what: str, given: Mapping[str, Any], allowed: tuple[str, ...]
+    where: str, what: str, given: Mapping[Any, Any], allowed: tuple[str, ...]
 ) -> None:
     for key in given:
         if key not in allowed:

@@ -10,6 +10,7 @@ import numpy as np
 
 from btil.domains.gridworld import GRID_WORLDS
 from btil.domains.gridworld.grid import MAPS, read_map
+from btil.files import replacing
 
 SETTINGS_FILE = "study.toml"
 SURVEYS = ("opening", "closing")
@@ -184,7 +185,8 @@ def write_defaults(folder: Path) -> list[Path]:
     written = []
     for source in sorted(_defaults().iterdir(), key=lambda file: file.name):
         if source.is_file() and not (folder / source.name).exists():
-            (folder / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+            with replacing(folder / source.name) as temporary:
+                temporary.write_bytes(source.read_bytes())
             written.append(folder / source.name)
     return written
 
@@ -228,8 +230,8 @@ def read_settings(path: Path) -> Settings:
         raise ValueError(f"{where}: tasks: at least one [[tasks]] section is needed")
     return Settings(
         title=_text(where, given, "title"),
-        consent=(folder / _text(where, given, "consent")).read_text(encoding="utf-8"),
-        thanks=(folder / _text(where, given, "thanks")).read_text(encoding="utf-8"),
+        consent=_read_text(where, "consent", folder / _text(where, given, "consent")),
+        thanks=_read_text(where, "thanks", folder / _text(where, given, "thanks")),
         surveys=surveys,
         blocks=tuple(_block(where, folder, k, task) for k, task in enumerate(tasks)),
         order=_one_of(where, "order", given.get("order", "listed"), _ORDERS),
@@ -253,7 +255,7 @@ def _block(where: str, folder: Path, index: int, task: Any) -> Block:
         raise ValueError(f"{where}: map must be a text, got {map_!r}")
     # Names come first; any other single word is a file with a drawing.
     if map_ not in MAPS and len(map_.split()) == 1:
-        map_ = (folder / map_).read_text(encoding="utf-8")
+        map_ = _read_text(where, "map", folder / map_)
     try:
         read_map(map_)
     except ValueError as error:
@@ -327,6 +329,16 @@ def _read_toml(path: Path) -> dict[str, Any]:
             return tomllib.load(handle)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+        except RecursionError:
+            raise ValueError(f"{path}: nested too deeply") from None
+
+
+def _read_text(where: str, key: str, path: Path) -> str:
+    """A file that the settings name."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except ValueError as error:  # no UTF-8, or a name that no file can have
+        raise ValueError(f"{where}: {key}: {str(path)!r} cannot be read: {error}") from error
 
 
 def _refuse_unknown(where: str, given: Mapping[str, Any], *allowed: str) -> None:
@@ -343,9 +355,9 @@ def _text(where: str, given: Mapping[str, Any], key: str) -> str:
 
 
 def _one_of(where: str, key: str, value: Any, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{where}: {key} is {value!r}; allowed are {', '.join(allowed)}")
-    return str(value)
+    return value
 
 
 def _whole(where: str, key: str, value: Any, least: int) -> int:
@@ -356,7 +368,8 @@ def _whole(where: str, key: str, value: Any, least: int) -> int:
 
 def _number(where: str, key: str, value: Any, least: float = -np.inf) -> float:
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not np.isfinite(value) or value < least:
+    # A whole number may be larger than any float.
+    if not good or not abs(value) <= np.finfo(np.float64).max or value < least:
         allowed = "a number" if least == -np.inf else f"a number from {least:g} on"
         raise ValueError(f"{where}: {key} must be {allowed}, got {value!r}")
     return float(value)

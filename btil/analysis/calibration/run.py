@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -501,7 +501,12 @@ def _prepare_folder(folder: Path, settings: Settings) -> Path:
         with replacing(file) as temporary:
             temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         return folder
-    earlier = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        earlier = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        earlier = None
+    if not isinstance(earlier, dict):
+        raise ValueError(f"{file}: damaged; choose another folder, or delete this one")
     if earlier != record:
         different = ", ".join(
             "model or data" if name == "data" else name
@@ -542,7 +547,24 @@ def _save(simulation: Simulation, file: Path) -> None:
 
 
 def _load(file: Path) -> Simulation:
-    with np.load(file) as stored:
+    """Read a simulation.
+
+    Raises:
+        ValueError: If the file is damaged.
+        OSError: If it cannot be read.
+    """
+    with open(file, "rb") as stream:
+        try:
+            return _loaded(stream)
+        # NumPy and zipfile raise whatever comes on a damaged file; it could be opened.
+        except Exception as error:
+            raise ValueError(
+                f"{file}: damaged ({error}); delete it and the simulation is made again"
+            ) from error
+
+
+def _loaded(stream: BinaryIO) -> Simulation:
+    with np.load(stream, allow_pickle=False) as stored:
         groups = dict.fromkeys(n.split("/")[1] for n in stored.files if n.startswith("ranked/"))
         return Simulation(
             ranked={

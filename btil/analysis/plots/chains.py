@@ -169,7 +169,8 @@ def plot_forest(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplo
     labels.set_axis_off()
     intervals.set_xlabel(" or ".join(dict.fromkeys(one.quantity for one in cells)))
     key = [f"{letter(i)}: {one.title}" for i, one in enumerate(cells)]
-    figure.suptitle("\n".join(fill(line, 110) for line in key), x=0.01, ha="left", fontsize=8)
+    text = "\n".join(fill(line, 110) for line in key)
+    figure.suptitle(text, x=0.01, ha="left", fontsize=8, parse_math=False)
     return figure
 
 
@@ -348,6 +349,9 @@ def _arviz_figure(
                 **options,
             )
             figure = collection.get_viz("figure")
+            for axes in list(figure.axes):  # a line of panels that is not full has empty ones
+                if not axes.has_data() and not axes.texts:
+                    axes.remove()
             for own in list(figure.legends):  # where ArviZ puts one, it takes a panel's room
                 own.remove()
             num_chains = tree["posterior"].sizes["chain"]

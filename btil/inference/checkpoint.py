@@ -182,6 +182,8 @@ def _as_array(leaf: Any) -> np.ndarray:
 
 
 def _as_leaf(array: np.ndarray, like: Any) -> Any:
+    if not jnp.issubdtype(like.dtype, jax.dtypes.prng_key) and array.shape != like.shape:
+        raise ValueError(f"the checkpoint holds shape {array.shape} where {like.shape} is expected")
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(jnp.asarray(array))
     return jnp.asarray(array, like.dtype)
@@ -239,8 +241,8 @@ def describe_run(
 ) -> Run:
     """What decides the bits of a run, in words where short and as checksums elsewhere.
 
-    On how many devices it runs is left out: it may go on on others, to the same answer up to
-    rounding.
+    On how many devices mfvi and gibbs run is left out: they may go on on others, to the same
+    answer up to rounding.
     """
     demos = bound.demos
     data = (
@@ -253,7 +255,8 @@ def describe_run(
         demos.num_latents,
     )
     run = {"method": method, "seed": str(seed), "dtype": dtype.name}
-    run |= {name: _told(value) for name, value in options.items() if name != "devices"}
+    free = ("devices",) if method in ("mfvi", "gibbs") else ()
+    run |= {name: _told(value) for name, value in options.items() if name not in free}
     return run | {"model": _digest(_model_record(bound)), "demonstrations": _digest(data)}
 
 

@@ -8,6 +8,7 @@ import io
 import json
 import pickle
 import re
+import sqlite3
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +33,19 @@ from btil.inference import storage
 from btil.inference.result import DirichletRows, FitResult
 from btil.models.description import model_from_description, read_model
 from btil.models.team import bind
-from btil.study.settings import read_settings, write_defaults
+from btil.study.episode import Episode, Row
+from btil.study.export import export_study
+from btil.study.sessions import Journey
+from btil.study.settings import Stage, read_settings, write_defaults
+from btil.study.store import (
+    DATABASE_FILE,
+    Person,
+    Store,
+    save_answers,
+    save_episode,
+    save_person,
+    save_row,
+)
 
 FORMATS = (".csv", ".parquet", ".npz")
 
@@ -559,3 +572,77 @@ def test_descriptions_of_other_kinds(given):
 @given(st.text("#.01ARGB\n x\x00é", max_size=40) | values)
 def test_drawings_of_maps(drawing):
     refused(lambda: read_map(drawing))
+
+
+# ---------------------------------------------------------------------- studies
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A study's file: one person, one session of two steps."""
+    folder = tmp_path_factory.mktemp("study")
+    stage = Stage("session", domain="movers", map="tiny", number=1, of=1, max_steps=40)
+    state = btil.domains.movers("tiny").simulate(1, seed=0).states[0].item()
+    no, yes = (False, False), (True, True)
+    episode = Episode(2, state, (0, 0), (0, 0), no, no, (-1, -1), yes, (2, 2), 1.0, True)
+    store = Store(folder, seed=3, create=True)
+    store.write(
+        [
+            save_person(Person(1, 123_456, None, 1, 0, "ai", (stage,), Journey())),
+            save_episode(1, 0, episode),
+            *(save_row(1, 0, Row(k, state, (0, 1), (0, -1), yes, 0.5)) for k in range(2)),
+            *save_answers(1, "opening", {"age": "=1+1"}),
+        ]
+    )
+    store.close()
+    with contextlib.closing(sqlite3.connect(folder / DATABASE_FILE)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    return (folder / DATABASE_FILE).read_bytes()
+
+
+def exported(folder: Path, contents: bytes, change: str | None = None) -> list[Path]:
+    path = folder / DATABASE_FILE
+    path.write_bytes(contents)
+    if change is not None:
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(change)
+    try:
+        return [file for file, _ in export_study(folder, folder / "demos.csv")]
+    except OSError as error:
+        raise ValueError(str(error)) from error
+
+
+def test_a_study_is_exported(study, tmp_path):
+    assert exported(tmp_path, study) == [tmp_path / "demos.csv"]
+    assert btil.read_demonstrations(tmp_path / "demos.csv").num_steps == 2
+
+
+@settings(max_examples=80)
+@given(edits)
+def test_damaged_studies(folder, study, edits):
+    refused(lambda: exported(folder, damaged(study, edits)), folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE steps SET state = 99999999",
+        "UPDATE steps SET alice_action = -1",
+        "UPDATE steps SET rob_latent = 99",
+        "UPDATE steps SET step = 5 WHERE step = 1",
+        "UPDATE episodes SET episode = '{}'",
+        "UPDATE episodes SET episode = '['",
+        "UPDATE episodes SET position = 7",
+        "UPDATE steps SET position = 7",
+        "DELETE FROM participants",
+        "DELETE FROM study",
+        "DROP TABLE steps",
+        "UPDATE study SET value = 'x'",
+        "UPDATE participants SET stages = '[[\"session\"]]'",
+        "UPDATE participants SET stages = replace(stages, 'movers', 'record')",
+        "UPDATE participants SET stages = replace(stages, 'tiny', '#')",
+        "UPDATE participants SET journey = '3'",
+    ],
+)
+def test_studies_in_which_something_else_stands(study, change, tmp_path):
+    refused(lambda: exported(tmp_path, study, change), tmp_path)

@@ -83,6 +83,34 @@ def test_nothing_is_pickled(path: Path) -> None:
     assert not roots & {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 
+# Calls that run what a text or a file says.
+RUNNING = {"eval", "exec", "compile", "__import__", "read_pickle", "to_pickle", "system", "popen"}
+RUNNING |= {"unsafe_load", "full_load", "extractall", "unpack_archive"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_that_is_read_is_run(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        text = ast.unparse(node.func)
+        owner, _, name = text.rpartition(".")
+        assert text == "re.compile" or name not in RUNNING, f"{path.name}:{node.lineno}: {text}"
+        given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        if name in ("load", "read_array") and owner in ("np", "numpy", "np.lib.format"):
+            assert given.get("allow_pickle") == "False", f"{path.name}:{node.lineno}: {text}"
+        assert given.get("allow_pickle", "False") == "False"
+        assert given.get("shell", "False") == "False"
+
+
+def test_the_pages_scripts_run_no_text() -> None:
+    scripts = sorted((ROOT / "btil").rglob("*.js"))
+    assert scripts
+    for script in scripts:
+        text = script.read_text(encoding="utf-8")
+        assert not re.search(r"\beval\(|new Function|document\.write|insertAdjacentHTML", text)
+
+
 def test_import_is_light_and_leaves_global_state_alone() -> None:
     heavy = ["jax", "numpyro", "funsor", "equinox", "optax", "pettingzoo", "gymnasium"]
     heavy += ["matplotlib", "arviz", "pandas", "pyarrow", "xarray"]

@@ -134,11 +134,12 @@ def export_study(
         raise ValueError(f"--domain is {domain!r}; allowed are {' and '.join(GRID_WORLDS)}")
     store = Store(folder, read_only=True)
     try:
-        played = sessions(store)
-        numbers = {person.participant: person.number for person in store.people()}
-        answers = sorted(
-            ((numbers[who], *rest) for who, *rest in store.answers()), key=itemgetter(0)
-        )
+        with store.reading():
+            played = sessions(store)
+            numbers = {person.participant: person.number for person in store.people()}
+            answers = sorted(
+                ((numbers[who], *rest) for who, *rest in store.answers()), key=itemgetter(0)
+            )
     finally:
         store.close()
     chosen = [
@@ -153,10 +154,11 @@ def export_study(
             f"{folder}: none of its {len(played)} sessions is to be exported (test sessions that "
             "have come to their end; --practice and --unfinished add others)"
         )
-    groups = grouped(chosen)
-    for group in groups:
+    with store.reading():
+        groups = grouped(chosen)
+        recorded = [group.demonstrations() for group in groups]
+    for group, demos in zip(groups, recorded, strict=True):
         path = out if len(groups) == 1 else out.with_name(f"{out.stem}-{group.name}{out.suffix}")
-        demos = group.demonstrations()
         if derived:
             demos = group.task.add_derived_variables(demos)
         write_demonstrations(demos, path)

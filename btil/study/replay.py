@@ -112,7 +112,8 @@ def replay_routes(folder: Path, posteriors: "list[TeamPosterior]", keyed: Keyed)
     """The page and its data, behind a key."""
     store = Store(folder, read_only=True)
     try:
-        groups = grouped(sessions(store))
+        with store.reading():
+            groups = grouped(sessions(store))
     finally:
         store.close()
     replays = [

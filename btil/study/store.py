@@ -3,6 +3,7 @@
 Whatever a participant does is one transaction, flushed to the disk before anyone sees its result.
 """
 
+import contextlib
 import hashlib
 import json
 import secrets
@@ -161,7 +162,7 @@ class Store:
 
     Raises:
         FileNotFoundError: If there is no file and none is to be made.
-        ValueError: If the file is of another kind.
+        ValueError: If the file is of another kind, or damaged.
     """
 
     def __init__(
@@ -171,13 +172,14 @@ class Store:
         create: bool = False,
         read_only: bool = False,
     ) -> None:
-        path = folder / DATABASE_FILE
+        self._path = path = folder / DATABASE_FILE
         if not create and not path.is_file():
             raise FileNotFoundError(f"{folder} holds no study: there is no {DATABASE_FILE} in it")
         # All use of the connection is serialised by its owner, from whatever thread.
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            self._prepare(path, seed, read_only)
+            with self.reading():
+                self._prepare(path, seed, read_only)
         except BaseException:
             self._connection.close()
             raise
@@ -218,6 +220,30 @@ class Store:
                 f"{path}: this study has the seed {self.seed}; a seed is given only when it begins"
             )
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """What is in the file and could not have been written by us is told as its damage.
+
+        Raises:
+            ValueError: Naming the file.
+            OSError: If it cannot be read, naming it too.
+        """
+        try:
+            yield
+        except sqlite3.OperationalError as error:  # locked, or the disk
+            raise OSError(f"{self._path}: {error}") from error
+        except (
+            sqlite3.DatabaseError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            ValueError,
+            RecursionError,
+        ) as error:
+            if str(error).startswith(str(self._path)):
+                raise
+            raise ValueError(f"{self._path}: damaged ({error!r})") from error
+
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
@@ -237,18 +263,28 @@ class Store:
 
     def people(self) -> Iterator[Person]:
         """All participants, in the order in which they came."""
-        rows = self._connection.execute("SELECT * FROM participants ORDER BY participant")
-        for *plain, stages, journey in rows.fetchall():
-            way = tuple(Stage(*stage) for stage in json.loads(stages))
-            yield Person._make([*plain, way, Journey.from_json(json.loads(journey))])
+        with self.reading():
+            rows = self._connection.execute("SELECT * FROM participants ORDER BY participant")
+            people = [
+                Person._make(
+                    [
+                        *plain,
+                        tuple(Stage(*stage) for stage in json.loads(stages)),
+                        Journey.from_json(json.loads(journey)),
+                    ]
+                )
+                for *plain, stages, journey in rows.fetchall()
+            ]
+        yield from people
 
     def episodes(self) -> dict[tuple[int, int], Episode]:
         """All sessions, by (game, position)."""
-        rows = self._connection.execute("SELECT * FROM episodes ORDER BY game, position")
-        return {
-            (game, position): Episode.from_json(json.loads(episode))
-            for game, position, episode in rows.fetchall()
-        }
+        with self.reading():
+            rows = self._connection.execute("SELECT * FROM episodes ORDER BY game, position")
+            return {
+                (game, position): Episode.from_json(json.loads(episode))
+                for game, position, episode in rows.fetchall()
+            }
 
     def steps(self, game: int, position: int) -> list[Row]:
         """The steps of a session."""

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from btil import domains
+from btil.domains.gridworld import GRID_WORLDS
 from btil.domains.gridworld.task import GridTask
 from btil.study.episode import Rules, rules_of
 from btil.study.settings import Stage
@@ -28,6 +29,8 @@ class World(NamedTuple):
 @lru_cache(maxsize=32)
 def task_of(domain: str, map: str) -> GridTask:
     """The task on a map."""
+    if domain not in GRID_WORLDS:  # it may come out of a file
+        raise ValueError(f"unknown domain {domain!r}; allowed are {', '.join(GRID_WORLDS)}")
     task: GridTask = getattr(domains, domain)(map)
     return task
 

@@ -788,7 +788,8 @@ def _is_table(values: Any) -> bool:
 
 def _table_columns(argument: str, table: Any) -> dict[Any, Any]:
     """{name: values} of what `_is_table` is true of."""
-    names = list(table if isinstance(table, Mapping) else table.columns)
+    named = table if isinstance(table, Mapping) else table.columns
+    names = list(getattr(table, "column_names", named))  # Arrow's columns are the values
     if len(set(names)) < len(names):
         repeated = next(name for k, name in enumerate(names) if name in names[:k])
         raise ValueError(f"{argument}: column {_shown(repeated)} occurs more than once")

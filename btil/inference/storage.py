@@ -129,11 +129,12 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
         _check_fields(record, _FIELDS)
         _check_fields(record["result"], _RESULT_FIELDS)
         demos = Demonstrations(**record["demonstrations"])
-        dtype = np.dtype(record["dtype"])
+        dtype, wall_time = np.dtype(record["dtype"]), float(record["wall_time"])
         rows = _of_kinds(record["result"]["rows"], _ROWS)
         parameters = _of_kinds(record["result"].get("parameters", {}), _PARAMETERS)
         fields = record["result"] | {"rows": rows, "parameters": parameters}
         fields["restart_traces"] = tuple(fields["restart_traces"])
+        _check_arrays(fields)
         result = FitResult(**fields)
         given = (
             TeamModel(**{role: _family(given, role) for role, given in record["model"].items()})
@@ -155,9 +156,24 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
         result=result,
         seed=record["seed"],
         dtype=dtype,
-        wall_time=record["wall_time"],
+        wall_time=wall_time,
         options=record["options"],
     )
+
+
+def _check_arrays(fields: Mapping[str, Any]) -> None:
+    """Refuse traces, statistics and likelihoods that are none."""
+    traces = [t for t in (fields["elbo_trace"], *fields["restart_traces"]) if t is not None]
+    kept = [("a trace of bounds", 1, traces)]
+    kept.append(("a statistic of draws", 2, [*fields["sample_stats"].values()]))
+    if fields["log_likelihood"] is not None:
+        kept.append(("the log likelihood", 3, [fields["log_likelihood"]]))
+    for what, num_axes, arrays in kept:
+        for values in arrays:
+            kinds = "biuf" if num_axes == 2 else "f"
+            numbers = isinstance(values, np.ndarray) and values.dtype.kind in kinds
+            if not numbers or values.ndim != num_axes:
+                raise ValueError(f"is damaged: {what} is {values!r}")
 
 
 def _seal(contents: Buffer) -> bytes:

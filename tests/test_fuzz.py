@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import btil
+from btil.analysis.calibration.run import _load
 from btil.demonstrations import Demonstrations, read_demonstrations, write_demonstrations
 from btil.domains.gridworld.grid import read_map
 from btil.domains.overcooked import from_table
@@ -538,6 +539,17 @@ def test_posteriors_with_odd_records(folder, saved, numbers):
         record = json.loads(file["record"].asstr()[()])
         file["record"][()] = json.dumps(odd(record, lambda size: next(drawn) % size))
     refused(lambda: btil.load_posterior(path), path)
+
+
+# ---------------------------------------------------------------------- what calibration keeps
+
+
+@pytest.mark.parametrize("contents", [b"", b"PK", npz(), npz(x=np.array([{}], object))])
+def test_simulations_that_are_damaged(contents, tmp_path):
+    path = tmp_path / "simulation-00000.npz"
+    path.write_bytes(contents)
+    with pytest.raises(ValueError, match=r"simulation-00000\.npz: damaged .* delete it"):
+        _load(path)
 
 
 # ---------------------------------------------------------------------- settings and maps

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import btil
 from btil import analysis
 from btil.analysis import debrief
+from btil.analysis.decoding import decoded_table
 from btil.analysis.output import html_figure, html_list, html_page, html_table
 from btil.cli import app
 from btil.inference.result import DirichletRows, DrawnRows, FitResult
@@ -154,3 +155,15 @@ def test_commands_show_names_as_they_are(mean_field, tmp_path):
     header, *rows = csv.reader(io.StringIO(decoded.stdout))
     assert header == ["episode", "step", *(f"decoded_{agent}" for agent in AGENTS)]
     assert {row[2] for row in rows} <= set(MINDS)
+
+
+def test_two_names_that_make_one_column_are_refused():
+    demos = btil.Demonstrations(
+        [0, 1],
+        np.zeros((2, 2), int),
+        agents=("a", "a_b"),
+        latent_names={"a": ["b_c"], "a_b": ["c"]},
+    )
+    beliefs = {agent: np.ones((2, 1)) for agent in demos.agents}
+    with pytest.raises(ValueError, match="the name 'probability_a_b_c'"):
+        decoded_table(demos, np.zeros((2, 2), int), beliefs)

@@ -33,6 +33,9 @@ def decoded_table(
         A row per step: `episode`, `step`, `decoded_<agent>` and, with `smoothed`,
         `probability_<agent>_<latent>`.
 
+    Raises:
+        ValueError: If two columns would have the same name.
+
     Example:
         >>> table = decoded_table(demos, posterior.decode(demos))  # doctest: +SKIP
     """
@@ -44,7 +47,10 @@ def decoded_table(
     for agent, beliefs in (smoothed or {}).items():
         names = demos.value_names(f"latent_{agent}")
         for name, belief in zip(names, beliefs.T, strict=True):
-            columns[f"probability_{agent}_{name}"] = belief
+            column = f"probability_{agent}_{name}"
+            if column in columns:  # as of "a" in "b_c" and of "a_b" in "c"
+                raise ValueError(f"two columns of the table would have the name {column!r}")
+            columns[column] = belief
     return pd.DataFrame(columns)
 
 

@@ -154,8 +154,9 @@ class Demonstrations:
         }
         num_steps = _common_length(columns, episodes)
         runs = _episode_runs(episodes, num_steps)
-        for agent in team:
-            columns.setdefault(f"latent_{agent}", np.full(num_steps, -1))
+        for agent in team:  # in their order, whatever that of the mapping
+            labels = columns.pop(f"latent_{agent}", None)
+            columns[f"latent_{agent}"] = np.full(num_steps, -1) if labels is None else labels
         sizes = {
             **_declared_sizes("num_states", num_states, variables, ""),
             **_declared_sizes("num_actions", num_actions, team, "action_"),

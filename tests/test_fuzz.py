@@ -243,6 +243,16 @@ def test_tables_of_every_make():
         assert Demonstrations(make(plain), make(plain), num_latents=2) == expected
 
 
+def test_labels_in_another_order_than_the_agents_are_kept(folder):
+    states, actions = [0, 1], {"ann": [0, 1], "bob": [1, 0]}
+    second = Demonstrations(states, actions, {"bob": [1, 0]}, num_latents=2)
+    assert_kept(second, folder)
+    both = {"bob": [1, 0], "ann": [0, 1]}
+    demos = Demonstrations(states, actions, both)
+    assert_kept(demos, folder)
+    assert demos == Demonstrations(states, actions, dict(reversed(both.items())))
+
+
 def test_names_that_are_gone_through_once_are_those_of_all_agents():
     arguments = {
         "states": [0, 1],

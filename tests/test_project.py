@@ -21,6 +21,7 @@ MODULES = sorted((ROOT / "btil").rglob("*.py"))
 # not a room (a small shared helper) imports no room and may be imported by all.
 ROOMS = {
     "demonstrations": set(),
+    "demonstration_files": {"demonstrations"},
     "models": {"demonstrations"},
     "inference": {"demonstrations", "models"},
     "domains": {"demonstrations", "models"},

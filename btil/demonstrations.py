@@ -1006,7 +1006,7 @@ def _episode_ids(values: Any, first_row: int = 0) -> np.ndarray:
     def refuse(row: int, value: object) -> NoReturn:
         raise ValueError(
             f"episode: row {first_row + row} (counted from 0): {_shown(value)} is not allowed; "
-            "expected an id, "
+            "expected an id, all of them whole numbers or all of them texts"
         )
 
     if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":

@@ -483,7 +483,8 @@ def fit(
     known = labelled_counts(bound, layout.num_rows)
     if start is not None:
         known |= counts_of_start(start, bound, prior)
-    sites = chains(bound, known, bound.demos.num_steps * bound.demos.num_agents, dtype)
+    most = float(bound.demos.num_steps * bound.demos.num_agents)
+    sites = chains(bound, known, most, dtype)
     traces = []
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
         ascents = _Ascents(

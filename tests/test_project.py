@@ -23,7 +23,7 @@ ROOMS = {
     "demonstrations": set(),
     "demonstration_files": {"demonstrations"},
     "models": {"demonstrations"},
-    "inference": {"demonstrations", "models"},
+    "inference": {"demonstrations", "demonstration_files", "models"},
     "domains": {"demonstrations", "models"},
     "imitation": {"demonstrations", "models", "inference", "domains"},
     "analysis": {"demonstrations", "models", "inference", "domains", "imitation"},

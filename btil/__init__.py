@@ -8,6 +8,7 @@ step. `fit` a `TeamModel` to `Demonstrations`, ask the `TeamPosterior`, `compare
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from btil.demonstration_files import DemonstrationsFile, open_demonstrations
 from btil.demonstrations import (
     Demonstrations,
     concatenate,
@@ -69,6 +70,7 @@ _ROOMS = ("analysis", "domains", "imitation")
 __all__ = [
     "CPT",
     "Demonstrations",
+    "DemonstrationsFile",
     "DirichletCPT",
     "GoalConditionedCPT",
     "HierarchicalDirichletCPT",
@@ -92,6 +94,7 @@ __all__ = [
     "imitation",
     "load_posterior",
     "mfvi_guide",
+    "open_demonstrations",
     "read_demonstrations",
     "team_dbn",
     "write_demonstrations",

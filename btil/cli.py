@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from btil import Demonstrations, __version__, read_demonstrations
+from btil import (
+    Demonstrations,
+    DemonstrationsFile,
+    __version__,
+    open_demonstrations,
+    read_demonstrations,
+)
 from btil.flags import Debug, Quiet
 from btil.study.cli import collect
 
@@ -168,6 +174,13 @@ CheckpointFile = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on from the checkpoint, where there is one.")
 ]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        help="mfvi: learn from so many episodes at a time; a Parquet file is then never in memory "
+        "as a whole."
+    ),
+]
 
 
 @app.callback()
@@ -271,6 +284,7 @@ def fit(
     devices: Devices = None,
     checkpoint: CheckpointFile = None,
     resume: Resume = False,
+    batch_size: BatchSize = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -290,6 +304,7 @@ def fit(
         btil fit team.csv --out team.nc --policy-parents x,y --transition-parents actions
         btil fit team.csv --out team.nc --method gibbs --num-samples 1000 --model model.toml
         btil fit team.csv --out team.nc --method nuts --checkpoint team.checkpoint --resume
+        btil fit many.parquet --out team.nc --batch-size 500
     """  # noqa: D301  # click needs the character itself
     from btil.files import check_writable
     from btil.inference.devices import provide_devices
@@ -306,6 +321,7 @@ def fit(
         num_restarts=num_restarts,
         tolerance=tolerance,
         max_iterations=max_iterations,
+        batch_size=batch_size,
     )
     team = _model(
         data,
@@ -317,7 +333,11 @@ def fit(
         initial,
         shared,
     )
-    demos = _read(data, num_latents)
+    demos: Demonstrations | DemonstrationsFile
+    if batch_size is not None and Path(data).suffix.lower() == ".parquet":
+        demos = open_demonstrations(data, num_latents=_sizes(num_latents))
+    else:
+        demos = _read(data, num_latents)
     posterior = infer(
         team,
         demos,
@@ -1006,8 +1026,13 @@ def _read(
             action_names=like.action_names or None,
             latent_names=like.latent_names or None,
         )
+    return read_demonstrations(data, num_latents=_sizes(num_latents))
+
+
+def _sizes(num_latents: str | None) -> int | list[int] | None:
+    """One number for all agents, or one per agent."""
     if num_latents is None:
-        return read_demonstrations(data)
+        return None
     try:
         sizes = [int(size) for size in num_latents.split(",")]
     except ValueError:
@@ -1015,7 +1040,7 @@ def _read(
             f"--num-latents is {num_latents!r}; allowed are a whole number, or one per agent "
             "separated by commas"
         ) from None
-    return read_demonstrations(data, num_latents=sizes[0] if len(sizes) == 1 else sizes)
+    return sizes[0] if len(sizes) == 1 else sizes
 
 
 def _model(

@@ -20,11 +20,11 @@ import operator
 import os
 import textwrap
 import zipfile
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -55,6 +55,8 @@ _LONGEST_SHOWN = 200
 _LONGEST_TOLD = 1000
 # Of a name: what every file format can hold, as the name of a column too.
 _LONGEST_NAME = 10_000
+# Steps of a Parquet file's row groups: a unit to read at a time, some 10 MB of columns.
+ROW_GROUP_STEPS = 2**17
 # Names that the tables, or the parents of a CPT, use for something else.
 _RESERVED = frozenset(["episode", "step", "actions", "latents", "next_state", _METADATA_KEY])
 # What other tools call the row number when they write it out as a column.
@@ -647,7 +649,9 @@ def _told(error: Exception, ending: str) -> str:
     return text if type(error) is ValueError else f"damaged, or no {ending} table: {text}"
 
 
-def write_demonstrations(demos: Demonstrations, path: str | os.PathLike[str]) -> None:
+def write_demonstrations(
+    demos: Demonstrations | Iterable[Demonstrations], path: str | os.PathLike[str]
+) -> None:
     """Write demonstrations as a table: `.csv`, `.parquet` or `.npz`, by the ending.
 
     Nothing is lost: `read_demonstrations` gives back equal demonstrations. Named values are
@@ -656,14 +660,18 @@ def write_demonstrations(demos: Demonstrations, path: str | os.PathLike[str]) ->
     (for pandas: `read_csv(path, skiprows=1)`), in the schema metadata of a Parquet file, and
     in the array `btil_metadata` of an NPZ file.
 
+    A Parquet file can be written part by part, so that it may be larger than memory: of an
+    iterable of demonstrations one part at a time is held (`open_demonstrations` reads it so).
+
     The file appears whole or not at all; an old one is replaced.
 
     Args:
-        demos: what to write.
+        demos: what to write; for Parquet also an iterable of parts with the same agents, state
+            variables, sizes and names, and no episode id in two of them.
         path: the file.
 
     Raises:
-        ValueError: another ending.
+        ValueError: another ending, parts that are no Parquet, or that do not fit together.
         OSError: the file cannot be written.
 
     Example:
@@ -671,6 +679,8 @@ def write_demonstrations(demos: Demonstrations, path: str | os.PathLike[str]) ->
     """
     path = Path(path)
     write = _file_format(path).write
+    if not isinstance(demos, Demonstrations) and path.suffix.lower() != ".parquet":
+        raise ValueError(f"{path}: only a .parquet file can be written part by part")
     with replacing(path) as temporary, open(temporary, "xb") as handle:
         write(demos, handle)
 
@@ -952,6 +962,13 @@ def _check_variables(variables: Sequence[Any]) -> None:
 # ---------------------------------------------------------------------- episodes
 
 
+@runtime_checkable
+class _Places(Protocol):
+    """Tells of a row which episode and step it is, for messages."""
+
+    def place(self, row: int) -> str: ...
+
+
 class _Runs(NamedTuple):
     """The episodes as runs of rows: ids, first rows and lengths, all (episodes,)."""
 
@@ -985,13 +1002,13 @@ def _episode_runs(episodes: Any, num_steps: int) -> _Runs:
     )
 
 
-def _episode_ids(values: Any) -> np.ndarray:
+def _episode_ids(values: Any, first_row: int = 0) -> np.ndarray:
     """The id of each row: int64, or text (never a mixture of both)."""
 
     def refuse(row: int, value: object) -> NoReturn:
         raise ValueError(
-            f"episode: row {row} (counted from 0): {_shown(value)} is not allowed; expected an id, "
-            "all of them whole numbers or all of them texts"
+            f"episode: row {first_row + row} (counted from 0): {_shown(value)} is not allowed; "
+            "expected an id, all of them whole numbers or all of them texts"
         )
 
     if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
@@ -1030,7 +1047,7 @@ class _Coded(NamedTuple):
 
 
 def _code_column(
-    column: str, values: Any, size: int | None, names: Names | None, runs: _Runs
+    column: str, values: Any, size: int | None, names: Names | None, runs: _Places
 ) -> _Coded:
     """Check one column and turn it into indices.
 
@@ -1294,16 +1311,8 @@ def _from_columns(
     columns: Columns, record: dict[str, Any] | None, declared: Mapping[str, Any]
 ) -> Demonstrations:
     """Demonstrations from the columns of a table; `declared` goes before `record`."""
-    if record is None:
-        agents = [c.removeprefix("action_") for c in columns if c.startswith("action_")]
-    else:
-        agents = record["agents"]
+    agents, variables = _agents_and_variables(list(columns), record)
     of_agents = [f"{kind}_{agent}" for kind in ("action", "latent") for agent in agents]
-    if record is None:
-        known = {"episode", "step", *of_agents}
-        variables = [c for c in columns if c not in known and not c.startswith("latent_")]
-    else:
-        variables = list(record["num_states"])
     expected = ["episode", "step", *variables, *of_agents]
     for column in columns:
         if column not in expected:
@@ -1339,6 +1348,17 @@ def _from_columns(
     if "step" in columns:
         _check_steps(columns["step"], demos)
     return demos
+
+
+def _agents_and_variables(
+    columns: Sequence[str], record: dict[str, Any] | None
+) -> tuple[list[str], list[str]]:
+    """Agents and state variables of a table, as recorded or told by the names of its columns."""
+    if record is not None:
+        return record["agents"], list(record["num_states"])
+    agents = [c.removeprefix("action_") for c in columns if c.startswith("action_")]
+    known = {"episode", "step", *(f"action_{agent}" for agent in agents)}
+    return agents, [c for c in columns if c not in known and not c.startswith("latent_")]
 
 
 def _check_steps(values: Any, demos: Demonstrations) -> None:
@@ -1435,12 +1455,37 @@ def _ids_as_numbers(ids: Any) -> Any:
     return ids if bad.any() or len(np.unique(whole)) < len(whole) else whole[codes]
 
 
-def _write_parquet(demos: Demonstrations, handle: BinaryIO) -> None:
+def _write_parquet(demos: Demonstrations | Iterable[Demonstrations], handle: BinaryIO) -> None:
     from pyarrow import parquet
 
-    metadata = {_METADATA_KEY: json.dumps(_record(demos))}
-    table = _arrow_table(demos).replace_schema_metadata(metadata)
-    parquet.write_table(table, handle, write_page_checksum=True)
+    parts = iter([demos] if isinstance(demos, Demonstrations) else demos)
+    first = next(parts, None)
+    if first is None:
+        raise ValueError("there is no part to write; at least one is needed")
+    record = _record(first)
+    metadata = {_METADATA_KEY: json.dumps(record)}
+    table = _arrow_table(first).replace_schema_metadata(metadata)
+    seen = set(first.episode_ids.tolist())
+    with parquet.ParquetWriter(handle, table.schema, write_page_checksum=True) as writer:
+        writer.write_table(table, ROW_GROUP_STEPS)
+        for number, part in enumerate(parts, start=1):
+            other = _record(part)
+            for field, expected in record.items():
+                if other[field] != expected:
+                    raise ValueError(
+                        f"part {number}: {field} is {other[field]}, in part 0 {expected}; declare "
+                        "the same sizes and names for all parts"
+                    )
+            ids = part.episode_ids.tolist()
+            if not seen.isdisjoint(ids):
+                again = next(one for one in ids if one in seen)
+                raise ValueError(
+                    f"part {number}: episode {again!r} is in an earlier part too; give its "
+                    "episodes other ids: part.replace(episodes=...)"
+                )
+            seen.update(ids)
+            table = _arrow_table(part).replace_schema_metadata(metadata)
+            writer.write_table(table, ROW_GROUP_STEPS)
 
 
 def _read_parquet(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
@@ -1448,9 +1493,17 @@ def _read_parquet(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
 
     table = parquet.ParquetFile(handle, page_checksum_verification=True).read()
     _check_no_repeats(table.column_names)
-    text = (table.schema.metadata or {}).get(_METADATA_KEY.encode())
-    record = None if text is None else _parsed_record(text.decode("utf-8"))
-    return {name: _from_arrow(table.column(name)) for name in table.column_names}, record
+    return _columns_from_arrow(table), _record_of_schema(table.schema)
+
+
+def _record_of_schema(schema: pa.Schema) -> dict[str, Any] | None:
+    """What `write_demonstrations` recorded in a Parquet file, None where another tool wrote it."""
+    text = (schema.metadata or {}).get(_METADATA_KEY.encode())
+    return None if text is None else _parsed_record(text.decode("utf-8"))
+
+
+def _columns_from_arrow(table: pa.Table) -> Columns:
+    return {name: _from_arrow(table.column(name)) for name in table.column_names}
 
 
 def _from_arrow(column: pa.ChunkedArray) -> Any:
@@ -1521,7 +1574,7 @@ def _check_no_repeats(columns: Sequence[str]) -> None:
 
 class _FileFormat(NamedTuple):
     read: Callable[[BinaryIO], tuple[Columns, dict[str, Any] | None]]
-    write: Callable[[Demonstrations, BinaryIO], None]
+    write: Callable[[Any, BinaryIO], None]
 
 
 _FORMATS = {

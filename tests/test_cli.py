@@ -95,6 +95,20 @@ def fitted(folder: Path) -> tuple[Path, Result]:
     return out, run("fit", folder / "team.csv", "--out", out, *options)
 
 
+def test_fit_by_batches_reads_a_parquet_file_by_row_groups(folder: Path, monkeypatch) -> None:
+    path = folder / "ten.parquet"
+    write_demonstrations(team(10), path)
+    monkeypatch.setattr("btil.cli.read_demonstrations", None)
+    options = ("--batch-size", 3, "--policy-parents", "x", "--num-latents", "2,2", "--quiet")
+    result = run("fit", path, "--out", folder / "ten.nc", *options)
+    assert result.exit_code == 0, result.output
+    assert "epochs of batches" in result.stdout
+    assert btil.load_posterior(folder / "ten.nc").bound.excerpt
+    refused = run("fit", path, "--out", folder / "ten.nc", "--batch-size", 3, "--method", "gibbs")
+    assert refused.exit_code == 2
+    assert "gibbs has no option 'batch_size'" in refused.output
+
+
 # ---------------------------------------------------------------------- help and version
 
 

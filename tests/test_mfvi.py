@@ -382,11 +382,11 @@ def test_asymmetric_starts_are_not_called_symmetric() -> None:
         name: generator.uniform(1, 2, (layout.num_rows[name], *table.shape[1:]))
         for name, table in bound.learned.items()
     }
-    assert not is_symmetric(bound, layout, start)
+    assert not is_symmetric(bound, start)
     start["policy_agent_0"][:] = 1.0
-    assert not is_symmetric(bound, layout, start)
+    assert not is_symmetric(bound, start)
     start["transition_agent_0"][:] = start["transition_agent_0"][:, :1, :1]
-    assert is_symmetric(bound, layout, start)
+    assert is_symmetric(bound, start)
 
 
 def test_restarts_keep_the_best_and_store_all() -> None:

@@ -21,8 +21,9 @@ MODULES = sorted((ROOT / "btil").rglob("*.py"))
 # not a room (a small shared helper) imports no room and may be imported by all.
 ROOMS = {
     "demonstrations": set(),
+    "demonstration_files": {"demonstrations"},
     "models": {"demonstrations"},
-    "inference": {"demonstrations", "models"},
+    "inference": {"demonstrations", "demonstration_files", "models"},
     "domains": {"demonstrations", "models"},
     "imitation": {"demonstrations", "models", "inference", "domains"},
     "analysis": {"demonstrations", "models", "inference", "domains", "imitation"},

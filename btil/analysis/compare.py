@@ -31,7 +31,7 @@ from btil.arguments import check_options
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT
 from btil.inference.fit import fit, method_function, method_options
-from btil.inference.posterior import TeamPosterior, conform
+from btil.inference.posterior import TeamPosterior, conform, refuse_excerpt
 from btil.models.draws import DrawnTables
 from btil.models.numpyro_model import NumpyroModel
 from btil.models.team import TeamModel
@@ -415,6 +415,8 @@ def compare_posteriors(
     if reference not in posteriors:
         raise ValueError(f"reference: {reference!r} is not among {', '.join(posteriors)}")
     _check_accuracy(accuracy)
+    for posterior in posteriors.values():
+        refuse_excerpt(posterior, "a comparison")
     if truth is not None:
         check_truth(posteriors[reference].model, posteriors[reference].demos, truth)
     if evidence:

@@ -52,7 +52,7 @@ from btil.inference.messages import (
     sample_paths,
     smooth,
 )
-from btil.inference.posterior import TeamPosterior
+from btil.inference.posterior import TeamPosterior, refuse_excerpt
 from btil.inference.precision import precision
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, DrawnRows
@@ -179,6 +179,7 @@ def _check_posterior(posterior: Any, method: str, bound: BoundModel) -> None:
     """Refuse a posterior of other data, or of another kind than the estimator needs."""
     if posterior is None:
         return
+    refuse_excerpt(posterior, "the evidence")
     if posterior.demos != bound.demos:
         raise ValueError("posterior: it was learned from other demonstrations")
     if method == "chib":

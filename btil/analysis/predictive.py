@@ -28,7 +28,7 @@ from btil.analysis.latent_draws import draw_latents, drawn_rows
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.messages import lay_out
-from btil.inference.posterior import TeamPosterior, conform
+from btil.inference.posterior import TeamPosterior, conform, refuse_excerpt
 from btil.models.numpyro_model import NumpyroModel
 from btil.models.simulate import draw_values, simulate
 from btil.models.team import BoundModel, bind, make_contexts
@@ -294,6 +294,8 @@ def posterior_predictive_check(
         )
     import jax
 
+    if demos is None:
+        refuse_excerpt(posterior, "a predictive check without demos=...")
     demos = posterior.demos if demos is None else conform(demos, posterior.demos)
     bound = posterior.bound if demos is posterior.demos else bind(posterior.model, demos)
     if not (demos.latents >= 0).all():

@@ -29,7 +29,7 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
     """
     import xarray as xr
 
-    result, demos = posterior.result, posterior.demos
+    result = posterior.result
     kept = {**result.rows, **result.parameters}
     chains: dict[str, Any] = {
         name: one.draws
@@ -57,9 +57,27 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
         groups["sample_stats"] = xr.Dataset(
             {name: (("chain", "draw"), values) for name, values in result.sample_stats.items()}
         )
-    log_likelihood = result.log_likelihood
-    if log_likelihood is None and result.rows:
-        rows = {name: draws[name] for name in result.rows}
+    if not posterior.bound.excerpt:
+        groups |= _data_groups(posterior, draws)
+    tree = xr.DataTree.from_dict(groups)
+    tree.attrs |= {"method": posterior.method, "created_by": "btil", "seed": posterior.seed}
+    for group in tree.children.values():
+        group.attrs["inference_library"] = "btil"
+        for name in ("chain", "draw"):
+            if name in group.dims and name not in group.coords:
+                group.coords[name] = np.arange(group.sizes[name])
+    return tree
+
+
+def _data_groups(posterior: "TeamPosterior", draws: dict[str, Any]) -> dict[str, "xr.Dataset"]:
+    """The groups that tell of the demonstrations learned from."""
+    import xarray as xr
+
+    demos = posterior.demos
+    groups = {}
+    log_likelihood = posterior.result.log_likelihood
+    if log_likelihood is None and posterior.result.rows:
+        rows = {name: draws[name] for name in posterior.result.rows}
         log_likelihood = _log_likelihood(posterior, rows)
     if log_likelihood is not None:
         groups["log_likelihood"] = xr.Dataset(
@@ -84,14 +102,7 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
         },
         coords={"state_variable": list(demos.state_variables)},
     )
-    tree = xr.DataTree.from_dict(groups)
-    tree.attrs |= {"method": posterior.method, "created_by": "btil", "seed": posterior.seed}
-    for group in tree.children.values():
-        group.attrs["inference_library"] = "btil"
-        for name in ("chain", "draw"):
-            if name in group.dims and name not in group.coords:
-                group.coords[name] = np.arange(group.sizes[name])
-    return tree
+    return groups
 
 
 def _log_likelihood(

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from btil.arguments import check_options, check_seed
+from btil.arguments import check_count, check_options, check_seed
+from btil.demonstration_files import DemonstrationsFile
 from btil.demonstrations import Demonstrations
 from btil.inference import numpyro_model as own
 from btil.inference.checkpoint import Checkpoint, describe_run
@@ -17,7 +18,7 @@ from btil.inference.precision import as_dtype, precision
 from btil.inference.result import FitResult
 from btil.models.numpyro_model import BoundNumpyroModel, NumpyroModel, rows_somewhere
 from btil.models.parametric import check_prior
-from btil.models.team import BoundModel, TeamModel
+from btil.models.team import BoundModel, TeamModel, bind
 
 # A new method is one file with a function `fit`, and one line here.
 METHODS = {
@@ -33,7 +34,7 @@ _OWN_ARGUMENTS = ("bound", "seed", "progress", "dtype", "checkpoint")
 
 def fit(
     model: TeamModel,
-    demos: Demonstrations,
+    demos: Demonstrations | DemonstrationsFile,
     method: str = "mfvi",
     *,
     seed: int = 0,
@@ -47,7 +48,9 @@ def fit(
 
     Args:
         model: What is believed before: tables, or a `NumpyroModel`.
-        demos: What was seen; labels, where there are any, are conditioned on.
+        demos: What was seen; labels, where there are any, are conditioned on. A file that
+            `open_demonstrations` opened is learned from batch by batch and never in memory as a
+            whole: by mfvi with a `batch_size`.
         method: "mfvi" (the paper's Algorithm 1), "svi", "nuts", "gibbs" or "exact"; of a
             `NumpyroModel` "svi" or "nuts".
         seed: A non-negative integer; the same seed gives the same bits.
@@ -60,7 +63,7 @@ def fit(
         resume: Go on from the checkpoint, where there is one, to the answer that a run of one
             piece gives, bit by bit. Without it an existing file is refused.
         **options: Options of the method, e.g. `num_chains`, `num_warmup`, `num_samples` (nuts,
-            gibbs), `num_restarts` (mfvi), `tolerance`, `max_iterations` (mfvi, svi).
+            gibbs), `num_restarts`, `batch_size` (mfvi), `tolerance`, `max_iterations` (mfvi, svi).
 
     Returns:
         The posterior, with the same interface for every method.
@@ -80,10 +83,28 @@ def fit(
     seed = check_seed(seed, 2**32 - 1)
     if not isinstance(model, TeamModel):
         raise ValueError(f"model must be a TeamModel, got {type(model).__name__}")
-    if not isinstance(demos, Demonstrations):
-        raise ValueError(f"demos must be Demonstrations, got {type(demos).__name__}")
+    if isinstance(demos, DemonstrationsFile):
+        _check_file(method, model, options)
+        if options["batch_size"] >= demos.num_episodes:
+            demos = demos.read()
+    elif not isinstance(demos, Demonstrations):
+        raise ValueError(
+            "demos must be Demonstrations, or a file opened by open_demonstrations; got "
+            f"{type(demos).__name__}"
+        )
     chosen = as_dtype(np.float64 if dtype is None and method in _FLOAT64_BY_DEFAULT else dtype)
     begun = time.perf_counter()
+    if isinstance(demos, DemonstrationsFile):
+        bound, result = _fit_file(model, demos, seed, progress, chosen, checkpoint, resume, options)
+        return TeamPosterior(
+            bound=bound,
+            method=method,
+            result=result,
+            seed=seed,
+            dtype=chosen,
+            wall_time=time.perf_counter() - begun,
+            options=options,
+        )
     kind, bound = own.bind_model(model, demos)
     every_option = method_options(method, model) | options
     run = None if checkpoint is None else describe_run(bound, method, seed, chosen, every_option)
@@ -157,6 +178,51 @@ def _check_possible(bound: BoundModel, learns: bool) -> float:
             refuse_impossible(bound.demos, agent, filtered.log_normalizer, layout)
             total += float(np.sum(np.asarray(filtered.log_normalizer)[layout.lanes >= 0]))
     return total
+
+
+def _check_file(method: str, model: TeamModel, options: dict[str, Any]) -> None:
+    """Refuse what cannot be learned from a file batch by batch."""
+    instead = "read_demonstrations reads the file whole, for all methods"
+    if isinstance(model, NumpyroModel):
+        raise ValueError(f"{model} is fitted to demonstrations in memory; {instead}")
+    if method != "mfvi" or options.get("batch_size") is None:
+        raise ValueError(
+            "a file opened by open_demonstrations is learned from batch by batch, by method "
+            f"'mfvi' with batch_size=...; {instead}"
+        )
+    check_count("batch_size", options["batch_size"], 1)
+
+
+def _fit_file(
+    model: TeamModel,
+    file: DemonstrationsFile,
+    seed: int,
+    progress: bool,
+    dtype: np.dtype,
+    checkpoint: Any,
+    resume: bool,
+    options: dict[str, Any],
+) -> tuple[BoundModel, FitResult]:
+    """Mean field by batches that are read from a file when they are needed."""
+    from btil.inference import stochastic
+    from btil.inference.streaming import streamed
+
+    rates = (options.get(name) for name in ("batch_size", "delay", "forgetting_rate"))
+    stochastic.check_options(bind(model, file.first), *rates)
+    if checkpoint is None or not resume:
+        Checkpoint(checkpoint, resume=resume)  # what it refuses, it refuses before a long pass
+    with streamed(model, file, _check_possible) as (data, log_evidence):
+        if not data.bound.learned:
+            return data.bound, _nothing_to_learn("mfvi", log_evidence)
+        every_option = method_options("mfvi", model) | options
+        every_option["episodes"] = (data.lengths, data.labelled, data.uses)
+        run = describe_run(data.bound, "mfvi", seed, dtype, every_option)
+        saving = Checkpoint(checkpoint, run, resume)
+        with precision(dtype), saving.kept():
+            result = stochastic.fit(
+                data, seed=seed, progress=progress, dtype=dtype, checkpoint=saving, **options
+            )
+        return data.bound, result
 
 
 def _nothing_to_learn(method: str, log_evidence: float) -> FitResult:

@@ -416,7 +416,7 @@ def _start(
     dtype: np.dtype,
 ) -> State:
     """Tables of each chain drawn from the prior plus the labelled steps' counts."""
-    known = labelled_counts(bound, layout)
+    known = labelled_counts(bound, layout.num_rows)
     tables: dict[str, list[np.ndarray]] = {
         name: [] for name, table in bound.learned.items() if table.cpt.dirichlet_rows
     }

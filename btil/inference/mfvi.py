@@ -53,7 +53,7 @@ from btil.inference.precision import on_device
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, NormalParameters, RowsPosterior
 from btil.inference.special import by_cell, digamma_and_log_gamma
-from btil.inference.starting import is_symmetric, labelled_counts, random_counts
+from btil.inference.starting import agent_sites, is_symmetric, labelled_counts, random_counts
 from btil.models.team import BoundModel
 from btil.models.team_dbn import log_rows
 
@@ -376,6 +376,9 @@ def fit(
     max_iterations: int = 1000,
     start: Mapping[str, Any] | None = None,
     devices: int | None = None,
+    batch_size: int | None = None,
+    delay: float | None = None,
+    forgetting_rate: float | None = None,
 ) -> FitResult:
     """Coordinate ascent from the labelled steps' counts, and from random starts if asked.
 
@@ -400,6 +403,13 @@ def fit(
             tables start from the labelled counts all the same.
         devices: Number of devices over which the episodes are spread; None: one. The answer is
             the same up to rounding.
+        batch_size: Learn from so many episodes at a time, drawn at random
+            (`btil.inference.stochastic`); None, or no fewer than there are: from all at once.
+            Its trace has an estimate of the bound per epoch, then the exact bound of each of the
+            sweeps over everything that follow. `max_iterations` counts both, `tolerance` is the
+            change of the exact bound per sweep as a share of it (None: 1e-5).
+        delay: With a batch size, tau of the steps (t + tau)^-kappa (None: 10).
+        forgetting_rate: kappa, above 0.5 and at most 1 (None: 0.6).
 
     Returns:
         Dirichlet rows, the bound and its trace. With parametric families also normals of the
@@ -416,6 +426,28 @@ def fit(
         )
     if tolerance is not None and not tolerance > 0:
         raise ValueError(f"tolerance must be positive, got {tolerance!r}")
+    if batch_size is not None:
+        from btil.inference import stochastic
+
+        stochastic.check_options(bound, batch_size, delay, forgetting_rate)
+        if batch_size < bound.demos.num_episodes:
+            return stochastic.fit(
+                stochastic.in_memory(bound),
+                seed=seed,
+                progress=progress,
+                dtype=dtype,
+                checkpoint=checkpoint,
+                batch_size=batch_size,
+                num_restarts=num_restarts,
+                tolerance=tolerance,
+                max_iterations=max_iterations,
+                start=start,
+                devices=devices,
+                delay=delay,
+                forgetting_rate=forgetting_rate,
+            )
+    elif delay is not None or forgetting_rate is not None:
+        raise ValueError("delay and forgetting_rate are of steps by batches: give batch_size too")
     resolution = 4 * float(np.finfo(dtype).eps) if tolerance is None else 0.0
     absolute = 1e-4 if tolerance is None else float(tolerance)
     mesh = make_mesh(devices)
@@ -448,10 +480,11 @@ def fit(
     steps = tuple(layout.index[agent] for agent in bound.demos.agents)
     problem = place(problem, mesh)._replace(steps=place(steps, mesh, SPLIT_SECOND))
     tolerances = place((np.asarray(absolute, dtype), np.asarray(resolution, dtype)), mesh)
-    known = labelled_counts(bound, layout)
+    known = labelled_counts(bound, layout.num_rows)
     if start is not None:
-        known |= _counts_of_start(start, bound, prior)
-    sites = chains(bound, layout, known, dtype)
+        known |= counts_of_start(start, bound, prior)
+    most = float(bound.demos.num_steps * bound.demos.num_agents)
+    sites = chains(bound, known, most, dtype)
     traces = []
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
         ascents = _Ascents(
@@ -472,12 +505,10 @@ def fit(
         for restart in range(num_restarts):
             generator = np.random.default_rng([seed, restart])
             if restart == 1 and start is not None:
-                known = labelled_counts(bound, layout)
-            symmetric = restart == 0 and is_symmetric(
-                bound, layout, _signature(bound, prior, known)
-            )
+                known = labelled_counts(bound, layout.num_rows)
+            symmetric = restart == 0 and is_symmetric(bound, _signature(bound, prior, known))
             if restart > 0 or symmetric:
-                dealt = random_counts(bound, layout, generator)
+                dealt = random_counts(bound, layout.num_rows, generator)
                 trace = ascents.run(_added(known, dealt))
             else:
                 trace = ascents.run(known)
@@ -488,7 +519,7 @@ def fit(
                 for _ in range(_ESCAPES):
                     if trace[-1] > enough:
                         break
-                    dealt = random_counts(bound, layout, generator)
+                    dealt = random_counts(bound, layout.num_rows, generator)
                     trace = max(trace, ascents.run(_added(known, dealt)), key=lambda t: t[-1])
             line.total = line.n + (num_restarts - restart - 1) * max_iterations
             line.refresh()
@@ -511,23 +542,22 @@ def fit(
 
 
 def chains(
-    bound: BoundModel, layout: Layout, counts: Mapping[str, np.ndarray], dtype: np.dtype
+    bound: BoundModel, counts: Mapping[str, np.ndarray], most: float, dtype: np.dtype
 ) -> Sites:
     """Each agent's tables, and whether scaled messages suffice for them all through a fit.
 
     Coordinate ascent adds counts to the priors: E[log] of a cell never falls below that of its
-    prior (or of what the first state has there, if that is less) in a row with all steps' counts.
+    prior (or of what the first state has there, if that is less) in a row with all there are.
 
     Args:
         bound: The model on its data.
-        layout: Where its steps look.
         counts: What the first state has on top of the prior; may be negative.
+        most: What a row's counts may add up to.
         dtype: The type of the messages.
 
     Returns:
         One chain per agent.
     """
-    most = bound.demos.num_steps * bound.demos.num_agents
     smallest = {}
     for name, table in bound.tables.items():
         if table.parametric:
@@ -548,7 +578,9 @@ def chains(
             (policy, transition, initial),
             scaling_suffices(min(smallest[transition], smallest[initial]), smallest[policy], dtype),
         )
-        for policy, transition, initial in (layout.sites[agent] for agent in bound.demos.agents)
+        for policy, transition, initial in (
+            agent_sites(bound, agent) for agent in bound.demos.agents
+        )
     )
 
 
@@ -728,7 +760,7 @@ class _Ascents:
         self._checkpoint.offer(finished=list(self._finished), **current)
 
 
-def _counts_of_start(
+def counts_of_start(
     start: Mapping[str, Any], bound: BoundModel, prior: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """What a start has on top of the prior."""

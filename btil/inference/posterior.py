@@ -176,7 +176,11 @@ class TeamPosterior:
 
     @property
     def demos(self) -> Demonstrations:
-        """The demonstrations that were learned from."""
+        """The demonstrations that were learned from.
+
+        After a fit to a file batch by batch a few of its episodes: the first one, and those in
+        which a latent is labelled for the first time.
+        """
         return self.bound.demos
 
     @property
@@ -630,7 +634,8 @@ class TeamPosterior:
 
         Groups: posterior, sample_stats (chains), log_likelihood (variable `episodes`: chain,
         draw, episode), observed_data, constant_data. Methods without chains give one chain of
-        `num_draws` independent draws.
+        `num_draws` independent draws. After a fit to a file batch by batch there are no data, so
+        the last three groups are left out.
         """
         from btil.inference.datatree import build_datatree
 
@@ -645,6 +650,20 @@ class TeamPosterior:
         from btil.inference.storage import save_posterior
 
         save_posterior(self, path)
+
+
+def refuse_excerpt(posterior: TeamPosterior, what: str) -> None:
+    """Raise where the data learned from are needed, but were too many for memory.
+
+    Raises:
+        ValueError: Naming what needs them.
+    """
+    if posterior.bound.excerpt:
+        raise ValueError(
+            f"{what} needs the demonstrations that were learned from, but this posterior was "
+            f"learned from a file batch by batch and keeps only {posterior.demos.num_episodes} of "
+            "its episodes"
+        )
 
 
 def _picked(

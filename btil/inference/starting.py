@@ -1,31 +1,62 @@
 """Where fits start: counts of the labelled steps, and others dealt to the latents at random."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from btil.inference.messages import Layout, lay_out
+from btil.inference.messages import lay_out
+from btil.models.cpt import ROLES
 from btil.models.parametric import central_concentration
 from btil.models.team import BoundModel
 
 
-def labelled_counts(bound: BoundModel, layout: Layout) -> dict[str, Float[np.ndarray, "..."]]:
+class OpenUses(NamedTuple):
+    """Reads of an agent's tables in which labels leave a latent open; None: nothing to learn.
+
+    Attributes:
+        policy: Per context and action.
+        transition: Per context.
+        initial: Per context.
+    """
+
+    policy: Float[np.ndarray, "policy_rows actions"] | None
+    transition: Int[np.ndarray, " transition_rows"] | None
+    initial: Int[np.ndarray, " initial_rows"] | None
+
+
+def agent_sites(bound: BoundModel, agent: str) -> tuple[str, str, str]:
+    """Names of an agent's policy, transition and initial tables."""
+    policy, transition, initial = (bound.table(role, agent).name for role in ROLES)
+    return policy, transition, initial
+
+
+def num_contexts(bound: BoundModel) -> dict[str, int]:
+    """Visited contexts of every table."""
+    return {name: len(table.contexts.rows) for name, table in bound.tables.items()}
+
+
+def labelled_counts(
+    bound: BoundModel, num_rows: Mapping[str, int]
+) -> dict[str, Float[np.ndarray, "..."]]:
     """Uses of each cell of the learned tables that the labels alone determine.
 
     A policy cell counts where the step is labelled, a transition where both its ends are, an
     initial latent where the first step is.
+
+    Args:
+        bound: The model on its data.
+        num_rows: Rows of each table, as many as contexts or padded.
     """
     counts = {
-        name: np.zeros((layout.num_rows[name], *table.shape[1:]))
-        for name, table in bound.learned.items()
+        name: np.zeros((num_rows[name], *table.shape[1:])) for name, table in bound.learned.items()
     }
     demos = bound.demos
     for position, agent in enumerate(demos.agents):
         rows = bound.rows[agent]
         label = demos.latents[:, position]
-        policy, transition, initial = layout.sites[agent]
+        policy, transition, initial = agent_sites(bound, agent)
         if policy in counts:
             known = label >= 0
             np.add.at(
@@ -44,44 +75,65 @@ def labelled_counts(bound: BoundModel, layout: Layout) -> dict[str, Float[np.nda
     return counts
 
 
-def random_counts(
-    bound: BoundModel, layout: Layout, generator: np.random.Generator
+def open_uses(bound: BoundModel, num_rows: Mapping[str, int]) -> dict[str, OpenUses]:
+    """Of each agent, how often it reads its learned tables with a latent unlabelled."""
+    demos, learned = bound.demos, bound.learned
+    uses = {}
+    for position, agent in enumerate(demos.agents):
+        rows = bound.rows[agent]
+        label = demos.latents[:, position]
+        policy, transition, initial = agent_sites(bound, agent)
+        unknown = label < 0
+        by_action = by_pair = by_start = None
+        if policy in learned:
+            by_action = np.zeros((num_rows[policy], demos.num_actions[position]))
+            np.add.at(by_action, (rows.policy[unknown], demos.actions[unknown, position]), 1)
+        if transition in learned:
+            open_pair = (rows.transition >= 0) & (unknown | (np.roll(label, 1) < 0))
+            by_pair = np.bincount(rows.transition[open_pair], minlength=num_rows[transition])
+        if initial in learned:
+            open_start = unknown[demos.episode_starts]
+            by_start = np.bincount(rows.initial[open_start], minlength=num_rows[initial])
+        uses[agent] = OpenUses(by_action, by_pair, by_start)
+    return uses
+
+
+def deal_out(
+    bound: BoundModel, uses: Mapping[str, OpenUses], generator: np.random.Generator
 ) -> dict[str, Float[np.ndarray, "..."]]:
-    """The unlabelled uses of each observed cell, dealt out to the latents at random.
+    """Counts of every learned table: uses dealt out to the latents at random.
 
     Every context's observed actions are kept, only which latent took them is random: a start as
     far from symmetric as one draw of responsibilities makes it, at the scale of the data.
     """
-    counts = {
-        name: np.zeros((layout.num_rows[name], *table.shape[1:]))
-        for name, table in bound.learned.items()
-    }
-    demos = bound.demos
-    for position, agent in enumerate(demos.agents):
-        rows = bound.rows[agent]
-        label = demos.latents[:, position]
-        latents = demos.num_latents[position]
-        policy, transition, initial = layout.sites[agent]
-        unknown = label < 0
-        if policy in counts:
-            shape = (layout.num_rows[policy], demos.num_actions[position])
-            by_action = np.zeros(shape)
-            np.add.at(by_action, (rows.policy[unknown], demos.actions[unknown, position]), 1)
-            shares = generator.dirichlet(np.ones(latents), size=shape)
-            counts[policy] += np.swapaxes(by_action[..., None] * shares, 1, 2)
-        if transition in counts:
-            open_pair = (rows.transition >= 0) & (unknown | (np.roll(label, 1) < 0))
-            uses = np.bincount(rows.transition[open_pair], minlength=layout.num_rows[transition])
-            shares = generator.dirichlet(np.ones(latents**2), size=len(uses))
-            counts[transition] += uses[:, None, None] * shares.reshape(-1, latents, latents)
-        if initial in counts:
-            open_start = unknown[demos.episode_starts]
-            uses = np.bincount(rows.initial[open_start], minlength=layout.num_rows[initial])
-            counts[initial] += uses[:, None] * generator.dirichlet(np.ones(latents), len(uses))
+    counts: dict[str, np.ndarray] = {}
+
+    def add(site: str, dealt: np.ndarray) -> None:
+        counts[site] = counts[site] + dealt if site in counts else dealt
+
+    for agent, latents in zip(bound.demos.agents, bound.demos.num_latents, strict=True):
+        policy, transition, initial = agent_sites(bound, agent)
+        by_action, by_pair, by_start = uses[agent]
+        if by_action is not None:
+            shares = generator.dirichlet(np.ones(latents), size=by_action.shape)
+            add(policy, np.swapaxes(by_action[..., None] * shares, 1, 2))
+        if by_pair is not None:
+            shares = generator.dirichlet(np.ones(latents**2), size=len(by_pair))
+            add(transition, by_pair[:, None, None] * shares.reshape(-1, latents, latents))
+        if by_start is not None:
+            shares = generator.dirichlet(np.ones(latents), len(by_start))
+            add(initial, by_start[:, None] * shares)
     return counts
 
 
-def is_symmetric(bound: BoundModel, layout: Layout, start: Mapping[str, np.ndarray]) -> bool:
+def random_counts(
+    bound: BoundModel, num_rows: Mapping[str, int], generator: np.random.Generator
+) -> dict[str, Float[np.ndarray, "..."]]:
+    """The unlabelled uses of each observed cell, dealt out to the latents at random."""
+    return deal_out(bound, open_uses(bound, num_rows), generator)
+
+
+def is_symmetric(bound: BoundModel, start: Mapping[str, np.ndarray]) -> bool:
     """Whether some latents of an agent cannot be told apart by any of its tables.
 
     Coordinate ascent never leaves such a start: it is a saddle of the bound, not an answer.
@@ -89,10 +141,10 @@ def is_symmetric(bound: BoundModel, layout: Layout, start: Mapping[str, np.ndarr
     latents already told apart, until nothing changes (colour refinement). So swaps of two latents
     are found as well as cycles of several.
     """
-    for names in layout.sites.values():
+    for agent in bound.demos.agents:
         policy, transition, initial = (
             np.asarray(start[name] if name in start else bound.tables[name].prior_mean())
-            for name in names
+            for name in agent_sites(bound, agent)
         )
         latents = range(initial.shape[-1])
         kinds = _numbered([(policy[:, x].tobytes(), initial[:, x].tobytes()) for x in latents])
@@ -128,10 +180,10 @@ def starting_counts(
 
     Both without the padding that the message passing wants.
     """
-    layout = lay_out(bound)
-    known = labelled_counts(bound, layout)
-    dealt = random_counts(bound, layout, generator)
-    sizes = {name: len(table.contexts.rows) for name, table in bound.learned.items()}
+    padded = lay_out(bound).num_rows
+    known = labelled_counts(bound, padded)
+    dealt = random_counts(bound, padded, generator)
+    sizes = num_contexts(bound)
     return (
         {name: counts[: sizes[name]] for name, counts in known.items()},
         {name: counts[: sizes[name]] for name, counts in dealt.items()},
@@ -153,6 +205,6 @@ def starting_concentrations(
         for name, table in bound.learned.items()
         if table.cpt.dirichlet_rows
     }
-    if is_symmetric(bound, lay_out(bound), start):
+    if is_symmetric(bound, start):
         start = {name: values + dealt[name] for name, values in start.items()}
     return start

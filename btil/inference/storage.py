@@ -22,10 +22,11 @@ from btil.inference.result import (
     NormalParameters,
     RowsPosterior,
 )
+from btil.models.contexts import match_rows
 from btil.models.cpt import FAMILIES, Shared, family_named
 from btil.models.numpyro_model import BoundNumpyroModel
 from btil.models.parametric import all_priors, parametric_sites, unconstrained_shapes
-from btil.models.team import BoundModel, TeamModel
+from btil.models.team import BoundModel, TeamModel, with_contexts
 
 _FORMAT = "btil posterior"
 _VERSION = 1
@@ -70,6 +71,7 @@ def save_posterior(posterior: TeamPosterior, path: Any) -> None:
             for role in ("policy", "transition", "initial")
         },
         "demonstrations": _demonstrations_record(demos),
+        "contexts": _contexts_record(posterior),
         "result": result._asdict()
         | {
             "rows": _kinds(result.rows),
@@ -147,6 +149,7 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
         raise ValueError(f"{source} is damaged: its record cannot be read ({error!r})") from error
     try:
         kind, bound = bind_model(given, demos)
+        bound = _with_contexts(bound, record.get("contexts", {}))
         _check_shapes(bound, rows, parameters)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
@@ -237,6 +240,29 @@ def _check_fields(record: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
             continue
         if not isinstance(record[field], kind):
             raise ValueError(f"is damaged: {field} is {record[field]!r}")
+
+
+def _contexts_record(posterior: TeamPosterior) -> dict[str, Any]:
+    """Contexts of every table where the demonstrations are an excerpt; else these tell them."""
+    if not posterior.bound.excerpt:
+        return {}
+    return {name: table.contexts.rows for name, table in posterior.bound.tables.items()}
+
+
+def _with_contexts(bound: BoundModel, contexts: Any) -> BoundModel:
+    """The model with the contexts that were stored, of which the demonstrations visit a few."""
+    if not contexts:
+        return bound
+    rows = {name: np.asarray(contexts.get(name, 0)) for name in bound.tables}
+    for name, table in bound.tables.items():
+        own = table.contexts.rows
+        if (
+            rows[name].dtype.kind != "i"
+            or rows[name].shape[1:] != own.shape[1:]
+            or (match_rows(rows[name], own) < 0).any()
+        ):
+            raise ValueError(f"is damaged: the contexts of {name} are not those of its table")
+    return with_contexts(bound, rows)
 
 
 def _kinds(posteriors: Mapping[str, Any]) -> dict[str, Any]:

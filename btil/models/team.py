@@ -1,13 +1,19 @@
 """The team model: three tables per agent, and what they become on a set of demonstrations."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
-from btil.models.contexts import expand_parents, parent_columns, parent_sizes, unique_rows
+from btil.models.contexts import (
+    expand_parents,
+    match_rows,
+    parent_columns,
+    parent_sizes,
+    unique_rows,
+)
 from btil.models.cpt import CPT, ROLES, Contexts, DirichletCPT, Shared, UniformCPT
 
 Family = CPT | Shared
@@ -161,12 +167,15 @@ class BoundModel:
         demos: The demonstrations.
         tables: Site name to table, in the order policy, transition, initial.
         rows: Agent to its row indices.
+        excerpt: Whether `demos` and `rows` are only some episodes of the data whose contexts the
+            tables have: the others were too many for memory.
     """
 
     model: TeamModel
     demos: Demonstrations
     tables: dict[str, Table]
     rows: dict[str, AgentRows]
+    excerpt: bool = field(default=False, kw_only=True)
 
     def table(self, role: str, agent: str) -> Table:
         """The table that an agent uses in a role."""
@@ -269,6 +278,40 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
         transition[moved] = found["transition", agent]
         all_rows[agent] = AgentRows(found["policy", agent], transition, found["initial", agent])
     return BoundModel(model, demos, tables, all_rows)
+
+
+def renumbered(
+    bound: BoundModel, numbers: Mapping[str, Int[np.ndarray, " contexts"]]
+) -> dict[str, AgentRows]:
+    """The agents' rows with other numbers of the contexts, {site: new number of each}."""
+    rows = {}
+    for agent, own in bound.rows.items():
+        policy, transition, initial = (numbers[bound.table(role, agent).name] for role in ROLES)
+        # The -1 of first steps looks up the last entry.
+        rows[agent] = AgentRows(
+            policy[own.policy], np.append(transition, -1)[own.transition], initial[own.initial]
+        )
+    return rows
+
+
+def with_contexts(
+    bound: BoundModel, contexts: Mapping[str, Int[np.ndarray, "contexts parents"]]
+) -> BoundModel:
+    """The same episodes, as an excerpt of data in which further contexts occur.
+
+    Args:
+        bound: The model on the episodes.
+        contexts: All contexts of every table, {site: rows in lexicographic order}.
+    """
+    numbers = {
+        name: match_rows(contexts[name], table.contexts.rows)
+        for name, table in bound.tables.items()
+    }
+    tables = {
+        name: replace(table, contexts=table.contexts._replace(rows=contexts[name]))
+        for name, table in bound.tables.items()
+    }
+    return replace(bound, tables=tables, rows=renumbered(bound, numbers), excerpt=True)
 
 
 def _check_agreement(role: str, agents: list[str], contexts: list[Contexts]) -> None:

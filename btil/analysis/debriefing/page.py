@@ -16,7 +16,7 @@ from btil.analysis.output import html_figure, html_page, save_figure, staged_pag
 from btil.analysis.report import prepare_directory
 from btil.demonstrations import Demonstrations
 from btil.inference.fit import fit
-from btil.inference.posterior import TeamPosterior, conform
+from btil.inference.posterior import TeamPosterior, conform, refuse_excerpt
 from btil.inference.progress import progress_line
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def debrief(
         Where the page is, and what it tells.
 
     Raises:
-        ValueError: If the recordings are not of this team, or impossible under the posterior.
+        ValueError: If the recordings are not of this team, or impossible under the posterior, or
+            the posterior was learned from a file batch by batch.
         OSError: If the folder cannot be written to; before anything is computed.
 
     Example:
@@ -92,6 +93,7 @@ def debrief(
     """
     if max_episodes < 0:
         raise ValueError(f"max_episodes must not be negative, got {max_episodes}")
+    refuse_excerpt(posterior, "a debrief")
     directory = prepare_directory(directory)
     judge = _learn_again(posterior, demos, progress) if relearn else None
     findings = find(posterior, demos, task, use_labels, judge)

@@ -10,13 +10,13 @@ from jaxtyping import Float, Int
 
 from btil.arguments import check_index
 from btil.inference.chains import split_rhat
-from btil.inference.posterior import TeamPosterior
+from btil.inference.posterior import TeamPosterior, refuse_excerpt
 from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, dirichlet_draws, prior_parameters
 from btil.models.numpyro_model import BoundNumpyroModel
 from btil.models.parametric import all_priors, parametric_sites
-from btil.models.team import BoundModel, make_contexts
+from btil.models.team import BoundModel, Table, make_contexts
 
 _INTERVAL = 0.89
 
@@ -217,6 +217,8 @@ def expected_visits(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "co
         {site: (contexts, latents)}, for an initial table (contexts,).
     """
     bound = posterior.bound
+    if bound.excerpt:
+        return {site: _counted_visits(posterior, table) for site, table in bound.learned.items()}
     beliefs = posterior.smooth(posterior.demos)
     visits = {site: np.zeros(table.shape[:-1]) for site, table in bound.learned.items()}
     for agent in bound.rows:
@@ -240,8 +242,20 @@ def read_counts(
     Returns:
         (contexts, latents), for an initial table (contexts,).
     """
+    table = posterior.bound.table(role, agent)
+    if posterior.bound.excerpt:
+        if not table.learned or len(table.agents) > 1:
+            refuse_excerpt(posterior, f"how often {agent} reads rows that are given or shared")
+        return _counted_visits(posterior, table)
     beliefs = posterior.smooth(posterior.demos)
     return _reads(posterior.bound, role, agent, beliefs[agent])
+
+
+def _counted_visits(posterior: TeamPosterior, table: Table) -> Float[np.ndarray, "contexts ..."]:
+    """Expected visits by what mean field added to the prior's concentrations."""
+    fitted = posterior.result.rows[table.name]
+    assert isinstance(fitted, DirichletRows)
+    return (fitted.concentration - table.cpt.concentration(table.contexts)).sum(-1)
 
 
 def _reads(

@@ -1,0 +1,438 @@
+"""Demonstrations too many for memory: a Parquet file, read a few row groups at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from btil.demonstrations import (
+    ROW_GROUP_STEPS,
+    Demonstrations,
+    Names,
+    Size,
+    Summary,
+    _agents_and_variables,
+    _as_arguments,
+    _check_no_repeats,
+    _code_column,
+    _columns_from_arrow,
+    _counted,
+    _declared_names,
+    _declared_sizes,
+    _episode_ids,
+    _episode_runs,
+    _from_arrow,
+    _from_columns,
+    _listed,
+    _record,
+    _record_of_schema,
+    _told,
+    concatenate,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, eq=False)
+class DemonstrationsFile:
+    """Demonstrations in a Parquet file; iterating gives them part by part.
+
+    Each part is a `Demonstrations` of whole episodes from consecutive row groups; an episode that
+    goes on in the next row group is in the part where it ends. All parts have the sizes and names
+    of the whole file. What `Demonstrations` refuses is refused when its part is read, with the
+    same words.
+
+    Attributes:
+        path: The file.
+        first: Its first episode.
+        num_steps: Number of rows, over all episodes.
+        record: Agents, sizes and names, as a table records them.
+
+    Example:
+        >>> file = btil.open_demonstrations("team.parquet")  # doctest: +SKIP
+        >>> sum(part.num_steps for part in file) == file.num_steps  # doctest: +SKIP
+        True
+    """
+
+    path: Path
+    first: Demonstrations
+    num_steps: int
+    record: Mapping[str, Any]
+
+    @property
+    def agents(self) -> Names:
+        """Names of the agents."""
+        return self.first.agents
+
+    @property
+    def num_agents(self) -> int:
+        """Number of agents."""
+        return self.first.num_agents
+
+    @property
+    def num_states(self) -> dict[str, int]:
+        """Number of values of each state variable."""
+        return self.first.num_states
+
+    @property
+    def num_actions(self) -> tuple[int, ...]:
+        """Number of actions of each agent, in the order of `agents`."""
+        return self.first.num_actions
+
+    @property
+    def num_latents(self) -> tuple[int, ...]:
+        """Number of latents of each agent, in the order of `agents`."""
+        return self.first.num_latents
+
+    @property
+    def state_names(self) -> dict[str, Names]:
+        """The text of each value, for the state variables whose values have names."""
+        return self.first.state_names
+
+    @property
+    def action_names(self) -> dict[str, Names]:
+        """The text of each action, for the agents whose actions have names."""
+        return self.first.action_names
+
+    @property
+    def latent_names(self) -> dict[str, Names]:
+        """The text of each latent, for the agents whose latents have names."""
+        return self.first.latent_names
+
+    @cached_property
+    def num_episodes(self) -> int:
+        """Number of episodes; the column of episodes is read once to count them."""
+        with _naming(self.path):
+            return sum(len(runs.new_ids) for _, runs in _runs_of(self.path, ["episode"]))
+
+    def __iter__(self) -> Iterator[Demonstrations]:
+        parts = _whole_episodes(self.path)
+        while True:
+            with _naming(self.path):
+                table = next(parts, None)
+            if table is None:
+                return
+            yield _part_of(self.path, table, dict(self.record))
+
+    def read(self) -> Demonstrations:
+        """The whole file as `Demonstrations`, in memory."""
+        return concatenate(list(self))
+
+    def summary(self) -> Summary:
+        """What `Demonstrations.summary` counts, by one pass over the file."""
+        lengths, labelled = [], np.zeros(self.num_agents)
+        visited = np.zeros((0, len(self.num_states)), np.int64)
+        for part in self:
+            lengths.append(part.episode_lengths)
+            labelled += (part.latents >= 0).sum(axis=0)
+            states = np.stack(list(part.state_variables.values()), axis=1)
+            visited = np.unique(np.concatenate([visited, np.unique(states, axis=0)]), axis=0)
+        steps = np.concatenate(lengths)
+        return Summary(
+            num_episodes=len(steps),
+            num_steps=self.num_steps,
+            min_length=int(steps.min()),
+            median_length=float(np.median(steps)),
+            max_length=int(steps.max()),
+            agents=self.agents,
+            num_states=self.num_states,
+            num_visited_states=len(visited),
+            num_actions=self.num_actions,
+            num_latents=self.num_latents,
+            share_labelled=tuple((labelled / self.num_steps).tolist()),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"DemonstrationsFile({self.path}: {_counted(self.num_episodes, 'episode')}, "
+            f"{_counted(self.num_steps, 'step')}, "
+            f"{_counted(len(self.num_states), 'state variable')}, "
+            f"agents: {', '.join(self.agents)})"
+        )
+
+
+def open_demonstrations(
+    path: str | os.PathLike[str],
+    *,
+    like: Demonstrations | None = None,
+    num_states: Size | Mapping[str, Size] | None = None,
+    num_actions: Size | Sequence[Size] | Mapping[str, Size] | None = None,
+    num_latents: Size | Sequence[Size] | Mapping[str, Size] | None = None,
+    state_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+    action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+    latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+) -> DemonstrationsFile:
+    """Open a Parquet file of demonstrations without reading it into memory.
+
+    The table is as in `read_demonstrations`. Sizes and names that neither the file records nor
+    the arguments declare are found by a pass over their columns, and are those that
+    `read_demonstrations` would find.
+
+    Memory is taken by one row group at a time: `write_demonstrations` makes them of 131,072 steps.
+    A file of another tool may have fewer and larger ones.
+
+    Args:
+        path: the file.
+        like: as in `read_demonstrations`; so are all others.
+        num_states: see `like`.
+        num_actions: see `like`.
+        num_latents: see `like`.
+        state_names: see `like`.
+        action_names: see `like`.
+        latent_names: see `like`.
+
+    Returns:
+        The file, for `fit` with a batch size, or to iterate over.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: another ending, a damaged file, and what `read_demonstrations` refuses in the
+            first part of the file; the rest is looked at when it is read.
+
+    Example:
+        >>> file = btil.open_demonstrations("team.parquet")  # doctest: +SKIP
+        >>> posterior = btil.fit(model, file, batch_size=500)  # doctest: +SKIP
+    """
+    from pyarrow import parquet
+
+    path = Path(path)
+    if path.suffix.lower() != ".parquet":
+        raise ValueError(
+            f"{path}: only a .parquet file is read by row groups; read_demonstrations reads others"
+        )
+    declared = {
+        "num_states": num_states,
+        "num_actions": num_actions,
+        "num_latents": num_latents,
+        "state_names": state_names,
+        "action_names": action_names,
+        "latent_names": latent_names,
+    }
+    declared = {argument: value for argument, value in declared.items() if value is not None}
+    if like is not None and declared:
+        raise ValueError(f"like: sets all sizes and names; leave out {_listed(declared)}")
+    with open(path, "rb") as handle, _naming(path):
+        file = parquet.ParquetFile(handle, page_checksum_verification=True)
+        schema, num_steps = file.schema_arrow, file.metadata.num_rows
+        _check_no_repeats(schema.names)
+        if num_steps == 0:
+            raise ValueError("there are no steps; at least one is needed")
+        record = _record_of_schema(schema) if like is None else _record(like)
+        record = _completed(path, schema, record, declared)
+        table = next(_whole_episodes(path))
+    first = _part_of(path, table, record).select([0])
+    return DemonstrationsFile(path, first, num_steps, record)
+
+
+def _part_of(path: Path, table: pa.Table, record: dict[str, Any]) -> Demonstrations:
+    try:
+        return _from_columns(_columns_from_arrow(table), record, {})
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Errors of reading begin with the path; the libraries raise whatever comes on damage."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path}: {_told(error, path.suffix)}") from error
+
+
+# ---------------------------------------------------------------------- row groups
+
+
+def _tables(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a file, in order, about `ROW_GROUP_STEPS` at a time; columns it lacks left out.
+
+    Smaller row groups are read together, larger ones cut after reading.
+    """
+    from pyarrow import parquet
+
+    with open(path, "rb") as handle:
+        file = parquet.ParquetFile(handle, page_checksum_verification=True)
+        if columns is not None:
+            columns = [name for name in columns if name in file.schema_arrow.names]
+        together: list[int] = []
+        rows = 0
+        for group in range(file.num_row_groups):
+            together.append(group)
+            rows += file.metadata.row_group(group).num_rows
+            if rows >= ROW_GROUP_STEPS or group == file.num_row_groups - 1:
+                table = file.read_row_groups(together, columns)
+                for first in range(0, rows, ROW_GROUP_STEPS):
+                    yield table.slice(first, ROW_GROUP_STEPS)
+                together, rows = [], 0
+
+
+class _TableRuns(NamedTuple):
+    """Episodes of a table as runs of its rows.
+
+    Attributes:
+        starts: First row of each run.
+        continues: Whether the first run goes on from the table before.
+        new_ids: Ids of the episodes that begin here.
+        first_row: Row of the file at which the table begins.
+    """
+
+    starts: np.ndarray
+    continues: bool
+    new_ids: list[Any]
+    first_row: int
+
+
+def _runs_of(
+    path: Path, columns: Sequence[str] | None = None
+) -> Iterator[tuple[pa.Table, _TableRuns]]:
+    """Tables with their runs; an episode that returns after another one is refused."""
+    seen: set[Any] = set()
+    last: Any = None
+    first_row = 0
+    for table in _tables(path, columns):
+        # Without the column all rows are one episode. An empty projection has no length.
+        if "episode" in table.column_names:
+            ids = _episode_ids(_from_arrow(table.column("episode")), first_row)
+        else:
+            ids = np.zeros(max(table.num_rows, 1), np.int64)
+        starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
+        named = ids[starts].tolist()
+        continues = bool(seen) and named[0] == last
+        new = named[int(continues) :]
+        for row, one in zip(starts[int(continues) :].tolist(), new, strict=True):
+            if one in seen:
+                raise ValueError(
+                    f"episode: row {first_row + row} (counted from 0): episode {one!r} returns "
+                    "after another one; the rows of an episode must be contiguous"
+                )
+            seen.add(one)
+        yield table, _TableRuns(starts, continues, new, first_row)
+        last = named[-1]
+        first_row += table.num_rows
+
+
+def _whole_episodes(path: Path) -> Iterator[pa.Table]:
+    """Tables of whole episodes; what a table leaves open is carried to the next."""
+    import pyarrow as pa
+
+    carried: list[pa.Table] = []
+    for table, runs in _runs_of(path):
+        open_from = int(runs.starts[-1])
+        if open_from == 0 and runs.continues:
+            carried.append(table)
+            continue
+        closed = [*carried, table.slice(0, open_from)] if open_from else carried
+        if closed:
+            yield pa.concat_tables(closed)
+        carried = [table.slice(open_from)]
+    yield pa.concat_tables(carried)
+
+
+# ---------------------------------------------------------------------- sizes and names
+
+
+def _completed(
+    path: Path, schema: pa.Schema, record: dict[str, Any] | None, declared: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A record with the sizes and names of all columns: declared, recorded, or else looked for."""
+    import pyarrow as pa
+
+    agents, variables = _agents_and_variables(schema.names, record)
+    sizes: dict[str, int] = {}
+    names: dict[str, Names] = {}
+    columns: list[str] = []
+    for kind, prefix, keys in (
+        ("state", "", variables),
+        ("action", "action_", agents),
+        ("latent", "latent_", agents),
+    ):
+        size, texts = f"num_{kind}s", f"{kind}_names"
+        given = {size: declared.get(size), texts: declared.get(texts)}
+        if record is not None and texts not in declared:
+            given = {size: declared.get(size, record[size]), texts: record[texts]}
+        sizes |= _declared_sizes(size, given[size], tuple(keys), prefix)
+        names |= _declared_names(texts, given[texts], tuple(keys), prefix)
+        columns += [prefix + key for key in keys]
+
+    def known(column: str) -> bool:
+        # Texts may have names of their own even where their number is declared.
+        plain = column not in schema.names or pa.types.is_integer(schema.field(column).type)
+        return column in names or (column in sizes and plain)
+
+    for column, distinct in _distinct_values(path, [c for c in columns if not known(c)]).items():
+        values = _from_arrow(pa.chunked_array([distinct]))
+        places = _FirstSeen(path, column, distinct)
+        coded = _code_column(column, values, sizes.get(column), None, places)
+        sizes[column] = coded.size
+        if coded.names is not None:
+            names[column] = coded.names
+    for column in columns:
+        if column in names:
+            sizes.setdefault(column, len(names[column]))
+        elif column.startswith("latent_") and column not in sizes:
+            # No such column: nobody is labelled, which needs a declared number.
+            _code_column(column, np.array([-1]), None, None, _episode_runs(None, 1))
+    return {"agents": agents} | _as_arguments(tuple(variables), tuple(agents), sizes, names)
+
+
+def _distinct_values(path: Path, columns: Sequence[str]) -> dict[str, pa.Array]:
+    """The distinct values of some columns of a file, in order of appearance, one null included."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    found: dict[str, pa.Array] = {}
+    for table in _tables(path, columns) if columns else ():
+        for name in table.column_names:
+            column = _plain_values(table.column(name))
+            before = [found[name]] if name in found else []
+            found[name] = compute.unique(
+                pa.chunked_array([*before, compute.unique(column)], column.type)
+            )
+    return found
+
+
+def _plain_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+class _FirstSeen(NamedTuple):
+    """Where the distinct values of a column are seen first, for messages."""
+
+    path: Path
+    column: str
+    values: pa.Array
+
+    def place(self, row: int) -> str:
+        """Episode and step of the first row that has the given one of the values."""
+        from pyarrow import compute
+
+        wanted = self.values[row]
+        begun: tuple[Any, int] = (None, 0)
+        for table, runs in _runs_of(self.path, ["episode", self.column]):
+            column = _plain_values(table.column(self.column))
+            if not wanted.is_valid:
+                same = compute.is_null(column)
+            elif wanted.as_py() != wanted.as_py():
+                same = compute.is_nan(column)
+            else:
+                same = compute.equal(column, wanted)
+            at = compute.index(same, True).as_py()
+            starts = runs.starts[int(runs.continues) :].tolist()
+            for start, one in zip(starts, runs.new_ids, strict=True):
+                if at < 0 or start <= at:
+                    begun = (one, runs.first_row + start)
+            if at >= 0:
+                return f"episode {begun[0]!r}, step {runs.first_row + at - begun[1]}"
+        raise AssertionError("a value that was found is found again")

@@ -1,0 +1,726 @@
+r"""Stochastic mean-field variational inference: Algorithm 1 on a few episodes at a time.
+
+Each iteration draws a batch of B of the M episodes, takes the local step of `mfvi` on it, and
+moves the concentrations towards what the batch, were it all of the data, would make them:
+
+.. math:: w \leftarrow (1 - \rho_t) w + \rho_t \Big( u + \frac{M}{B} n_{batch} \Big),
+          \qquad \rho_t = (t + \tau)^{-\kappa},
+
+a step along the natural gradient of the bound, without bias as every batch is a uniform draw of B
+episodes. With :math:`\kappa \in (1/2, 1]` the steps satisfy Robbins' and Monro's conditions.
+
+Rows that no step of the batch reads decay towards the prior, all by the same factor. So the
+concentrations are kept as w = u + c m with one number c, and an iteration costs what the batch
+costs, however many contexts there are.
+
+Once the bound's estimate has settled, sweeps of Algorithm 1 over all episodes, batch by batch,
+remove the noise that the last batches left; they give the exact bound, and tell convergence.
+
+References:
+    Hoffman, Blei, Wang, Paisley (2013), Stochastic variational inference; Robbins, Monro (1951),
+    A stochastic approximation method.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from scipy import special
+
+from btil.arguments import check_count
+from btil.inference import forward_backward
+from btil.inference.checkpoint import NOWHERE, Checkpoint
+from btil.inference.messages import LaneIndex, pad_rows
+from btil.inference.mfvi import Chain, chains, counts_of_start, dirichlet_moments, judge
+from btil.inference.progress import progress_line
+from btil.inference.result import DirichletRows, FitResult, RowsPosterior
+from btil.inference.starting import (
+    OpenUses,
+    agent_sites,
+    deal_out,
+    is_symmetric,
+    labelled_counts,
+    num_contexts,
+    open_uses,
+)
+from btil.models.lanes import pack_lanes, rounded_up, spread
+from btil.models.team import BoundModel
+from btil.models.team_dbn import log_rows
+
+# What is kept of an agent's step.
+POLICY, ARRIVAL, ACTION, LABEL = range(4)
+_DELAY = 10.0
+_FORGETTING_RATE = 0.6
+# Change of the bound, as a share of it, that ends the sweeps over everything.
+_TOLERANCE = 1e-5
+# Change of its estimate per epoch that ends the batches, and the fewest epochs to tell.
+_SETTLED = 1e-3
+_FEWEST_EPOCHS = 8
+# Below it the common factor is multiplied into the counts: single precision would suffer.
+_SMALLEST_SCALE = 1e-3
+# Batches of which the shape of most batches is foreseen, and what is added to it.
+_TRIAL_BATCHES = 32
+_ALLOWANCE = 1.1
+
+Sites = tuple[tuple[str, str, str], ...]
+Steps = Int[np.ndarray, "steps columns agents"]
+
+
+class Data(NamedTuple):
+    """Episodes to draw batches from, in memory or on disk.
+
+    Attributes:
+        bound: The model with the contexts of all episodes; its own episodes may be an excerpt.
+        lengths: Steps of each episode.
+        read: The steps of some episodes, one after the other: see `step_columns`.
+        labelled: Counts of the labelled steps, of every learned table.
+        uses: Per agent, how often its tables are read with a latent unlabelled.
+    """
+
+    bound: BoundModel
+    lengths: Int[np.ndarray, " episodes"]
+    read: Callable[[Int[np.ndarray, " chosen"]], Steps]
+    labelled: dict[str, Float[np.ndarray, "..."]]
+    uses: dict[str, OpenUses]
+
+
+class Shape(NamedTuple):
+    """Sizes to which batches are padded, so that one program serves them.
+
+    Attributes:
+        length: Steps of a lane.
+        lanes: Number of lanes.
+        rows: Rows of every table that are read.
+    """
+
+    length: int
+    lanes: int
+    rows: dict[str, int]
+
+
+class Problem(NamedTuple):
+    """What stays the same during a fit.
+
+    Attributes:
+        data: The episodes.
+        sites: Per agent, the names of its policy, transition and initial tables.
+        chains: How each agent's local step is taken.
+        prior: u of every learned site.
+        start: What the first run's first state has on top of it.
+        log_fixed: Log rows of the other tables.
+        shapes: The shape that most batches fit, and one that all do.
+        batch_size: Episodes in a batch.
+        delay: tau.
+        forgetting_rate: kappa.
+        seed: Orders the episodes of each epoch.
+    """
+
+    data: Data
+    sites: Sites
+    chains: tuple[Chain, ...]
+    prior: dict[str, Float[np.ndarray, "..."]]
+    start: dict[str, Float[np.ndarray, "..."]]
+    log_fixed: dict[str, Float[np.ndarray, "..."]]
+    shapes: tuple[Shape, ...]
+    batch_size: int
+    delay: float
+    forgetting_rate: float
+    seed: tuple[int, ...]
+
+    @property
+    def batches(self) -> int:
+        """Batches of an epoch; the episodes that are left over sit it out."""
+        return len(self.data.lengths) // self.batch_size
+
+    @property
+    def weight(self) -> float:
+        """How often a batch's counts count: M / B."""
+        return len(self.data.lengths) / self.batch_size
+
+
+class State(NamedTuple):
+    """What the next iteration needs.
+
+    Attributes:
+        iteration: Batches seen.
+        scale: c in w = u + c m.
+        counts: m of every learned site.
+        log_evidence: Sum of log Z over the episodes seen in this epoch.
+        steps: Their steps.
+        trace: Estimates of the bound, one per finished epoch.
+        bounds: The exact bound at each sweep over everything.
+    """
+
+    iteration: int
+    scale: float
+    counts: dict[str, Float[np.ndarray, "..."]]
+    log_evidence: float
+    steps: int
+    trace: Float[np.ndarray, " epochs"]
+    bounds: Float[np.ndarray, " sweeps"]
+
+
+class Batch(NamedTuple):
+    """Some episodes laid out for message passing over the rows they read.
+
+    Attributes:
+        rows: Which rows of every table these are.
+        shape: What they are padded to.
+        steps: Per agent, where its steps look among them.
+        num_steps: Number of steps.
+    """
+
+    rows: dict[str, Int[np.ndarray, " read"]]
+    shape: Shape
+    steps: tuple[LaneIndex, ...]
+    num_steps: int
+
+
+class Info(NamedTuple):
+    """What a local step found.
+
+    Attributes:
+        counts: Expected uses of each cell of the learned rows that the batch reads.
+        log_evidence: Sum of its episodes' log Z.
+    """
+
+    counts: dict[str, Float[Array, "..."]]
+    log_evidence: Float[Array, ""]
+
+
+# ---------------------------------------------------------------------- data and batches
+
+
+def step_columns(bound: BoundModel) -> Steps:
+    """Where each step looks, as int32 (steps, 4, agents).
+
+    The columns are the row of the policy table; the row by which the latent came about, of the
+    transition table or, at an episode's first step, -1 minus that of the initial table; the
+    action; the label or -1.
+    """
+    demos = bound.demos
+    columns = np.empty((demos.num_steps, 4, demos.num_agents), np.int32)
+    for position, agent in enumerate(demos.agents):
+        rows = bound.rows[agent]
+        columns[:, POLICY, position] = rows.policy
+        columns[:, ARRIVAL, position] = rows.transition
+        columns[demos.episode_starts, ARRIVAL, position] = -1 - rows.initial
+    columns[:, ACTION] = demos.actions
+    columns[:, LABEL] = demos.latents
+    return columns
+
+
+def in_memory(bound: BoundModel) -> Data:
+    """The episodes that a model is bound to."""
+    columns, demos = step_columns(bound), bound.demos
+
+    def read(chosen: Int[np.ndarray, " chosen"]) -> Steps:
+        lengths = demos.episode_lengths[chosen]
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return columns[np.repeat(demos.episode_starts[chosen], lengths) + within]
+
+    sizes = num_contexts(bound)
+    return Data(
+        bound, demos.episode_lengths, read, labelled_counts(bound, sizes), open_uses(bound, sizes)
+    )
+
+
+def _rows_read(columns: Steps, sites: Sites) -> dict[str, list[Int[np.ndarray, " reads"]]]:
+    """Per table, the rows that are read, of one agent after the other."""
+    reads: dict[str, list[np.ndarray]] = {}
+    for position, names in enumerate(sites):
+        arrival = columns[:, ARRIVAL, position]
+        first = arrival < 0
+        parts = (columns[:, POLICY, position], arrival[~first], -1 - arrival[first])
+        for name, part in zip(names, parts, strict=True):
+            reads.setdefault(name, []).append(part)
+    return reads
+
+
+def _distinct(parts: list[Int[np.ndarray, " reads"]], num_rows: int) -> Int[np.ndarray, " read"]:
+    """The rows that are read, in order."""
+    seen = np.zeros(num_rows, bool)
+    for part in parts:
+        seen[part] = True
+    return np.flatnonzero(seen)
+
+
+def lay_out_batch(columns: Steps, lengths: Int[np.ndarray, " chosen"], problem: Problem) -> Batch:
+    """Lay some episodes into lanes, their tables' rows numbered anew from 0."""
+    sites, num_actions = problem.sites, problem.data.bound.demos.num_actions
+    rows, codes = {}, {}
+    for name, parts in _rows_read(columns, sites).items():
+        num_rows = len(problem.data.bound.tables[name].contexts.rows)
+        rows[name] = _distinct(parts, num_rows)
+        # By a table of all rows: sorting what is read would take longer than the messages.
+        numbers = np.empty(num_rows, np.int32)
+        numbers[rows[name]] = np.arange(len(rows[name]))
+        codes[name] = iter([numbers[part] for part in parts])
+    for shape in problem.shapes:
+        if lengths.max() > shape.length:
+            continue
+        lanes = pack_lanes(lengths, shape.length)
+        if lanes.shape[1] <= shape.lanes and all(
+            len(read) <= shape.rows[name] for name, read in rows.items()
+        ):
+            break
+    lanes = np.pad(lanes, ((0, 0), (0, shape.lanes - lanes.shape[1])), constant_values=-1)
+    steps = []
+    for position, (policy, transition, initial) in enumerate(sites):
+        num_policy, num_transition, num_initial = (
+            shape.rows[name] for name in (policy, transition, initial)
+        )
+        actions = num_actions[position]
+        cells = next(codes[policy]) * actions + columns[:, ACTION, position]
+        first = columns[:, ARRIVAL, position] < 0
+        arrived = np.empty(len(columns), np.int64)
+        arrived[~first] = next(codes[transition])
+        arrived[first] = num_transition + next(codes[initial])
+        steps.append(
+            LaneIndex(
+                policy=jnp.asarray(spread(cells, lanes, num_policy * actions), jnp.int32),
+                transition=jnp.asarray(
+                    spread(arrived, lanes, num_transition + num_initial), jnp.int32
+                ),
+                label=jnp.asarray(spread(columns[:, LABEL, position], lanes, -1), jnp.int32),
+                start=jnp.asarray(spread(first, lanes, True)),
+                real=jnp.asarray(lanes >= 0),
+            )
+        )
+    return Batch(rows, shape, tuple(steps), len(columns))
+
+
+def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
+    """The shape that most batches fit, as a few trial batches tell, and one that all do."""
+    lengths = data.lengths
+    generator = np.random.default_rng(0)
+    trials = [
+        np.sort(generator.choice(len(lengths), batch_size, replace=False))
+        for _ in range(_TRIAL_BATCHES)
+    ]
+    length = rounded_up(max(int(lengths[chosen].max()) for chosen in trials))
+    lanes = max(pack_lanes(lengths[chosen], length).shape[1] for chosen in trials)
+    contexts = num_contexts(data.bound)
+    read = [
+        {name: len(_distinct(parts, contexts[name])) for name, parts in reads.items()}
+        for reads in (_rows_read(data.read(chosen), sites) for chosen in trials)
+    ]
+    most_steps = int(np.partition(lengths, -batch_size)[-batch_size:].sum())
+    tallest = rounded_up(int(lengths.max()))
+    users = {name: sum(name in names for names in sites) for name in contexts}
+    # Any two lanes hold more than a lane's height: else the later one had not been begun.
+    roomy = Shape(
+        length=tallest,
+        lanes=rounded_up(min(batch_size, 2 * most_steps // tallest + 1), 1, 8),
+        rows={name: max(1, min(most_steps * users[name], n)) for name, n in contexts.items()},
+    )
+    usual = Shape(
+        length=length,
+        lanes=rounded_up(int(np.ceil(_ALLOWANCE * lanes)), 1, 8),
+        rows={
+            name: min(most, rounded_up(int(np.ceil(_ALLOWANCE * max(n[name] for n in read))), 1))
+            for name, most in roomy.rows.items()
+        },
+    )
+    return usual, roomy
+
+
+def make_problem(
+    data: Data,
+    batch_size: int,
+    delay: float | None,
+    forgetting_rate: float | None,
+    seed: int,
+    dtype: np.dtype,
+    start: Mapping[str, Any] | None = None,
+) -> Problem:
+    """The arrays and settings of a fit."""
+    bound = data.bound
+    sites = tuple(agent_sites(bound, agent) for agent in bound.demos.agents)
+    prior = {name: table.cpt.concentration(table.contexts) for name, table in bound.learned.items()}
+    known = data.labelled if start is None else counts_of_start(start, bound, prior)
+    # No batch of longer episodes counts for more.
+    longest = int(np.partition(data.lengths, -batch_size)[-batch_size:].sum())
+    most = len(data.lengths) / batch_size * longest * len(sites)
+    return Problem(
+        data=data,
+        sites=sites,
+        chains=chains(bound, known, most, dtype),
+        prior={name: u.astype(dtype) for name, u in prior.items()},
+        start=known,
+        log_fixed={
+            name: log_rows(table.prior_mean()).astype(dtype)
+            for name, table in bound.tables.items()
+            if not table.learned
+        },
+        shapes=_shapes(data, sites, batch_size),
+        batch_size=batch_size,
+        delay=_DELAY if delay is None else float(delay),
+        forgetting_rate=_FORGETTING_RATE if forgetting_rate is None else float(forgetting_rate),
+        seed=(seed, 0),
+    )
+
+
+def epoch_order(problem: Problem, epoch: int) -> Int[np.ndarray, " episodes"]:
+    """A fresh order of the episodes; it depends on the seed and the epoch alone."""
+    generator = np.random.default_rng([*problem.seed, epoch + 1])
+    return generator.permutation(len(problem.data.lengths))
+
+
+def _batches(problem: Problem, first: int, number: int) -> Iterator[Batch]:
+    """The batches of some iterations."""
+    epoch, order = -1, np.zeros(0, np.int64)
+    for iteration in range(first, first + number):
+        if iteration // problem.batches != epoch:
+            epoch = iteration // problem.batches
+            order = epoch_order(problem, epoch)
+        place = iteration % problem.batches * problem.batch_size
+        yield batch_of(problem, np.sort(order[place : place + problem.batch_size]))
+
+
+def batch_of(problem: Problem, chosen: Int[np.ndarray, " chosen"]) -> Batch:
+    """The batch of some episodes."""
+    return lay_out_batch(problem.data.read(chosen), problem.data.lengths[chosen], problem)
+
+
+# ---------------------------------------------------------------------- the algorithm
+
+
+@partial(jax.jit, static_argnames=("chains",))
+def local_step(
+    concentration: dict[str, Float[Array, "..."]],
+    log_fixed: dict[str, Float[Array, "..."]],
+    steps: tuple[LaneIndex, ...],
+    chains: tuple[Chain, ...],
+) -> Info:
+    """Expected counts under the best q(latents) for given rows (the paper, Eqs. 7 and 8).
+
+    Args:
+        concentration: w of the learned rows.
+        log_fixed: Log rows of the other tables.
+        steps: Per agent, where its steps look.
+        chains: Per agent, the names of its tables and the form of its messages.
+    """
+    moments = dirichlet_moments(concentration)
+    tables = log_fixed | {name: one.log_mean for name, one in moments.items()}
+    counts = {name: jnp.zeros_like(tables[name]) for name in concentration}
+    log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
+    for chain, index in zip(chains, steps, strict=True):
+        policy, transition, initial = (tables[name] for name in chain.sites)
+        uses, evidence = forward_backward.local_step(
+            policy, transition, initial, index, chain.scaled
+        )
+        log_evidence = log_evidence + jnp.sum(evidence)
+        for name, use in zip(chain.sites, uses, strict=True):
+            if name in counts:
+                counts[name] = counts[name] + use
+    return Info(counts, log_evidence)
+
+
+def look(state: State, batch: Batch, problem: Problem) -> Info:
+    """`local_step` on a batch, given the rows that it reads at their present concentrations."""
+    padded = batch.shape.rows
+    concentration = {
+        name: pad_rows(u[read] + state.scale * state.counts[name][read], padded[name], 1.0)
+        for name, u in problem.prior.items()
+        for read in (batch.rows[name],)
+    }
+    log_fixed = {
+        name: pad_rows(logs[batch.rows[name]], padded[name], 0.0)
+        for name, logs in problem.log_fixed.items()
+    }
+    return local_step(concentration, log_fixed, batch.steps, problem.chains)
+
+
+def move(state: State, batch: Batch, info: Info, problem: Problem) -> State:
+    """The global step. The counts of `state` are changed in place: it must cost the batch alone."""
+    rate = (state.iteration + problem.delay) ** -problem.forgetting_rate
+    scale = state.scale * (1.0 - rate)
+    if scale < _SMALLEST_SCALE:
+        for counts in state.counts.values():
+            counts *= scale
+        scale = 1.0
+    for name, found in info.counts.items():
+        read = batch.rows[name]
+        state.counts[name][read] += (rate * problem.weight / scale) * np.asarray(found)[: len(read)]
+    return state._replace(
+        iteration=state.iteration + 1,
+        scale=scale,
+        log_evidence=state.log_evidence + float(info.log_evidence),
+        steps=state.steps + batch.num_steps,
+    )
+
+
+def advance(state: State, problem: Problem, number: int) -> State:
+    """So many iterations; `state` stays as it is."""
+    state = state._replace(counts={name: m.copy() for name, m in state.counts.items()})
+    batches = _batches(problem, state.iteration, number)
+    batch = next(batches, None)
+    while batch is not None:
+        info = look(state, batch, problem)
+        # It is being computed while the next batch is read and laid out.
+        following = next(batches, None)
+        state = move(state, batch, info, problem)
+        batch = following
+        if state.iteration % problem.batches == 0:
+            # Per step log Z varies less than per episode.
+            share = state.steps / int(problem.data.lengths.sum())
+            bound = state.log_evidence / share - divergence(state, problem)
+            trace = np.append(state.trace, bound)
+            state = state._replace(log_evidence=0.0, steps=0, trace=trace)
+    return state
+
+
+def concentrations(state: State, problem: Problem) -> dict[str, Float[np.ndarray, "..."]]:
+    """w of every learned site."""
+    return {name: u + state.scale * state.counts[name] for name, u in problem.prior.items()}
+
+
+def divergence(state: State, problem: Problem) -> float:
+    """Sum of the KL divergences of all rows from their priors; on the host, in double precision."""
+    total = 0.0
+    for name, rows in concentrations(state, problem).items():
+        w, u = rows.astype(np.float64), problem.prior[name].astype(np.float64)
+        log_mean = special.digamma(w) - special.digamma(w.sum(-1, keepdims=True))
+        by_cell = special.gammaln(u) - special.gammaln(w) + (w - u) * log_mean
+        by_row = special.gammaln(w.sum(-1)) - special.gammaln(u.sum(-1)) + by_cell.sum(-1)
+        total += float(by_row.sum())
+    return total
+
+
+def _in_order(problem: Problem) -> Iterator[Batch]:
+    """All episodes, each once."""
+    everything = np.arange(len(problem.data.lengths))
+    for first in range(0, len(everything), problem.batch_size):
+        yield batch_of(problem, everything[first : first + problem.batch_size])
+
+
+def _ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """The same items, each when the next has been begun: devices compute while hosts prepare."""
+    previous = next(items)
+    for item in items:
+        yield previous
+        previous = item
+    yield previous
+
+
+def sweep(state: State, problem: Problem) -> tuple[State, float]:
+    """One sweep of Algorithm 1 over all episodes, batch by batch.
+
+    Returns:
+        The state of w = u + expected counts, and the exact bound of the state before.
+    """
+    counts = {name: np.zeros_like(m) for name, m in state.counts.items()}
+    log_evidence = 0.0
+    for batch, info in _ahead((batch, look(state, batch, problem)) for batch in _in_order(problem)):
+        log_evidence += float(info.log_evidence)
+        for name, found in info.counts.items():
+            read = batch.rows[name]
+            counts[name][read] += np.asarray(found)[: len(read)]
+    bound = log_evidence - divergence(state, problem)
+    bounds = np.append(state.bounds, bound)
+    return state._replace(counts=counts, scale=1.0, bounds=bounds), bound
+
+
+def has_settled(trace: Float[np.ndarray, " epochs"]) -> bool:
+    """Whether batches have done what they can: the bound's estimate hardly moves any more.
+
+    The estimates are noisy, as each batch is seen under the concentrations of its time. The mean
+    of the last quarter of the epochs is compared with that of the quarter before: with n epochs
+    each the drift per epoch is their difference divided by n, known up to a standard error s by
+    the scatter within the quarters. Settled means |drift| + 2 s below a thousandth of the bound;
+    a bound that is not finite will not get better either.
+    """
+    if not np.all(np.isfinite(trace)):
+        return True
+    if len(trace) < _FEWEST_EPOCHS:
+        return False
+    size = len(trace) // 4
+    before, last = trace[-2 * size : -size], trace[-size:]
+    drift = (last.mean() - before.mean()) / size
+    error = np.sqrt((last.var(ddof=1) + before.var(ddof=1)) / size) / size
+    return bool(abs(drift) + 2 * error < _SETTLED * abs(last.mean()))
+
+
+def check_options(bound: BoundModel, batch_size: Any, delay: Any, forgetting_rate: Any) -> None:
+    """Refuse what cannot be learned batch by batch.
+
+    Raises:
+        ValueError: If an option is out of range, or a table's rows depend on parameters.
+    """
+    check_count("batch_size", batch_size, 1)
+    if delay is not None and not (np.isfinite(delay) and delay >= 1):
+        raise ValueError(f"delay must be a finite number of at least 1, got {delay!r}")
+    if forgetting_rate is not None and not 0.5 < forgetting_rate <= 1:
+        raise ValueError(
+            f"forgetting_rate must be above 0.5 and at most 1, got {forgetting_rate!r}"
+        )
+    for name, table in bound.tables.items():
+        if table.parametric:
+            raise ValueError(
+                f"batch_size: {name} is a {type(table.cpt).__name__}, whose parameters are learned "
+                "from all episodes at once; leave batch_size out"
+            )
+
+
+def fit(
+    data: Data,
+    *,
+    seed: int,
+    progress: bool,
+    dtype: np.dtype,
+    batch_size: int,
+    checkpoint: Checkpoint = NOWHERE,
+    num_restarts: int = 1,
+    tolerance: float | None = None,
+    max_iterations: int = 1000,
+    start: Mapping[str, Any] | None = None,
+    devices: int | None = None,
+    delay: float | None = None,
+    forgetting_rate: float | None = None,
+) -> FitResult:
+    """Learn from more episodes than one iteration looks at; options as in `mfvi.fit`.
+
+    Args:
+        data: The episodes, in memory or on disk; more than `batch_size`.
+        seed: Seeds the batches and the random starts.
+        progress: Whether to show a progress line.
+        dtype: float32 or float64.
+        batch_size: Episodes of a batch.
+        checkpoint: Where progress is saved.
+        num_restarts: Number of runs; the one with the highest bound is kept.
+        tolerance: Change of the exact bound per sweep, as a share of it, that ends a run.
+        max_iterations: Most epochs and sweeps of a run; the last two sweeps are made in any case.
+        start: Concentrations to start the first run from.
+        devices: None or 1: a batch is learned from on one device.
+        delay: tau; larger ones make the first steps smaller.
+        forgetting_rate: kappa, the power by which steps become smaller.
+
+    Returns:
+        Dirichlet rows and their exact bound. `elbo_trace` has an estimate per epoch (log Z of
+        every batch under the concentrations that it met, scaled to all steps, minus the divergence
+        at the epoch's end), then the exact bound of each sweep over everything.
+
+    Raises:
+        ValueError: If an option is out of range, or a table has parameters.
+    """
+    bound = data.bound
+    check_options(bound, batch_size, delay, forgetting_rate)
+    check_count("num_restarts", num_restarts, 1)
+    check_count("max_iterations", max_iterations, 1)
+    if devices not in (None, 1):
+        raise ValueError(f"batches are learned from on one device, got devices={devices!r}")
+    if tolerance is not None and not tolerance > 0:
+        raise ValueError(f"tolerance must be positive, got {tolerance!r}")
+    problem = make_problem(data, batch_size, delay, forgetting_rate, seed, dtype, start)
+    allowed = _TOLERANCE if tolerance is None else float(tolerance)
+    runs, going = _restored(checkpoint, problem)
+    with progress_line(num_restarts * max_iterations, "mfvi, epochs", progress) as line:
+        for restart in range(len(runs), num_restarts):
+            own = problem._replace(seed=(seed, restart))
+            state = going or first_state(own, again=restart > 0)
+            going = None
+            for now, finished in _run(state, own, allowed, max_iterations):
+                line.update(1)
+                line.set_postfix_str(f"bound {(*now.trace, *now.bounds)[-1]:.4f}")
+                if finished:
+                    runs = [*runs, now]
+                    checkpoint.offer(runs=runs)
+                else:
+                    checkpoint.offer(runs=runs, state=now)
+            line.total = line.n + (num_restarts - restart - 1) * max_iterations
+            line.refresh()
+    state = max(runs, key=lambda run: (np.isfinite(run.bounds[-1]), run.bounds[-1]))
+    elbo = float(state.bounds[-1])
+    verdict = judge(state.bounds, allowed * abs(elbo), max_iterations, dtype)
+    rows: dict[str, RowsPosterior] = {
+        name: DirichletRows(w) for name, w in concentrations(state, problem).items()
+    }
+    return FitResult(
+        rows=rows,
+        converged=verdict.converged,
+        reason=f"{verdict.reason}, after {len(state.trace)} epochs of batches",
+        elbo=elbo,
+        elbo_trace=np.concatenate([state.trace, state.bounds]),
+        restart_traces=tuple(np.concatenate([run.trace, run.bounds]) for run in runs),
+        notes={
+            "iterations": state.iteration,
+            "epochs": len(state.trace),
+            "sweeps": len(state.bounds),
+        },
+    )
+
+
+def first_state(problem: Problem, again: bool = False) -> State:
+    """Where a run starts: the labelled counts, or what a start has.
+
+    The other steps are dealt out at random where that is symmetric in some latents, and `again`,
+    in further runs.
+    """
+    data, bound = problem.data, problem.data.bound
+    counts = data.labelled if again else problem.start
+    signature = {name: u + counts[name] for name, u in problem.prior.items()}
+    if again or is_symmetric(bound, signature):
+        others = deal_out(bound, data.uses, np.random.default_rng(problem.seed))
+        counts = {name: counts[name] + others[name] for name in problem.prior}
+    return State(
+        iteration=0,
+        scale=1.0,
+        counts={name: counts[name].astype(u.dtype) for name, u in problem.prior.items()},
+        log_evidence=0.0,
+        steps=0,
+        trace=np.zeros(0),
+        bounds=np.zeros(0),
+    )
+
+
+def _run(
+    state: State, problem: Problem, tolerance: float, max_iterations: int
+) -> Iterator[tuple[State, bool]]:
+    """Epochs of batches until the estimate has settled, then sweeps until the bound has.
+
+    Yields:
+        The state after each, and whether it is the last one: that whose exact bound is known.
+    """
+    while not (len(state.bounds) or has_settled(state.trace) or len(state.trace) >= max_iterations):
+        state = advance(state, problem, problem.batches)
+        yield state, False
+    while True:
+        following, bound = sweep(state, problem)
+        if len(state.bounds):
+            change = abs(bound - state.bounds[-1])
+            capped = len(state.trace) + len(following.bounds) >= max_iterations
+            if capped or not change >= tolerance * abs(bound):
+                yield state._replace(bounds=following.bounds), True
+                return
+        state = following
+        yield state, False
+
+
+def _restored(checkpoint: Checkpoint, problem: Problem) -> tuple[list[State], State | None]:
+    """The finished runs that a checkpoint holds, and the state of one that was going on."""
+    saved = checkpoint.saved
+    if saved is None:
+        return [], None
+    like, structure = jax.tree.flatten(first_state(problem))
+
+    def states(name: str) -> list[State]:
+        leaves, size = saved.arrays(name), len(like)
+        made = (
+            jax.tree.unflatten(structure, leaves[k : k + size]) for k in range(0, len(leaves), size)
+        )
+        return [
+            state._replace(
+                iteration=int(state.iteration),
+                scale=float(state.scale),
+                log_evidence=float(state.log_evidence),
+                steps=int(state.steps),
+            )
+            for state in made
+        ]
+
+    return states("runs"), next(iter(states("state")), None)

@@ -1,0 +1,196 @@
+"""Fits to files larger than memory: one pass finds what occurs, batches come from a scratch file.
+
+The pass takes the file part by part. Contexts get numbers as they appear, and where each step
+looks is written to a compact scratch file, 16 bytes per step and agent, from which the steps of
+single episodes are read by their position.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from btil.demonstration_files import DemonstrationsFile
+from btil.demonstrations import Demonstrations, concatenate
+from btil.inference.starting import (
+    OpenUses,
+    agent_sites,
+    labelled_counts,
+    num_contexts,
+    open_uses,
+)
+from btil.inference.stochastic import ARRIVAL, POLICY, Data, Steps, step_columns
+from btil.models.contexts import match_rows, unique_rows
+from btil.models.team import BoundModel, TeamModel, bind, renumbered, with_contexts
+
+
+class Streamed(NamedTuple):
+    """What the pass over a file leaves.
+
+    Attributes:
+        data: The episodes, on disk.
+        log_evidence: Sum of what `check` returned for the parts.
+    """
+
+    data: Data
+    log_evidence: float
+
+
+@contextmanager
+def streamed(
+    model: TeamModel, file: DemonstrationsFile, check: Callable[[BoundModel, bool], float]
+) -> Iterator[Streamed]:
+    """Make the episodes of a file ready to be drawn from, for as long as the block lasts.
+
+    The scratch file is in the system's temporary folder (the environment variable TMPDIR names
+    another) and goes when the block is left, whatever happens in it.
+
+    Args:
+        model: The model.
+        file: The file.
+        check: Refuses a part that is impossible under the model; told whether something is
+            learned, it returns the log evidence if nothing is.
+
+    Raises:
+        ValueError: If a part of the file is refused.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="btil-") as folder,
+        open(Path(folder) / "steps", "w+b") as scratch,
+    ):
+        yield _pass(model, file, check, scratch)
+
+
+class _Excerpt:
+    """The first episode, and those in which an agent's latent is labelled for the first time.
+
+    They tell what all labels tell about which latents have a name.
+    """
+
+    def __init__(self, file: DemonstrationsFile) -> None:
+        self.labelled = [np.zeros(size, bool) for size in file.num_latents]
+        self.parts: list[Demonstrations] = []
+
+    def look_at(self, part: Demonstrations) -> None:
+        """Keep what the part has of them."""
+        chosen = set() if self.parts else {0}
+        for seen, labels in zip(self.labelled, part.latents.T, strict=True):
+            latents, rows = np.unique(labels, return_index=True)
+            new = (latents >= 0) & ~seen[latents]
+            seen[latents[new]] = True
+            episodes = np.searchsorted(part.episode_starts, rows[new], side="right") - 1
+            chosen.update(episodes.tolist())
+        if chosen:
+            self.parts.append(part.select(sorted(chosen)))
+
+
+def _pass(
+    model: TeamModel,
+    file: DemonstrationsFile,
+    check: Callable[[BoundModel, bool], float],
+    scratch: BinaryIO,
+) -> Streamed:
+    contexts: dict[str, np.ndarray] = {}
+    labelled: dict[str, np.ndarray] = {}
+    uses: dict[str, OpenUses] = {}
+    lengths = []
+    excerpt = _Excerpt(file)
+    log_evidence = 0.0
+    for part in file:
+        bound = bind(model, part)
+        log_evidence += check(bound, bool(bound.learned))
+        numbers = {}
+        for name, table in bound.tables.items():
+            known = contexts.get(name, table.contexts.rows[:0])
+            found = match_rows(known, table.contexts.rows)
+            new = found < 0
+            found[new] = len(known) + np.arange(new.sum())
+            numbers[name] = found
+            contexts[name] = np.concatenate([known, table.contexts.rows[new]])
+        sizes = num_contexts(bound)
+        for name, counts in labelled_counts(bound, sizes).items():
+            labelled[name] = _added(labelled.get(name), counts, numbers[name])
+        for agent, found_uses in open_uses(bound, sizes).items():
+            before = uses.get(agent, OpenUses(None, None, None))
+            uses[agent] = OpenUses(
+                *(
+                    was if more is None else _added(was, more, numbers[name])
+                    for was, more, name in zip(
+                        before, found_uses, agent_sites(bound, agent), strict=True
+                    )
+                )
+            )
+        step_columns(replace(bound, rows=renumbered(bound, numbers))).tofile(scratch)
+        lengths.append(part.episode_lengths)
+        excerpt.look_at(part)
+    # Rows of a site are in lexicographic order, not in that of appearance.
+    ordered, ranks = {}, {}
+    for name, rows in contexts.items():
+        ordered[name], ranks[name] = unique_rows(rows)
+    bound = with_contexts(bind(model, concatenate(excerpt.parts)), ordered)
+    of_agents = {agent: agent_sites(bound, agent) for agent in bound.demos.agents}
+    data = Data(
+        bound=bound,
+        lengths=np.concatenate(lengths),
+        read=_reader(scratch, np.concatenate(lengths), list(of_agents.values()), ranks),
+        labelled={name: _added(None, counts, ranks[name]) for name, counts in labelled.items()},
+        uses={
+            agent: OpenUses(
+                *(
+                    None if counts is None else _added(None, counts, ranks[name])
+                    for counts, name in zip(uses[agent], names, strict=True)
+                )
+            )
+            for agent, names in of_agents.items()
+        },
+    )
+    return Streamed(data, log_evidence)
+
+
+def _added(
+    total: np.ndarray | None, counts: np.ndarray, numbers: Int[np.ndarray, " contexts"]
+) -> np.ndarray:
+    """Counts of some contexts added to those of more, which grow where numbers are new."""
+    known = 0 if total is None else len(total)
+    size = max(known, int(numbers.max(initial=-1)) + 1, len(counts) if total is None else 0)
+    grown = np.zeros((size, *counts.shape[1:]), counts.dtype)
+    if total is not None:
+        grown[:known] = total
+    grown[numbers[: len(counts)]] += counts
+    return grown
+
+
+def _reader(
+    scratch: BinaryIO,
+    lengths: Int[np.ndarray, " episodes"],
+    sites: list[tuple[str, str, str]],
+    ranks: dict[str, Int[np.ndarray, " contexts"]],
+) -> Callable[[Int[np.ndarray, " chosen"]], Steps]:
+    """Reads the steps of some episodes, with the final numbers of their contexts."""
+    ends = np.cumsum(lengths)
+    width = 4 * len(sites)
+    tables = {name: rank.astype(np.int32) for name, rank in ranks.items()}
+
+    def read(chosen: Int[np.ndarray, " chosen"]) -> Steps:
+        parts = []
+        # Episodes that follow each other are read in one go.
+        for run in np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1):
+            first, end = int(ends[run[0]] - lengths[run[0]]), int(ends[run[-1]])
+            scratch.seek(first * width * np.dtype(np.int32).itemsize)
+            parts.append(np.fromfile(scratch, np.int32, (end - first) * width))
+        columns = np.concatenate(parts).reshape(-1, 4, len(sites))
+        for position, (policy, transition, initial) in enumerate(sites):
+            columns[:, POLICY, position] = tables[policy][columns[:, POLICY, position]]
+            arrival = columns[:, ARRIVAL, position]
+            first_step = arrival < 0
+            columns[first_step, ARRIVAL, position] = -1 - tables[initial][-1 - arrival[first_step]]
+            moved = ~first_step
+            columns[moved, ARRIVAL, position] = tables[transition][arrival[moved]]
+        return columns
+
+    return read

@@ -1,0 +1,246 @@
+"""Parquet files larger than memory: whole episodes, a few row groups at a time, nothing missed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from teams import random_demos
+
+import btil
+from btil import demonstration_files
+
+LENGTHS = (3, 1, 4, 2, 9, 1, 1, 5)
+_SIZES = ("agents", "num_states", "num_actions", "num_latents", "state_names", "action_names")
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row groups of three steps are written, about so many steps are read at a time."""
+    monkeypatch.setattr("btil.demonstrations.ROW_GROUP_STEPS", 3)
+    monkeypatch.setattr(demonstration_files, "ROW_GROUP_STEPS", 3)
+
+
+def named_demos() -> btil.Demonstrations:
+    """Texts everywhere that texts can be, ids included; one latent never occurs."""
+    demos = random_demos(lengths=LENGTHS)
+    ids = np.array([f"day {k}" for k in range(len(LENGTHS))])
+    return demos.replace(
+        episodes=np.repeat(ids, LENGTHS),
+        state_names={"x": ["left", "right"]},
+        action_names={"bob": ["wait", "go"]},
+        latent_names={"ann": ["help", "rest"], "bob": ["a", "b", "never"]},
+        latents=np.where(demos.latents == 2, -1, demos.latents),
+    )
+
+
+def write_foreign(frame: pd.DataFrame, path: Path, rows: int = 2) -> Path:
+    """A table as another tool writes it: nothing recorded of sizes and names."""
+    table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    parquet.write_table(table, path, row_group_size=rows)
+    return path
+
+
+def frame_of(demos: btil.Demonstrations, tmp_path: Path) -> pd.DataFrame:
+    btil.write_demonstrations(demos, tmp_path / "frame.parquet")
+    frame = parquet.read_table(tmp_path / "frame.parquet").to_pandas()
+    for column in frame:
+        if frame[column].dtype == "category":
+            frame[column] = frame[column].astype(object)
+    return frame
+
+
+@pytest.mark.parametrize("make", [lambda: random_demos(lengths=LENGTHS), named_demos])
+def test_parts_are_whole_episodes_and_add_up(make, tmp_path) -> None:
+    demos = make()
+    path = tmp_path / "team.parquet"
+    btil.write_demonstrations(demos, path)
+    assert parquet.ParquetFile(path).num_row_groups == 9
+    file = btil.open_demonstrations(path)
+    parts = list(file)
+    assert len(parts) > 3
+    assert btil.concatenate(parts) == file.read() == demos == btil.read_demonstrations(path)
+    for part in parts:
+        assert part.num_states == demos.num_states
+        assert part.latent_names == demos.latent_names
+    for name in (*_SIZES, "latent_names", "num_agents", "num_episodes", "num_steps"):
+        assert getattr(file, name) == getattr(demos, name)
+    assert file.summary() == demos.summary()
+    assert file.first == demos.select([0])
+    assert repr(file) == (
+        f"DemonstrationsFile({path}: 8 episodes, 26 steps, 2 state variables, agents: ann, bob)"
+    )
+
+
+def test_written_part_by_part_as_in_one_piece(tmp_path) -> None:
+    demos = named_demos()
+    path = tmp_path / "team.parquet"
+    btil.write_demonstrations((demos.select([k, k + 1]) for k in range(0, 8, 2)), path)
+    assert btil.read_demonstrations(path) == demos
+    assert btil.open_demonstrations(path).read() == demos
+
+
+def test_parts_that_do_not_fit_together_are_refused(tmp_path) -> None:
+    path = tmp_path / "team.parquet"
+    one = random_demos(lengths=(2, 2))
+    cases: list[tuple[list[Any], str]] = [
+        ([one, one], "part 1: episode 0 is in an earlier part too; give its"),
+        ([one, random_demos(lengths=(1,), num_states=(3, 2))], "part 1: num_states is .*'x': 3"),
+        ([one, one.replace(episodes=["a", "a", "b", "b"])], "part 1: episode_ids is text"),
+        ([], "there is no part to write"),
+    ]
+    for parts, message in cases:
+        with pytest.raises(ValueError, match=message):
+            btil.write_demonstrations(iter(parts), path)
+        with pytest.raises(ValueError, match=r"only a \.parquet file can be written part by part"):
+            btil.write_demonstrations(iter(parts), tmp_path / "team.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 1000])
+def test_few_row_groups_are_in_memory_at_once(rows, tmp_path, monkeypatch) -> None:
+    path = write_foreign(frame_of(random_demos(lengths=LENGTHS), tmp_path), tmp_path / "t.parquet")
+    table = parquet.read_table(path)
+    parquet.write_table(table, path, row_group_size=rows)
+    read: list[int] = []
+    original = parquet.ParquetFile.read_row_groups
+
+    def counted(self: Any, groups: list[int], *args: Any, **options: Any) -> Any:
+        found = original(self, groups, *args, **options)
+        read.append(found.num_rows)
+        return found
+
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_groups", counted)
+    monkeypatch.setattr(parquet.ParquetFile, "read", None)
+    assert sum(part.num_steps for part in btil.open_demonstrations(path, num_latents=3)) == 26
+    assert max(read) <= min(max(rows, 4), 26)
+
+
+def spelled(value: Any) -> str:
+    if pd.isna(value):
+        return " nan "
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def foreign(demos: btil.Demonstrations, tmp_path: Path) -> pd.DataFrame:
+    frame = frame_of(demos, tmp_path)
+    frame["flag"] = np.arange(len(frame)) % 3 == 0
+    frame["number"] = [str(k % 4) for k in range(len(frame))]
+    frame["real"] = (np.arange(len(frame)) % 5).astype(float)
+    return frame
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda frame: frame,
+        lambda frame: frame.drop(columns=["step"]),
+        lambda frame: frame.drop(columns=["episode", "step"]),
+        lambda frame: frame.astype({"x": "category", "latent_bob": "category"}),
+        lambda frame: frame.assign(latent_ann=frame["latent_ann"].map(spelled)),
+    ],
+)
+@pytest.mark.parametrize("make", [lambda: random_demos(lengths=LENGTHS), named_demos])
+def test_sizes_and_names_of_foreign_files_are_found(make, change, tmp_path) -> None:
+    frame = change(foreign(make(), tmp_path))
+    path = write_foreign(frame, tmp_path / "foreign.parquet")
+    expected = btil.read_demonstrations(path)
+    file = btil.open_demonstrations(path)
+    assert file.read() == expected
+    for name in (*_SIZES, "latent_names"):
+        assert getattr(file, name) == getattr(expected, name)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"num_states": {"x": 5}},
+        {"num_latents": 4},
+        {"num_actions": [4, 2], "latent_names": {"ann": ["zero", "one"]}},
+        {"state_names": {"y": ["low", "high", "higher"]}},
+    ],
+)
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_sizes_and_names_can_be_declared(declared, is_foreign, tmp_path) -> None:
+    demos = random_demos(lengths=LENGTHS)
+    path = tmp_path / "team.parquet"
+    btil.write_demonstrations(demos, path)
+    if is_foreign:
+        path = write_foreign(frame_of(demos, tmp_path), path)
+    assert btil.open_demonstrations(path, **declared).read() == btil.read_demonstrations(
+        path, **declared
+    )
+
+
+def test_read_by_the_names_of_others(tmp_path) -> None:
+    demos = named_demos()
+    path = write_foreign(frame_of(demos.select([1, 2]), tmp_path), tmp_path / "two.parquet")
+    file = btil.open_demonstrations(path, like=demos)
+    assert file.read() == demos.select([1, 2])
+    with pytest.raises(ValueError, match="like: sets all sizes and names; leave out 'num_latents'"):
+        btil.open_demonstrations(path, like=demos, num_latents=2)
+
+
+BROKEN: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "negative state": lambda f: f.assign(y=f["y"].where(f.index != 18, -3)),
+    "missing state": lambda f: f.assign(x=f["x"].where(f.index != 6, None)),
+    "broken action": lambda f: f.assign(action_ann=f["action_ann"].where(f.index != 9, 2.5)),
+    "broken label": lambda f: f.assign(latent_ann=f["latent_ann"].where(f.index != 8, -2)),
+    "texts and numbers": lambda f: f.assign(y=["up" if k == 20 else "1" for k in f.index]),
+    "step": lambda f: f.assign(step=f["step"].where(f.index != 13, 7)),
+    "returning id": lambda f: f.assign(episode=f["episode"].where(f.index != 20, 0)),
+    "missing id": lambda f: f.assign(episode=f["episode"].where(f.index != 20, None)),
+    "unknown column": lambda f: f.assign(latent_cat=0),
+    "no agent": lambda f: f.rename(columns={"action_ann": "a", "action_bob": "b"}),
+    "no label": lambda f: f.drop(columns=["latent_bob"]),
+    "row numbers": lambda f: f.assign(**{"Unnamed: 0": f.index}),
+    "no steps": lambda f: f.iloc[:0],
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_broken_is_refused_as_in_memory(what, tmp_path) -> None:
+    """The same words: column, episode, step, value, what is allowed."""
+    frame = BROKEN[what](frame_of(random_demos(lengths=LENGTHS), tmp_path))
+    path = write_foreign(frame, tmp_path / "broken.parquet")
+    with pytest.raises(ValueError, match=r"broken\.parquet: ") as in_memory:
+        btil.read_demonstrations(path)
+    with pytest.raises(ValueError, match=r"broken\.parquet: ") as by_parts:
+        list(btil.open_demonstrations(path))
+    assert str(by_parts.value) == str(in_memory.value)
+
+
+def test_a_label_out_of_range_is_named_where_it_is(tmp_path) -> None:
+    path = tmp_path / "team.parquet"
+    demos = random_demos(lengths=LENGTHS).replace(num_latents=(2, 7), latents=None)
+    labels = np.full((26, 2), -1)
+    labels[17, 1] = 6
+    btil.write_demonstrations(demos.replace(latents=labels), path)
+    file = btil.open_demonstrations(path, num_latents=3)
+    assert file.num_episodes == 8
+    with pytest.raises(ValueError, match="latent_bob: episode 4, step 7: 6 is not allowed"):
+        list(file)
+
+
+def test_damaged_and_other_files_are_refused(tmp_path) -> None:
+    path = tmp_path / "team.parquet"
+    btil.write_demonstrations(random_demos(lengths=LENGTHS), path)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(ValueError, match=r"team\.parquet: "):
+        btil.open_demonstrations(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"team\.parquet: "):
+        btil.open_demonstrations(path)
+    # Damage amid the rows shows when they are read.
+    path.write_bytes(raw[:600] + bytes(200) + raw[800:])
+    with pytest.raises(ValueError, match=r"team\.parquet: "):
+        list(btil.open_demonstrations(path))
+    with pytest.raises(ValueError, match=r"team\.csv: only a \.parquet file is read by row groups"):
+        btil.open_demonstrations(tmp_path / "team.csv")
+    with pytest.raises(FileNotFoundError):
+        btil.open_demonstrations(tmp_path / "none.parquet")

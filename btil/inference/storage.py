@@ -19,6 +19,7 @@ from btil.inference.result import (
     DrawnRows,
     FitResult,
     MixtureRows,
+    MomentRows,
     NormalParameters,
     RowsPosterior,
 )
@@ -31,7 +32,7 @@ _FORMAT = "btil posterior"
 _VERSION = 1
 _SEAL = b"\nbtil posterior sha256 "
 _ARRAY = re.compile(r"array_\d+")
-_ROWS = {kind.__name__: kind for kind in (DirichletRows, MixtureRows, DrawnRows)}
+_ROWS = {kind.__name__: kind for kind in (DirichletRows, MixtureRows, DrawnRows, MomentRows)}
 _PARAMETERS = {kind.__name__: kind for kind in (NormalParameters, DrawnParameters)}
 _NUMBER = int | float
 # What a record holds, and what its "result"; arrays are checked against the model's tables.

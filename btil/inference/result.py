@@ -147,12 +147,14 @@ def _pooled(
     axes: int | tuple[int, int],
 ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
     """Mean and standard deviation of parts taken together."""
-    weights = np.reshape(counts / counts.sum(), (1, -1, *(1,) * (means.ndim - 2)))
-    weights = weights / (len(means) if axes == (0, 1) else 1)
-    mean = (weights * means).sum(axes, keepdims=True)
-    within = squares / np.reshape(counts, (1, -1, *(1,) * (means.ndim - 2)))
-    variance = (weights * (within + (means - mean) ** 2)).sum(axes)
-    return mean.squeeze(axes), np.sqrt(variance)
+    along = (1, -1, *(1,) * (means.ndim - 2))
+    weights = np.reshape(counts / counts.sum(), along) / (len(means) if axes == (0, 1) else 1)
+    # From the first part on, so that what never varies comes out as such.
+    begin = means[:1, :1] if axes == (0, 1) else means[:, :1]
+    apart = means - begin
+    mean = (weights * apart).sum(axes, keepdims=True)
+    variance = (weights * (squares / np.reshape(counts, along) + (apart - mean) ** 2)).sum(axes)
+    return (begin + mean).squeeze(axes), np.sqrt(variance)
 
 
 RowsPosterior = DirichletRows | MixtureRows | DrawnRows | MomentRows

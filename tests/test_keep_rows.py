@@ -1,5 +1,6 @@
 """Gibbs with moments of all rows and the draws of some, against the draws of all."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,27 @@ def test_saved_and_loaded(few: btil.TeamPosterior, tmp_path: Path) -> None:
             np.testing.assert_array_equal(one, other)
             assert one.dtype == other.dtype
     np.testing.assert_array_equal(few.decode(few.demos), loaded.decode(few.demos))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda rows: {"kept": rows.kept + 7},
+        lambda rows: {"kept": np.array([0, 0])},
+        lambda rows: {"counts": rows.counts[:2]},
+        lambda rows: {"counts": rows.counts + 1},
+        lambda rows: {"squares": rows.squares[:, :2]},
+        lambda rows: {"draws": rows.draws[:, :, :0]},
+    ],
+)
+def test_moments_that_do_not_fit_are_not_loaded(
+    few: btil.TeamPosterior, tmp_path: Path, damage: Callable[[MomentRows], dict[str, Any]]
+) -> None:
+    rows = few.result.rows["policy_ann"]
+    spoilt = {**few.result.rows, "policy_ann": rows._replace(**damage(rows))}
+    dataclasses.replace(few, result=few.result._replace(rows=spoilt)).save(tmp_path / "few.nc")
+    with pytest.raises(ValueError, match="moments and draws of policy_ann do not fit"):
+        btil.load_posterior(tmp_path / "few.nc")
 
 
 def test_the_tree_has_moments_and_the_draws_kept(few: btil.TeamPosterior) -> None:

@@ -195,6 +195,9 @@ def _check_shapes(
             f"it holds the tables {', '.join(sorted(rows)) or 'none'}, the model learns "
             f"{', '.join(sorted(bound.learned)) or 'none'}"
         )
+    for name, one in rows.items():
+        if isinstance(one, MomentRows):
+            _check_moments(name, one)
     expected = {name: table.shape for name, table in bound.learned.items()}
     with np.errstate(all="ignore"):
         kept = {name: posterior.mean().shape for name, posterior in rows.items()}
@@ -214,6 +217,23 @@ def _check_shapes(
         held, wanted = (shapes.get(site, "none") for shapes in (kept, expected))
         if held != wanted:
             raise ValueError(f"{site} has shape {held}, in the model it has {wanted}")
+
+
+def _check_moments(name: str, rows: MomentRows) -> None:
+    """Refuse moments and draws that do not fit each other."""
+    counts, means, squares, kept, draws = rows
+    whole = all(one.ndim == 1 and one.dtype.kind == "i" for one in (counts, kept))
+    fits = (
+        whole
+        and means.ndim > 2
+        and squares.shape == means.shape
+        and len(counts) == means.shape[1]
+        and bool((counts > 0).all() and (np.diff(kept, prepend=-1) > 0).all())
+        and bool((kept < means.shape[2]).all())
+        and draws.shape == (len(means), counts.sum(), len(kept), *means.shape[3:])
+    )
+    if not fits:
+        raise ValueError(f"is damaged: the moments and draws of {name} do not fit each other")
 
 
 def _check_fields(record: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:

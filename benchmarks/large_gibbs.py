@@ -78,7 +78,7 @@ def gibbs(demos: btil.Demonstrations, num_warmup: int, num_samples: int, keep_ro
 
 def nuts(demos: btil.Demonstrations, num_warmup: int, num_samples: int, depth: int) -> None:
     """Leapfrogs of one chain, and what a run would take."""
-    few = 40
+    few, after = 25, 5
     with precision(np.float64) as dtype:
         bound = bind(btil.TeamModel(), demos)
         structure, data = collapsed_data(bound, dtype)
@@ -90,7 +90,7 @@ def nuts(demos: btil.Demonstrations, num_warmup: int, num_samples: int, depth: i
         jax.block_until_ready(states)
         compiling = time.perf_counter() - begun
         each, steps = [], []
-        for _ in range(few + 10):
+        for _ in range(few + after):
             before = time.perf_counter()
             states, _ = programs.advance(states, inputs, jnp.asarray(1, jnp.int32))
             steps.append(int(jax.block_until_ready(states).num_steps[0]))
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=500)
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--keep-rows", type=int, default=50)
-    parser.add_argument("--depth", type=int, default=6, help="of the trees of nuts, at most")
+    parser.add_argument("--depth", type=int, default=5, help="of the trees of nuts, at most")
     given = parser.parse_args()
     if given.part is None:
         for part in ("gibbs", "nuts"):

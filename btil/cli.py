@@ -152,6 +152,13 @@ SharedTables = Annotated[
 Seed = Annotated[int, typer.Option(help="The same seed gives the same answer, bit by bit.")]
 NumChains = Annotated[int | None, typer.Option(help="nuts, gibbs: number of chains.")]
 NumWarmup = Annotated[int | None, typer.Option(help="nuts, gibbs: draws thrown away per chain.")]
+KeepRows = Annotated[
+    int | None,
+    typer.Option(
+        help="gibbs: keep the draws of so many contexts of each table, the most read, and moments "
+        "of all; for models whose draws do not fit in memory."
+    ),
+]
 NumSamples = Annotated[int | None, typer.Option(help="nuts, gibbs, svi: draws kept (per chain).")]
 NumRestarts = Annotated[int | None, typer.Option(help="mfvi: runs, of which the best is kept.")]
 Tolerance = Annotated[
@@ -278,6 +285,7 @@ def fit(
     num_chains: NumChains = None,
     num_warmup: NumWarmup = None,
     num_samples: NumSamples = None,
+    keep_rows: KeepRows = None,
     num_restarts: NumRestarts = None,
     tolerance: Tolerance = None,
     max_iterations: MaxIterations = None,
@@ -318,6 +326,7 @@ def fit(
         num_chains=num_chains,
         num_warmup=num_warmup,
         num_samples=num_samples,
+        keep_rows=keep_rows,
         num_restarts=num_restarts,
         tolerance=tolerance,
         max_iterations=max_iterations,

@@ -295,6 +295,10 @@ def test_fit_that_fails_exits_with_1_and_saves_nothing(
     [
         (("--method", "magic"), "unknown method 'magic'; there are mfvi"),
         (("--num-chains", 2), "mfvi has no option 'num_chains'; it has"),
+        (
+            ("--method", "gibbs", "--keep-rows", -1),
+            "keep_rows must be a whole number of at least 0",
+        ),
         (("--max-iterations", 0), "max_iterations"),
         (("--seed", -1), "seed must be"),
         (("--policy-parents", "z"), "unknown parent 'z'"),

@@ -99,7 +99,9 @@ def test_two_agents_with_all_tables_learned(method: str, labelled: float) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "options"), [("smc", {}), ("chib", {"num_samples": 4000})])
+@pytest.mark.parametrize(
+    ("method", "options"), [("smc", {"seed": 1}), ("chib", {"num_samples": 4000})]
+)
 def test_six_hundred_steps(method: str, options: dict[str, Any]) -> None:
     data = json.loads((Path(__file__).parent / "data" / "stan_hmm_semisup.json").read_text())
     labels = np.concatenate([np.array(data["z"]) - 1, np.full(500, -1)])

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from btil.analysis.alignment import (
         align,
-        context_visits,
         interchangeable_latents,
         latents_pinned,
         match_latents,
@@ -84,7 +83,7 @@ _LAZY = {
     "choose_rows": "btil.analysis.plots",
     "compare_models": "btil.analysis.selection",
     "confusion_matrix": "btil.analysis.metrics",
-    "context_visits": "btil.analysis.alignment",
+    "context_visits": "btil.models.team",
     "debrief": "btil.analysis.debriefing",
     "decoding_error": "btil.analysis.metrics",
     "expected_visits": "btil.analysis.plots",

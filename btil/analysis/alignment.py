@@ -21,12 +21,13 @@ from btil.inference.precision import precision
 from btil.inference.result import (
     DrawnParameters,
     DrawnRows,
+    MomentRows,
     NormalParameters,
     ParameterPosterior,
     RowsPosterior,
 )
 from btil.models.contexts import match_rows
-from btil.models.cpt import permuted_latents
+from btil.models.cpt import ROLES, permuted_latents
 from btil.models.numpyro_model import NumpyroModel
 from btil.models.parametric import ParametricSite, constrain, parameter_axes, parametric_site
 from btil.models.team import BoundModel, TeamModel, bind
@@ -219,20 +220,26 @@ def align(posterior: TeamPosterior, reference: TeamPosterior) -> TeamPosterior:
     if all(len(members) == 1 for own in _classes(bound).values() for members in own):
         return posterior
     rows = posterior.result.rows
-    chains = {site: one.draws for site, one in rows.items() if isinstance(one, DrawnRows)}
+    chains = {
+        site: one.chain_moments()[0]
+        if isinstance(one, MomentRows)
+        else one.draws.mean(1, dtype=np.float64)
+        for site, one in rows.items()
+        if isinstance(one, DrawnRows | MomentRows)
+    }
     if len(chains) < len(rows):
         return rename_latents(posterior, match_latents(bound, target, posterior_means(posterior)))
-    permutations = []
-    for chain in range(num_chains(posterior)):
-        means = {site: draws[chain].mean(0, dtype=np.float64) for site, draws in chains.items()}
-        permutations.append(match_latents(bound, target, means))
+    permutations = [
+        match_latents(bound, target, {site: means[chain] for site, means in chains.items()})
+        for chain in range(num_chains(posterior))
+    ]
     return rename_latents(posterior, permutations)
 
 
 def num_chains(posterior: TeamPosterior) -> int:
     """Number of chains that the rows were drawn in; 1 of independent draws, 0 without draws."""
-    drawn = (len(r.draws) for r in posterior.result.rows.values() if isinstance(r, DrawnRows))
-    return max(drawn, default=0)
+    rows = posterior.result.rows.values()
+    return max((len(r.draws) for r in rows if isinstance(r, DrawnRows | MomentRows)), default=0)
 
 
 def rename_latents(
@@ -258,13 +265,8 @@ def rename_latents(
     bound, result = posterior.bound, posterior.result
     rows: dict[str, RowsPosterior] = {}
     for site, one in result.rows.items():
-        if isinstance(one, DrawnRows):
-            chains = [one.draws] if len(by_chain) == 1 else one.draws[:, None]
-            parts = [
-                relabel_rows(bound, {site: chain}, own)[site]
-                for chain, own in zip(chains, by_chain, strict=True)
-            ]
-            rows[site] = DrawnRows(np.concatenate(parts))
+        if isinstance(one, DrawnRows | MomentRows):
+            rows[site] = _renamed_chains(bound, site, one, by_chain)
         else:
             values = relabel_rows(bound, {site: one.concentration}, by_chain[0])[site]
             rows[site] = one._replace(concentration=values)
@@ -279,6 +281,31 @@ def rename_latents(
             if site in parameters and parameters[site] is result.parameters[site]:
                 parameters[site] = _renamed_parameter(posterior, described, parameter, site, orders)
     return dataclasses.replace(posterior, result=result._replace(rows=rows, parameters=parameters))
+
+
+def _renamed_chains(
+    bound: BoundModel,
+    site: str,
+    rows: DrawnRows | MomentRows,
+    by_chain: Sequence[Permutations],
+) -> DrawnRows | MomentRows:
+    """Rows of chains with their latents renamed, by one permutation or by one for each chain."""
+    table = bound.tables[site]
+    checked = [_checked_permutations(bound, own)[table.agents[0]] for own in by_chain]
+
+    def renamed(values: Float[np.ndarray, "chain ..."]) -> Float[np.ndarray, "chain ..."]:
+        chains = [values] if len(checked) == 1 else values[:, None]
+        parts = [
+            permuted_latents(chain, table.contexts.role, own)
+            for chain, own in zip(chains, checked, strict=True)
+        ]
+        return np.concatenate(parts)
+
+    if isinstance(rows, DrawnRows):
+        return DrawnRows(renamed(rows.draws))
+    return rows._replace(
+        means=renamed(rows.means), squares=renamed(rows.squares), draws=renamed(rows.draws)
+    )
 
 
 def _renamed_parameter(
@@ -363,29 +390,12 @@ def _in_order_of(posterior: TeamPosterior, reference: TeamPosterior) -> dict[str
     return target
 
 
-def context_visits(bound: BoundModel, site: str) -> Int[np.ndarray, " contexts"]:
-    """How often the demonstrations read each context of a table, all its agents together.
-
-    Raises:
-        ValueError: If there is no such site.
-    """
-    if site not in bound.tables:
-        raise ValueError(f"unknown site {site!r}; the sites are {', '.join(bound.tables)}")
-    uses = [use for agent in bound.tables[site].agents for use in _uses(bound, agent)]
-    return np.sum([use.visits for use in uses if use.site == site], axis=0)
-
-
 def _uses(bound: BoundModel, agent: str) -> list[Use]:
     """The tables of an agent, each with the number of visits that this agent pays it."""
-    reads = bound.rows[agent]
     found = []
-    for role, index in (
-        ("policy", reads.policy),
-        ("transition", reads.transition[reads.transition >= 0]),
-        ("initial", reads.initial),
-    ):
+    for role in ROLES:
         table = bound.table(role, agent)
-        visits = np.bincount(index, minlength=len(table.contexts.rows))
+        visits = np.bincount(bound.rows[agent].reads(role), minlength=len(table.contexts.rows))
         found.append(Use(role, table.name, visits))
     return found
 

@@ -32,6 +32,7 @@ from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT
 from btil.inference.fit import fit, method_function, method_options
 from btil.inference.posterior import TeamPosterior, conform, refuse_excerpt
+from btil.inference.result import check_all_kept, check_keeps_all
 from btil.models.draws import DrawnTables
 from btil.models.numpyro_model import NumpyroModel
 from btil.models.team import TeamModel
@@ -376,6 +377,7 @@ def _check(
     for name, given in options.items():
         allowed = sorted({"dtype", *method_options(chosen[name], model)})
         check_options(f"options: {chosen[name]}", given, allowed)
+        check_keeps_all(f"options: {name}", given)
 
 
 def compare_posteriors(
@@ -406,11 +408,14 @@ def compare_posteriors(
 
     Raises:
         ValueError: If the test data or the truth do not fit, a table's shape differs between
-            posteriors, or the evidence cannot be estimated.
+            posteriors, the evidence cannot be estimated, or a posterior kept the draws of some
+            rows only (gibbs with `keep_rows`).
     """
     import pandas as pd
 
     posteriors = dict(posteriors)
+    for name, posterior in posteriors.items():
+        check_all_kept(posterior.result.rows, f"posteriors: {name}")
     reference = next(iter(posteriors)) if reference is None else reference
     if reference not in posteriors:
         raise ValueError(f"reference: {reference!r} is not among {', '.join(posteriors)}")

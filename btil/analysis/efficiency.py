@@ -62,7 +62,8 @@ def latent_chains(posterior: TeamPosterior) -> LatentChains | None:
         posterior: A posterior whose chains have their latents matched.
 
     Returns:
-        The worst of all probabilities; None where there are no chains, or nothing is unlabelled.
+        The worst of all probabilities; None where there are no chains with the draws of all rows,
+        or nothing is unlabelled.
     """
     rows = {s: r.draws for s, r in posterior.result.rows.items() if isinstance(r, DrawnRows)}
     if posterior.draws_info is None or not rows:
@@ -138,11 +139,11 @@ def course(posterior: TeamPosterior, reference: TeamPosterior, target: Target) -
 def own_course(reference: TeamPosterior, used: dict[str, Bool[np.ndarray, "..."]]) -> Course | None:
     """How a reference with chains comes near itself: its first half of draws, to the second.
 
-    None where it has no chains.
+    None where it has no chains with the draws of all rows.
     """
-    if reference.draws_info is None:
-        return None
     chains = {s: r.draws for s, r in reference.result.rows.items() if isinstance(r, DrawnRows)}
+    if reference.draws_info is None or not chains:
+        return None
     length = next(iter(chains.values())).shape[1]
     half = length // 2
     if half < 1:

@@ -55,7 +55,7 @@ from btil.inference.messages import (
 from btil.inference.posterior import TeamPosterior, refuse_excerpt
 from btil.inference.precision import precision
 from btil.inference.progress import progress_line
-from btil.inference.result import DirichletRows, DrawnRows
+from btil.inference.result import DirichletRows, DrawnRows, check_all_kept
 from btil.models.latent_chain import Filtered
 from btil.models.numpyro_model import NumpyroModel
 from btil.models.team import BoundModel, TeamModel, bind
@@ -186,6 +186,8 @@ def _check_posterior(posterior: Any, method: str, bound: BoundModel) -> None:
         fits = posterior.draws_info is not None
     else:
         fits = all(isinstance(one, DirichletRows) for one in posterior.result.rows.values())
+    if method == "chib":
+        check_all_kept(posterior.result.rows, "posterior")
     if not fits:
         wanted = "chains (gibbs or nuts)" if method == "chib" else "Dirichlet rows (mfvi)"
         raise ValueError(f"posterior: {method} needs {wanted}, this one is of {posterior.method}")

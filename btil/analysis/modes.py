@@ -20,10 +20,15 @@ from jaxtyping import Float
 
 from btil.analysis.plots.rows import expected_visits
 from btil.inference.posterior import TeamPosterior
-from btil.inference.result import DrawnParameters, DrawnRows
+from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
 
 # In standard deviations within a chain.
 APART = 3.0
+# What chains have an axis of.
+_OF_CHAINS: dict[type, tuple[str, ...]] = {
+    DrawnRows: ("draws",),
+    MomentRows: ("means", "squares", "draws"),
+}
 # Halves of chains shorter than this tell nothing.
 _FEWEST_DRAWS = 8
 
@@ -51,7 +56,8 @@ def find_modes(
     Args:
         posterior: A posterior whose chains have their latents matched.
         visits: How often the data read each row; None: as `expected_visits` says. Rows count by
-            the square root of it, and those read less than once do not count.
+            the square root of it, and those read less than once, or whose draws were not kept, do
+            not count.
 
     Returns:
         One mode where all chains overlap; none where there are no chains.
@@ -102,9 +108,10 @@ def _vectors(
 ) -> Float[np.ndarray, "chain draw cells"]:
     parts = []
     for site, rows in posterior.result.rows.items():
-        if isinstance(rows, DrawnRows):
-            used = visits[site] >= 1
-            weighted = rows.draws[:, :, used] * np.sqrt(visits[site][used])[:, None]
+        if isinstance(rows, DrawnRows | MomentRows):
+            read = visits[site][rows.kept] if isinstance(rows, MomentRows) else visits[site]
+            used = read >= 1
+            weighted = rows.draws[:, :, used] * np.sqrt(read[used])[:, None]
             parts.append(weighted.reshape(*weighted.shape[:2], -1))
     if not parts:  # of an own model its parameters, each in its standard deviations
         for one in posterior.result.parameters.values():
@@ -120,10 +127,14 @@ def only_chains(posterior: TeamPosterior, chains: Sequence[int]) -> TeamPosterio
     result = posterior.result
     chosen = list(chains)
     rows = {
-        name: DrawnRows(one.draws[chosen]) if isinstance(one, DrawnRows) else one
+        name: one._replace(
+            **{field: getattr(one, field)[chosen] for field in _OF_CHAINS[type(one)]}
+        )
+        if type(one) in _OF_CHAINS
+        else one
         for name, one in result.rows.items()
     }
-    drawn = (DrawnRows, DrawnParameters)
+    drawn = (DrawnRows, MomentRows, DrawnParameters)
     if not any(isinstance(one, drawn) for one in (*rows.values(), *result.parameters.values())):
         return posterior
     parameters = {

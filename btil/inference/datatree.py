@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from btil.inference.result import DrawnParameters, DrawnRows
+from btil.inference.chains import moments_rhat
+from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
 from btil.models.numpyro_model import NumpyroModel
 from btil.models.parametric import parameter_axes, parametric_site
 from btil.models.team import ROLE_AXES, Table, make_contexts
@@ -34,7 +35,7 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
     chains: dict[str, Any] = {
         name: one.draws
         for name, one in kept.items()
-        if isinstance(one, DrawnRows | DrawnParameters)
+        if isinstance(one, DrawnRows | MomentRows | DrawnParameters)
     }
     draws = chains
     if not chains or len(chains) < len(kept):
@@ -45,6 +46,8 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
     for name, values in draws.items():
         if name in result.rows:
             dims, coords = _named_axes(posterior, posterior.bound.tables[name])
+            if isinstance(moments := result.rows[name], MomentRows):
+                coords = coords | {dims[0]: coords[dims[0]][moments.kept]}
         else:
             numbered = tuple(f"{_tree_name(name)}_dim_{k}" for k in range(values.ndim - 2))
             dims, coords = axes.get(name, ((), {}))
@@ -53,6 +56,8 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
             values, dims=("chain", "draw", *dims), coords=coords
         )
     groups = {"posterior": xr.Dataset(variables)}
+    if of_every_row := _moments(posterior):
+        groups["moments"] = xr.Dataset(of_every_row)
     if result.sample_stats:
         groups["sample_stats"] = xr.Dataset(
             {name: (("chain", "draw"), values) for name, values in result.sample_stats.items()}
@@ -103,6 +108,25 @@ def _data_groups(posterior: "TeamPosterior", draws: dict[str, Any]) -> dict[str,
         coords={"state_variable": list(demos.state_variables)},
     )
     return groups
+
+
+def _moments(posterior: "TeamPosterior") -> dict[str, "xr.DataArray"]:
+    """Mean and standard deviation of each chain, and split R-hat, where not all draws were kept."""
+    import xarray as xr
+
+    found = {}
+    for name, rows in posterior.result.rows.items():
+        if isinstance(rows, MomentRows):
+            dims, coords = _named_axes(posterior, posterior.bound.tables[name])
+            mean, sd = rows.chain_moments()
+            for kind, values in (("mean", mean), ("sd", sd)):
+                found[f"{_tree_name(name)}_{kind}"] = xr.DataArray(
+                    values, dims=("chain", *dims), coords=coords
+                )
+            found[f"{_tree_name(name)}_rhat"] = xr.DataArray(
+                moments_rhat(rows), dims=dims, coords=coords
+            )
+    return found
 
 
 def _log_likelihood(

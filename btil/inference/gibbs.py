@@ -15,6 +15,7 @@ References:
 """
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,8 +23,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, Key
+from jax.custom_batching import sequential_vmap
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
+from btil.arguments import check_count, check_index
 from btil.inference.chains import judge_chains
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.messages import (
@@ -36,6 +39,7 @@ from btil.inference.messages import (
     potentials,
     sample_paths,
 )
+from btil.inference.moments import Moments, add_draw, merged, no_draws, no_parts, part_lengths
 from btil.inference.parameters import (
     Families,
     FamilyData,
@@ -48,7 +52,8 @@ from btil.inference.parameters import (
     row_concentrations,
 )
 from btil.inference.progress import progress_line
-from btil.inference.result import DrawnParameters, DrawnRows, FitResult
+from btil.inference.random_words import uniforms
+from btil.inference.result import DrawnParameters, DrawnRows, FitResult, MomentRows
 from btil.inference.starting import labelled_counts
 from btil.models.draws import dirichlet_draws
 from btil.models.lanes import rounded_up, spread
@@ -58,10 +63,14 @@ from btil.models.parametric import (
     constrain,
     parametric_sites,
 )
-from btil.models.team import BoundModel
+from btil.models.team import BoundModel, context_visits
 from btil.models.team_dbn import log_rows
 
 _ITERATIONS_PER_CALL = 25
+# Gamma draws of more cells than so many are tried again where they are refused (one in thirty), not
+# all together; so large a share of them at a time.
+_MANY_CELLS = 16384
+_SHARE_AGAIN = 32
 
 Sites = tuple[tuple[str, str, str], ...]
 
@@ -115,32 +124,79 @@ def draw_log_gammas(
     A normal x is turned into a draw of Gamma(a + 1) by d v^3 with d = a + 2/3,
     v = 1 + x / \sqrt{9 d}, accepted with probability exp(x^2/2 + d - d v^3 + 3 d log v) > 0.95;
     then Gamma(a) = Gamma(a + 1) U^{1/a}, in logs, where small concentrations do not underflow.
-    `jax.random.loggamma` does the same cell by cell on a CPU: several times slower, and slower to
+    `jax.random.loggamma` does the same cell by cell on a CPU: many times slower, and slower to
     compile.
 
     References:
         Marsaglia and Tsang (2000), A simple method for generating gamma variables, ACM TOMS 26.
     """
+    if len(concentration) > _MANY_CELLS:
+        return _draw_many(key, concentration)
+    return _draw_in_turns(key, jnp.arange(len(concentration), dtype=jnp.uint32), 0, concentration)[
+        1
+    ]
+
+
+# Chains one after the other: gathering is slower side by side.
+@sequential_vmap
+def _draw_many(
+    key: Key[Array, ""], concentration: Float[Array, " cells"]
+) -> Float[Array, " cells"]:
+    """`draw_log_gammas` of many cells: the few that are refused are gathered and tried again."""
+    number = len(concentration)
+    begin = _propose(key, jnp.arange(number, dtype=jnp.uint32), jnp.uint32(0), concentration)
+
+    def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        turn, draws = carry
+        size = number // _SHARE_AGAIN
+        places = jnp.nonzero(jnp.isnan(draws), size=size, fill_value=number)[0]
+        own = concentration.at[places].get(mode="fill", fill_value=1.0)
+        turn, drawn = _draw_in_turns(key, places.astype(jnp.uint32), turn, own)
+        return turn, draws.at[places].set(drawn, mode="drop")
+
+    return lax.while_loop(_any_refused, again, (jnp.uint32(1), begin))[1]
+
+
+def _draw_in_turns(
+    key: Key[Array, ""],
+    places: UInt32[Array, " some"],
+    turn: Any,
+    concentration: Float[Array, " some"],
+) -> tuple[UInt32[Array, ""], Float[Array, " some"]]:
+    """Propose for some cells until none is refused; the number of the next turn, and the draws."""
+
+    def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        turn, draws = carry
+        proposed = _propose(key, places, turn, concentration)
+        return turn + 1, jnp.where(jnp.isnan(draws), proposed, draws)
+
+    begin = (jnp.asarray(turn, jnp.uint32), jnp.full_like(concentration, jnp.nan))
+    return lax.while_loop(_any_refused, again, begin)
+
+
+def _any_refused(carry: tuple[Array, Array]) -> Bool[Array, ""]:
+    return jnp.any(jnp.isnan(carry[1]))
+
+
+def _propose(
+    key: Key[Array, ""],
+    places: UInt32[Array, " some"],
+    turn: UInt32[Array, ""],
+    concentration: Float[Array, " some"],
+) -> Float[Array, " some"]:
+    """One try of `draw_log_gammas` for some cells; NaN where it is refused."""
+    for_normal, for_acceptance, for_power = uniforms(key, places, turn, 3, concentration.dtype)
     scale = concentration + 2 / 3
-
-    def propose(carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
-        number, draws, accepted = carry
-        uniforms = jax.random.uniform(
-            jax.random.fold_in(key, number), (3, *concentration.shape), concentration.dtype
-        )
-        normal = math.sqrt(2) * lax.erf_inv(2 * uniforms[0] - 1)
-        root = 1 + normal / jnp.sqrt(9 * scale)
-        possible = root > 0
-        log_cube = 3 * jnp.log(jnp.where(possible, root, 1.0))
-        log_ratio = normal**2 / 2 + scale * (1 - root**3 + log_cube)
-        # Sufficient, and free of the cancellation in log_ratio at large concentrations.
-        surely = uniforms[1] > 0.0331 * normal**4
-        fits = possible & (surely | (jnp.log1p(-uniforms[1]) < log_ratio))
-        proposed = jnp.log(scale) + log_cube + jnp.log1p(-uniforms[2]) / concentration
-        return number + 1, jnp.where(accepted, draws, proposed), accepted | fits
-
-    begin = (0, jnp.zeros_like(concentration), jnp.zeros(concentration.shape, bool))
-    return lax.while_loop(lambda carry: ~jnp.all(carry[2]), propose, begin)[1]
+    normal = math.sqrt(2) * lax.erf_inv(2 * for_normal - 1)
+    root = 1 + normal / jnp.sqrt(9 * scale)
+    possible = root > 0
+    log_cube = 3 * jnp.log(jnp.where(possible, root, 1.0))
+    log_ratio = normal**2 / 2 + scale * (1 - root**3 + log_cube)
+    # Sufficient, and free of the cancellation in log_ratio at large concentrations.
+    surely = for_acceptance < 1 - 0.0331 * normal**4
+    fits = possible & (surely | (jnp.log(for_acceptance) < log_ratio))
+    proposed = jnp.log(scale) + log_cube + jnp.log(for_power) / concentration
+    return jnp.where(fits, proposed, jnp.nan)
 
 
 def draw_log_tables(
@@ -241,11 +297,12 @@ def advance(
     problem: Problem,
     first: Int[Array, ""],
     stop: Int[Array, ""],
+    num_warmup: Int[Array, ""],
     sites: Sites,
     num_episodes: int,
     families: Families = (),
-    num_warmup: Int[Array, ""] | None = None,
-) -> tuple[State, tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
+    kept: dict[str, Int[Array, " kept"]] | None = None,
+) -> tuple[State, dict[str, Moments], tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
     """Run iterations `first` to `stop` - 1 of all chains, at most `_ITERATIONS_PER_CALL`.
 
     An iteration's randomness depends on its number alone, so a run may be cut anywhere. One
@@ -257,17 +314,20 @@ def advance(
         problem: The fit's arrays.
         first: Number of the first iteration.
         stop: Number of the first iteration not to run.
+        num_warmup: Iterations in which the parameters' step size is tuned, and of which no moments
+            are taken.
         sites: As in `step`.
         num_episodes: As in `step`.
         families: As in `step`.
-        num_warmup: Iterations in which the parameters' step size is tuned; only with families.
+        kept: Per learned table the rows that are wanted of each iteration; None: all.
 
     Returns:
-        The next tables; rows, parameters and log likelihood of each iteration before its update,
-        of which the first `stop - first` mean something.
+        The next tables; where not all rows are wanted, the moments of all over the iterations;
+        rows, parameters and log likelihood of each iteration before its update, of which the first
+        `stop - first` mean something.
     """
 
-    def run(number: Array, states: State) -> tuple[State, Any]:
+    def run(number: Array, states: State, moments: dict[str, Moments]) -> tuple[Any, Any]:
         keys = jax.vmap(jax.random.fold_in, (0, None))(chain_keys, number)
         adaptation = _adaptation(number, num_warmup) if families else 0.0
         following, info = jax.vmap(
@@ -276,23 +336,46 @@ def advance(
         logs = states.log_tables | jax.vmap(
             lambda state: functional_log_rows(state, problem, families)
         )(states)
-        # Some machines flush exp(log tiny) to zero.
-        drawn = {
-            name: jnp.maximum(jnp.exp(log_table), jnp.finfo(log_table.dtype).tiny)
-            for name, log_table in logs.items()
-        }
+        if kept is None:
+            drawn = _exponentials(logs)
+        else:
+            moments = lax.cond(
+                number < num_warmup,
+                lambda: moments,
+                lambda: {
+                    name: add_draw(moments[name], rows, number - first + 1)
+                    for name, rows in _exponentials(logs).items()
+                },
+            )
+            drawn = _exponentials({name: logs[name][:, rows] for name, rows in kept.items()})
         if states.moving is not None:
             drawn |= jax.vmap(partial(constrain, all_priors(families)))(states.moving.unconstrained)
-        return following, (drawn, info)
+        return (following, moments), (drawn, info)
 
-    def pass_over(number: Array, states: State) -> tuple[State, Any]:
-        nothing = jax.eval_shape(run, number, states)[1]
-        return states, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), nothing)
+    def pass_over(number: Array, states: State, moments: dict[str, Moments]) -> tuple[Any, Any]:
+        nothing = jax.eval_shape(run, number, states, moments)[1]
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), nothing)
+        return (states, moments), zeros
 
-    def iteration(states: State, number: Array) -> tuple[State, Any]:
-        return lax.cond(number < stop, run, pass_over, number, states)
+    def iteration(carry: tuple[State, Any], number: Array) -> tuple[Any, Any]:
+        return lax.cond(number < stop, run, pass_over, number, *carry)
 
-    return lax.scan(iteration, states, first + jnp.arange(_ITERATIONS_PER_CALL))
+    begin = {}
+    if kept is not None:
+        logs = states.log_tables | jax.vmap(
+            lambda state: functional_log_rows(state, problem, families)
+        )(states)
+        begin = {name: no_draws(rows) for name, rows in logs.items()}
+    numbers = first + jnp.arange(_ITERATIONS_PER_CALL)
+    (states, moments), found = lax.scan(iteration, (states, begin), numbers)
+    return states, moments, found
+
+
+def _exponentials(logs: dict[str, Float[Array, "..."]]) -> dict[str, Float[Array, "..."]]:
+    """Rows from their logs. Some machines flush exp(log tiny) to zero."""
+    return {
+        name: jnp.maximum(jnp.exp(rows), jnp.finfo(rows.dtype).tiny) for name, rows in logs.items()
+    }
 
 
 def _adaptation(number: Array, num_warmup: Any) -> Float[Array, ""]:
@@ -310,6 +393,7 @@ def fit(
     num_chains: int = 4,
     num_warmup: int = 500,
     num_samples: int = 500,
+    keep_rows: int | Mapping[str, Any] | None = None,
 ) -> FitResult:
     """Sample chains side by side, each from a draw of the prior plus the labelled counts.
 
@@ -322,9 +406,16 @@ def fit(
         num_chains: Number of chains.
         num_warmup: Iterations of each chain that are thrown away.
         num_samples: Iterations of each chain that are kept.
+        keep_rows: Of which rows every draw is kept: of all (None), of those of so many contexts of
+            each table, the ones that the data read most often, or of the contexts listed per
+            table, {"policy_ann": [0, 3]} (rows of `posterior.contexts`; a table not named keeps
+            none). Unless all are kept, running moments of every row are: means, standard
+            deviations and split R-hat are those of all draws, and so is what is asked of the
+            posterior at its mean; what needs the draws of all rows (`sample`, `num_draws`,
+            comparison) is refused. The chains are the same either way.
 
     Returns:
-        Draws of all learned rows and each episode's log likelihood under each draw. `converged`
+        Draws of the learned rows and each episode's log likelihood under each draw. `converged`
         says that no split R-hat, of a row's cell or of the total log likelihood, reaches 1.05.
 
     Raises:
@@ -335,6 +426,7 @@ def fit(
             "num_chains and num_samples must be at least 1 and num_warmup at least 0, got "
             f"{num_chains}, {num_samples} and {num_warmup}"
         )
+    kept = _kept_rows(bound, keep_rows)
     num_episodes = bound.demos.num_episodes
     layout = lay_out(bound)
     problem = _prepare(bound, layout, dtype)
@@ -345,6 +437,16 @@ def fit(
     families = parametric_sites(bound)
     states = _start(bound, layout, families, seed, num_chains, dtype)
     shapes = {name: table.shape for name, table in bound.learned.items()}
+    on_device = None
+    moments: dict[str, Moments] = {}
+    lengths = part_lengths(num_samples)
+    # A call is all warmup or all draws; with moments, all draws of one part.
+    ends = [num_warmup, num_warmup + num_samples]
+    if kept is not None:
+        on_device = {name: jnp.asarray(rows) for name, rows in kept.items()}
+        moments = {name: no_parts(num_chains, len(lengths), s) for name, s in shapes.items()}
+        ends = [num_warmup, *(num_warmup + np.cumsum(lengths)).tolist()]
+        shapes = {name: (len(kept[name]), *shape[1:]) for name, shape in shapes.items()}
     shapes |= {site: prior.shape() for site, prior in all_priors(families).items()}
     drawn = {
         name: np.empty((num_chains, num_samples, *shape), dtype) for name, shape in shapes.items()
@@ -359,32 +461,39 @@ def fit(
             (log_likelihood, *drawn.values()), checkpoint.saved.arrays("draws"), strict=True
         ):
             into[:, : part.shape[1]] = part
+        saved = jax.tree.unflatten(jax.tree.structure(moments), checkpoint.saved.arrays("moments"))
+        moments = dict(saved)
     with progress_line(num_iterations, "gibbs", progress) as line:
         line.update(first)
         while first < num_iterations:
-            # Cut at the end of the warmup, so that a call is all warmup or all draws.
-            end = num_warmup if first < num_warmup else num_iterations
+            end = next(end for end in ends if end > first)
             stop = min(first + _ITERATIONS_PER_CALL, end)
-            states, (rows, info) = advance(
+            states, block, (rows, info) = advance(
                 chain_keys,
                 states,
                 problem,
                 jnp.asarray(first),
                 jnp.asarray(stop),
+                jnp.asarray(num_warmup),
                 sites,
                 rounded_up(num_episodes),
                 families,
-                jnp.asarray(num_warmup),
+                on_device,
             )
             if first >= num_warmup:
-                kept = slice(first - num_warmup, stop - num_warmup)
+                now = slice(first - num_warmup, stop - num_warmup)
                 for name, into in drawn.items():
                     part = np.asarray(rows[name])[: stop - first]
                     if name in bound.learned:  # without the padding
                         part = part[:, :, : into.shape[2]]
-                    into[:, kept] = np.swapaxes(part, 0, 1)
+                    into[:, now] = np.swapaxes(part, 0, 1)
                 part = np.asarray(info.log_likelihood)[: stop - first, :, :num_episodes]
-                log_likelihood[:, kept] = np.swapaxes(part, 0, 1)
+                log_likelihood[:, now] = np.swapaxes(part, 0, 1)
+                for name, whole in moments.items():
+                    number = ends.index(end) - 1
+                    own = Moments(*(m[:, : whole.mean.shape[2]] for m in block[name]))
+                    before = first - ends[number]
+                    moments[name] = merged(whole, number, before, own, stop - first)
             else:
                 jax.block_until_ready(states)
             line.update(stop - first)
@@ -394,17 +503,62 @@ def fit(
                 iterations=first,
                 states=states,
                 draws=[values[:, :done] for values in (log_likelihood, *drawn.values())],
+                moments=dict(moments),
             )
+    found: dict[str, DrawnRows | MomentRows] = {
+        name: DrawnRows(drawn[name])
+        if kept is None
+        else MomentRows(
+            lengths,
+            np.asarray(moments[name].mean),
+            np.asarray(moments[name].squares),
+            kept[name],
+            drawn[name],
+        )
+        for name in bound.learned
+    }
+    parameters = {n: DrawnParameters(d) for n, d in drawn.items() if n not in bound.learned}
     total = log_likelihood.sum(-1, dtype=np.float64)
-    verdict = judge_chains(drawn | {"total log likelihood": total[..., None]})
+    chains = {n: one.draws if isinstance(one, DrawnRows) else one for n, one in found.items()}
+    chains |= {name: one.draws for name, one in parameters.items()}
+    verdict = judge_chains(chains | {"total log likelihood": total[..., None]})
     return FitResult(
-        rows={name: DrawnRows(drawn[name]) for name in bound.learned},
+        rows=found,
         converged=verdict.converged,
         reason=verdict.reason,
         sample_stats={"log_likelihood_total": total},
         log_likelihood=log_likelihood,
-        parameters={n: DrawnParameters(d) for n, d in drawn.items() if n not in bound.learned},
+        parameters=parameters,
     )
+
+
+def _kept_rows(bound: BoundModel, keep_rows: Any) -> dict[str, Int[np.ndarray, " kept"]] | None:
+    """Which contexts of each learned table have their draws kept; None: all.
+
+    Raises:
+        ValueError: If it names a table or context that there is not, or is nothing of the kind.
+    """
+    if keep_rows is None:
+        return None
+    if isinstance(keep_rows, Mapping):
+        unknown = sorted(map(str, set(keep_rows) - set(bound.learned)))
+        if unknown:
+            raise ValueError(
+                f"keep_rows: no learned table {', '.join(unknown)}; there are "
+                f"{', '.join(bound.learned)}"
+            )
+        return {
+            name: np.unique([
+                check_index(f"keep_rows: context of {name}", context, len(table.contexts.rows))
+                for context in np.atleast_1d(keep_rows.get(name, ())).tolist()
+            ]).astype(np.int64)
+            for name, table in bound.learned.items()
+        }  # fmt: skip
+    number = check_count("keep_rows", keep_rows, 0)
+    return {
+        name: np.sort(np.argsort(-context_visits(bound, name), kind="stable")[:number])
+        for name in bound.learned
+    }
 
 
 def _start(

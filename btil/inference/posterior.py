@@ -30,7 +30,10 @@ from btil.inference.result import (
     DrawnRows,
     FitResult,
     MixtureRows,
+    MomentRows,
     NormalParameters,
+    RowsPosterior,
+    check_all_kept,
     dirichlet_mode,
 )
 from btil.models.contexts import match_rows, parent_columns
@@ -371,7 +374,8 @@ class TeamPosterior:
         generator = np.random.default_rng([self.seed, 2])
         prior = [prior_parameters(self.bound.tables, generator) for _ in range(_PARAMETER_DRAWS)]
         draws = {site: np.stack([one[site] for one in prior]) for site in prior[0]}
-        drawn = self.sample(_PARAMETER_DRAWS, self.seed)
+        rows = {n: r for n, r in self.result.rows.items() if not isinstance(r, MomentRows)}
+        drawn = self._sample(_PARAMETER_DRAWS, self.seed, rows)
         return draws | {site: drawn[site] for site in self.result.parameters}
 
     # ------------------------------------------------------------------ beliefs about latents
@@ -557,15 +561,23 @@ class TeamPosterior:
         picked at random, without replacement while there are enough.
 
         Raises:
-            ValueError: If `num_draws` is not at least 1.
+            ValueError: If `num_draws` is not at least 1, or the draws of some rows only were kept
+                (gibbs with `keep_rows`).
         """
         if num_draws < 1:
             raise ValueError(f"num_draws must be at least 1, got {num_draws}")
+        check_all_kept(self.result.rows, "draws from the posterior")
+        return self._sample(num_draws, seed, self.result.rows)
+
+    def _sample(
+        self, num_draws: int, seed: int, rows: Mapping[str, RowsPosterior]
+    ) -> dict[str, Float[np.ndarray, "draws ..."]]:
+        """Draws of some tables' rows and of all parameters."""
         generator = np.random.default_rng([seed, 0])
         components: dict[str, np.ndarray] = {}
         picked: dict[int, np.ndarray] = {}
         samples = {}
-        for name, posterior in self.result.rows.items():
+        for name, posterior in rows.items():
             if isinstance(posterior, DirichletRows):
                 samples[name] = posterior.sample(num_draws, generator)
             elif isinstance(posterior, MixtureRows):
@@ -573,7 +585,7 @@ class TeamPosterior:
                     components[posterior.group] = posterior.draw_components(num_draws, generator)
                 chosen = posterior.concentration[components[posterior.group]]
                 samples[name] = dirichlet_draws(generator, chosen)
-            else:
+            elif isinstance(posterior, DrawnRows):
                 flat = posterior.draws.reshape(-1, *posterior.draws.shape[2:])
                 samples[name] = flat[_picked(picked, len(flat), num_draws, generator)]
         normals = {}
@@ -591,8 +603,8 @@ class TeamPosterior:
             structure, data = collapsed_data(self.bound, dtype)
             sites = [site for table in structure.functional for _, site in table.parameters]
             given = {site: jnp.asarray(samples[site], dtype) for site in sites}
-            rows = functional_rows(structure, data, given) if sites else {}
-        return samples | {name: np.asarray(values) for name, values in rows.items()}
+            functional = functional_rows(structure, data, given) if sites else {}
+        return samples | {name: np.asarray(values) for name, values in functional.items()}
 
     def _constrained(self, unconstrained: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Draws of parameters where their priors live, from unconstrained ones."""
@@ -608,7 +620,8 @@ class TeamPosterior:
 
         None where the method has no chains. Constant cells (fully labelled rows, K = 1, structural
         zeros) have no R-hat: they are left out and counted. R-hat and ESS are ArviZ's
-        rank-normalised ones.
+        rank-normalised ones; where the draws of some rows only were kept they are of those, and
+        `max_rhat` is no less than the largest split R-hat of all rows.
         """
         stats = self.result.sample_stats
         if not stats:
@@ -619,9 +632,10 @@ class TeamPosterior:
 
         drawn = {**self.result.rows, **self.result.parameters}
         records = {
-            name: summarize_chains(np.atleast_3d(posterior.draws))
-            for name, posterior in drawn.items()
-            if isinstance(posterior, DrawnRows | DrawnParameters) and posterior.draws.size
+            name: summarize_chains(one if isinstance(one, MomentRows) else np.atleast_3d(one.draws))
+            for name, one in drawn.items()
+            if isinstance(one, MomentRows)
+            or (isinstance(one, DrawnRows | DrawnParameters) and one.draws.size)
         }
         table = pd.DataFrame.from_dict(
             {name: record._asdict() for name, record in records.items()}, orient="index"
@@ -632,10 +646,12 @@ class TeamPosterior:
     def to_datatree(self, num_draws: int = 500, seed: int = 0) -> "xr.DataTree":
         """The posterior for ArviZ: an xarray DataTree with named dimensions and coordinates.
 
-        Groups: posterior, sample_stats (chains), log_likelihood (variable `episodes`: chain,
-        draw, episode), observed_data, constant_data. Methods without chains give one chain of
-        `num_draws` independent draws. After a fit to a file batch by batch there are no data, so
-        the last three groups are left out.
+                Groups: posterior, sample_stats (chains), log_likelihood (variable `episodes`: chain,
+                draw, episode), observed_data, constant_data. Methods without chains give one chain of
+                `num_draws` independent draws. Where the draws of some rows only were kept, `posterior` has
+        those, and `moments` has mean (`policy_ann_mean`), standard deviation (`_sd`) of each chain
+        and split R-hat (`_rhat`) of every row. After a fit to a file batch by batch there are no
+        data, so the last three groups are left out.
         """
         from btil.inference.datatree import build_datatree
 

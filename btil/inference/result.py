@@ -1,12 +1,14 @@
-"""What an inference method gives back, and the three families of answers over table rows."""
+"""What an inference method gives back, and the families of answers over table rows."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from btil.models.draws import dirichlet_draws
+
+KEEP_ALL = "for every row's draws fit with keep_rows=None"
 
 
 class DirichletRows(NamedTuple):
@@ -86,7 +88,100 @@ class DrawnRows(NamedTuple):
         return self.draws.std((0, 1), dtype=np.float64)
 
 
-RowsPosterior = DirichletRows | MixtureRows | DrawnRows
+class MomentRows(NamedTuple):
+    """Moments of every row over chains of draws, and the draws of some rows.
+
+    Each chain is cut into parts: its halves, before them the first draw if their number is odd.
+
+    Attributes:
+        counts: Number of draws of each part.
+        means: Mean of every cell within each part, (chain, part, contexts, ...), float64.
+        squares: Sum of its squared deviations from that mean.
+        kept: The contexts whose draws were kept, in ascending order.
+        draws: Their draws, (chain, draw, kept, ...).
+    """
+
+    counts: Int[np.ndarray, " part"]
+    means: Float[np.ndarray, "chain part ..."]
+    squares: Float[np.ndarray, "chain part ..."]
+    kept: Int[np.ndarray, " kept"]
+    draws: Float[np.ndarray, "chain draw kept ..."]
+
+    def chain_moments(
+        self,
+    ) -> tuple[Float[np.ndarray, "chain ..."], Float[np.ndarray, "chain ..."]]:
+        """Mean and standard deviation of every cell over the draws of each chain."""
+        return _pooled(self.counts, self.means, self.squares, 1)
+
+    def mean(self) -> Float[np.ndarray, "..."]:
+        """Average over all chains and draws."""
+        return _pooled(self.counts, self.means, self.squares, (0, 1))[0]
+
+    def sd(self) -> Float[np.ndarray, "..."]:
+        """Standard deviation over all chains and draws."""
+        return _pooled(self.counts, self.means, self.squares, (0, 1))[1]
+
+    def places(self, site: str, contexts: Any) -> Any:
+        """Where some contexts are among those whose draws were kept.
+
+        Args:
+            site: What the table is called, for the error.
+            contexts: Contexts, any array of them.
+
+        Raises:
+            ValueError: If the draws of one of them were not kept.
+        """
+        missing = np.setdiff1d(contexts, self.kept)
+        if len(missing):
+            raise ValueError(
+                f"{site}: the draws of {len(self.kept)} of {self.means.shape[2]} contexts were "
+                f"kept, those of context {missing[0]} were not; {KEEP_ALL}"
+            )
+        return np.searchsorted(self.kept, contexts)
+
+
+def _pooled(
+    counts: Int[np.ndarray, " part"],
+    means: Float[np.ndarray, "chain part ..."],
+    squares: Float[np.ndarray, "chain part ..."],
+    axes: int | tuple[int, int],
+) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """Mean and standard deviation of parts taken together."""
+    along = (1, -1, *(1,) * (means.ndim - 2))
+    weights = np.reshape(counts / counts.sum(), along) / (len(means) if axes == (0, 1) else 1)
+    # From the first part on, so that what never varies comes out as such.
+    begin = means[:1, :1] if axes == (0, 1) else means[:, :1]
+    apart = means - begin
+    mean = (weights * apart).sum(axes, keepdims=True)
+    variance = (weights * (squares / np.reshape(counts, along) + (apart - mean) ** 2)).sum(axes)
+    return (begin + mean).squeeze(axes), np.sqrt(variance)
+
+
+RowsPosterior = DirichletRows | MixtureRows | DrawnRows | MomentRows
+
+
+def check_keeps_all(what: str, options: Mapping[str, Any]) -> None:
+    """Refuse options under which a method keeps the draws of some rows only.
+
+    Raises:
+        ValueError: If the draws of every row will be needed.
+    """
+    if options.get("keep_rows") is not None:
+        raise ValueError(f"{what}: the draws of every row are needed; {KEEP_ALL}")
+
+
+def check_all_kept(rows: Mapping[str, RowsPosterior], what: str) -> None:
+    """Refuse what needs the draws of every row where those of some only were kept.
+
+    Raises:
+        ValueError: Naming a table, and what to do.
+    """
+    for site, one in rows.items():
+        if isinstance(one, MomentRows):
+            raise ValueError(
+                f"{what}: the draws of every row are needed, but of {site} those of "
+                f"{len(one.kept)} of {one.means.shape[2]} contexts were kept; {KEEP_ALL}"
+            )
 
 
 class NormalParameters(NamedTuple):

@@ -19,6 +19,7 @@ from btil.inference.result import (
     DrawnRows,
     FitResult,
     MixtureRows,
+    MomentRows,
     NormalParameters,
     RowsPosterior,
 )
@@ -32,7 +33,7 @@ _FORMAT = "btil posterior"
 _VERSION = 1
 _SEAL = b"\nbtil posterior sha256 "
 _ARRAY = re.compile(r"array_\d+")
-_ROWS = {kind.__name__: kind for kind in (DirichletRows, MixtureRows, DrawnRows)}
+_ROWS = {kind.__name__: kind for kind in (DirichletRows, MixtureRows, DrawnRows, MomentRows)}
 _PARAMETERS = {kind.__name__: kind for kind in (NormalParameters, DrawnParameters)}
 _NUMBER = int | float
 # What a record holds, and what its "result"; arrays are checked against the model's tables.
@@ -213,6 +214,9 @@ def _check_shapes(
             f"it holds the tables {', '.join(sorted(rows)) or 'none'}, the model learns "
             f"{', '.join(sorted(bound.learned)) or 'none'}"
         )
+    for name, one in rows.items():
+        if isinstance(one, MomentRows):
+            _check_moments(name, one)
     expected = {name: table.shape for name, table in bound.learned.items()}
     with np.errstate(all="ignore"):
         kept = {name: posterior.mean().shape for name, posterior in rows.items()}
@@ -232,6 +236,23 @@ def _check_shapes(
         held, wanted = (shapes.get(site, "none") for shapes in (kept, expected))
         if held != wanted:
             raise ValueError(f"{site} has shape {held}, in the model it has {wanted}")
+
+
+def _check_moments(name: str, rows: MomentRows) -> None:
+    """Refuse moments and draws that do not fit each other."""
+    counts, means, squares, kept, draws = rows
+    whole = all(one.ndim == 1 and one.dtype.kind == "i" for one in (counts, kept))
+    fits = (
+        whole
+        and means.ndim > 2
+        and squares.shape == means.shape
+        and len(counts) == means.shape[1]
+        and bool((counts > 0).all() and (np.diff(kept, prepend=-1) > 0).all())
+        and bool((kept < means.shape[2]).all())
+        and draws.shape == (len(means), counts.sum(), len(kept), *means.shape[3:])
+    )
+    if not fits:
+        raise ValueError(f"is damaged: the moments and draws of {name} do not fit each other")
 
 
 def _check_fields(record: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:

@@ -157,6 +157,11 @@ class AgentRows:
     transition: Int[np.ndarray, " steps"]
     initial: Int[np.ndarray, " episodes"]
 
+    def reads(self, role: str) -> Int[np.ndarray, " reads"]:
+        """The row of every read of the agent's table in a role."""
+        rows = getattr(self, role)
+        return rows[rows >= 0]
+
 
 @dataclass(frozen=True, eq=False)
 class BoundModel:
@@ -190,6 +195,19 @@ class BoundModel:
 def site_name(model: TeamModel, role: str, agent: str) -> str:
     """Name of the site of an agent's table: "policy_alice", or "policy" where it is shared."""
     return role if isinstance(model.family(role, agent), Shared) else f"{role}_{agent}"
+
+
+def context_visits(bound: BoundModel, site: str) -> Int[np.ndarray, " contexts"]:
+    """How often the demonstrations read each context of a table, all its agents together.
+
+    Raises:
+        ValueError: If there is no such site.
+    """
+    if site not in bound.tables:
+        raise ValueError(f"unknown site {site!r}; the sites are {', '.join(bound.tables)}")
+    table = bound.tables[site]
+    reads = [bound.rows[agent].reads(table.contexts.role) for agent in table.agents]
+    return np.bincount(np.concatenate(reads), minlength=len(table.contexts.rows))
 
 
 def make_contexts(

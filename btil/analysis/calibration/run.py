@@ -32,6 +32,7 @@ from btil.demonstrations import Demonstrations
 from btil.files import replacing
 from btil.inference.fit import method_options
 from btil.inference.progress import progress_line
+from btil.inference.result import check_keeps_all
 from btil.models.team import TeamModel, bind
 
 if TYPE_CHECKING:
@@ -407,6 +408,7 @@ def _check(settings: Settings, num_simulations: int) -> None:
     if not isinstance(settings.demos, Demonstrations):
         raise ValueError(f"demos must be Demonstrations, got {type(settings.demos).__name__}")
     check_options(settings.method, settings.options, [*method_options(settings.method), "dtype"])
+    check_keeps_all(settings.method, settings.options)
     numbers = {
         "num_simulations": num_simulations,
         "num_draws": settings.num_draws,

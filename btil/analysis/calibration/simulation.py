@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from numpyro.distributions.transforms import biject_to
 from scipy.special import gammaln, xlogy
 
-from btil.analysis.alignment import align, context_visits, latents_pinned
+from btil.analysis.alignment import align, latents_pinned
 from btil.analysis.calibration.ranks import (
     Ranked,
     Reliability,
@@ -39,7 +39,7 @@ from btil.models.draws import DrawnTables, prior_tables
 from btil.models.lanes import rounded_up
 from btil.models.parametric import all_priors, given_concentration, parametric_site
 from btil.models.simulate import simulate
-from btil.models.team import BoundModel, Table, TeamModel
+from btil.models.team import BoundModel, Table, TeamModel, context_visits
 from btil.models.team_dbn import log_rows
 
 # Random numbers of a simulation, in streams of their own: methods are then given the same data.

@@ -11,7 +11,13 @@ from jaxtyping import Float, Int
 from btil.arguments import check_index
 from btil.inference.chains import split_rhat
 from btil.inference.posterior import TeamPosterior, refuse_excerpt
-from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows
+from btil.inference.result import (
+    DirichletRows,
+    DrawnParameters,
+    DrawnRows,
+    MomentRows,
+    check_all_kept,
+)
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, dirichlet_draws, prior_parameters
 from btil.models.numpyro_model import BoundNumpyroModel
@@ -143,9 +149,10 @@ def chains_of(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "chain dr
     """The chains of every learned table.
 
     Raises:
-        ValueError: If the method has none.
+        ValueError: If the method has none, or the draws of some rows only were kept.
     """
     rows = posterior.result.rows
+    check_all_kept(rows, "plots of chains (ArviZ makes them of posterior.to_datatree(), too)")
     chains = {site: one.draws for site, one in rows.items() if isinstance(one, DrawnRows)}
     if not (chains or parameter_chains(posterior)) or posterior.method == "svi":
         raise ValueError(f"{posterior.method} has no chains to plot; use method 'nuts' or 'gibbs'")
@@ -340,12 +347,17 @@ def row_draws(
         index: The rows, as an index of its leading axes (contexts, latents).
         num_draws: Number of draws; of chains, no more than they have.
         seed: Seeds the draws.
+
+    Raises:
+        ValueError: If the draws of some rows only were kept, and not of one of these.
     """
     rows = posterior.result.rows[site]
     generator = np.random.default_rng([seed, 3])
     if isinstance(rows, DirichletRows):
         return DirichletRows(rows.concentration[index]).sample(num_draws, generator)
-    if isinstance(rows, DrawnRows):
+    if isinstance(rows, MomentRows):
+        index = (rows.places(site, index[0]), *index[1:])
+    if isinstance(rows, DrawnRows | MomentRows):
         own = rows.draws[:, :, *index]
         flat = own.reshape(-1, *own.shape[2:])
         return flat[generator.permutation(len(flat))[:num_draws]]
@@ -355,7 +367,11 @@ def row_draws(
 def cell_intervals(
     posterior: TeamPosterior, site: str, cells: Int[np.ndarray, " cells"]
 ) -> Float[np.ndarray, "2 cells"]:
-    """Central 89% intervals of cells, by their flat indices."""
+    """Central 89% intervals of cells, by their flat indices.
+
+    Raises:
+        ValueError: If the draws of some rows only were kept, and not of one of these.
+    """
     rows = posterior.result.rows[site]
     if isinstance(rows, DirichletRows):
         from scipy.stats import beta
@@ -366,7 +382,10 @@ def cell_intervals(
         single = rest <= 0  # rows of one cell: it is 1
         bounds = beta.interval(_INTERVAL, own, np.where(single, 1.0, rest))
         return np.where(single, 1.0, bounds)
-    if isinstance(rows, DrawnRows):
+    if isinstance(rows, MomentRows):
+        contexts, within = np.divmod(cells, math.prod(rows.draws.shape[3:]))
+        cells = rows.places(site, contexts) * math.prod(rows.draws.shape[3:]) + within
+    if isinstance(rows, DrawnRows | MomentRows):
         draws = rows.draws.reshape(-1, math.prod(rows.draws.shape[2:]))
     else:
         draws = posterior.sample(1000, seed=0)[site].reshape(1000, -1)

@@ -170,7 +170,7 @@ Devices = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="mfvi, nuts: devices over which episodes or chains are spread; cores of a CPU "
+        help="mfvi, gibbs, nuts: devices over which episodes or chains are spread; cores of a CPU "
         "count as devices then.",
     ),
 ]

@@ -85,6 +85,28 @@ def test_chains_of_nuts_on_several_devices(chain_method):
     )
 
 
+@pytest.mark.parametrize("keep_rows", [None, 1])
+def test_chains_of_gibbs_on_several_devices(keep_rows):
+    demos = team(LENGTHS[0])
+    one, several = (
+        btil.fit(
+            rich_model(),
+            demos,
+            "gibbs",
+            progress=False,
+            num_warmup=3,
+            num_samples=6,
+            dtype=np.float64,
+            devices=number,
+            keep_rows=keep_rows,
+        )
+        for number in (None, 2)
+    )
+    for name, rows in one.result.rows.items():
+        np.testing.assert_allclose(several.result.rows[name].draws, rows.draws, rtol=1e-6)
+        np.testing.assert_allclose(several.result.rows[name].mean(), rows.mean(), rtol=1e-6)
+
+
 def test_a_fit_goes_on_on_another_number_of_devices(tmp_path, monkeypatch):
     path = tmp_path / "run.checkpoint"
     demos = team(LENGTHS[2])

@@ -24,11 +24,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.custom_batching import sequential_vmap
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from btil.arguments import check_count, check_index
 from btil.inference.chains import judge_chains
 from btil.inference.checkpoint import NOWHERE, Checkpoint
+from btil.inference.devices import (
+    SPLIT,
+    SPLIT_SECOND,
+    check_chains,
+    gather,
+    make_mesh,
+    place,
+    split_chains,
+)
 from btil.inference.messages import (
     LaneIndex,
     Layout,
@@ -290,7 +300,7 @@ def functional_log_rows(
     return padded_rows(families, logs, problem.family_data)
 
 
-@partial(jax.jit, static_argnames=("sites", "num_episodes", "families"))
+@partial(jax.jit, static_argnames=("sites", "num_episodes", "families", "mesh"))
 def advance(
     chain_keys: Key[Array, " chains"],
     states: State,
@@ -302,6 +312,7 @@ def advance(
     num_episodes: int,
     families: Families = (),
     kept: dict[str, Int[Array, " kept"]] | None = None,
+    mesh: Mesh | None = None,
 ) -> tuple[State, dict[str, Moments], tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
     """Run iterations `first` to `stop` - 1 of all chains, at most `_ITERATIONS_PER_CALL`.
 
@@ -320,12 +331,35 @@ def advance(
         num_episodes: As in `step`.
         families: As in `step`.
         kept: Per learned table the rows that are wanted of each iteration; None: all.
+        mesh: The devices over which the chains are spread.
 
     Returns:
         The next tables; where not all rows are wanted, the moments of all over the iterations;
         rows, parameters and log likelihood of each iteration before its update, of which the first
         `stop - first` mean something.
     """
+
+    def own_chains(chains: tuple[Any, State], *common: Any) -> Any:
+        return _advance(*chains, *common, sites=sites, num_episodes=num_episodes, families=families)
+
+    spread_out = split_chains(own_chains, mesh, (SPLIT, SPLIT, SPLIT_SECOND))
+    return spread_out((chain_keys, states), problem, first, stop, num_warmup, kept)
+
+
+def _advance(
+    chain_keys: Key[Array, " chains"],
+    states: State,
+    problem: Problem,
+    first: Int[Array, ""],
+    stop: Int[Array, ""],
+    num_warmup: Int[Array, ""],
+    kept: dict[str, Int[Array, " kept"]] | None,
+    *,
+    sites: Sites,
+    num_episodes: int,
+    families: Families,
+) -> tuple[State, dict[str, Moments], tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
+    """`advance` on one device."""
 
     def run(number: Array, states: State, moments: dict[str, Moments]) -> tuple[Any, Any]:
         keys = jax.vmap(jax.random.fold_in, (0, None))(chain_keys, number)
@@ -394,6 +428,7 @@ def fit(
     num_warmup: int = 500,
     num_samples: int = 500,
     keep_rows: int | Mapping[str, Any] | None = None,
+    devices: int | None = None,
 ) -> FitResult:
     """Sample chains side by side, each from a draw of the prior plus the labelled counts.
 
@@ -413,6 +448,7 @@ def fit(
             deviations and split R-hat are those of all draws, and so is what is asked of the
             posterior at its mean; what needs the draws of all rows (`sample`, `num_draws`,
             comparison) is refused. The chains are the same either way.
+        devices: Number of devices over which the chains are spread; None: one.
 
     Returns:
         Draws of the learned rows and each episode's log likelihood under each draw. `converged`
@@ -426,14 +462,17 @@ def fit(
             "num_chains and num_samples must be at least 1 and num_warmup at least 0, got "
             f"{num_chains}, {num_samples} and {num_warmup}"
         )
+    mesh = make_mesh(devices)
+    check_chains(num_chains, mesh)
     kept = _kept_rows(bound, keep_rows)
     num_episodes = bound.demos.num_episodes
     layout = lay_out(bound)
-    problem = _prepare(bound, layout, dtype)
+    problem = place(_prepare(bound, layout, dtype), mesh)
     sites = tuple(layout.sites[agent] for agent in bound.demos.agents)
     chain_keys = jax.vmap(jax.random.fold_in, (None, 0))(
         jax.random.key(seed), jnp.arange(num_chains)
     )
+    chain_keys = place(chain_keys, mesh, SPLIT)
     families = parametric_sites(bound)
     states = _start(bound, layout, families, seed, num_chains, dtype)
     shapes = {name: table.shape for name, table in bound.learned.items()}
@@ -443,7 +482,7 @@ def fit(
     # A call is all warmup or all draws; with moments, all draws of one part.
     ends = [num_warmup, num_warmup + num_samples]
     if kept is not None:
-        on_device = {name: jnp.asarray(rows) for name, rows in kept.items()}
+        on_device = place({name: jnp.asarray(rows) for name, rows in kept.items()}, mesh)
         moments = {name: no_parts(num_chains, len(lengths), s) for name, s in shapes.items()}
         ends = [num_warmup, *(num_warmup + np.cumsum(lengths)).tolist()]
         shapes = {name: (len(kept[name]), *shape[1:]) for name, shape in shapes.items()}
@@ -463,23 +502,24 @@ def fit(
             into[:, : part.shape[1]] = part
         saved = jax.tree.unflatten(jax.tree.structure(moments), checkpoint.saved.arrays("moments"))
         moments = dict(saved)
+    states = place(states, mesh, SPLIT)
     with progress_line(num_iterations, "gibbs", progress) as line:
         line.update(first)
         while first < num_iterations:
             end = next(end for end in ends if end > first)
             stop = min(first + _ITERATIONS_PER_CALL, end)
-            states, block, (rows, info) = advance(
+            states, *found = advance(
                 chain_keys,
                 states,
                 problem,
-                jnp.asarray(first),
-                jnp.asarray(stop),
-                jnp.asarray(num_warmup),
+                *place((np.asarray(first), np.asarray(stop), np.asarray(num_warmup)), mesh),
                 sites,
                 rounded_up(num_episodes),
                 families,
                 on_device,
+                mesh,
             )
+            everywhere, block, (rows, info) = gather((states, *found), mesh)
             if first >= num_warmup:
                 now = slice(first - num_warmup, stop - num_warmup)
                 for name, into in drawn.items():
@@ -501,11 +541,11 @@ def fit(
             done = max(0, first - num_warmup)
             checkpoint.offer(
                 iterations=first,
-                states=states,
+                states=everywhere,
                 draws=[values[:, :done] for values in (log_likelihood, *drawn.values())],
                 moments=dict(moments),
             )
-    found: dict[str, DrawnRows | MomentRows] = {
+    answers: dict[str, DrawnRows | MomentRows] = {
         name: DrawnRows(drawn[name])
         if kept is None
         else MomentRows(
@@ -519,11 +559,11 @@ def fit(
     }
     parameters = {n: DrawnParameters(d) for n, d in drawn.items() if n not in bound.learned}
     total = log_likelihood.sum(-1, dtype=np.float64)
-    chains = {n: one.draws if isinstance(one, DrawnRows) else one for n, one in found.items()}
+    chains = {n: one.draws if isinstance(one, DrawnRows) else one for n, one in answers.items()}
     chains |= {name: one.draws for name, one in parameters.items()}
     verdict = judge_chains(chains | {"total log likelihood": total[..., None]})
     return FitResult(
-        rows=found,
+        rows=answers,
         converged=verdict.converged,
         reason=verdict.reason,
         sample_stats={"log_likelihood_total": total},

@@ -646,9 +646,9 @@ class TeamPosterior:
     def to_datatree(self, num_draws: int = 500, seed: int = 0) -> "xr.DataTree":
         """The posterior for ArviZ: an xarray DataTree with named dimensions and coordinates.
 
-                Groups: posterior, sample_stats (chains), log_likelihood (variable `episodes`: chain,
-                draw, episode), observed_data, constant_data. Methods without chains give one chain of
-                `num_draws` independent draws. Where the draws of some rows only were kept, `posterior` has
+        Groups: posterior, sample_stats (chains), log_likelihood (variable `episodes`: chain,
+        draw, episode), observed_data, constant_data. Methods without chains give one chain of
+        `num_draws` independent draws. Where the draws of some rows only were kept, `posterior` has
         those, and `moments` has mean (`policy_ann_mean`), standard deviation (`_sd`) of each chain
         and split R-hat (`_rhat`) of every row. After a fit to a file batch by batch there are no
         data, so the last three groups are left out.

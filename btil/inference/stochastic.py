@@ -514,7 +514,8 @@ def sweep(state: State, problem: Problem) -> tuple[State, float]:
     Returns:
         The state of w = u + expected counts, and the exact bound of the state before.
     """
-    counts = {name: np.zeros_like(m) for name, m in state.counts.items()}
+    # In double precision: a row may be read by very many batches.
+    counts = {name: np.zeros(m.shape) for name, m in state.counts.items()}
     log_evidence = 0.0
     for batch, info in _ahead((batch, look(state, batch, problem)) for batch in _in_order(problem)):
         log_evidence += float(info.log_evidence)
@@ -523,6 +524,7 @@ def sweep(state: State, problem: Problem) -> tuple[State, float]:
             counts[name][read] += np.asarray(found)[: len(read)]
     bound = log_evidence - divergence(state, problem)
     bounds = np.append(state.bounds, bound)
+    counts = {name: values.astype(state.counts[name].dtype) for name, values in counts.items()}
     return state._replace(counts=counts, scale=1.0, bounds=bounds), bound
 
 

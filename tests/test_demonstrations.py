@@ -771,7 +771,7 @@ def test_a_failing_write_leaves_the_old_file(
 
     targets: dict[str, Callable[[], Any]] = {
         ".csv": lambda: monkeypatch.setattr("pyarrow.csv.write_csv", fail),
-        ".parquet": lambda: monkeypatch.setattr("pyarrow.parquet.write_table", fail),
+        ".parquet": lambda: monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_table", fail),
         ".npz": lambda: monkeypatch.setattr(zipfile.ZipFile, "open", fail),
     }
     targets[ending]()

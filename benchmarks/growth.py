@@ -15,6 +15,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,10 @@ POINTS: dict[str, tuple[int, ...]] = {
 POWERS = {"steps": 1, "latents": 2, "agents": 1, "states": 1}
 LABELS = {
     "steps": "steps",
-    "episodes": "episodes, of all the steps",
+    "episodes": "episodes",
     "latents": "latents",
     "agents": "agents",
-    "states": "contexts in which the team may be",
+    "states": "contexts",
 }
 
 
@@ -78,11 +79,19 @@ def measure(sizes: dict[str, int], repeats: int = 3) -> dict[str, float]:
     sweeps = 1
     while sweeps < 200 and timed(fit, sweeps + 1) < 2 * single + 0.3:
         sweeps *= 4
-    seconds = [(timed(fit, sweeps + 1) - timed(fit, 1)) / sweeps for _ in range(repeats)]
+    seconds, processor = [], []
+    for _ in range(repeats):
+        begun = time.process_time()
+        several = timed(fit, sweeps + 1)
+        between = time.process_time()
+        seconds.append((several - timed(fit, 1)) / sweeps)
+        used = 2 * between - begun - time.process_time()
+        processor.append(used / sweeps)
     scale = 2**20 if sys.platform == "darwin" else 2**10
     return {
         "first": first,
         "sweep": float(np.median(seconds)),
+        "processor": float(np.median(processor)),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale,
     }
 
@@ -103,26 +112,43 @@ def plot(found: dict[str, dict[int, dict[str, float]]], path: Path) -> None:
         axes = figure.subplots(2, len(found), sharey="row")
         for column, (respect, points) in zip(axes.T, found.items(), strict=True):
             sizes = np.array(list(points))
-            for ax, key, color, marker, scale in zip(
-                column, ("sweep", "memory"), (BLUE, VERMILION), "os", (1000, 1), strict=True
-            ):
-                values = np.array([scale * point[key] for point in points.values()])
-                ax.plot(sizes, values, color=color, marker=marker, markersize=5)
-                ax.set_xscale("log")
-                ax.set_yscale("log")
-                ax.grid(color="0.9")
-                ax.set_axisbelow(True)
+            work, memory = (
+                np.array([point[key] for point in points.values()])
+                for key in ("processor", "memory")
+            )
+            column[0].plot(sizes, 1000 * work, color=BLUE, marker="o", markersize=5)
+            column[1].plot(sizes, memory, color=VERMILION, marker="s", markersize=5)
             if respect in POWERS:
                 power = POWERS[respect]
-                last = 1000 * list(points.values())[-1]["sweep"]
-                column[0].plot(
-                    sizes, last * (sizes / sizes[-1]) ** power, color="0.4", linestyle="--"
-                )
+                line = 1000 * work[-1] * (sizes / sizes[-1]) ** power
+                column[0].plot(sizes, line, color="0.4", linestyle="--", zorder=1)
                 column[0].set_title("dashed: " + ("linear" if power == 1 else "quadratic"))
+            for ax in column:
+                ax.set_xscale("log")
+                ax.set_xticks(sizes, [short(size) for size in sizes], rotation=45)
+                ax.minorticks_off()
+                ax.grid(color="0.9")
+                ax.set_axisbelow(True)
             column[1].set_xlabel(LABELS[respect])
-        axes[0, 0].set_ylabel("one sweep, ms")
+        every = [
+            1000 * point["processor"] for points in found.values() for point in points.values()
+        ]
+        axes[0, 0].set_yscale("log")
+        axes[0, 0].set_ylim(0.6 * min(every), 1.6 * max(every))
+        ticks = [10.0**k for k in range(-1, 6) if min(every) < 10.0**k < max(every)]
+        axes[0, 0].set_yticks(ticks, [f"{tick:,.0f}" for tick in ticks])
+        axes[1, 0].set_ylim(bottom=0)
+        axes[0, 0].set_ylabel("one sweep, processor ms")
         axes[1, 0].set_ylabel("most memory, MB")
         figure.savefig(path)
+
+
+def short(size: int) -> str:
+    """Thousands as k, millions as M."""
+    for unit, name in ((1_000_000, "M"), (1000, "k")):
+        if size >= unit:
+            return f"{size / unit:g}{name}"
+    return str(size)
 
 
 def main() -> None:
@@ -137,7 +163,10 @@ def main() -> None:
         return
     print(", ".join(f"{name} {size:,}" for name, size in MIDDLE.items()), "unless varied")
     print(conditions())
-    print(f"{'':34} {'sweep ms':>9} {'memory MB':>10} {'first fit s':>12} {'power':>6}")
+    print(
+        f"{'':34} {'sweep ms':>9} {'processor ms':>13} {'power':>6} {'memory MB':>10} "
+        f"{'first fit s':>12}"
+    )
     found: dict[str, dict[int, dict[str, float]]] = {}
     for respect, sizes in POINTS.items():
         found[respect] = {}
@@ -150,11 +179,13 @@ def main() -> None:
             point = found[respect][size] = measure_apart(setting)
             power = ""
             if before is not None:
-                power = f"{math.log(point['sweep'] / before[1]) / math.log(size / before[0]):.2f}"
-            before = (size, point["sweep"])
+                ratio = point["processor"] / before[1]
+                power = f"{math.log(ratio) / math.log(size / before[0]):.2f}"
+            before = (size, point["processor"])
             print(
-                f"{respect:20} {size:13,} {1000 * point['sweep']:9.2f} {point['memory']:10.0f} "
-                f"{point['first']:12.2f} {power:>6}",
+                f"{respect:20} {size:13,} {1000 * point['sweep']:9.2f} "
+                f"{1000 * point['processor']:13.2f} {power:>6} {point['memory']:10.0f} "
+                f"{point['first']:12.2f}",
                 flush=True,
             )
     plot(found, options.out)

@@ -6,6 +6,8 @@
 - enumerated: NumPyro's NUTS on `btil.team_dbn(model, demos, marginalize="enumerate")`, the network
   spelled out with `scan` and enumerated latents, as one would write it without btil, driven as nuts
   is (its own `MCMC` would compile anew in every run);
+- collapsed: the same on `btil.team_dbn(model, demos)`, latents summed out. It moves through the
+  same space as enumerated does, so that between these two only the time of a gradient differs;
 - gibbs, `btil.fit(..., "gibbs")`;
 
 in double precision, with the same data, model, number of chains, warmup and draws (gibbs takes ten
@@ -39,7 +41,7 @@ from btil.inference.precision import precision
 from btil.models.draws import prior_tables
 from btil.models.simulate import simulate
 from btil.models.team import bind
-from btil.models.team_dbn import enumerated_model
+from btil.models.team_dbn import enumerated_model, forward_model
 
 GIBBS_TIMES = 10
 """Draws of gibbs for one of nuts."""
@@ -59,8 +61,10 @@ class Found(NamedTuple):
     leapfrogs: int | None
 
 
-def small_team(num_episodes: int, num_steps: int) -> tuple[btil.TeamModel, btil.Demonstrations]:
-    """Two members of two latents and three actions, three places; half of the episodes labelled."""
+def small_team(
+    num_episodes: int, num_steps: int, num_latents: int
+) -> tuple[btil.TeamModel, btil.Demonstrations]:
+    """Two members of three actions, three places; half of the episodes labelled."""
     generator = np.random.default_rng(0)
     total = num_episodes * num_steps
     seen = btil.Demonstrations(
@@ -70,11 +74,11 @@ def small_team(num_episodes: int, num_steps: int) -> tuple[btil.TeamModel, btil.
         agents=("ann", "bob"),
         num_states={"place": 3},
         num_actions=3,
-        num_latents=2,
+        num_latents=num_latents,
     )
     model = btil.TeamModel(
         policy=btil.DirichletCPT(0.5, parents=("place",)),
-        transition=btil.DirichletCPT([[4.0, 1.0], [1.0, 4.0]]),
+        transition=btil.DirichletCPT(1.0 + 3.0 * np.eye(num_latents)),
         initial=btil.DirichletCPT(1.0),
     )
     made = simulate(model, seen, prior_tables(model, seen, generator), generator)
@@ -101,11 +105,15 @@ def by_btil(
     )
 
 
-def enumerated(
-    model: btil.TeamModel, demos: btil.Demonstrations, num_chains: int, num_warmup: int,
+def by_numpyro(
+    form: Callable[..., None],
+    model: btil.TeamModel,
+    demos: btil.Demonstrations,
+    num_chains: int,
+    num_warmup: int,
     num_samples: int,
-) -> Callable[[int], Found]:  # fmt: skip
-    """NumPyro's NUTS on the enumerated form: a function of the seed."""
+) -> Callable[[int], Found]:
+    """NumPyro's NUTS on a form of the network, its rows broken into sticks: by the seed."""
     with precision(np.float64) as dtype:
         structure, data = collapsed_data(bind(model, demos), dtype)
         simplex = biject_to(constraints.simplex)
@@ -113,7 +121,7 @@ def enumerated(
         def collect(states: Any, inputs: Any) -> dict[str, Any]:
             return {name: simplex(states.z[name]) for name in structure.dirichlet_sites}
 
-        kernel = NUTS(partial(enumerated_model, structure))
+        kernel = NUTS(partial(form, structure))
         programs = kernel_programs(kernel, num_warmup, collect)
 
     def run(seed: int) -> Found:
@@ -174,6 +182,7 @@ def main() -> None:
     parser.add_argument("--movers", action="store_true", help="20 labelled episodes of Movers")
     parser.add_argument("--episodes", type=int, default=12, help="of the small team")
     parser.add_argument("--steps", type=int, default=20, help="of each episode of the small team")
+    parser.add_argument("--latents", type=int, default=4, help="of each member of the small team")
     parser.add_argument("--chains", type=int, default=2)
     parser.add_argument("--warmup", type=int, default=150)
     parser.add_argument("--draws", type=int, default=150)
@@ -185,7 +194,7 @@ def main() -> None:
         model, demos = btil.TeamModel(), btil.domains.movers().simulate(20, seed=1)
         title = "Movers, 20 labelled episodes"
     else:
-        model, demos = small_team(given.episodes, given.steps)
+        model, demos = small_team(given.episodes, given.steps, given.latents)
         title = "Small team"
     cells = sum(int(np.prod(table.shape)) for table in bind(model, demos).learned.values())
     title += f": {demos.num_steps:,} steps, {cells:,} cells, {given.chains} chains of "
@@ -198,8 +207,9 @@ def main() -> None:
     }
     peers = [("gibbs", "nuts")]
     if not given.movers:
-        contenders["enumerated"] = enumerated(model, demos, **run)
-        peers.insert(0, ("nuts", "enumerated"))
+        contenders["collapsed"] = by_numpyro(forward_model, model, demos, **run)
+        contenders["enumerated"] = by_numpyro(enumerated_model, model, demos, **run)
+        peers += [("nuts", "enumerated"), ("collapsed", "enumerated")]
     measure(title, contenders, given.repeats, peers)
 
 

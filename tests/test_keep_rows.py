@@ -17,7 +17,6 @@ from btil.analysis.compare import compare_posteriors
 from btil.inference import gibbs
 from btil.inference.chains import judge_chains, moments_rhat, split_rhat
 from btil.inference.moments import Moments, add_draw, merged, no_draws, no_parts, part_lengths
-from btil.inference.random_words import threefry, uniforms
 from btil.inference.result import DrawnRows, MomentRows
 
 # An odd number of draws, and more than one call of 25 to each half.
@@ -305,28 +304,3 @@ def test_moments_of_any_number_of_tiny_and_large_values(number: int) -> None:
     np.testing.assert_allclose(rows.mean(), exact.mean((0, 1)), rtol=1e-6)
     np.testing.assert_allclose(rows.sd(), exact.std((0, 1)), rtol=1e-3, atol=0)
     np.testing.assert_allclose(moments_rhat(rows), split_rhat(draws), rtol=1e-3)
-
-
-def test_threefry_gives_the_words_that_are_published() -> None:
-    def words(*values: int) -> tuple[jax.Array, ...]:
-        return tuple(jnp.uint32(value) for value in values)
-
-    first, second = threefry(words(0x13198A2E, 0x03707344), words(0x243F6A88, 0x85A308D3))
-    assert (int(first), int(second)) == (0xC4923A9C, 0x483DF7A0)
-    first, second = threefry(words(0, 0), words(0, 0))
-    assert (int(first), int(second)) == (0x6B200159, 0x99BA4EFE)
-
-
-@pytest.mark.parametrize(("dtype", "fineness"), [(np.float32, 2.0**-24), (np.float64, 2.0**-53)])
-def test_uniforms_are_even_and_independent(dtype: Any, fineness: float) -> None:
-    with jax.enable_x64(dtype == np.float64):
-        places = jnp.arange(20_000, dtype=jnp.uint32)
-        draw = jax.jit(lambda turn: uniforms(jax.random.key(3), places, turn, 3, jnp.dtype(dtype)))
-        drawn = np.array([*draw(jnp.uint32(0)), *draw(jnp.uint32(1))])
-    assert drawn.dtype == dtype
-    assert 0 < drawn.min() < drawn.max() < 1
-    assert np.all(drawn / fineness % 2 == 1)
-    counts = np.stack([np.histogram(one, 50, (0, 1))[0] for one in drawn])
-    assert ((counts - 400.0) ** 2 / 400).sum(1).max() < 100  # chi-square, 49 degrees of freedom
-    correlations = np.corrcoef(drawn)[np.triu_indices(6, 1)]
-    assert np.abs(correlations).max() < 4 / np.sqrt(20_000)

@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import sequential_vmap
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, Key, UInt32
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from btil.arguments import check_count, check_index
 from btil.inference.chains import judge_chains
@@ -62,7 +62,6 @@ from btil.inference.parameters import (
     row_concentrations,
 )
 from btil.inference.progress import progress_line
-from btil.inference.random_words import uniforms
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult, MomentRows
 from btil.inference.starting import labelled_counts
 from btil.models.draws import dirichlet_draws
@@ -142,9 +141,7 @@ def draw_log_gammas(
     """
     if len(concentration) > _MANY_CELLS:
         return _draw_many(key, concentration)
-    return _draw_in_turns(key, jnp.arange(len(concentration), dtype=jnp.uint32), 0, concentration)[
-        1
-    ]
+    return _draw_in_turns(key, 0, concentration)[1]
 
 
 # Chains one after the other: gathering is slower side by side.
@@ -154,33 +151,30 @@ def _draw_many(
 ) -> Float[Array, " cells"]:
     """`draw_log_gammas` of many cells: the few that are refused are gathered and tried again."""
     number = len(concentration)
-    begin = _propose(key, jnp.arange(number, dtype=jnp.uint32), jnp.uint32(0), concentration)
 
     def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         turn, draws = carry
         size = number // _SHARE_AGAIN
         places = jnp.nonzero(jnp.isnan(draws), size=size, fill_value=number)[0]
         own = concentration.at[places].get(mode="fill", fill_value=1.0)
-        turn, drawn = _draw_in_turns(key, places.astype(jnp.uint32), turn, own)
+        turn, drawn = _draw_in_turns(key, turn, own)
         return turn, draws.at[places].set(drawn, mode="drop")
 
-    return lax.while_loop(_any_refused, again, (jnp.uint32(1), begin))[1]
+    begin = (jnp.ones((), jnp.int32), _propose(key, 0, concentration))
+    return lax.while_loop(_any_refused, again, begin)[1]
 
 
 def _draw_in_turns(
-    key: Key[Array, ""],
-    places: UInt32[Array, " some"],
-    turn: Any,
-    concentration: Float[Array, " some"],
-) -> tuple[UInt32[Array, ""], Float[Array, " some"]]:
+    key: Key[Array, ""], turn: Any, concentration: Float[Array, " some"]
+) -> tuple[Int[Array, ""], Float[Array, " some"]]:
     """Propose for some cells until none is refused; the number of the next turn, and the draws."""
 
     def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         turn, draws = carry
-        proposed = _propose(key, places, turn, concentration)
+        proposed = _propose(key, turn, concentration)
         return turn + 1, jnp.where(jnp.isnan(draws), proposed, draws)
 
-    begin = (jnp.asarray(turn, jnp.uint32), jnp.full_like(concentration, jnp.nan))
+    begin = (jnp.asarray(turn, jnp.int32), jnp.full_like(concentration, jnp.nan))
     return lax.while_loop(_any_refused, again, begin)
 
 
@@ -189,23 +183,21 @@ def _any_refused(carry: tuple[Array, Array]) -> Bool[Array, ""]:
 
 
 def _propose(
-    key: Key[Array, ""],
-    places: UInt32[Array, " some"],
-    turn: UInt32[Array, ""],
-    concentration: Float[Array, " some"],
+    key: Key[Array, ""], turn: Any, concentration: Float[Array, " some"]
 ) -> Float[Array, " some"]:
     """One try of `draw_log_gammas` for some cells; NaN where it is refused."""
-    for_normal, for_acceptance, for_power = uniforms(key, places, turn, 3, concentration.dtype)
+    shape, dtype = concentration.shape, concentration.dtype
+    uniforms = jax.random.uniform(jax.random.fold_in(key, turn), (3, *shape), dtype)
     scale = concentration + 2 / 3
-    normal = math.sqrt(2) * lax.erf_inv(2 * for_normal - 1)
+    normal = math.sqrt(2) * lax.erf_inv(2 * uniforms[0] - 1)
     root = 1 + normal / jnp.sqrt(9 * scale)
     possible = root > 0
     log_cube = 3 * jnp.log(jnp.where(possible, root, 1.0))
     log_ratio = normal**2 / 2 + scale * (1 - root**3 + log_cube)
     # Sufficient, and free of the cancellation in log_ratio at large concentrations.
-    surely = for_acceptance < 1 - 0.0331 * normal**4
-    fits = possible & (surely | (jnp.log(for_acceptance) < log_ratio))
-    proposed = jnp.log(scale) + log_cube + jnp.log(for_power) / concentration
+    surely = uniforms[1] > 0.0331 * normal**4
+    fits = possible & (surely | (jnp.log1p(-uniforms[1]) < log_ratio))
+    proposed = jnp.log(scale) + log_cube + jnp.log1p(-uniforms[2]) / concentration
     return jnp.where(fits, proposed, jnp.nan)
 
 

@@ -648,7 +648,7 @@ def _with_parameters(
     ]
     normals = {
         site: NormalParameters(
-            np.asarray(location), np.exp(np.asarray(state.normals.log_scale[site]))
+            np.asarray(location), np.asarray(np.exp(state.normals.log_scale[site]))
         )
         for site, location in state.normals.location.items()
     }

@@ -1,11 +1,13 @@
 """Nothing is lost: a stopped or killed run goes on to the bits of a run of one piece."""
 
 import errno
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import jax
@@ -327,3 +329,51 @@ def test_an_own_model_goes_on_too(tmp_path, monkeypatch):
         with pytest.raises(Stopped):
             fit(checkpoint=path)
     assert_same_bits(fit(checkpoint=path, resume=True), expected)
+
+
+# ---------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("mfvi", {"num_restarts": 15, "tolerance": 1e-12, "max_iterations": 100}),
+        ("gibbs", {"num_chains": 2, "num_warmup": 0, "num_samples": 1000, "keep_rows": 1}),
+    ],
+)
+def test_long_runs_do_not_grow_in_memory(method, options, tmp_path, monkeypatch, at_every_block):
+    sizes = []
+    offer = checkpoint.Checkpoint.offer
+
+    def measured(self, **progress):
+        offer(self, **progress)
+        gc.collect()
+        on_device = jax.live_arrays()
+        sizes.append(
+            (
+                len(on_device),
+                sum(array.nbytes for array in on_device),
+                tracemalloc.get_traced_memory()[0],
+            )
+        )
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "offer", measured)
+    tracemalloc.start()
+    try:
+        btil.fit(
+            rich_model(),
+            random_demos(),
+            method,
+            progress=False,
+            checkpoint=tmp_path / "run",
+            **options,
+        )
+    finally:
+        tracemalloc.stop()
+    assert len(sizes) >= 30
+    arrays, on_device, on_host = np.array(sizes[5:]).T
+    middle = len(arrays) // 2
+    assert arrays[middle:].max() <= arrays[:middle].max()
+    assert on_device[middle:].max() <= on_device[:middle].max()
+    # What a run keeps: its traces. A block more must not be a kilobyte more.
+    assert on_host[middle:].max() - on_host[:middle].max() < 1000 * middle

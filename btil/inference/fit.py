@@ -94,30 +94,24 @@ def fit(
         )
     chosen = as_dtype(np.float64 if dtype is None and method in _FLOAT64_BY_DEFAULT else dtype)
     begun = time.perf_counter()
+    kind: type[TeamPosterior] = TeamPosterior
     if isinstance(demos, DemonstrationsFile):
         bound, result = _fit_file(model, demos, seed, progress, chosen, checkpoint, resume, options)
-        return TeamPosterior(
-            bound=bound,
-            method=method,
-            result=result,
-            seed=seed,
-            dtype=chosen,
-            wall_time=time.perf_counter() - begun,
-            options=options,
-        )
-    kind, bound = own.bind_model(model, demos)
-    every_option = method_options(method, model) | options
-    run = None if checkpoint is None else describe_run(bound, method, seed, chosen, every_option)
-    saving = Checkpoint(checkpoint, run, resume)
-    learns = bool(bound.parameters if isinstance(bound, BoundNumpyroModel) else bound.learned)
-    log_evidence = _check_possible(bound, learns)
-    if learns:
-        with precision(chosen), saving.kept():
-            result = function(
-                bound, seed=seed, progress=progress, dtype=chosen, checkpoint=saving, **options
-            )
     else:
-        result = _nothing_to_learn(method, log_evidence)
+        kind, bound = own.bind_model(model, demos)
+        every_option = method_options(method, model) | options
+        saved = checkpoint is not None
+        run = describe_run(bound, method, seed, chosen, every_option) if saved else None
+        saving = Checkpoint(checkpoint, run, resume)
+        learns = bool(bound.parameters if isinstance(bound, BoundNumpyroModel) else bound.learned)
+        log_evidence = _check_possible(bound, learns)
+        if learns:
+            with precision(chosen), saving.kept():
+                result = function(
+                    bound, seed=seed, progress=progress, dtype=chosen, checkpoint=saving, **options
+                )
+        else:
+            result = _nothing_to_learn(method, log_evidence)
     return kind(
         bound=bound,
         method=method,

@@ -1,6 +1,7 @@
 """Nothing is lost: a stopped or killed run goes on to the bits of a run of one piece."""
 
 import errno
+import functools
 import gc
 import os
 import signal
@@ -21,6 +22,7 @@ from teams import hmm_model, random_demos, rich_model
 
 import btil
 from btil.inference import checkpoint
+from btil.models.team import bind
 
 METHODS = tuple(OPTIONS)
 
@@ -175,6 +177,131 @@ def test_the_checkpoint_of_another_run_is_refused(changes, named, tmp_path):
         small_run(path, **changes)
     assert named in str(refused.value)
     assert path.read_bytes() == before
+
+
+def policy_over(parent, family=btil.DirichletCPT):
+    return btil.TeamModel(family(0.7, parents=(parent,)), btil.DirichletCPT(0.9))
+
+
+def with_transition(cpt):
+    return btil.TeamModel(btil.DirichletCPT(0.7), cpt)
+
+
+def softmax_of(power):
+    return btil.SoftmaxCPT(
+        parents=("x",), features=lambda contexts: contexts["x"][:, None] ** power
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # Both are seen to be 0 and 1, so that nothing but the name tells them apart.
+        (policy_over("x"), policy_over("y")),
+        (
+            policy_over("x", btil.HierarchicalDirichletCPT),
+            policy_over("y", btil.HierarchicalDirichletCPT),
+        ),
+        (
+            with_transition(btil.StickBreakingCPT(strength=5.0)),
+            with_transition(btil.StickBreakingCPT(strength=500.0)),
+        ),
+        (btil.TeamModel(softmax_of(1)), btil.TeamModel(softmax_of(2))),
+    ],
+)
+def test_models_that_look_alike_are_told_apart(one, other):
+    demos = random_demos(lengths=(8, 5, 9), labelled=0.3, num_actions=(3, 3), num_states=(2, 2))
+    runs = [
+        checkpoint.describe_run(bind(model, demos), "mfvi", 0, np.dtype(np.float32), {})
+        for model in (one, other)
+    ]
+    assert runs[0]["model"] != runs[1]["model"]
+    again = checkpoint.describe_run(bind(one, demos), "mfvi", 0, np.dtype(np.float32), {})
+    assert again == runs[0]
+
+
+class Rate:
+    def __init__(self, rate):
+        self.rate = rate
+
+    def __call__(self, data):
+        return self.rate
+
+
+def rate_of(rate):
+    return lambda data: rate
+
+
+def scaled(data, rate=1):
+    return rate
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        ({"a": [1, 12]}, {"a": [1, 12]}, {"a": [11, 2]}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2, "b": 1}),
+        (["1"], ["1"], [1]),
+        ([[1], [2]], [[1], [2]], [[1, 2]]),
+        (np.arange(4.0), np.arange(4.0), np.arange(4.0).reshape(2, 2)),
+        (np.int64(3), 3, 4),
+        (rate_of(2), rate_of(2), rate_of(200)),
+        (Rate(2), Rate(2), Rate(200)),
+        (functools.partial(scaled, rate=2), functools.partial(scaled, rate=2), scaled),
+        (dist.Gamma(2.0, 1.0), dist.Gamma(2.0, 1.0), dist.Gamma(2.0, 3.0)),
+        (rate_of(np.arange(3)), rate_of(np.arange(3)), rate_of(np.arange(3) + 1)),
+        (rate_of(rate_of(jax)), rate_of(rate_of(jax)), rate_of(rate_of(np))),
+    ],
+)
+def test_checksums_tell_apart_what_differs(one, same, other):
+    assert checkpoint._digest(one) == checkpoint._digest(same)
+    assert checkpoint._digest(one) != checkpoint._digest(other)
+
+
+def test_numpys_numbers_are_the_same_options():
+    assert checkpoint._told(np.int64(3)) == checkpoint._told(3)
+    assert checkpoint._told(np.float64(1e-9)) == checkpoint._told(1e-9)
+
+
+def test_of_another_method_only_that_is_told(tmp_path):
+    path = tmp_path / "run.checkpoint"
+    small_run(path)
+    with pytest.raises(ValueError, match=r"another run \(method: exact there, mfvi here\)$"):
+        small_run(path, method="mfvi")
+
+
+def test_a_link_stays_a_link(tmp_path):
+    target, link = tmp_path / "run.checkpoint", tmp_path / "link"
+    link.symlink_to(target)
+    expected = small_run(link)
+    assert link.is_symlink()
+    assert target.is_file()
+    assert_same_bits(small_run(link), expected)
+
+
+def test_two_runs_do_not_begin_one_file(tmp_path):
+    path = tmp_path / "run.checkpoint"
+    first, second = (checkpoint.Checkpoint(path, {}, resume=True) for _ in range(2))
+    first.offer(done=1)
+    with pytest.raises(FileExistsError, match="another run"):
+        second.offer(done=2)
+    assert int(checkpoint.Checkpoint(path, {}, resume=True).saved.array("done")) == 1
+
+
+def test_a_disk_full_at_the_end_does_not_lose_the_answer(whole, tmp_path, monkeypatch):
+    save, count = np.savez, 0
+
+    def full(handle, **arrays):
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(handle, **arrays)
+
+    monkeypatch.setattr(checkpoint.np, "savez", full)
+    with pytest.warns(UserWarning, match="could not be written"):
+        posterior = run("gibbs", checkpoint=tmp_path / "run.checkpoint")
+    assert_same_bits(posterior, whole["gibbs"])
 
 
 def test_damage_is_refused_wherever_it_is(tmp_path):

@@ -6,10 +6,13 @@ NumPy arrays (no pickle), each with a checksum, and says which run it belongs to
 """
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import json
+import os
 import time
+import types
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -22,8 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from btil.files import check_writable, replacing
+from btil.models.cpt import CPT
 from btil.models.numpyro_model import BoundNumpyroModel
-from btil.models.parametric import all_priors, parametric_sites
+from btil.models.parametric import ParametricCPT, all_priors, parametric_sites
 from btil.models.team import BoundModel, Table
 
 _FORMAT = "btil checkpoint"
@@ -55,10 +59,12 @@ class Checkpoint:
     """
 
     def __init__(self, path: Any = None, run: Run | None = None, resume: bool = False) -> None:
-        self.path = None if path is None else Path(path)
+        # A link stays a link: what it points to is written.
+        self.path = None if path is None else Path(os.path.realpath(path))
         self.saved: Saved | None = None
         self._run = run or {}
         self._offered: Mapping[str, Any] | None = None
+        self._own = False
         self._due = 0.0
         if self.path is None:
             if resume:
@@ -72,6 +78,7 @@ class Checkpoint:
                     "it to begin anew"
                 )
             self.saved = Saved(_read(self.path, self._run))
+            self._own = True
 
     def offer(self, **progress: Any) -> None:
         """Hand over what the run needs to go on from here; it is written if it is time to.
@@ -87,24 +94,28 @@ class Checkpoint:
         if self.path is None:
             return
         self._offered = progress
-        if time.monotonic() < self._due:
-            return
+        if time.monotonic() >= self._due:
+            self._write_or_warn()
+
+    def _write_or_warn(self) -> None:
         try:
             self.write()
         except OSError as error:
-            if self._due == 0.0:
+            if not self._own:
                 raise
             self._due = time.monotonic() + max(LEAST_SECONDS, _SECONDS_TO_RETRY)
             warnings.warn(
                 f"{self.path} could not be written ({error.strerror or error}) and is as it was "
                 "before; the run goes on and tries again later",
-                stacklevel=2,
+                stacklevel=3,
             )
 
     def write(self) -> None:
         """Write the last offer, unless that was done; of several processes the first does."""
         if self.path is None or self._offered is None or jax.process_index() > 0:
             return
+        if not self._own and self.path.exists():
+            raise FileExistsError(f"{self.path} has just been made by another run")
         begun = time.monotonic()
         arrays = {
             f"{name}:{k}": _as_array(leaf)
@@ -114,6 +125,7 @@ class Checkpoint:
         head = {"format": _FORMAT, "version": _VERSION, "run": self._run, "made_by": _versions()}
         with replacing(self.path) as temporary, open(temporary, "wb") as handle:
             np.savez(handle, allow_pickle=False, **{_RUN: np.array(json.dumps(head))}, **arrays)
+        self._own = True
         self._offered = None
         ended = time.monotonic()
         self._due = ended + max(LEAST_SECONDS, _TIMES_A_WRITE * (ended - begun))
@@ -131,7 +143,7 @@ class Checkpoint:
                 if self.path.exists():
                     error.add_note(f"{self.path} holds the run; resume=True (--resume) goes on")
             raise
-        self.write()
+        self._write_or_warn()
 
 
 NOWHERE = Checkpoint()
@@ -208,10 +220,15 @@ def _read(path: Path, run: Run) -> dict[str, np.ndarray]:
         raise
     except Exception as error:
         # Damage shows in many ways: wrong checksums, lengths, headers, names.
-        raise ValueError(f"{path} is not a checkpoint of btil, or is damaged") from error
+        raise ValueError(
+            f"{path} is not a checkpoint of btil, or is damaged; remove it, or name another file, "
+            "to begin anew"
+        ) from error
     if head["version"] != _VERSION:
         raise ValueError(f"{path} has format version {head['version']}, this btil reads {_VERSION}")
     differing = [name for name in {**run, **found} if run.get(name) != found.get(name)]
+    if "method" in differing:
+        differing = ["method"]  # the others follow from it
     if differing:
         listed = "; ".join(
             f"{name}: {found.get(name, 'none')} there, {run.get(name, 'none')} here"
@@ -262,59 +279,96 @@ def describe_run(
 
 def _model_record(bound: BoundModel) -> Any:
     if isinstance(bound, BoundNumpyroModel):
-        return bound.own_model.name, _source(bound), bound.parameters, jax.tree.leaves(bound.data)
+        return bound.own_model.function, bound.parameters, bound.data
     tables = [
-        (name, type(table.cpt).__name__, table.agents, table.contexts.rows, _numbers_of(table))
+        (name, table.agents, table.contexts._asdict(), _numbers_of(table), _settings(table.cpt))
         for name, table in bound.tables.items()
     ]
-    priors = all_priors(parametric_sites(bound))
-    return tables, [(site, *_leaves(prior)) for site, prior in priors.items()]
+    return tables, all_priors(parametric_sites(bound))
 
 
-def _source(bound: BoundNumpyroModel) -> str:
-    try:
-        return inspect.getsource(bound.own_model.function)
-    except (OSError, TypeError):  # typed in, or an object of a class of one's own
-        return ""
+def _numbers_of(table: Table) -> Any:
+    if table.learned and isinstance(table.cpt, ParametricCPT):
+        return table.cpt.inputs(table.contexts), table.prior_mean()
+    return table.cpt.concentration(table.contexts) if table.learned else table.prior_mean()
 
 
-def _numbers_of(table: Table) -> np.ndarray:
-    if not table.learned or table.parametric:
-        return table.prior_mean()
-    return table.cpt.concentration(table.contexts)
-
-
-def _leaves(tree: Any) -> tuple[str, list[Any]]:
-    leaves, structure = jax.tree.flatten(tree)
-    return str(structure), leaves
+def _settings(cpt: CPT) -> Any:
+    """The family and, of one with parameters, all that it was made of: its rows tell not all."""
+    if not cpt.parametric:
+        return type(cpt)
+    arguments = cpt.arguments()
+    return type(cpt), vars(cpt) if arguments is None else arguments
 
 
 def _told(value: Any) -> str:
     """An option as a person would write it; a checksum of what is long."""
+    if isinstance(value, np.generic):
+        value = value.item()
     return repr(value) if isinstance(value, str | int | float | bool | None) else _digest(value)
 
 
 def _digest(value: Any) -> str:
+    """A checksum that equal values have in every process.
+
+    Functions count by their source and what they close over, objects by their attributes.
+    """
     checksum = hashlib.sha256()
+    inside: set[int] = set()
 
-    def add(part: Any) -> None:
-        if isinstance(part, Mapping):
-            checksum.update(f"mapping {len(part)}".encode())
-            for key, one in part.items():
-                add(key)
-                add(one)
-        elif isinstance(part, list | tuple):
-            checksum.update(f"sequence {len(part)}".encode())
-            for one in part:
-                add(one)
-        elif isinstance(part, np.ndarray | np.generic | jax.Array):
-            array = np.ascontiguousarray(part)
-            checksum.update(f"{array.dtype} {array.shape}".encode())
-            checksum.update(array.tobytes() if array.dtype.hasobject else array.data)
-        elif isinstance(part, type):
-            checksum.update(f"{part.__module__}.{part.__qualname__}".encode())
+    def add(kind: str, *parts: Any) -> None:
+        checksum.update(f"{kind} {len(parts)};".encode())
+        for part in parts:
+            look_at(part)
+
+    def look_at(part: Any) -> None:
+        if isinstance(part, np.generic):
+            part = part.item()
+        if isinstance(part, str | bytes | int | float | complex | bool | None):
+            text = repr(part)
+            checksum.update(f"{type(part).__name__} {len(text)}:{text}".encode())
+        elif id(part) in inside:
+            add("again")
         else:
-            checksum.update(repr(part).encode())
+            inside.add(id(part))
+            look_inside(part)
+            inside.discard(id(part))
 
-    add(value)
+    def look_inside(part: Any) -> None:
+        if isinstance(part, Mapping):
+            add("mapping", *(x for key in sorted(part, key=repr) for x in (key, part[key])))
+        elif isinstance(part, np.ndarray | jax.Array):
+            array = np.ascontiguousarray(part)
+            if array.dtype.hasobject:
+                add("objects", array.shape, *array.ravel().tolist())
+            else:
+                checksum.update(f"array {array.dtype} {array.shape}:".encode())
+                checksum.update(array.tobytes())
+        elif isinstance(part, list | tuple | set | frozenset):
+            ordered = sorted(part, key=repr) if isinstance(part, set | frozenset) else part
+            add("sequence", *ordered)
+        elif isinstance(part, types.ModuleType):
+            add("module", part.__name__)
+        elif isinstance(part, type):
+            add("class", part.__module__, part.__qualname__)
+        elif isinstance(part, functools.partial):
+            add("partial", part.func, part.args, part.keywords)
+        elif isinstance(part, types.MethodType):
+            add("method", part.__func__, part.__self__)
+        elif isinstance(function := inspect.unwrap(part), types.FunctionType):
+            closed = [cell.cell_contents for cell in function.__closure__ or ()]
+            add("function", function.__qualname__, _source(function), closed, function.__defaults__)
+        elif not jax.tree_util.all_leaves([part]):  # distributions, data classes of JAX
+            add("tree", type(part), *jax.tree.leaves(part))
+        else:
+            add("object", type(part), getattr(part, "__dict__", {}))
+
+    look_at(value)
     return checksum.hexdigest()[:16]
+
+
+def _source(function: types.FunctionType) -> Any:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):  # typed in
+        return function.__code__.co_code, repr(function.__code__.co_consts)

@@ -205,11 +205,11 @@ def _fit_file(
     stochastic.check_options(bind(model, file.first), *rates)
     if checkpoint is None or not resume:
         Checkpoint(checkpoint, resume=resume)  # what it refuses, it refuses before a long pass
-    with streamed(model, file, _check_possible) as (data, log_evidence):
+    with streamed(model, file, _check_possible) as (data, log_evidence, checksum):
         if not data.bound.learned:
             return data.bound, _nothing_to_learn("mfvi", log_evidence)
         every_option = method_options("mfvi", model) | options
-        every_option["episodes"] = (data.lengths, data.labelled, data.uses)
+        every_option["episodes"] = (data.lengths, checksum)
         run = describe_run(data.bound, "mfvi", seed, dtype, every_option)
         saving = Checkpoint(checkpoint, run, resume)
         with precision(dtype), saving.kept():

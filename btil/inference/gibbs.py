@@ -449,11 +449,12 @@ def fit(
     Raises:
         ValueError: If an option is out of range.
     """
-    if num_chains < 1 or num_samples < 1 or num_warmup < 0:
-        raise ValueError(
-            "num_chains and num_samples must be at least 1 and num_warmup at least 0, got "
-            f"{num_chains}, {num_samples} and {num_warmup}"
-        )
+    for name, count, least in (
+        ("num_chains", num_chains, 1),
+        ("num_samples", num_samples, 1),
+        ("num_warmup", num_warmup, 0),
+    ):
+        check_count(name, count, least)
     mesh = make_mesh(devices)
     check_chains(num_chains, mesh)
     kept = _kept_rows(bound, keep_rows)

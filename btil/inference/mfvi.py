@@ -29,6 +29,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 from scipy import special
 
+from btil.arguments import check_count
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import collapsed_data, drawn_parameters, rows_as_draws
 from btil.inference.devices import SPLIT_SECOND, make_mesh, place, size_of, split_lanes
@@ -52,7 +53,7 @@ from btil.inference.parameters import (
 from btil.inference.precision import on_device
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, NormalParameters, RowsPosterior
-from btil.inference.special import by_cell, digamma_and_log_gamma
+from btil.inference.special import by_cell, digamma_and_remainder, log_gamma
 from btil.inference.starting import agent_sites, is_symmetric, labelled_counts, random_counts
 from btil.models.team import BoundModel
 from btil.models.team_dbn import log_rows
@@ -112,14 +113,15 @@ class Problem(NamedTuple):
 
     Attributes:
         prior: u of every site of Dirichlet rows that no parameter stands behind.
-        prior_log_gamma: log Gamma of the cells of u, and of its rows' sums, per such site.
+        prior_remainder: What Stirling's formula leaves of log Gamma of the cells of u, and of its
+            rows' sums, per such site (`digamma_and_remainder`).
         log_fixed: Log rows of the tables that are not learned.
         steps: Per agent, where its steps look.
         family_data: Arrays of the parametric tables.
     """
 
     prior: dict[str, Float[Array, "..."]]
-    prior_log_gamma: dict[str, tuple[Float[Array, "..."], Float[Array, "..."]]]
+    prior_remainder: dict[str, tuple[Float[Array, "..."], Float[Array, "..."]]]
     log_fixed: dict[str, Float[Array, "..."]]
     steps: tuple[LaneIndex, ...]
     family_data: FamilyData
@@ -130,41 +132,59 @@ class Moments(NamedTuple):
 
     Attributes:
         log_mean: E[log row] = digamma(w) - digamma(sum w).
-        log_gamma: log Gamma of every w, and of every row's sum.
+        cells: digamma, log and remainder (`digamma_and_remainder`) of every w.
+        sums: The same of every row's sum.
     """
 
     log_mean: Float[Array, "*rows values"]
-    log_gamma: tuple[Float[Array, "*rows values"], Float[Array, "*rows"]]
+    cells: tuple[
+        Float[Array, "*rows values"], Float[Array, "*rows values"], Float[Array, "*rows values"]
+    ]
+    sums: tuple[Float[Array, "*rows"], Float[Array, "*rows"], Float[Array, "*rows"]]
 
 
 def dirichlet_moments(concentration: dict[str, Float[Array, "..."]]) -> dict[str, Moments]:
     """The moments of all sites."""
     moments = {}
     for name, w in concentration.items():
-        psi, log_gamma = digamma_and_log_gamma(w)
-        psi_of_sum, log_gamma_of_sum = digamma_and_log_gamma(jnp.sum(w, axis=-1))
-        moments[name] = Moments(psi - psi_of_sum[..., None], (log_gamma, log_gamma_of_sum))
+        cells, sums = digamma_and_remainder(w), digamma_and_remainder(jnp.sum(w, axis=-1))
+        moments[name] = Moments(cells[0] - sums[0][..., None], cells, sums)
     return moments
+
+
+def log_beta(
+    concentration: Float[Array, "*rows values"], moments: Moments
+) -> Float[Array, "*rows"]:
+    """Log of the multivariate beta function of every row."""
+    cells = log_gamma(concentration, *moments.cells[1:])
+    return jnp.sum(cells, -1) - log_gamma(jnp.sum(concentration, -1), *moments.sums[1:])
 
 
 def dirichlet_divergence(
     concentration: Float[Array, "*rows values"],
     moments: Moments,
     prior: Float[Array, "*rows values"],
-    prior_log_gamma: tuple[Float[Array, "*rows values"], Float[Array, "*rows"]],
+    prior_remainder: tuple[Float[Array, "*rows values"], Float[Array, "*rows"]],
 ) -> Float[Array, ""]:
-    """Sum over rows of KL(Dir(w) || Dir(u)).
+    r"""Sum over rows of KL(Dir(w) || Dir(u)).
 
-    Differences are taken cell by cell before they are added: in single precision sums of log
-    Gammas would swallow them.
+    With n = w - u it is :math:`\sum_j c(n_j, u_j, w_j) - c(\sum n, \sum u, \sum w)`,
+
+    .. math:: c(n, u, w) = n \psi(w) - \log\Gamma(w) + \log\Gamma(u)
+              = n (\psi(w) - \log w) + n - \big(u - \tfrac12\big) \log(1 + n / u) - R(w) + R(u),
+
+    in which nothing is larger than n needs: in single precision differences of log Gamma lose
+    whole units where concentrations are a million.
     """
-    cells, sums = moments.log_gamma
-    prior_cells, prior_sums = prior_log_gamma
-    differences = by_cell(
-        lambda w, u, log_mean, of_w, of_u: of_u - of_w + (w - u) * log_mean,
-        *(concentration, prior, moments.log_mean, cells, prior_cells),
-    )
-    return jnp.sum(sums - prior_sums + jnp.sum(differences, -1))
+
+    def term(n: Array, u: Array, psi: Array, log_w: Array, of_w: Array, of_u: Array) -> Array:
+        return n * (psi - log_w) + (n - (u - 0.5) * jnp.log1p(n / u)) + (of_u - of_w)
+
+    of_cells, of_sums = prior_remainder
+    added = concentration - prior
+    cells = by_cell(term, added, prior, *moments.cells, of_cells)
+    sums = term(jnp.sum(added, -1), jnp.sum(prior, -1), *moments.sums, of_sums)
+    return jnp.sum(jnp.sum(cells, -1) - sums)
 
 
 def sweep(
@@ -207,7 +227,7 @@ def sweep(
     total = sum(
         (
             dirichlet_divergence(
-                state.concentration[name], moments[name], u, problem.prior_log_gamma[name]
+                state.concentration[name], moments[name], u, problem.prior_remainder[name]
             )
             for name, u in problem.prior.items()
         ),
@@ -220,10 +240,7 @@ def sweep(
             problem.family_data,
             state.concentration,
             log_means,
-            {
-                name: jnp.sum(one.log_gamma[0], -1) - one.log_gamma[1]
-                for name, one in moments.items()
-            },
+            {name: log_beta(state.concentration[name], one) for name, one in moments.items()},
         )
     updated = global_step(state.normals, problem, families, counts)
     return updated, Info(log_evidence - total, log_evidence, total)
@@ -419,11 +436,8 @@ def fit(
     Raises:
         ValueError: If an option is out of range, or a start has a wrong site, shape or value.
     """
-    if num_restarts < 1 or max_iterations < 1:
-        raise ValueError(
-            f"num_restarts and max_iterations must be at least 1, got {num_restarts} and "
-            f"{max_iterations}"
-        )
+    check_count("num_restarts", num_restarts, 1)
+    check_count("max_iterations", max_iterations, 1)
     if tolerance is not None and not tolerance > 0:
         raise ValueError(f"tolerance must be positive, got {tolerance!r}")
     if batch_size is not None:
@@ -460,11 +474,8 @@ def fit(
     }
     problem = Problem(
         prior={name: on_device(u, dtype) for name, u in prior.items()},
-        prior_log_gamma={
-            name: (
-                on_device(special.gammaln(u), dtype),
-                on_device(special.gammaln(u.sum(-1)), dtype),
-            )
+        prior_remainder={
+            name: (on_device(_remainder(u), dtype), on_device(_remainder(u.sum(-1)), dtype))
             for name, u in prior.items()
         },
         log_fixed={
@@ -582,6 +593,11 @@ def chains(
             agent_sites(bound, agent) for agent in bound.demos.agents
         )
     )
+
+
+def _remainder(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """What Stirling's formula leaves of log Gamma, in double precision."""
+    return special.gammaln(x) - ((x - 0.5) * np.log(x) - x + 0.5 * np.log(2 * np.pi))
 
 
 def _begin(

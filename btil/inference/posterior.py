@@ -698,6 +698,11 @@ def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
         ValueError: If agents or state variables differ, value names differ, or an action or
             label is out of the learned range.
     """
+    if not isinstance(demos, Demonstrations):
+        raise ValueError(
+            f"expected Demonstrations, got {type(demos).__name__}; a file that was opened by "
+            "open_demonstrations gives them part by part: `for part in file`"
+        )
     if demos.agents != training.agents:
         raise ValueError(
             f"the demonstrations' agents are {', '.join(demos.agents)}, the posterior's are "

@@ -55,12 +55,36 @@ def digamma_and_log_gamma(
         >>> [round(float(value), 3) for value in (*psi, *jnp.exp(log_gamma))]
         [-0.577, 1.506, 1.0, 24.0]
     """
-    return by_cell(_digamma_and_log_gamma, x)
+    psi, log_x, remainder = digamma_and_remainder(x)
+    return psi, log_gamma(x, log_x, remainder)
 
 
-def _digamma_and_log_gamma(
+def log_gamma(
+    x: Float[Array, "*shape"], log_x: Float[Array, "*shape"], remainder: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    """log Gamma(x) by Stirling's formula and its remainder."""
+    return (x - 0.5) * log_x - x + 0.5 * math.log(2 * math.pi) + remainder
+
+
+def digamma_and_remainder(
+    x: Float[Array, "*shape"],
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"], Float[Array, "*shape"]]:
+    r"""psi(x), log x, and what Stirling's formula leaves of log Gamma(x), for x > 0.
+
+    .. math:: R(x) = \log\Gamma(x) - \big(x - \tfrac12\big) \log x + x - \tfrac12 \log 2\pi
+
+    is small (below 1 / 12x) where log Gamma(x) is large: differences of log Gamma keep their
+    digits in single precision if they are taken of it.
+
+    Args:
+        x: Positive numbers.
+    """
+    return by_cell(_digamma_and_remainder, x)
+
+
+def _digamma_and_remainder(
     x: Float[Array, " cells"],
-) -> tuple[Float[Array, " cells"], Float[Array, " cells"]]:
+) -> tuple[Float[Array, " cells"], Float[Array, " cells"], Float[Array, " cells"]]:
     n, terms = (8, 8) if x.dtype == jnp.float64 else (4, 3)
     small = x < n
     # Beyond n the product is not used, and must not overflow.
@@ -69,7 +93,7 @@ def _digamma_and_log_gamma(
     for k in range(1, n):
         product, slope = product * (base + k), slope * (base + k) + product
     z = jnp.where(small, x + n, x)
-    log_z, inverse = jnp.log(z), 1 / z
+    log_x, log_z, inverse = jnp.log(x), jnp.log(z), 1 / z
     square = inverse * inverse
     of_psi = of_log_gamma = jnp.zeros_like(x)
     for k, number in reversed(list(enumerate(bernoulli(2 * terms)[2::2].tolist(), start=1))):
@@ -77,5 +101,5 @@ def _digamma_and_log_gamma(
         of_log_gamma = of_log_gamma * square + number / (2 * k * (2 * k - 1))
     psi = log_z - 0.5 * inverse - of_psi * square - jnp.where(small, slope / product, 0.0)
     ratio = jnp.where(small, lax.integer_pow(z * math.exp(-1), n) / product, 1.0)
-    log_gamma = (x - 0.5) * log_z - x + 0.5 * math.log(2 * math.pi)
-    return psi, log_gamma + of_log_gamma * inverse + jnp.log(ratio)
+    shifted = jnp.where(small, (x - 0.5) * (log_z - log_x), 0.0)
+    return psi, log_x, of_log_gamma * inverse + (shifted + jnp.log(ratio))

@@ -5,12 +5,12 @@ looks is written to a compact scratch file, 16 bytes per step and agent, from wh
 single episodes are read by their position.
 """
 
+import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -35,10 +35,12 @@ class Streamed(NamedTuple):
     Attributes:
         data: The episodes, on disk.
         log_evidence: Sum of what `check` returned for the parts.
+        checksum: Of the steps, in the order of the file.
     """
 
     data: Data
     log_evidence: float
+    checksum: str
 
 
 @contextmanager
@@ -48,7 +50,7 @@ def streamed(
     """Make the episodes of a file ready to be drawn from, for as long as the block lasts.
 
     The scratch file is in the system's temporary folder (the environment variable TMPDIR names
-    another) and goes when the block is left, whatever happens in it.
+    another). It has no name there, so that nothing is left of it, however the process ends.
 
     Args:
         model: The model.
@@ -59,10 +61,7 @@ def streamed(
     Raises:
         ValueError: If a part of the file is refused.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="btil-") as folder,
-        open(Path(folder) / "steps", "w+b") as scratch,
-    ):
+    with tempfile.TemporaryFile() as scratch:
         yield _pass(model, file, check, scratch)
 
 
@@ -93,7 +92,7 @@ def _pass(
     model: TeamModel,
     file: DemonstrationsFile,
     check: Callable[[BoundModel, bool], float],
-    scratch: BinaryIO,
+    scratch: IO[bytes],
 ) -> Streamed:
     contexts: dict[str, np.ndarray] = {}
     labelled: dict[str, np.ndarray] = {}
@@ -101,6 +100,7 @@ def _pass(
     lengths = []
     excerpt = _Excerpt(file)
     log_evidence = 0.0
+    checksum = hashlib.sha256()
     for part in file:
         bound = bind(model, part)
         log_evidence += check(bound, bool(bound.learned))
@@ -125,7 +125,9 @@ def _pass(
                     )
                 )
             )
-        step_columns(replace(bound, rows=renumbered(bound, numbers))).tofile(scratch)
+        steps = step_columns(replace(bound, rows=renumbered(bound, numbers)))
+        checksum.update(steps.data)
+        steps.tofile(scratch)
         lengths.append(part.episode_lengths)
         excerpt.look_at(part)
     # Rows of a site are in lexicographic order, not in that of appearance.
@@ -149,7 +151,7 @@ def _pass(
             for agent, names in of_agents.items()
         },
     )
-    return Streamed(data, log_evidence)
+    return Streamed(data, log_evidence, checksum.hexdigest())
 
 
 def _added(
@@ -166,7 +168,7 @@ def _added(
 
 
 def _reader(
-    scratch: BinaryIO,
+    scratch: IO[bytes],
     lengths: Int[np.ndarray, " episodes"],
     sites: list[tuple[str, str, str]],
     ranks: dict[str, Int[np.ndarray, " contexts"]],

@@ -473,7 +473,10 @@ def _dirichlet_bounds(
     divergence = sum(
         float(
             dirichlet_divergence(
-                values, fitted[name], data.concentration[name], prior[name].log_gamma
+                values,
+                fitted[name],
+                data.concentration[name],
+                (prior[name].cells[-1], prior[name].sums[-1]),
             )
         )
         for name, values in concentrations.items()

@@ -4,8 +4,8 @@ Run it with `python benchmarks/read_demonstrations.py [steps] [repeats]`. All re
 within each repeat, so that a busy machine slows them all; the table shows medians in seconds.
 """
 
+import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from timing import conditions
 
 from btil.demonstrations import Demonstrations, read_demonstrations, write_demonstrations
 
@@ -69,4 +70,9 @@ def main(num_steps: int = 1_000_000, repeats: int = 5) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("steps", type=int, nargs="?", default=1_000_000)
+    parser.add_argument("repeats", type=int, nargs="?", default=5)
+    chosen = parser.parse_args()
+    print(conditions("numpy", "pandas", "pyarrow"))
+    main(chosen.steps, chosen.repeats)

@@ -7,6 +7,7 @@ from by row groups, in a process of its own whose peak memory is told beside wha
 take as `Demonstrations`. 10^8 steps want an hour, and 5 GB of disk.
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from timing import conditions
 
 import btil
 from btil.demonstrations import Demonstrations
@@ -80,7 +82,7 @@ def fit_file(path: str) -> None:
     )
 
 
-def main(num_steps: int = 10_000_000) -> None:
+def main(num_steps: int) -> None:
     """Compare the bounds; then make the file, and learn from it in another process."""
     compare_bounds()
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +94,12 @@ def main(num_steps: int = 10_000_000) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--fit"]:
-        fit_file(sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("steps", type=int, nargs="?", default=10_000_000)
+    parser.add_argument("--fit", metavar="FILE", help="only learn from a file that is there")
+    chosen = parser.parse_args()
+    if chosen.fit is not None:
+        fit_file(chosen.fit)
     else:
-        main(*map(int, sys.argv[1:]))
+        print(conditions("jax", "numpy", "pyarrow"))
+        main(chosen.steps)

@@ -150,8 +150,10 @@ SharedTables = Annotated[
     bool, typer.Option("--shared", help="All agents have one table in common per role.")
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same answer, bit by bit.")]
-NumChains = Annotated[int | None, typer.Option(help="nuts, gibbs: number of chains.")]
-NumWarmup = Annotated[int | None, typer.Option(help="nuts, gibbs: draws thrown away per chain.")]
+NumChains = Annotated[int | None, typer.Option(help="nuts, gibbs: number of chains (4).")]
+NumWarmup = Annotated[
+    int | None, typer.Option(help="nuts, gibbs: draws thrown away per chain (500).")
+]
 KeepRows = Annotated[
     int | None,
     typer.Option(
@@ -159,13 +161,15 @@ KeepRows = Annotated[
         "of all; for models whose draws do not fit in memory."
     ),
 ]
-NumSamples = Annotated[int | None, typer.Option(help="nuts, gibbs, svi: draws kept (per chain).")]
-NumRestarts = Annotated[int | None, typer.Option(help="mfvi: runs, of which the best is kept.")]
+NumSamples = Annotated[
+    int | None, typer.Option(help="nuts, gibbs, svi: draws kept per chain (500; svi 1000).")
+]
+NumRestarts = Annotated[int | None, typer.Option(help="mfvi: runs, of which the best is kept (1).")]
 Tolerance = Annotated[
     float | None,
     typer.Option(help="mfvi, svi: change of the bound per sweep that is small enough."),
 ]
-MaxIterations = Annotated[int | None, typer.Option(help="mfvi, svi: most sweeps.")]
+MaxIterations = Annotated[int | None, typer.Option(help="mfvi, svi: most sweeps (1000; svi 5000).")]
 Devices = Annotated[
     int | None,
     typer.Option(

@@ -451,6 +451,32 @@ def test_the_cap_is_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("concentration", "contexts", "steps"), [(1e3, 2000, 8000), (1e5, 1, 200), (1e6, 50, 2000)]
+)
+def test_large_concentrations_in_single_precision(
+    concentration: float, contexts: int, steps: int
+) -> None:
+    generator = np.random.default_rng(0)
+    latents = generator.integers(0, 2, steps)
+    demos = btil.Demonstrations(
+        states=generator.integers(0, contexts, steps),
+        actions=np.where(generator.random(steps) < 0.8, latents, 1 - latents)[:, None],
+        latents=np.where(generator.random(steps) < 0.3, latents, -1)[:, None],
+        episodes=np.repeat(np.arange(steps // 100), 100),
+        num_states=contexts,
+        num_latents=2,
+        num_actions=2,
+    )
+    prior = btil.DirichletCPT(concentration)
+    model = btil.TeamModel(btil.DirichletCPT(concentration, parents=("state",)), prior, prior)
+    single, double = (
+        btil.fit(model, demos, progress=False, dtype=dtype) for dtype in (np.float32, np.float64)
+    )
+    assert single.converged
+    assert single.elbo == pytest.approx(double.elbo, rel=3e-6)
+
+
+@pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"num_restarts": 0}, "at least 1"),

@@ -496,8 +496,7 @@ def fit(
         saved = jax.tree.unflatten(jax.tree.structure(moments), checkpoint.saved.arrays("moments"))
         moments = dict(saved)
     states = place(states, mesh, SPLIT)
-    with progress_line(num_iterations, "gibbs", progress) as line:
-        line.update(first)
+    with progress_line(num_iterations, "gibbs", progress, first) as line:
         while first < num_iterations:
             end = next(end for end in ends if end > first)
             stop = min(first + _ITERATIONS_PER_CALL, end)

@@ -296,8 +296,7 @@ def sample_chains(
         states = place(saved.tree("states", like), mesh, SPLIT)
         for into, part in zip(jax.tree.leaves(draws), saved.arrays("draws"), strict=True):
             into[...] = part
-    with progress_line(len(groups) * per_group, "nuts", progress) as line:
-        line.update(group * per_group + done)
+    with progress_line(len(groups) * per_group, "nuts", progress, group * per_group + done) as line:
         while group < len(groups):
             if states is None:
                 states = programs.start(groups[group], inputs)

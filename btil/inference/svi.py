@@ -515,8 +515,7 @@ def ascend(
         state, trace = begin(), np.zeros(0)
     else:
         state, trace = saved.tree("state", jax.eval_shape(begin)), saved.array("trace")
-    with progress_line(max_iterations, "svi", progress) as line:
-        line.update(len(trace))
+    with progress_line(max_iterations, "svi", progress, len(trace)) as line:
         while not (verdict := judge(trace, tolerance, max_iterations)).stop:
             count = min(_ITERATIONS_PER_CALL, max_iterations - len(trace))
             state, part = advance(state, count=jnp.asarray(count, jnp.int32))

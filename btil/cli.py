@@ -323,6 +323,10 @@ def fit(
     from btil.inference.fit import fit as infer
 
     check_writable(out, (".nc",))
+    if checkpoint is not None and checkpoint.absolute() == out.absolute():
+        raise ValueError(f"{out}: --out and --checkpoint must be two files")
+    if resume and checkpoint is None:
+        raise ValueError("--resume needs the --checkpoint FILE to go on from")
     if devices is not None:
         provide_devices(devices)
     options = _given(

@@ -1104,7 +1104,7 @@ def _code_column(
         if size == 0:
             raise ValueError(
                 f"{column}: no step is labelled, so the number of latents must be declared: "
-                "num_latents=..., or latent_names=..."
+                "num_latents=... (--num-latents in a shell), or latent_names=..."
             )
     return _Coded(indices, size, names)
 

@@ -19,8 +19,10 @@ import pytest
 from killed_runs import OPTIONS, run
 from numpyro import distributions as dist
 from teams import hmm_model, random_demos, rich_model
+from typer.testing import CliRunner
 
 import btil
+from btil.cli import app
 from btil.inference import checkpoint
 from btil.models.team import bind
 
@@ -360,6 +362,22 @@ def test_an_existing_file_is_not_overwritten(tmp_path):
 def test_resuming_needs_a_place():
     with pytest.raises(ValueError, match="checkpoint=PATH"):
         btil.fit(hmm_model(), random_demos(), progress=False, resume=True)
+
+
+def test_from_a_shell(tmp_path):
+    table, out, path = (str(tmp_path / name) for name in ("t.csv", "t.nc", "t.checkpoint"))
+    btil.write_demonstrations(random_demos(), table)
+
+    def shell(*more):
+        return CliRunner().invoke(app, ["fit", table, "--out", out, "--quiet", *more])
+
+    assert shell("--checkpoint", path).exit_code == 0
+    again = shell("--checkpoint", path)
+    assert again.exit_code == 2
+    assert "--resume" in again.stderr
+    assert shell("--checkpoint", path, "--resume").exit_code == 0
+    assert "two files" in shell("--checkpoint", out).stderr
+    assert "--checkpoint FILE" in shell("--resume").stderr
 
 
 def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path):

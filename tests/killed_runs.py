@@ -21,7 +21,7 @@ from btil.inference import checkpoint, posterior
 # Long enough for several blocks of work, whatever the method.
 OPTIONS: dict[str, dict[str, Any]] = {
     "mfvi": {"num_restarts": 4, "tolerance": 1e-12, "max_iterations": 100, "dtype": np.float64},
-    "svi": {"guide": "AutoNormal", "max_iterations": 400, "tolerance": 1e-9, "num_samples": 50},
+    "svi": {"max_iterations": 400, "tolerance": 1e-9, "num_particles": 1},
     "nuts": {"num_chains": 2, "num_warmup": 15, "num_samples": 25, "max_tree_depth": 4},
     "gibbs": {"num_chains": 2, "num_warmup": 60, "num_samples": 210},
     "exact": {},

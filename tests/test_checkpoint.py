@@ -2,13 +2,11 @@
 
 import errno
 import functools
-import gc
 import os
 import signal
 import subprocess
 import sys
 import time
-import tracemalloc
 from pathlib import Path
 
 import jax
@@ -27,6 +25,8 @@ from btil.inference import checkpoint
 from btil.models.team import bind
 
 METHODS = tuple(OPTIONS)
+# BTIL_KILLS=20 is for those who change how checkpoints are written: it takes a minute and a half.
+KILLS = int(os.environ.get("BTIL_KILLS", "9"))
 
 
 @pytest.fixture(scope="module")
@@ -127,13 +127,13 @@ def killed(method, path, blocks=None, seconds=0.0, write=None):
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path):
-    """Killed at twenty random moments, some of them in the middle of writing."""
+    """Killed at random moments, some of them in the middle of writing."""
     generator = np.random.default_rng(0)
     kept = 0
-    for number in range(20):
-        method = METHODS[number] if number < len(METHODS) else ("mfvi", "gibbs")[number % 2]
+    for number in range(KILLS):
+        method = ("nuts", "exact", "mfvi", "gibbs")[number if number < 2 else 2 + number % 2]
         path = tmp_path / f"{method}.checkpoint"
-        if number >= 16:
+        if number >= KILLS - 3:
             killed(method, path, write=int(generator.integers(2, 6)))
             assert path.exists()  # the write before, whole
         else:
@@ -145,7 +145,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path):
                 continue  # killed once more, from there
         assert_same_bits(run(method, checkpoint=path, resume=True), whole[method])
         path.unlink()
-    assert kept > 10
+    assert kept > KILLS // 2
 
 
 # ---------------------------------------------------------------------- what is refused
@@ -482,44 +482,27 @@ def test_an_own_model_goes_on_too(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("mfvi", {"num_restarts": 15, "tolerance": 1e-12, "max_iterations": 100}),
-        ("gibbs", {"num_chains": 2, "num_warmup": 0, "num_samples": 1000, "keep_rows": 1}),
+        ("mfvi", {"num_restarts": 7, "tolerance": 1e-12, "max_iterations": 100}),
+        ("gibbs", {"num_chains": 2, "num_warmup": 0, "num_samples": 800, "keep_rows": 1}),
     ],
 )
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_long_runs_do_not_grow_in_memory(method, options, tmp_path, monkeypatch, at_every_block):
     sizes = []
     offer = checkpoint.Checkpoint.offer
 
     def measured(self, **progress):
         offer(self, **progress)
-        if not tracemalloc.is_tracing():
-            tracemalloc.start()  # by now everything is compiled
-        gc.collect()
         on_device = jax.live_arrays()
-        sizes.append(
-            (
-                len(on_device),
-                sum(array.nbytes for array in on_device),
-                tracemalloc.get_traced_memory()[0],
-            )
-        )
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        sizes.append((len(on_device), sum(array.nbytes for array in on_device), pages))
 
     monkeypatch.setattr(checkpoint.Checkpoint, "offer", measured)
-    try:
-        btil.fit(
-            rich_model(),
-            random_demos(),
-            method,
-            progress=False,
-            checkpoint=tmp_path / "run",
-            **options,
-        )
-    finally:
-        tracemalloc.stop()
+    fit_options = {"progress": False, "checkpoint": tmp_path / "run"} | options
+    btil.fit(rich_model(), random_demos(), method, **fit_options)
     assert len(sizes) >= 30
-    arrays, on_device, on_host = np.array(sizes[5:]).T
+    arrays, on_device, pages = np.array(sizes[5:]).T
     middle = len(arrays) // 2
     assert arrays[middle:].max() <= arrays[:middle].max()
     assert on_device[middle:].max() <= on_device[:middle].max()
-    # What a run keeps: its traces. A block more must not be a kilobyte more.
-    assert on_host[middle:].max() - on_host[:middle].max() < 1000 * middle
+    assert (pages[middle:].max() - pages[:middle].max()) * 4096 < 10e6

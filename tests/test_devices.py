@@ -59,14 +59,8 @@ def test_shared_tables_and_single_precision():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chain_method", ["sequential", "vectorized"])
-def test_chains_of_nuts_on_several_devices(chain_method):
-    options = {
-        "num_warmup": 10,
-        "num_samples": 6,
-        "max_tree_depth": 3,
-        "chain_method": chain_method,
-    }
+def test_chains_of_nuts_on_several_devices():
+    options = {"num_warmup": 10, "num_samples": 6, "max_tree_depth": 3}
     one, several = (
         btil.fit(
             hmm_model(),

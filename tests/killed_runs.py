@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from teams import random_demos, rich_model
+from teams import hmm_model, random_demos, rich_model
 
 import btil
 from btil.inference import checkpoint, posterior
@@ -30,8 +30,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def run(method: str, **more: Any) -> posterior.TeamPosterior:
     """The fit of a method; `more` is `checkpoint` and `resume`."""
-    demos = random_demos(seed=4, labelled=0.4)
-    return btil.fit(rich_model(), demos, method, seed=3, progress=False, **OPTIONS[method], **more)
+    # Gradients take long to compile: one agent is enough.
+    alone = {"num_latents": (2,), "num_actions": (3,)} if method in ("svi", "nuts") else {}
+    demos = random_demos(seed=4, labelled=0.4, **alone)
+    model = hmm_model() if alone else rich_model()
+    return btil.fit(model, demos, method, seed=3, progress=False, **OPTIONS[method], **more)
 
 
 def die_while_writing(number: int) -> None:

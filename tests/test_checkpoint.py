@@ -26,7 +26,7 @@ from btil.models.team import bind
 
 METHODS = tuple(OPTIONS)
 # BTIL_KILLS=20 is for those who change how checkpoints are written: it takes a minute and a half.
-KILLS = int(os.environ.get("BTIL_KILLS", "9"))
+KILLS = int(os.environ.get("BTIL_KILLS", "6"))
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path):
     for number in range(KILLS):
         method = ("nuts", "exact", "mfvi", "gibbs")[number if number < 2 else 2 + number % 2]
         path = tmp_path / f"{method}.checkpoint"
-        if number >= KILLS - 3:
+        if number >= KILLS - 2:
             killed(method, path, write=int(generator.integers(2, 6)))
             assert path.exists()  # the write before, whole
         else:
@@ -482,8 +482,8 @@ def test_an_own_model_goes_on_too(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("mfvi", {"num_restarts": 7, "tolerance": 1e-12, "max_iterations": 100}),
-        ("gibbs", {"num_chains": 2, "num_warmup": 0, "num_samples": 800, "keep_rows": 1}),
+        ("mfvi", {"num_restarts": 6, "tolerance": 1e-12, "max_iterations": 100}),
+        ("gibbs", {"num_chains": 2, "num_warmup": 0, "num_samples": 700, "keep_rows": 1}),
     ],
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -500,7 +500,7 @@ def test_long_runs_do_not_grow_in_memory(method, options, tmp_path, monkeypatch,
     monkeypatch.setattr(checkpoint.Checkpoint, "offer", measured)
     fit_options = {"progress": False, "checkpoint": tmp_path / "run"} | options
     btil.fit(rich_model(), random_demos(), method, **fit_options)
-    assert len(sizes) >= 30
+    assert len(sizes) > 25
     arrays, on_device, pages = np.array(sizes[5:]).T
     middle = len(arrays) // 2
     assert arrays[middle:].max() <= arrays[:middle].max()

@@ -63,7 +63,8 @@ def fit(
         resume: Go on from the checkpoint, where there is one, to the answer that a run of one
             piece gives, bit by bit. Without it an existing file is refused.
         **options: Options of the method, e.g. `num_chains`, `num_warmup`, `num_samples` (nuts,
-            gibbs), `num_restarts`, `batch_size` (mfvi), `tolerance`, `max_iterations` (mfvi, svi).
+            gibbs), `keep_rows` (gibbs), `num_restarts`, `batch_size` (mfvi), `tolerance`,
+            `max_iterations` (mfvi, svi), `devices` (mfvi, nuts, gibbs).
 
     Returns:
         The posterior, with the same interface for every method.

@@ -353,15 +353,17 @@ def _advance(
 ) -> tuple[State, dict[str, Moments], tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
     """`advance` on one device."""
 
+    def log_rows_of(states: State) -> dict[str, Float[Array, "chains ..."]]:
+        given = jax.vmap(lambda state: functional_log_rows(state, problem, families))(states)
+        return states.log_tables | given
+
     def run(number: Array, states: State, moments: dict[str, Moments]) -> tuple[Any, Any]:
         keys = jax.vmap(jax.random.fold_in, (0, None))(chain_keys, number)
         adaptation = _adaptation(number, num_warmup) if families else 0.0
         following, info = jax.vmap(
             lambda key, state: step(key, state, problem, sites, num_episodes, families, adaptation)
         )(keys, states)
-        logs = states.log_tables | jax.vmap(
-            lambda state: functional_log_rows(state, problem, families)
-        )(states)
+        logs = log_rows_of(states)
         if kept is None:
             drawn = _exponentials(logs)
         else:
@@ -388,9 +390,7 @@ def _advance(
 
     begin = {}
     if kept is not None:
-        logs = states.log_tables | jax.vmap(
-            lambda state: functional_log_rows(state, problem, families)
-        )(states)
+        logs = log_rows_of(states)
         begin = {name: no_draws(rows) for name, rows in logs.items()}
     numbers = first + jnp.arange(_ITERATIONS_PER_CALL)
     (states, moments), found = lax.scan(iteration, (states, begin), numbers)

@@ -22,20 +22,24 @@ def by_cell(function: Callable[..., Any], *arrays: Float[Array, "*shape"]) -> An
     return jax.tree.map(lambda values: values.reshape(arrays[0].shape), results)
 
 
-def digamma_and_log_gamma(
+def digamma_and_remainder(
     x: Float[Array, "*shape"],
-) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    r"""psi(x) and log Gamma(x) for x > 0, from one evaluation without branches.
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"], Float[Array, "*shape"]]:
+    r"""psi(x), log x, and what Stirling's formula leaves of log Gamma(x), without branches.
+
+    .. math:: R(x) = \log\Gamma(x) - \big(x - \tfrac12\big) \log x + x - \tfrac12 \log 2\pi
+
+    is small (below 1 / 12x) where log Gamma(x) is large: differences of log Gamma keep their
+    digits in single precision if they are taken of it.
 
     Arguments below n are shifted to z = x + n, where the series in 1/z converge,
 
     .. math:: \psi(z) = \log z - \frac{1}{2z} - \sum_k \frac{B_{2k}}{2k} z^{-2k}, \qquad
-              \log\Gamma(z) = \big(z - \tfrac12\big) \log z - z + \tfrac12 \log 2\pi
-              + \sum_k \frac{B_{2k}}{2k (2k - 1)} z^{1 - 2k},
+              R(z) = \sum_k \frac{B_{2k}}{2k (2k - 1)} z^{1 - 2k},
 
     and back by the product p(x) = x (x + 1) ... (x + n - 1), for psi(x) = psi(z) - p'(x) / p(x)
-    and Gamma(x) = Gamma(z) / p(x). n powers of z / e are put below the same logarithm as p: what
-    is left then is of the size of log Gamma(x), not of log Gamma(z), and cancels little.
+    and Gamma(x) = Gamma(z) / p(x). n powers of z / e are put below the same logarithm as p, so
+    that little cancels.
 
     JAX's own functions are accurate to as many units in the last place; these are about ten times
     as fast, where they are most of a sweep of the mean field.
@@ -44,42 +48,26 @@ def digamma_and_log_gamma(
         x: Positive numbers.
 
     Returns:
-        psi(x) and log Gamma(x); errors are a few units in the last place of the larger of the
-        value and 1.
+        psi(x), log x and R(x); errors of psi and of `log_gamma` are a few units in the last place
+        of the larger of the value and 1.
 
     References:
         Abramowitz and Stegun (1964), Handbook of mathematical functions, 6.1.40 and 6.3.18.
 
     Example:
-        >>> psi, log_gamma = digamma_and_log_gamma(jnp.array([1.0, 5.0]))
-        >>> [round(float(value), 3) for value in (*psi, *jnp.exp(log_gamma))]
+        >>> x = jnp.array([1.0, 5.0])
+        >>> psi, *rest = digamma_and_remainder(x)
+        >>> [round(float(value), 3) for value in (*psi, *jnp.exp(log_gamma(x, *rest)))]
         [-0.577, 1.506, 1.0, 24.0]
     """
-    psi, log_x, remainder = digamma_and_remainder(x)
-    return psi, log_gamma(x, log_x, remainder)
+    return by_cell(_digamma_and_remainder, x)
 
 
 def log_gamma(
     x: Float[Array, "*shape"], log_x: Float[Array, "*shape"], remainder: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """log Gamma(x) by Stirling's formula and its remainder."""
+    """log Gamma(x) by Stirling's formula, from what `digamma_and_remainder` gives."""
     return (x - 0.5) * log_x - x + 0.5 * math.log(2 * math.pi) + remainder
-
-
-def digamma_and_remainder(
-    x: Float[Array, "*shape"],
-) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"], Float[Array, "*shape"]]:
-    r"""psi(x), log x, and what Stirling's formula leaves of log Gamma(x), for x > 0.
-
-    .. math:: R(x) = \log\Gamma(x) - \big(x - \tfrac12\big) \log x + x - \tfrac12 \log 2\pi
-
-    is small (below 1 / 12x) where log Gamma(x) is large: differences of log Gamma keep their
-    digits in single precision if they are taken of it.
-
-    Args:
-        x: Positive numbers.
-    """
-    return by_cell(_digamma_and_remainder, x)
 
 
 def _digamma_and_remainder(

@@ -109,4 +109,5 @@ def _at_labels(
     """Beliefs and labels at the labelled steps, and which these are."""
     labels = demos.latents[:, agent_position(demos, agent)]
     known = labels >= 0
-    return smoothed_beliefs(demos, beliefs)[1][agent][known], labels[known], known
+    own = smoothed_beliefs(demos, beliefs, [agent])[1][agent].astype(np.float64)
+    return own[known], labels[known], known

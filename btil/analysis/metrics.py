@@ -8,7 +8,7 @@ labels: `hamming_distance(test, posterior)`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,7 +45,7 @@ def decoded_latents(
 
 
 def smoothed_beliefs(
-    demos: Demonstrations, beliefs: Any
+    demos: Demonstrations, beliefs: Any, agents: Sequence[str] | None = None
 ) -> tuple[Demonstrations, dict[str, Float[np.ndarray, "steps latents"]]]:
     """How probable each latent is at each step: beliefs, or what a posterior believes.
 
@@ -53,6 +53,7 @@ def smoothed_beliefs(
         demos: The demonstrations.
         beliefs: {agent: (steps, latents)}; or a posterior, which smooths the demonstrations and
             is not shown the labels.
+        agents: Those in question; None: all.
 
     Returns:
         The demonstrations, with the latents that a posterior knows, and the beliefs.
@@ -70,16 +71,17 @@ def smoothed_beliefs(
             f"{type(beliefs).__name__}"
         )
     checked = {}
-    for agent, num_latents in zip(demos.agents, demos.num_latents, strict=True):
+    sizes = dict(zip(demos.agents, demos.num_latents, strict=True))
+    for agent in demos.agents if agents is None else agents:
         if agent not in beliefs:
             raise ValueError(
                 f"beliefs: agent {agent} is missing; there are {', '.join(map(str, beliefs))}"
             )
-        checked[agent] = np.asarray(beliefs[agent], np.float64)
-        if checked[agent].shape != (demos.num_steps, num_latents):
+        checked[agent] = np.asarray(beliefs[agent])
+        if checked[agent].shape != (demos.num_steps, sizes[agent]):
             raise ValueError(
                 f"beliefs: agent {agent} has shape {checked[agent].shape}, expected (steps, "
-                f"latents) = {(demos.num_steps, num_latents)}"
+                f"latents) = {(demos.num_steps, sizes[agent])}"
             )
     return demos, checked
 

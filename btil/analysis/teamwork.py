@@ -85,7 +85,7 @@ def misalignment_probability(
         [0.18]
     """
     named, smoothed = smoothed_beliefs(demos, beliefs)
-    columns = [smoothed[agent] for agent in demos.agents]
+    columns = [smoothed[agent].astype(np.float64) for agent in demos.agents]
     if task is None:
         check_comparable(named)
         agree = np.prod(columns, axis=0).sum(-1)

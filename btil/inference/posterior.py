@@ -553,9 +553,10 @@ class TeamPosterior:
     def _bind(self, demos: Demonstrations, use_labels: bool) -> BoundModel:
         """The model on episodes, which have no labels unless these are asked for."""
         check_flag("use_labels", use_labels)
-        if demos is not self.demos:
-            return self._rebind(conform(demos, self.demos, use_labels))
-        return self.bound if use_labels else self.bound.without_labels()
+        if demos is self.demos:
+            return self.bound if use_labels else self.bound.without_labels()
+        other = conform(demos, self.demos)
+        return self._rebind(other if use_labels else other.without_labels())
 
     def _rebind(self, demos: Demonstrations) -> BoundModel:
         """The model on other episodes, which conform."""
@@ -719,15 +720,8 @@ def _picked(
     return picked[size]
 
 
-def conform(
-    demos: Demonstrations, training: Demonstrations, use_labels: bool = True
-) -> Demonstrations:
+def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
     """Other episodes of the same team, with the sizes the posterior was learned with.
-
-    Args:
-        demos: The other episodes.
-        training: Those that were learned from.
-        use_labels: Whether labels are kept; else they are dropped without a look at them.
 
     Raises:
         ValueError: If agents or state variables differ, value names differ, or an action or
@@ -738,8 +732,6 @@ def conform(
             f"expected Demonstrations, got {type(demos).__name__}; a file that was opened by "
             "open_demonstrations gives them part by part: `for part in file`"
         )
-    if not use_labels:
-        demos = demos.without_labels()
     if demos.agents != training.agents:
         raise ValueError(
             f"the demonstrations' agents are {', '.join(demos.agents)}, the posterior's are "

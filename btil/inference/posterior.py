@@ -550,7 +550,7 @@ class TeamPosterior:
         for tables in self.drawn_tables(num_draws, seed):
             yield {name: tables.rows(name, table.contexts) for name, table in bound.tables.items()}
 
-    def _bind(self, demos: Demonstrations, use_labels: bool) -> BoundModel:
+    def _bind(self, demos: Demonstrations, use_labels: Any) -> BoundModel:
         """The model on episodes, which have no labels unless these are asked for."""
         check_flag("use_labels", use_labels)
         if demos is self.demos:

@@ -64,7 +64,9 @@ def test_smooth_filter_and_likelihood(posterior: btil.TeamPosterior, answers: An
     )
 
 
-def test_labels_are_conditioned_on_where_asked_for(posterior: btil.TeamPosterior, answers: Any) -> None:
+def test_labels_are_conditioned_on_where_asked_for(
+    posterior: btil.TeamPosterior, answers: Any
+) -> None:
     demos, *_ = answers
     known = demos.latents >= 0
     assert known.any()

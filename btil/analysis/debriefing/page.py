@@ -200,14 +200,16 @@ def _pictures(
         else "the more of the height a colour has, the more probable; below, the most probable "
         "course"
     )
-    caption = f"Episode {name}, what each member had in mind at each step: {reading}."
+    labelled = (demos.select([episode]).latents >= 0).any()
+    done = "were taken for true" if use_labels else "were not looked at"
+    known = f" Labels are drawn too; they {done}." if labelled else ""
+    caption = f"Episode {name}, what each member had in mind at each step: {reading}.{known}"
     yield _Picture("minds", figure, caption)
     if findings.incomparable is None:
         figure = plot_alignment(posterior, demos, episode, task, use_labels=use_labels)
         figure.axes[0].set_title(f"episode {name}: do minds agree?", loc="left")
-        known = ""
-        if (demos.select([episode]).latents >= 0).any():
-            known = " The thin bars under them, and the black line, are what was labelled."
+        if labelled:
+            known = f" The thin bars under them, and the black line, are labels; they {done}."
         yield _Picture(
             "alignment",
             figure,

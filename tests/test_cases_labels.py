@@ -494,7 +494,13 @@ def test_few_labels_may_name_fewer_latents_than_the_posterior_knows(learned: Tea
     assert analysis.confusion_matrix(test, learned, "ann").shape == (2, 2)
     figure = analysis.plot_timeline(learned, test, 0)
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["help", "wait"]
-    assert 0 <= analysis.team_alignment(test, learned).over_steps <= 1
+    same = path[:, 0] == path[:, 1]
+    assert analysis.team_alignment(test, learned).over_steps == same.mean()
+    # Names that are fewer than the latents of a posterior without names say nothing of the others.
+    nameless = unrelated().replace(latent_names=None)
+    posterior = btil.fit(learned.model, nameless, progress=False)
+    told = test.replace(latent_names=("help",))
+    assert (analysis.hamming_distance(told, posterior) == error).all()
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,9 @@ def with_learned_latents(demos: Demonstrations, posterior: Any) -> Demonstration
         ValueError: If a label is none of them.
     """
     training = getattr(posterior, "demos", demos)  # a team of `btil.imitation` has its task's
-    names = {**training.latent_names, **demos.latent_names}
+    sizes = dict(zip(training.agents, training.num_latents, strict=True))
+    own = {agent: n for agent, n in demos.latent_names.items() if len(n) == sizes[agent]}
+    names = {**training.latent_names, **own}
     if (demos.num_latents, demos.latent_names) == (training.num_latents, names):
         return demos
     return demos.replace(num_latents=training.num_latents, latent_names=names)

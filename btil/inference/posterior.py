@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from btil.arguments import check_flag
 from btil.demonstrations import Demonstrations
 from btil.inference.collapsed import collapsed_data, functional_rows
 from btil.inference.messages import (
@@ -146,6 +147,11 @@ class TeamPosterior:
     otherwise; with `num_draws=k` they are averaged over k posterior draws instead. The two differ
     where rows are uncertain: the average over draws is the Bayesian answer, the point estimate
     is the faster and usually sharper one. Rows of contexts never visited are their prior.
+
+    Labels are for learning. `smooth`, `filter`, `decode` and `predict_actions` say what states and
+    actions tell, and do not look at the labels in the demonstrations that they are given, so that
+    an answer may be held against them. With `use_labels=True` the labels count as observed: to
+    complete a recording of which a part is labelled. `log_likelihood` is of actions and labels.
 
     Attributes:
         bound: The model on the demonstrations it was fitted to.
@@ -383,59 +389,73 @@ class TeamPosterior:
     def smooth(
         self,
         demos: Demonstrations,
+        use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
         seed: int = 0,
     ) -> PerAgent:
-        """P(x_t | whole episode) of each agent, (steps, latents); labels are conditioned on.
+        """P(x_t | states and actions of the whole episode) of each agent, (steps, latents).
 
         Args:
             demos: Episodes of the same team.
+            use_labels: Whether the labels in `demos` are observed too: a labelled step is then
+                certain, and tells of those around it.
             estimate: Point estimate of the rows.
             num_draws: Average over so many posterior draws instead.
             seed: Seeds the draws.
 
         Raises:
             ValueError: If the demonstrations do not fit, or are impossible under the estimate.
+
+        Example:
+            >>> belief = posterior.smooth(demos)["ann"]  # doctest: +SKIP
+            >>> completed = posterior.smooth(partly_labelled, use_labels=True)  # doctest: +SKIP
         """
-        return self._beliefs(demos, estimate, num_draws, seed, _smoothed_beliefs)
+        return self._beliefs(demos, use_labels, estimate, num_draws, seed, _smoothed_beliefs)
 
     def filter(
         self,
         demos: Demonstrations,
+        use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
         seed: int = 0,
     ) -> PerAgent:
         """P(x_t | the episode up to and including step t), (steps, latents); as `smooth`."""
-        return self._beliefs(demos, estimate, num_draws, seed, _filtered_beliefs)
+        return self._beliefs(demos, use_labels, estimate, num_draws, seed, _filtered_beliefs)
 
     def predict_actions(
         self,
         demos: Demonstrations,
+        use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
         seed: int = 0,
     ) -> PerAgent:
-        """P(a_t | states up to t, actions and labels before t), (steps, actions); as `smooth`."""
-        return self._beliefs(demos, estimate, num_draws, seed, _predicted_actions)
+        """P(a_t | states up to t, actions before t), (steps, actions); as `smooth`.
+
+        With `use_labels=True` also given the labels before t.
+        """
+        return self._beliefs(demos, use_labels, estimate, num_draws, seed, _predicted_actions)
 
     def decode(
         self,
         demos: Demonstrations,
+        use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
         seed: int = 0,
     ) -> Int[np.ndarray, "steps agents"]:
         """The most probable latents of each episode (Viterbi; the paper, Appendix B).
 
-        Labels are conditioned on. With `num_draws` the answer is, step by step, the latent of
-        highest averaged smoothed probability (there is no one path over draws).
+        Arguments as in `smooth`; with `use_labels=True` the path goes through the labels. With
+        `num_draws` the answer is, step by step, the latent of highest averaged smoothed
+        probability (there is no one path over draws).
         """
         if num_draws is not None:
-            smoothed = self.smooth(demos, estimate, num_draws, seed)
+            smoothed = self.smooth(demos, use_labels, estimate, num_draws, seed)
             return np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
-        bound = self._bind(demos)
+        bound = self._bind(demos, use_labels)
         layout = lay_out(bound, coarse=True)
         paths = []
         with precision(self.dtype) as dtype:
@@ -454,10 +474,11 @@ class TeamPosterior:
     ) -> Float[np.ndarray, " episodes"]:
         """log p(actions, labels | states) of each episode, latents summed out, all agents.
 
-        With `num_draws` the log of the average over draws: the log predictive density of an
-        episode. -inf where an episode is impossible.
+        That of actions alone is `log_likelihood(demos.without_labels())`. With `num_draws` the log
+        of the average over draws: the log predictive density of an episode. -inf where an episode
+        is impossible.
         """
-        bound = self._bind(demos)
+        bound = self._bind(demos, use_labels=True)
         layout = lay_out(bound, coarse=True)
         if num_draws is None:
             return self.episode_log_likelihood(bound, layout, self._tables(bound, estimate))
@@ -480,12 +501,13 @@ class TeamPosterior:
     def _beliefs(
         self,
         demos: Demonstrations,
+        use_labels: bool,
         estimate: str,
         num_draws: int | None,
         seed: int,
         program: Callable[..., PerAgent],
     ) -> PerAgent:
-        bound = self._bind(demos)
+        bound = self._bind(demos, use_labels)
         layout = lay_out(bound, coarse=True)
         with precision(self.dtype) as dtype:
             if num_draws is None:
@@ -528,10 +550,17 @@ class TeamPosterior:
         for tables in self.drawn_tables(num_draws, seed):
             yield {name: tables.rows(name, table.contexts) for name, table in bound.tables.items()}
 
-    def _bind(self, demos: Demonstrations) -> BoundModel:
+    def _bind(self, demos: Demonstrations, use_labels: Any) -> BoundModel:
+        """The model on episodes, which have no labels unless these are asked for."""
+        check_flag("use_labels", use_labels)
         if demos is self.demos:
-            return self.bound
-        return bind(self.model, conform(demos, self.demos))
+            return self.bound if use_labels else self.bound.without_labels()
+        other = conform(demos, self.demos)
+        return self._rebind(other if use_labels else other.without_labels())
+
+    def _rebind(self, demos: Demonstrations) -> BoundModel:
+        """The model on other episodes, which conform."""
+        return bind(self.model, demos)
 
     def tracker(
         self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0

@@ -17,7 +17,7 @@ Parametric families (`btil.ParametricCPT`) add one factor q(parameters), indepen
 unconstrained space; the global step sets it together with the rows (`inference/parameters.py`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from jaxtyping import Array, Float, Int
 from scipy import special
 
 from btil.arguments import check_count
+from btil.inference.ascents import SWEEPS_PER_CALL, Ascents, fall_allowance, judge
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import collapsed_data, drawn_parameters, rows_as_draws
 from btil.inference.devices import SPLIT_SECOND, make_mesh, place, size_of, split_lanes
@@ -54,13 +55,16 @@ from btil.inference.precision import on_device
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, NormalParameters, RowsPosterior
 from btil.inference.special import by_cell, digamma_and_remainder, log_gamma
-from btil.inference.starting import agent_sites, is_symmetric, labelled_counts, random_counts
+from btil.inference.starting import (
+    agent_sites,
+    doubtful_rate,
+    is_symmetric,
+    labelled_counts,
+    random_counts,
+)
 from btil.models.team import BoundModel
 from btil.models.team_dbn import log_rows
 
-_SWEEPS_PER_CALL = 20
-# Further random starts where the first ended no higher than the symmetric one.
-_ESCAPES = 8
 # Sets of fresh points for the bound with parametric families, and draws of rows kept then.
 _FRESH_POINTS = 8
 _ROW_DRAWS = 200
@@ -283,7 +287,7 @@ def ascend(
     families: Families = (),
     mesh: Mesh | None = None,
 ) -> _Progress:
-    """Up to `num_sweeps` (at most `_SWEEPS_PER_CALL`) sweeps, fewer once the bound stops rising.
+    """Up to `num_sweeps` (at most `SWEEPS_PER_CALL`) sweeps, fewer once the bound stops rising.
 
     Args:
         state: The state to evaluate first.
@@ -318,67 +322,9 @@ def ascend(
             running=running,
         )
 
-    trace = jnp.full((_SWEEPS_PER_CALL,), jnp.nan, elbo.dtype)
+    trace = jnp.full((SWEEPS_PER_CALL,), jnp.nan, elbo.dtype)
     begin = _Progress(state, state, elbo, trace, jnp.zeros((), jnp.int32), jnp.asarray(True))
     return lax.while_loop(proceed, body, begin)
-
-
-def fall_allowance(dtype: Any) -> float:
-    """The share of the bound by which rounding may make it fall."""
-    return 1e-8 if np.dtype(dtype) == np.float64 else float(np.sqrt(np.finfo(np.float32).eps))
-
-
-class Verdict(NamedTuple):
-    """Whether an ascent converged, and a sentence that says why it ended."""
-
-    converged: bool
-    reason: str
-
-
-def judge(
-    trace: Float[np.ndarray, " sweeps"], tolerance: float, max_iterations: int, dtype: Any
-) -> Verdict:
-    """Judge a trace of bounds.
-
-    Converged means: the last change was below the tolerance before the cap was hit, every bound
-    is finite, and none fell by more than rounding explains (1e-8 of the bound in double
-    precision, the square root of the machine epsilon in single).
-
-    Args:
-        trace: The bounds, one per sweep.
-        tolerance: Absolute change of the bound per sweep.
-        max_iterations: The cap on sweeps.
-        dtype: The floating-point type of the computation.
-
-    Returns:
-        The verdict.
-
-    Example:
-        >>> judge(np.array([-10.0, -8.0, -9.0]), 1e-4, 100, np.float64).converged
-        False
-    """
-    trace = np.asarray(trace, np.float64)
-    if not np.all(np.isfinite(trace)):
-        at = int(np.flatnonzero(~np.isfinite(trace))[0])
-        return Verdict(False, f"the bound became {trace[at]} at sweep {at + 1}")
-    falls = np.flatnonzero(np.diff(trace) < -fall_allowance(dtype) * np.abs(trace[:-1]))
-    if len(falls):
-        at = int(falls[0]) + 1
-        return Verdict(
-            False, f"the bound fell from {trace[at - 1]:.6g} to {trace[at]:.6g} at sweep {at + 1}"
-        )
-    if len(trace) < 2:
-        return Verdict(False, f"the cap of {max_iterations} sweeps was reached")
-    change = abs(trace[-1] - trace[-2])
-    if change < tolerance:
-        return Verdict(
-            True, f"the bound changed by {change:.2g} < {tolerance:.3g} in the last sweep"
-        )
-    return Verdict(
-        False,
-        f"the cap of {max_iterations} sweeps was reached with the bound still changing by "
-        f"{change:.2g} a sweep (tolerance {tolerance:.3g})",
-    )
 
 
 def fit(
@@ -464,6 +410,10 @@ def fit(
         raise ValueError("delay and forgetting_rate are of steps by batches: give batch_size too")
     resolution = 4 * float(np.finfo(dtype).eps) if tolerance is None else 0.0
     absolute = 1e-4 if tolerance is None else float(tolerance)
+
+    def enough(elbo: float) -> float:
+        return max(absolute, resolution * abs(elbo))
+
     mesh = make_mesh(devices)
     layout = lay_out(bound, num_devices=size_of(mesh))
     families, data = family_data(bound, layout, dtype)
@@ -490,26 +440,33 @@ def fit(
     )
     steps = tuple(layout.index[agent] for agent in bound.demos.agents)
     problem = place(problem, mesh)._replace(steps=place(steps, mesh, SPLIT_SECOND))
-    tolerances = place((np.asarray(absolute, dtype), np.asarray(resolution, dtype)), mesh)
     known = labelled_counts(bound, layout.num_rows)
     if start is not None:
         known |= counts_of_start(start, bound, prior)
     most = float(bound.demos.num_steps * bound.demos.num_agents)
     sites = chains(bound, known, most, dtype)
-    traces = []
+    stopping = place((np.asarray(absolute, dtype), np.asarray(resolution, dtype)), mesh)
+    never = place((np.zeros((), dtype), np.zeros((), dtype)), mesh)
+
+    def begin(counts: Mapping[str, np.ndarray]) -> State:
+        return _begin(counts, prior, problem, families, dtype)
+
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
-        ascents = _Ascents(
-            begin=lambda counts: _begin(counts, prior, problem, families, dtype),
-            ascend=lambda state, elbo, allowed: ascend(
+        ascents = Ascents(
+            ascend=lambda state, elbo, allowed, stops: ascend(
                 *place((state, elbo), mesh),
                 problem,
-                *tolerances,
+                *(stopping if stops else never),
                 place(allowed, mesh),
                 sites,
                 families,
                 mesh,
             ),
+            prior=prior,
+            inspected=not families,
+            tolerance=enough,
             max_iterations=max_iterations,
+            dtype=dtype,
             checkpoint=checkpoint,
             line=line,
         )
@@ -517,26 +474,22 @@ def fit(
             generator = np.random.default_rng([seed, restart])
             if restart == 1 and start is not None:
                 known = labelled_counts(bound, layout.num_rows)
+
+            def deal(
+                known: Mapping[str, np.ndarray] = known,
+                generator: np.random.Generator = generator,
+            ) -> State:
+                return begin(_added(known, random_counts(bound, layout.num_rows, generator)))
+
+            first = begin(known) if restart == 0 else deal()
             symmetric = restart == 0 and is_symmetric(bound, _signature(bound, prior, known))
-            if restart > 0 or symmetric:
-                dealt = random_counts(bound, layout.num_rows, generator)
-                trace = ascents.run(_added(known, dealt))
-            else:
-                trace = ascents.run(known)
-            if symmetric and any(counts.any() for counts in dealt.values()):
-                # Near a saddle the bound hardly rises, and random starts can end there as well.
-                saddle = float(ascents.run(known, candidate=False)[-1])
-                enough = saddle + 10 * max(absolute, resolution * abs(saddle))
-                for _ in range(_ESCAPES):
-                    if trace[-1] > enough:
-                        break
-                    dealt = random_counts(bound, layout.num_rows, generator)
-                    trace = max(trace, ascents.run(_added(known, dealt)), key=lambda t: t[-1])
+            doubt = doubtful_rate(bound) if restart == 0 and start is None else np.inf
+            ascents.run(first, deal, symmetric, doubt, generator)
             line.total = line.n + (num_restarts - restart - 1) * max_iterations
             line.refresh()
-            traces.append(trace)
-    elbo, state, trace = ascents.best
-    verdict = judge(trace, max(absolute, resolution * abs(elbo)), max_iterations, dtype)
+    state, trace, end = ascents.best
+    elbo = float(trace[-1])
+    verdict = judge(trace, enough(elbo), max_iterations, dtype, end)
     rows: dict[str, RowsPosterior] = {
         name: DirichletRows(np.asarray(w)[: len(bound.tables[name].contexts.rows)])
         for name, w in state.concentration.items()
@@ -547,7 +500,8 @@ def fit(
         reason=verdict.reason,
         elbo=elbo,
         elbo_trace=trace,
-        restart_traces=tuple(traces),
+        restart_traces=ascents.traces,
+        contraction_rate=None if families else end.rate,
     )
     return _with_parameters(result, bound, layout, state, problem, sites, families, seed, mesh)
 
@@ -686,94 +640,6 @@ def _evaluate(
     state: State, problem: Problem, sites: Sites, families: Families, mesh: Mesh | None
 ) -> Float[Array, ""]:
     return sweep(state, problem, sites, families, mesh)[1].elbo
-
-
-class _Ascents:
-    """Ascents one after the other, and the best state they led to; saved as they go.
-
-    Of ascents that a checkpoint tells finished only the bounds are needed: they decide what comes
-    next. They are not run again.
-
-    Args:
-        begin: Where the ascent from given counts starts.
-        ascend: (state, bound before it, sweeps allowed) -> what `ascend` gives.
-        max_iterations: Most sweeps of an ascent.
-        checkpoint: Where progress is saved.
-        line: The progress line.
-    """
-
-    def __init__(
-        self,
-        begin: Callable[[Mapping[str, np.ndarray]], State],
-        ascend: Callable[..., _Progress],
-        max_iterations: int,
-        checkpoint: Checkpoint,
-        line: Any,
-    ) -> None:
-        self._begin = begin
-        self._ascend = ascend
-        self._max_iterations = max_iterations
-        self._checkpoint = checkpoint
-        self._line = line
-        self._finished: list[Float[np.ndarray, " sweeps"]] = []
-        self._best: tuple[int, State] | None = None
-
-    @property
-    def best(self) -> tuple[float, State, Float[np.ndarray, " sweeps"]]:
-        """Bound, state and trace of the ascent that ended highest."""
-        assert self._best is not None
-        number, state = self._best
-        return float(self._finished[number][-1]), state, self._finished[number]
-
-    def run(
-        self, counts: Mapping[str, np.ndarray], candidate: bool = True
-    ) -> Float[np.ndarray, " sweeps"]:
-        """The bounds of an ascent from the state that belongs to the counts.
-
-        Args:
-            counts: Of every learned table.
-            candidate: Whether the state it leads to may be the best one.
-        """
-        state = self._begin(counts)
-        elbo = jnp.asarray(-jnp.inf, jax.tree.leaves(state)[0].dtype)
-        trace = np.zeros(0, elbo.dtype)
-        number, saved = len(self._finished), self._checkpoint.saved
-        if saved is not None:
-            finished = saved.arrays("finished")
-            if number < len(finished):
-                self._finish(finished[number], None)
-                if "best" in saved and number == int(saved.array("best_number")):
-                    self._best = (number, saved.tree("best", state))
-                return finished[number]
-            if number == len(finished) and "state" in saved:
-                state, elbo = saved.tree("state", state), saved.tree("elbo", elbo)
-                trace = saved.array("trace")
-                self._line.update(len(trace))
-        while True:
-            allowed = min(_SWEEPS_PER_CALL, self._max_iterations - len(trace))
-            now = self._ascend(state, elbo, np.asarray(allowed))
-            trace = np.concatenate([trace, np.asarray(now.trace)[: int(now.sweeps)]])
-            state, elbo = now.upcoming, now.elbo
-            self._line.update(int(now.sweeps))
-            self._line.set_postfix_str(f"elbo {float(elbo):.4f}")
-            if not bool(now.running) or len(trace) >= self._max_iterations:
-                break
-            self._offer(state=state, elbo=elbo, trace=trace)
-        self._finish(trace, now.evaluated if candidate else None)
-        self._offer()
-        return trace
-
-    def _finish(self, trace: Float[np.ndarray, " sweeps"], state: State | None) -> None:
-        self._finished.append(trace)
-        if state is not None:
-            best = -np.inf if self._best is None else self.best[0]
-            if self._best is None or trace[-1] > best or not np.isfinite(best):
-                self._best = (len(self._finished) - 1, state)
-
-    def _offer(self, **current: Any) -> None:
-        if self._best is not None:
-            current["best_number"], current["best"] = self._best
-        self._checkpoint.offer(finished=list(self._finished), **current)
 
 
 def counts_of_start(

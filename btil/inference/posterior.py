@@ -208,6 +208,17 @@ class TeamPosterior:
         return self.result.elbo_trace
 
     @property
+    def contraction_rate(self) -> float | None:
+        r"""mfvi: the largest eigenvalue :math:`\rho` of the derivative of a sweep at the end.
+
+        Below 1 the fit ended at an optimum, to which further sweeps come closer by this factor
+        each; from 1 on at a saddle. Near 1 the mean field's intervals are far too narrow: along
+        the slowest direction the variance is about :math:`1 / (1 - \rho)` times theirs
+        (`btil.inference.contraction`). None for other methods, and where rows depend on parameters.
+        """
+        return self.result.contraction_rate
+
+    @property
     def converged(self) -> bool:
         """Whether the method's own criterion was met."""
         return self.result.converged

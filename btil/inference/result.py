@@ -231,6 +231,7 @@ class FitResult(NamedTuple):
         log_likelihood: Log likelihood of each episode under each draw, (chain, draw, episode).
         notes: Method-specific numbers worth keeping (settings that were chosen, counts).
         parameters: Posterior of the parameters of parametric families, by their sites.
+        contraction_rate: Of coordinate ascent the largest eigenvalue of a sweep's derivative.
     """
 
     rows: Mapping[str, RowsPosterior]
@@ -244,6 +245,7 @@ class FitResult(NamedTuple):
     log_likelihood: Float[np.ndarray, "chain draw episode"] | None = None
     notes: dict[str, Any] = {}  # noqa: RUF012  # never mutated
     parameters: Mapping[str, ParameterPosterior] = {}  # never mutated
+    contraction_rate: float | None = None
 
 
 def _dirichlet_second_moment(concentration: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

@@ -1,4 +1,4 @@
-"""The digamma and log Gamma functions, together and quickly."""
+"""The digamma, trigamma and log Gamma functions, quickly."""
 
 import math
 from collections.abc import Callable
@@ -6,9 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 from scipy.special import bernoulli
+
+# By how much the argument of the trigamma function is shifted.
+_SHIFT = 8
 
 
 def by_cell(function: Callable[..., Any], *arrays: Float[Array, "*shape"]) -> Any:
@@ -91,3 +95,34 @@ def _digamma_and_remainder(
     ratio = jnp.where(small, lax.integer_pow(z * math.exp(-1), n) / product, 1.0)
     shifted = jnp.where(small, (x - 0.5) * (log_z - log_x), 0.0)
     return psi, log_x, of_log_gamma * inverse + (shifted + jnp.log(ratio))
+
+
+def trigamma(x: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    r"""psi'(x) on the host, in double precision, many times as fast as SciPy's `polygamma`.
+
+    .. math:: \psi'(x) = \sum_{k < 8} (x + k)^{-2} + \psi'(x + 8), \qquad
+              \psi'(z) = \frac{1}{z} + \frac{1}{2 z^2} + \sum_k B_{2k} z^{-2k-1}
+
+    Args:
+        x: Positive numbers.
+
+    Returns:
+        psi'(x), to a few units in the last place.
+
+    References:
+        Abramowitz and Stegun (1964), 6.4.6 and 6.4.12.
+
+    Example:
+        >>> round(float(trigamma(np.array(1.0))), 6)
+        1.644934
+    """
+    x = np.asarray(x, np.float64)
+    total = np.zeros_like(x)
+    for k in range(_SHIFT):
+        total += 1 / (x + k) ** 2
+    inverse = 1 / (x + _SHIFT)
+    square = inverse * inverse
+    series = np.zeros_like(x)
+    for number in reversed(bernoulli(16)[2::2].tolist()):
+        series = (series + number) * square
+    return total + inverse * (1 + 0.5 * inverse + series)

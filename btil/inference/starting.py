@@ -11,6 +11,11 @@ from btil.models.cpt import ROLES
 from btil.models.parametric import central_concentration
 from btil.models.team import BoundModel
 
+# With so many labelled steps a latent, on average, they decide which optimum is meant.
+_ENOUGH_LABELS = 10
+# With fewer they may not, where the ascent from them ends as slowly as this.
+_SLOW = 0.97
+
 
 class OpenUses(NamedTuple):
     """Reads of an agent's tables in which labels leave a latent open; None: nothing to learn.
@@ -131,6 +136,20 @@ def random_counts(
 ) -> dict[str, Float[np.ndarray, "..."]]:
     """The unlabelled uses of each observed cell, dealt out to the latents at random."""
     return deal_out(bound, open_uses(bound, num_rows), generator)
+
+
+def doubtful_rate(bound: BoundModel) -> float:
+    """The contraction rate from which on the end that the labels led to is in doubt.
+
+    Any rate where an agent has no label at all; one near 1 where it has few (the
+    bound is flat there, and another optimum may lie higher); none where it has enough.
+    """
+    doubt = np.inf
+    for labels, latents in zip(bound.demos.latents.T, bound.demos.num_latents, strict=True):
+        labelled = int(np.sum(labels >= 0))
+        if latents > 1 and labelled < _ENOUGH_LABELS * latents:
+            doubt = min(doubt, _SLOW if labelled else 0.0)
+    return doubt
 
 
 def is_symmetric(bound: BoundModel, start: Mapping[str, np.ndarray]) -> bool:

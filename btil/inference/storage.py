@@ -45,6 +45,7 @@ _RESULT_FIELDS: dict[str, Any] = {
     "rows": dict, "converged": bool, "reason": str, "elbo": _NUMBER | None,
     "elbo_standard_error": _NUMBER | None, "elbo_trace": np.ndarray | None, "restart_traces": list,
     "sample_stats": dict, "log_likelihood": np.ndarray | None, "notes": dict, "parameters": dict,
+    "contraction_rate": _NUMBER | None,
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ declared names, else in the sorted list of the texts that occur.
 """
 
 import contextlib
+import os
 import re
 import unicodedata
 import warnings
@@ -42,7 +43,7 @@ _STYLE = "\ufe0e\ufe0f"
 _LONGEST_SHOWN = 200
 # Of a name: what every file format can hold, as the name of a column too.
 _LONGEST_NAME = 10_000
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
 
 
 class DataWarning(UserWarning):

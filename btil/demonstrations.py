@@ -1265,7 +1265,13 @@ def _agents_and_variables(
 def _check_steps(values: Any, demos: Demonstrations) -> None:
     array = as_array("step", values)
     _common_length({"step": array, "episode": demos.episodes}, None)
-    steps = code_column("step", array, None, None, demos._runs).indices
+    steps, _, names, _ = code_column("step", array, None, None, demos._runs)
+    if names is not None:
+        raise ValueError(
+            f"step: {demos._runs.place(0)}: {shown(names[steps[0]])} is not allowed; expected a "
+            "whole number, counting 0, 1, 2, ... in every episode; leave the column step out if "
+            "it is no count of steps"
+        )
     wrong = steps != demos.step_in_episode
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -1403,7 +1409,7 @@ def _check_delimiter(header: Sequence[str]) -> None:
     """Refuse a table with something else than commas between its columns."""
     for delimiter in ";\t|":
         parts = header[0].split(delimiter) if len(header) == 1 else []
-        if any(part.strip(" '\"").startswith("action_") for part in parts):
+        if len(parts) > 1 and any(part.strip(" '\"").startswith("action_") for part in parts):
             raise ValueError(
                 f"there is no column action_<agent>: the columns are separated by {delimiter!r}, "
                 f"not by commas; save with commas (pandas: read_csv(path, sep={delimiter!r})"

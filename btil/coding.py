@@ -442,9 +442,9 @@ def _numbers_among(refuse: _Refusal, names: Names) -> str | None:
     if not numbers or not others:
         return None
     return (
-        f"{refuse.column}: {listed(others)} {'is no number' if len(others) == 1 else 'are none'}, "
-        f"so that {listed(numbers)} are read as names too; correct what is a slip, or declare "
-        f"{refuse.role}_names=..."
+        f"{refuse.column}: {listed(others)} {'is no number' if len(others) == 1 else 'are no numbers'}, "
+        f"so its numbers ({listed(numbers)}) are read as names too; correct what is a slip, or "
+        f"declare {refuse.role}_names=..."
     )
 
 
@@ -458,7 +458,7 @@ def _never_seen(column: str, indices: Int[np.ndarray, " steps"], size: int) -> s
         return None
     absent = np.setdiff1d(np.arange(min(size, len(present) + 1)), present)[0]
     others = size - len(present) - 1
-    also = "" if not others else f" (nor do {counted(others, 'other')})"
+    also = f" (nor do{'es' * (others == 1)} {counted(others, 'other')})" if others else ""
     shell = " (--num-latents in a shell)" if role == "latent" else ""
     counts_from_1 = (
         "; if the column counts from 1, subtract 1 from its values" if absent == 0 else ""

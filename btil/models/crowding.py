@@ -56,7 +56,8 @@ def crowded(
         }
         if number >= (_FEWEST_STEPS_OF_A_VARIABLE if alone else _FEWEST_STEPS):
             told.append(f"{name} ({len(table.contexts.rows):,} contexts, read in {number:,} steps)")
-            to_blame |= alone
+            for variable, values in alone.items():
+                to_blame[variable] = max(values, to_blame.get(variable, 0))
     if not told:
         return
     remedy = (

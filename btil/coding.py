@@ -441,8 +441,9 @@ def _numbers_among(refuse: _Refusal, names: Names) -> str | None:
     others = [name for name in names if not _like_a_number(name)]
     if not numbers or not others:
         return None
+    told = "is no number" if len(others) == 1 else "are no numbers"
     return (
-        f"{refuse.column}: {listed(others)} {'is no number' if len(others) == 1 else 'are no numbers'}, "
+        f"{refuse.column}: {listed(others)} {told}, "
         f"so its numbers ({listed(numbers)}) are read as names too; correct what is a slip, or "
         f"declare {refuse.role}_names=..."
     )

@@ -127,9 +127,7 @@ def test_two_spellings_of_one_number_are_refused(way: str, column: str, tmp_path
 
 @by_way
 def test_names_of_which_some_are_numbers_are_doubted(way: str, tmp_path: Path) -> None:
-    with pytest.warns(
-        btil.DataWarning, match=r"state: 'B' is no number, so its numbers \('1', '2'\)"
-    ):
+    with pytest.warns(btil.DataWarning, match=r"state: 'B' is no number, so its .* \('1', '2'\)"):
         demos = WAYS[way](frame_of(state=["1", "2", "B"]), tmp_path / "table")
     assert demos.state_names == {"state": ("1", "2", "B")}
 
@@ -224,9 +222,7 @@ def test_unknown_labels_say_which(tmp_path: Path) -> None:
             read(unknown_labels="None")
         with pytest.raises(ValueError, match="'None' cannot be both"):
             read(latent_names=["None", "lift"], unknown_labels=["None", "?", 99])
-    with pytest.raises(
-        ValueError, match="unknown_labels: texts or whole numbers expected, got 1.5"
-    ):
+    with pytest.raises(ValueError, match=r"unknown_labels: texts or whole .* got 1\.5"):
         texts_for_unknown([1.5])
     # Names survive, whatever they look like.
     for ending in (".csv", ".parquet", ".npz"):

@@ -204,6 +204,9 @@ class _Refusal:
         self.places, self.reading = places, reading
         self.role = role_of(column)
         self.may_miss = self.role == "latent"
+        # In a table 1 may be the name "1", or the second of the names.
+        doubtful = reading.foreign and any(map(_like_a_number, names or ()))
+        self.no_codes = names is not None and (reading.by_names or doubtful)
 
     def __call__(self, row: int, value: object, expected: str | None = None) -> NoReturn:
         told = "a missing value" if value is None else shown(value)
@@ -243,7 +246,7 @@ class _Refusal:
 
     def _allowed(self) -> str:
         parts = []
-        if not (self.reading.by_names and self.names):
+        if not self.no_codes:
             parts.append(
                 "an index (a whole number 0, 1, 2, ... within 64 bits)"
                 if self.size is None
@@ -288,7 +291,7 @@ def _code_numbers(refuse: _Refusal, values: np.ndarray) -> Int[np.ndarray, " ste
         refuse(row, data[row])
     if refuse.may_miss:
         missing |= np.isin(whole, [-1, *_unknown_numbers(refuse.reading)])
-    if refuse.names is not None and refuse.reading.by_names and not missing.all():
+    if refuse.no_codes and not missing.all():
         row = int(np.argmin(missing))
         refuse.code_for_name(row, whole[row])
     return np.where(missing, _MISSING, whole)
@@ -330,7 +333,7 @@ def _code_distinct(
             refuse.undecided(_first(codes, code), text)
         else:
             texts[code] = text
-    if numbers and names is not None and reading.by_names:
+    if numbers and refuse.no_codes:
         refuse.code_for_name(_first(codes, numbers[0]), distinct[numbers[0]])
     if not texts:
         return table, None
@@ -341,7 +344,7 @@ def _code_distinct(
         if bad.any():
             code = int(where[np.argmax(bad)])
             refuse(_first(codes, code), texts[code])
-        if names is not None and reading.by_names:
+        if refuse.no_codes:
             refuse.code_for_name(_first(codes, where[0]), texts[int(where[0])])
         _refuse_two_spellings(refuse, codes, texts, whole)
         table[where] = np.where(np.isin(whole, unknown_numbers), _MISSING, whole)

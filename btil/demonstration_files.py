@@ -429,13 +429,19 @@ def _completed(
         columns += [prefix + key for key in keys]
 
     def known(column: str) -> bool:
-        # Texts may have names of their own even where their number is declared.
-        plain = column not in named or pa.types.is_integer(schema.field(named[column]).type)
-        return column in names or (column in sizes and plain)
+        kind = schema.field(named[column]).type if column in named else pa.int64()
+        # Texts may have names of their own even where their number is declared. What is no value
+        # at all is refused when it is read.
+        return (
+            column in names
+            or (column in sizes and pa.types.is_integer(kind))
+            or pa.types.is_nested(kind)
+        )
 
     doubts = []
     sought = [column for column in columns if not known(column)]
-    for column, distinct in _distinct_values(path, sought, agents, reading).items():
+    found = _distinct_values(path, sought, agents, reading)
+    for column, distinct in [(column, found[column]) for column in sought if column in found]:
         values = _from_arrow(pa.chunked_array([distinct]))
         places = _FirstSeen(path, column, distinct, agents, reading)
         coded = code_column(column, values, sizes.get(column), None, places, reading)
@@ -447,19 +453,22 @@ def _completed(
     for column in columns:
         if column in names:
             sizes.setdefault(column, len(names[column]))
-        elif column.startswith("latent_") and column not in sizes:
+        elif column.startswith("latent_") and column not in sizes and column not in named:
             # No such column: nobody is labelled, which needs a declared number.
             code_column(column, np.array([-1]), None, None, _episode_runs(None, 1))
-    found = _as_arguments(tuple(variables), tuple(agents), sizes, names)
-    return {"agents": agents} | found, doubts
+    of_all = _as_arguments(tuple(variables), tuple(agents), sizes, names)
+    return {"agents": agents} | of_all, doubts
 
 
 def _seen_tables(
     path: Path, columns: Sequence[str], agents: Sequence[str], reading: Reading
 ) -> Iterator[pa.Table]:
-    """The steps of a file with some columns, and what it takes to tell which rows are steps."""
+    """The steps of a file with some columns, and with what it takes to tell which are steps.
+
+    Episodes that are none are refused before any value is looked at, as in memory.
+    """
     if not reading.drop_last:
-        return _tables(path, columns)
+        return (table for table, _ in _runs_of(path, ["episode", *columns], reading))
     needed = ["episode", *(f"action_{agent}" for agent in agents)]
     return _whole_episodes(path, list(dict.fromkeys([*needed, *columns])), reading)
 

@@ -132,6 +132,21 @@ def test_names_of_which_some_are_numbers_are_doubted(way: str, tmp_path: Path) -
     assert demos.state_names == {"state": ("1", "2", "B")}
 
 
+def test_numbers_among_names_that_are_numerals(tmp_path: Path) -> None:
+    """A text is the name. A number by its type may count the names, or be one: not in a file."""
+    frame = frame_of(action_ann=[0, 1, 1], latent_ann=[0, 1, 0])
+    names = {"action_names": ["1", "0"], "latent_names": ["a", "b"]}
+    path = tmp_path / "table"
+    frame.to_csv(path.with_suffix(".csv"), index=False)
+    demos = btil.read_demonstrations(path.with_suffix(".csv"), **names)
+    assert demos.actions.ravel().tolist() == [1, 0, 0]
+    frame.to_parquet(path.with_suffix(".parquet"), index=False)
+    for read in (btil.read_demonstrations, btil.open_demonstrations):
+        with pytest.raises(ValueError, match="action_ann: episode 0, step 0: 0 is a number, but"):
+            read(path.with_suffix(".parquet"), **names)
+    assert btil.Demonstrations([0] * 2, [0, 1], **names).actions.ravel().tolist() == [0, 1]
+
+
 # 16. Leftover categories
 
 

@@ -1140,7 +1140,7 @@ def _model(
     task: "GridTask | None" = None,
 ) -> "TeamModel":
     """The model that a file or options describe; without either the one that suits the data."""
-    from btil.models.description import model_from_description, read_model
+    from btil.models.team import TeamModel
 
     description: dict[str, dict[str, Any]] = {
         "policy": _section("policy", policy_parents, policy_concentration),
@@ -1149,6 +1149,8 @@ def _model(
     }
     if not any(description.values()) and not shared:
         if path is not None:
+            from btil.models.description import read_model
+
             return read_model(path)
         if task is not None:
             return task.recommended_model()
@@ -1156,6 +1158,9 @@ def _model(
             from btil.domains.overcooked import recommended_model
 
             return recommended_model(data.split(":")[1])
+        return TeamModel()
+    from btil.models.description import model_from_description
+
     if path is not None:
         raise ValueError("--model describes the whole model; leave out the other model options")
     if shared:

@@ -673,7 +673,7 @@ def test_a_column_of_notes_is_no_state(tmp_path: Path) -> None:
     demos = btil.read_demonstrations(path, num_latents=2)
     says = (
         r"policy_ann \(40 contexts, read in 40 steps\), transition_ann \(39 contexts, read in 39 "
-        r"steps\); leave out notes \(40 values\) if that is no state; else name fewer parents"
+        r"steps\); leave out notes \(40 values\) if that is no state; else name fewer parents of them"
     )
     with pytest.warns(btil.DataWarning, match=says):
         btil.fit(btil.TeamModel(), demos, max_iterations=1, progress=False)

@@ -41,6 +41,7 @@ def crowded(
     episodes = bound.demos.num_episodes if num_episodes is None else num_episodes
     reads = {"policy": steps, "transition": steps - episodes}
     told: list[str] = []
+    roles: list[str] = []
     to_blame: dict[str, int] = {}
     for name, table in bound.learned.items():
         if table.parametric or table.contexts.role not in reads:
@@ -56,14 +57,13 @@ def crowded(
         }
         if number >= (_FEWEST_STEPS_OF_A_VARIABLE if alone else _FEWEST_STEPS):
             told.append(f"{name} ({len(table.contexts.rows):,} contexts, read in {number:,} steps)")
+            roles.append(table.contexts.role)
             for variable, values in alone.items():
                 to_blame[variable] = max(values, to_blame.get(variable, 0))
     if not told:
         return
-    remedy = (
-        "name fewer parents, such as policy=btil.DirichletCPT(1.2, parents=(...)) (in a shell "
-        "--policy-parents, --transition-parents)"
-    )
+    flags = ", ".join(f"--{role}-parents" for role in dict.fromkeys(roles))
+    remedy = f"name fewer parents of them (in a shell {flags}), or learn from more steps"
     if to_blame:
         columns = ", ".join(f"{name} ({values:,} values)" for name, values in to_blame.items())
         remedy = f"leave out {columns} if that is no state; else {remedy}"

@@ -450,9 +450,21 @@ def test_codes_after_names_in_memory(kind: str) -> None:
     for ask in (posterior.decode, posterior.smooth, posterior.filter, posterior.log_likelihood):
         with pytest.raises(ValueError, match=f"{kind}_names of (where|ann): the values here are n"):
             ask(codes)
-    # And the other way round.
+    # And the other way round, but that latents without names may be given some.
+    if kind == "latent":
+        assert_same(made(codes).decode(train), made(codes).decode(codes))
+        return
     with pytest.raises(ValueError, match=f"{kind}_names of (where|ann): the values here have name"):
         made(codes).decode(train)
+
+
+def test_names_of_latents_that_had_none() -> None:
+    codes = learned_from_names().replace(latent_names=None)
+    named = codes.replace(latent_names=["one", "other"])
+    assert made(codes).conformed(named) is named
+    fewer = btil.Demonstrations({"where": ["door"]}, {"ann": ["push"]}, {"ann": ["other"]})
+    with pytest.raises(ValueError, match="latent_names of ann: the values here have names"):
+        made(codes).smooth(fewer)
 
 
 def test_an_unlabelled_recording_needs_no_names_of_latents() -> None:
@@ -673,7 +685,7 @@ def test_a_column_of_notes_is_no_state(tmp_path: Path) -> None:
     demos = btil.read_demonstrations(path, num_latents=2)
     says = (
         r"policy_ann \(40 contexts, read in 40 steps\), transition_ann \(39 contexts, read in 39 "
-        r"steps\); leave out notes \(40 values\) if that is no state; else name fewer parents of them"
+        r"steps\); leave out notes \(40 values\) if that is no state; else name fewer parents "
     )
     with pytest.warns(btil.DataWarning, match=says):
         btil.fit(btil.TeamModel(), demos, max_iterations=1, progress=False)

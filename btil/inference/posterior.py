@@ -732,7 +732,7 @@ def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
     """Other episodes of the same team, with the names and sizes the posterior was learned with.
 
     Values that have names are matched by them; numbers stay as they are. A state may be one that
-    was never seen if states are numbers.
+    was never seen if states are numbers. Latents that had no names may be given some, in order.
 
     Raises:
         ValueError: If agents or state variables differ, a value has a name that was not learned
@@ -753,6 +753,12 @@ def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
     if missing:
         raise ValueError(f"the demonstrations lack state variables {', '.join(sorted(missing))}")
     names = {kind: getattr(training, f"{kind}_names") for kind in ("state", "action", "latent")}
+    given = {
+        agent: demos.latent_names[agent]
+        for agent, size in zip(training.agents, training.num_latents, strict=True)
+        if len(demos.latent_names.get(agent, ())) == size
+    }
+    names["latent"] = given | names["latent"]
     sizes = {
         name: len(names["state"][name]) if name in names["state"] else max(size, theirs)
         for name, size in training.num_states.items()
@@ -773,14 +779,14 @@ def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
         return demos
     states = demos.state_variables
     return demos.replace(
-        states={name: _by_names("state", name, states[name], demos, training) for name in sizes},
+        states={v: _by_names("state", v, states[v], demos, names["state"].get(v)) for v in sizes},
         actions={
-            agent: _by_names("action", agent, demos.actions[:, i], demos, training)
-            for i, agent in enumerate(demos.agents)
+            agent: _by_names("action", agent, values, demos, names["action"].get(agent))
+            for agent, values in zip(demos.agents, demos.actions.T, strict=True)
         },
         latents={
-            agent: _by_names("latent", agent, demos.latents[:, i], demos, training)
-            for i, agent in enumerate(demos.agents)
+            agent: _by_names("latent", agent, values, demos, names["latent"].get(agent))
+            for agent, values in zip(demos.agents, demos.latents.T, strict=True)
         },
         num_states=sizes,
         num_actions=training.num_actions,
@@ -796,19 +802,20 @@ def _by_names(
     key: str,
     indices: Int[np.ndarray, " steps"],
     demos: Demonstrations,
-    training: Demonstrations,
+    ours: tuple[str, ...] | None,
 ) -> Int[np.ndarray, " steps"]:
-    """The indices of a column as they are numbered in `training`, matched by names.
+    """The indices of a column as they are numbered by the names that were learned from.
 
     Raises:
         ValueError: If a value has no name there, or names stand where there are none.
     """
     argument = f"{kind}_names"
-    theirs, ours = getattr(demos, argument).get(key), getattr(training, argument).get(key)
+    theirs = getattr(demos, argument).get(key)
     present = np.unique(indices[indices >= 0])
     if theirs == ours or not len(present):
         return indices
     if theirs is None:
+        assert ours is not None
         raise ValueError(
             f"{argument} of {key}: the values here are numbers, but those that were learned from "
             f"have names, and which number stands for which name is not said: {', '.join(ours)}. "

@@ -65,6 +65,10 @@ _CSV_RECORD = "# btil:"
 _RECORD_VERSION = 1
 # Of a message of another library.
 _LONGEST_TOLD = 1000
+_NUMBERS_BEFORE = (
+    "its values were numbers in the demonstrations seen before, and which text stands for which "
+    "number is not said; write the numbers"
+)
 # Steps of a Parquet file's row groups: a unit to read at a time, some 10 MB of columns.
 ROW_GROUP_STEPS = 2**17
 # Names that the tables, or the parents of a CPT, use for something else.
@@ -756,6 +760,15 @@ def read_as_seen(
             name: size for name, size in seen.num_states.items() if name in seen.state_names
         }
         demos, _ = _from_columns(columns, None, declared | {"agents": seen.agents}, reading)
+        for kind, keys in (
+            ("state", seen.num_states),
+            ("action", seen.agents),
+            ("latent", seen.agents),
+        ):
+            theirs, ours = (getattr(one, f"{kind}_names") for one in (demos, seen))
+            for key in keys:
+                if key in theirs and key not in ours:
+                    raise ValueError(f"{kind} of {key}: texts found, but {_NUMBERS_BEFORE}")
     grown = {
         name: max(size, seen.num_states.get(name, 0)) for name, size in demos.num_states.items()
     }
@@ -1212,7 +1225,10 @@ def _from_columns(
         if record is not None and names not in declared:
             # Texts where indices were recorded would be coded anew, in another order.
             for key in getattr(demos, names).keys() - record[names].keys():
-                raise ValueError(f"{kind} of {key}: texts found, but no names are recorded for it")
+                raise ValueError(
+                    f"{kind} of {key}: texts found, but "
+                    + (_NUMBERS_BEFORE if reading.by_names else "no names are recorded for it")
+                )
     if "step" in columns:
         _check_steps(columns["step"], demos)
     return demos, doubts

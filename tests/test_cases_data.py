@@ -458,6 +458,23 @@ def test_codes_after_names_in_memory(kind: str) -> None:
         made(codes).decode(train)
 
 
+@pytest.mark.parametrize("column", ["where", "action_ann", "latent_ann"])
+def test_names_after_codes_in_a_file(column: str, tmp_path: Path) -> None:
+    numbers = {"state_names": None, "action_names": None, "latent_names": None}
+    train = learned_from_names().replace(**numbers)
+    path = tmp_path / "new.csv"
+    texts = ["a", "b", "c"] if column != "latent_ann" else ["lift", "rest", "rest"]
+    write(
+        {"where": [0, 1, 2], "action_ann": [0, 1, 2], "latent_ann": [0, 1, 1]} | {column: texts},
+        path,
+    )
+    for read in (made(train).decode, lambda path: btil.read_demonstrations(path, like=train)):
+        with pytest.raises(
+            ValueError, match=r"new\.csv: .*texts found, but its values were numbers"
+        ):
+            read(path)
+
+
 def test_names_of_latents_that_had_none() -> None:
     codes = learned_from_names().replace(latent_names=None)
     named = codes.replace(latent_names=["one", "other"])

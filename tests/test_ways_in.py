@@ -252,7 +252,7 @@ def of(**columns: list[Any]) -> Table:
 
 # A null of the file format is read as such from all but a CSV and an NPZ of texts, and as an empty
 # cell from these: the same.
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(tables(), options)
 @example(of(x=["1e1", "10", "1e2"]), {})
 @example(of(latent_ann=["None", "lift", "", "None"]), {})
@@ -273,7 +273,7 @@ def test_every_way_in_gives_the_same(folder: Path, table: Table, options: dict[s
             assert found == expected, way.__name__
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(tables(), st.data())
 def test_a_second_table_is_read_alike_by_every_reader(
     folder: Path, table: Table, data: st.DataObject

@@ -61,9 +61,9 @@ def kitchen_models(layout: str) -> dict[str, TeamModel]:
 
 def held_out(posterior: btil.TeamPosterior, test: btil.Demonstrations) -> tuple[float, float]:
     """Decoding error, mean of the agents, and log likelihood of the actions per step."""
-    unlabelled = test.without_labels()
-    error = hamming_distance(test, posterior.decode(unlabelled)).mean()
-    return float(error), float(posterior.log_likelihood(unlabelled).sum() / test.num_steps)
+    error = hamming_distance(test, posterior).mean()
+    per_step = posterior.log_likelihood(test.without_labels()).sum() / test.num_steps
+    return float(error), float(per_step)
 
 
 def kitchen_rows(layouts: tuple[str, ...], num_choices: int) -> Iterator[tuple[str, str, list]]:

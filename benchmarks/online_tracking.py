@@ -28,7 +28,7 @@ def cooks() -> tuple[btil.TeamPosterior, btil.Demonstrations]:
     """The recommended model of cramped_room, and its test trials."""
     train = overcooked.load("cramped_room", "train")
     posterior = btil.fit(overcooked.recommended_model("cramped_room"), train, progress=False)
-    return posterior, overcooked.load("cramped_room", "test").without_labels()
+    return posterior, overcooked.load("cramped_room", "test")
 
 
 def movers(num_episodes: int) -> tuple[btil.TeamPosterior, btil.Demonstrations]:
@@ -36,7 +36,7 @@ def movers(num_episodes: int) -> tuple[btil.TeamPosterior, btil.Demonstrations]:
     task = btil.domains.movers()
     train = task.simulate(num_episodes, seed=1)
     posterior = btil.fit(paper_model(task), train, progress=False)
-    return posterior, task.simulate(10, seed=2).without_labels()
+    return posterior, task.simulate(10, seed=2)
 
 
 Clock = Callable[[], float]

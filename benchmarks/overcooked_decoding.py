@@ -9,6 +9,7 @@ table by which the model was chosen: one training quarter labelled, one held out
 import argparse
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -38,14 +39,9 @@ def fit(
     )
 
 
-def decode(posterior: btil.TeamPosterior, demos: btil.Demonstrations) -> np.ndarray:
-    """Viterbi paths without the help of labels."""
-    return posterior.decode(demos.without_labels())
-
-
-def error(demos: btil.Demonstrations, path: Int[np.ndarray, "steps agents"]) -> float:
-    """Hamming distance, mean of both players."""
-    return float(hamming_distance(demos, path).mean())
+def error(demos: btil.Demonstrations, decoded: Any) -> float:
+    """Hamming distance of a path, or of what a posterior decodes; mean of both players."""
+    return float(hamming_distance(demos, decoded).mean())
 
 
 def renaming(
@@ -73,16 +69,16 @@ def test_row(layout: str) -> list[str]:
     train, test = load(layout, "train"), load(layout, "test")
     model, episodes = recommended_model(layout), train.num_episodes
     row = [layout, f"{majority_class_error(train, test).mean():.3f}"]
-    row += [f"{error(test, decode(fit(model, train, np.arange(episodes)), test)):.3f}"]
+    row += [f"{error(test, fit(model, train, np.arange(episodes))):.3f}"]
     for share in (4, 10):
         errors = [
-            error(test, decode(fit(model, train, labelled), test))
+            error(test, fit(model, train, labelled))
             for labelled in consecutive(episodes, round(episodes / share))
         ]
         row += [f"{errors[0]:.3f}", f"{np.mean(errors):.3f}", f"{max(errors):.3f}"]
     posterior = fit(model, train, np.arange(0), RESTARTS)
-    names = renaming(train, decode(posterior, train))
-    return [*row, f"{error(test, names[decode(posterior, test)]):.3f}"]
+    names = renaming(train, posterior.decode(train))
+    return [*row, f"{error(test, names[posterior.decode(test)]):.3f}"]
 
 
 def candidates() -> dict[str, TeamModel]:
@@ -123,7 +119,7 @@ def validation_row(layout: str) -> list[str]:
             labelled = np.flatnonzero(np.isin(np.sort(rest), quarters[(k + 1) % 4]))
             posterior = fit(model, train.select(np.sort(rest)), labelled)
             kept = train.select(held_out)
-            errors.append(error(kept, decode(posterior, kept)))
+            errors.append(error(kept, posterior))
         row.append(f"{np.mean(errors):.3f} ({max(errors):.3f})")
     return row
 

@@ -52,6 +52,17 @@ def check_count(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """A truth value, and nothing that merely counts as one.
+
+    Raises:
+        ValueError: Naming the argument.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
 def check_options(owner: str, given: Iterable[str], allowed: Iterable[str]) -> None:
     """Refuse options that a method does not have.
 

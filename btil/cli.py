@@ -443,7 +443,9 @@ def decode(
     use_labels: Annotated[
         bool,
         typer.Option(
-            "--use-labels", help="Let the labels in DATA guide the decoding; no error is counted."
+            "--use-labels",
+            help="Take labels in DATA for the truth, to complete what is partly labelled; no error "
+            "is counted.",
         ),
     ] = False,
     unknown_labels: UnknownLabels = None,
@@ -454,12 +456,13 @@ def decode(
 
     The most probable latents of each episode (Viterbi). Labels in the data are not looked at, but
     compared with afterwards: the error is the share of labelled steps decoded wrongly (mean over
-    episodes).
+    episodes). With --use-labels they count as observed, and the steps between them are decoded.
 
     \b
     Examples:
         btil decode kitchen.nc overcooked:cramped_room:test --out decoded.csv
         btil decode team.nc new.csv --smooth | head
+        btil decode team.nc partly.csv --use-labels --out completed.csv
     """  # noqa: D301  # click needs the character itself
     from btil.analysis.alignment import latents_pinned
     from btil.analysis.decoding import TABLE_ENDINGS, decoded_table, write_table
@@ -471,9 +474,8 @@ def decode(
         check_writable(out, TABLE_ENDINGS)
     fitted = load_posterior(posterior)
     demos = _read(data, _Reading(None, unknown_labels, drop_last), like=fitted.demos)
-    seen = demos if use_labels else demos.without_labels()
-    decoded = fitted.decode(seen)
-    table = decoded_table(seen, decoded, fitted.smooth(seen) if smooth else None)
+    decoded = fitted.decode(demos, use_labels)
+    table = decoded_table(demos, decoded, fitted.smooth(demos, use_labels) if smooth else None)
     if out is None:
         table.to_csv(sys.stdout, index=False, lineterminator="\n")
     else:
@@ -487,16 +489,17 @@ def decode(
                 "which is arbitrary, whatever names they have in this table",
                 err=True,
             )
-    if not use_labels and (demos.latents >= 0).any():
-        errors = hamming_distance(demos, decoded)
-        shares = (demos.latents >= 0).mean(axis=0)
-        for agent, error, share in zip(demos.agents, errors, shares, strict=True):
-            if share > 0 and pinned[agent]:
-                # Without a file the table has standard output to itself.
-                typer.echo(
-                    f"error of {agent}: {error:.4f} ({share:.1%} of the steps are labelled)",
-                    err=out is None,
-                )
+    errors = hamming_distance(demos, decoded)
+    shares = (demos.latents >= 0).mean(axis=0)
+    for agent, error, share in zip(demos.agents, errors, shares, strict=True):
+        told = None
+        if use_labels:
+            told = f"labels of {agent} used: {share:.1%} of the steps are labelled"
+        elif share > 0 and pinned[agent]:
+            told = f"error of {agent}: {error:.4f} ({share:.1%} of the steps are labelled)"
+        if told is not None:
+            # Without a file the table has standard output to itself.
+            typer.echo(told, err=out is None)
 
 
 @app.command()
@@ -765,9 +768,11 @@ def report(
     use_labels: Annotated[
         bool,
         typer.Option(
-            "--use-labels/--hide-labels", help="Whether labels in DATA are taken for the truth."
+            "--use-labels",
+            help="Take labels in DATA for the truth of their steps. Without it the page tells what "
+            "actions alone say, and shows labels beside it.",
         ),
-    ] = True,
+    ] = False,
     relearn: Annotated[
         bool,
         typer.Option(

@@ -62,7 +62,6 @@ SECTIONS = (
         """\
 kitchen = btil.fit(model, partly)
 held_out = overcooked.load("cramped_room", "test")
-decoded = kitchen.decode(held_out.without_labels())
 
 task = btil.domains.movers()  # two agents carry boxes that only both together can lift
 variables = task.add_derived_variables(task.simulate(20, seed=1))
@@ -90,7 +89,7 @@ movers = btil.fit(task.recommended_model(), variables.without_labels(range(10, 2
             ),
             Entry(
                 "plot_confusion",
-                'analysis.plot_confusion(held_out, decoded, "player_0")',
+                'analysis.plot_confusion(held_out, kitchen, "player_0")',
                 "Steps by what the player went on to do (row) and what was decoded (column): all "
                 "on the diagonal would be perfect.",
             ),

@@ -135,12 +135,11 @@ def main():
         alike = tables(**by_team, hierarchical=True)
         posteriors["the same, hierarchical"] = btil.fit(alike, train, **fit_options)
 
-    unlabelled = test.without_labels()
     print(f"{num_shifts} shifts, a third of them labelled; {num_shifts} further ones held out:\n")
     print(f"{'':26} log likelihood a step   decoded wrongly: {'   '.join(test.agents)}   seconds")
     for name, posterior in posteriors.items():
-        per_step = posterior.log_likelihood(unlabelled).sum() / test.num_steps
-        errors = btil.analysis.hamming_distance(test, posterior.decode(unlabelled))
+        per_step = posterior.log_likelihood(test.without_labels()).sum() / test.num_steps
+        errors = btil.analysis.hamming_distance(test, posterior)
         print(
             f"{name:26} {per_step:21.3f}   {errors[0]:20.3f} {errors[1]:5.3f} "
             f"{posterior.wall_time:9.1f}"

@@ -73,9 +73,8 @@ def main():
     for name, transition in transitions.items():
         model = btil.TeamModel(btil.DirichletCPT(1.0), transition, btil.DirichletCPT(1.0))
         posterior = btil.fit(model, train, progress=False)
-        unlabelled = test.without_labels()
-        ann, bob = hamming_distance(test, posterior.decode(unlabelled))
-        likelihood = posterior.log_likelihood(unlabelled).sum() / test.num_steps
+        ann, bob = hamming_distance(test, posterior)
+        likelihood = posterior.log_likelihood(test.without_labels()).sum() / test.num_steps
         print(f"{name:12} {ann:9.3f} {bob:5.3f}   {likelihood:21.3f}")
 
 

@@ -90,9 +90,8 @@ def main():
     print(f"{'':16} decoding error   log likelihood a step")
     for name, (model, method, options) in fits.items():
         posterior = btil.fit(model, train, method, progress=False, **options)
-        unlabelled = test.without_labels()
-        error = hamming_distance(test, posterior.decode(unlabelled))[0]
-        likelihood = posterior.log_likelihood(unlabelled).sum() / test.num_steps
+        error = hamming_distance(test, posterior)[0]
+        likelihood = posterior.log_likelihood(test.without_labels()).sum() / test.num_steps
         print(f"{name:16} {error:14.3f}   {likelihood:21.3f}")
         if "policy_ann_attention" in posterior.result.parameters:
             draws = posterior.sample(500)["policy_ann_attention"]

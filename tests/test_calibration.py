@@ -288,7 +288,7 @@ def test_log_likelihoods_and_beliefs_are_those_of_the_posterior():
     names, values, beliefs = evaluate(posterior, [truth, *draws], [])
     assert names == ["log likelihood", "log prior", "log joint"]
     average = np.exp(values[1:, 0])
-    expected = posterior.smooth(demos, num_draws=5, seed=2)
+    expected = posterior.smooth(demos, use_labels=True, num_draws=5, seed=2)
     for agent in demos.agents:
         assert np.allclose(beliefs[agent], expected[agent], atol=1e-5)
     # Episodes are averaged by themselves there, all together here: compare single draws.

@@ -162,7 +162,7 @@ def test_text_and_float_columns(tmp_path: Path) -> None:
     posterior = fit(btil.TeamModel(), demos)
     other = btil.read_demonstrations(second, like=demos)
     assert other.latents[:, 0].tolist() == [-1, 1]
-    assert posterior.decode(other)[1, 0] == 1
+    assert posterior.decode(other, use_labels=True)[1, 0] == 1
     with pytest.raises(ValueError, match="latent_names of ann differ"):
         posterior.decode(btil.read_demonstrations(second))
 
@@ -363,7 +363,7 @@ def test_save_twice_and_load_in_a_fresh_process(tmp_path: Path) -> None:
     code = (
         "import sys, btil;"
         "posterior = btil.load_posterior(sys.argv[1]);"
-        "demos = btil.read_demonstrations(sys.argv[2]).without_labels();"
+        "demos = btil.read_demonstrations(sys.argv[2]);"
         "print(posterior.smooth(demos)['agent_0'].tobytes().hex(), posterior.elbo)"
     )
     done = subprocess.run(
@@ -374,7 +374,7 @@ def test_save_twice_and_load_in_a_fresh_process(tmp_path: Path) -> None:
         check=True,
     )
     beliefs, elbo = done.stdout.split()
-    assert beliefs == posterior.smooth(demos.without_labels())["agent_0"].tobytes().hex()
+    assert beliefs == posterior.smooth(demos)["agent_0"].tobytes().hex()
     assert float(elbo) == posterior.elbo
     assert done.stderr == ""
     assert [file.name for file in tmp_path.glob("*.nc*")] == [path.name]

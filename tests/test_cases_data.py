@@ -513,7 +513,7 @@ def test_new_data_with_fewer_values(tmp_path: Path) -> None:
     posterior.save(tmp_path / "p.nc")
     told = shell("decode", tmp_path / "p.nc", path, "--use-labels")
     names = np.array(train.latent_names["ann"])
-    expected = names[posterior.decode(like)[:, 0]]
+    expected = names[posterior.decode(like, use_labels=True)[:, 0]]
     assert [line.split(",")[-1] for line in told.stdout.splitlines()[1:]] == expected.tolist()
 
 
@@ -545,6 +545,10 @@ def test_demonstrations_with_fewer_values_are_matched_by_names(tmp_path: Path) -
     conformed = posterior.conformed(labelled)
     assert conformed == btil.read_demonstrations(path, like=train)
     assert posterior.log_likelihood(labelled) == posterior.log_likelihood(conformed)
+    # What is given the posterior itself has both in one numbering.
+    error = btil.analysis.hamming_distance(labelled, posterior)
+    assert error == btil.analysis.hamming_distance(conformed, posterior.decode(conformed))
+    btil.analysis.plot_timeline(posterior, labelled, 0)
 
 
 @pytest.mark.parametrize("kind", ["state", "action", "latent"])

@@ -352,7 +352,7 @@ def test_decode_prints_a_table_and_the_errors_apart(
     result = run("decode", fitted[0], folder / "new.parquet")
     assert result.exit_code == 0
     demos = team(2, seed=1)
-    decoded = btil.load_posterior(fitted[0]).decode(demos.without_labels())
+    decoded = btil.load_posterior(fitted[0]).decode(demos)
     lines = result.stdout.splitlines()
     assert lines[0] == "episode,step,decoded_ann,decoded_bob"
     names = np.array(["help", "wait"])
@@ -381,7 +381,7 @@ def test_decode_writes_tables(
             table = pd.DataFrame({name: archive[name] for name in archive.files})
     else:
         table = getattr(pd, f"read_{ending}")(out)
-    demos = team(2, seed=1).without_labels()
+    demos = team(2, seed=1)
     posterior = btil.load_posterior(fitted[0])
     smoothed = posterior.smooth(demos)["bob"]
     found = table[["probability_bob_help", "probability_bob_wait"]].to_numpy()
@@ -394,7 +394,11 @@ def test_decode_writes_tables(
 
 def test_decode_with_labels_keeps_them(folder: Path, fitted: tuple[Path, Result]) -> None:
     result = run("decode", fitted[0], folder / "team.csv", "--use-labels")
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0
+    # The table has standard output to itself.
+    assert result.stderr.splitlines() == [
+        f"labels of {agent} used: 50.0% of the steps are labelled" for agent in ("ann", "bob")
+    ]
     names = ["help", "wait"]
     rows = [line.split(",")[2:] for line in result.stdout.splitlines()[1:]]
     labels = team().latents

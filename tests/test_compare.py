@@ -130,8 +130,8 @@ def test_numbers_of_the_table_are_those_of_the_posteriors(
         assert row["episodes"] == 3
         expected = fitted.log_likelihood(unlabelled).sum() / test_data.num_steps
         assert row["log_likelihood_per_step"] == pytest.approx(expected, rel=1e-12)
-        decoded = fitted.decode(unlabelled)
-        filtered = fitted.filter(unlabelled)
+        decoded = fitted.decode(test_data)
+        filtered = fitted.filter(test_data)
         for i, agent in enumerate(AGENTS):
             truth = test_data.latents[:, i].reshape(2, 5)
             wrong = (decoded[:, i].reshape(2, 5) != truth).mean(1).mean()
@@ -154,7 +154,7 @@ def test_differences_are_pooled_over_cells(comparison: Any, train: btil.Demonstr
         assert row["sd_ratio"] == pytest.approx(np.median(np.concatenate(ratios)))
         assert row["shared_rows"] == sum(np.prod(exact[s].mean().shape[:-1]) for s in exact)
     # Rows in use: read at least once by the exact posterior's beliefs of latents.
-    beliefs = comparison.posteriors["exact"].smooth(train)
+    beliefs = comparison.posteriors["exact"].smooth(train, use_labels=True)
     mfvi = comparison.posteriors["mfvi"].result.rows
     differences, ratios = [], []
     for agent in AGENTS:
@@ -192,7 +192,7 @@ def test_chains_are_told_one_by_one(comparison: Any, test_data: btil.Demonstrati
     total = gibbs.result.log_likelihood.sum(2)
     rows = {n: DrawnRows(r.draws[1:]) for n, r in gibbs.result.rows.items()}
     alone = dataclasses.replace(gibbs, result=gibbs.result._replace(rows=rows))
-    errors = btil.analysis.hamming_distance(test_data, alone.decode(test_data.without_labels()))
+    errors = btil.analysis.hamming_distance(test_data, alone)
     second = comparison.chains.loc[("gibbs", 1)]
     assert second["mean_log_likelihood"] == pytest.approx(total[1].mean(), rel=1e-6)
     assert second["viterbi_error_bob"] == errors[1]

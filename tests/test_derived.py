@@ -96,7 +96,7 @@ def test_the_recommended_model_decodes_better_than_tables_over_the_whole_state(t
         (task.recommended_model(), task.add_derived_variables),
     ):
         posterior = btil.fit(model, variables(train), progress=False)
-        decoded = posterior.decode(variables(test.without_labels()))
+        decoded = posterior.decode(variables(test))
         errors.append(hamming_distance(test, decoded))
     assert (errors[1] < 0.6 * errors[0]).all()
 

@@ -119,7 +119,7 @@ def test_chains_of_mental_states_are_those_of_one_draw_at_a_time(gibbs):
                 for site, one in gibbs.result.rows.items()
             }
             alone = dataclasses.replace(gibbs, result=gibbs.result._replace(rows=rows))
-            for agent, values in alone.smooth(demos).items():
+            for agent, values in alone.smooth(demos, use_labels=True).items():
                 beliefs[agent].append(values)
     worst_ess, worst_rhat = [], []
     for i, agent in enumerate(demos.agents):

@@ -112,4 +112,4 @@ def test_a_label_may_call_back_what_long_evidence_spoke_against() -> None:
     )
     fitted = btil.fit(model, demos, progress=False, dtype=np.float32)
     assert fitted.elbo == pytest.approx(1000 * np.log(0.5) + np.log(0.5), rel=1e-4)
-    np.testing.assert_allclose(fitted.smooth(demos)["agent_0"][:, 1], 1.0)
+    np.testing.assert_allclose(fitted.smooth(demos, use_labels=True)["agent_0"][:, 1], 1.0)

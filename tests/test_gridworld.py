@@ -1285,11 +1285,11 @@ def test_the_true_model_scores_explains_and_decodes(domain):
         by_path[episode] += path_log_probability(domain, demos, episode, agent, path)
     np.testing.assert_allclose(posterior.log_likelihood(demos), by_path, rtol=1e-5, atol=1e-4)
     assert posterior.elbo == pytest.approx(by_path.sum(), rel=1e-5)
-    np.testing.assert_array_equal(posterior.decode(demos), demos.latents)
+    np.testing.assert_array_equal(posterior.decode(demos, use_labels=True), demos.latents)
 
     # The same with no labels, by enumeration of all paths.
     unlabelled = demos.without_labels()
-    decoded = posterior.decode(unlabelled)
+    decoded = posterior.decode(demos)
     evidence = np.zeros(4)
     for episode, agent in itertools.product(range(4), (0, 1)):
         rows = demos.episodes == demos.episode_ids[episode]

@@ -316,7 +316,7 @@ def test_alignment_by_hand():
     episodes = ["a", "a", "a", "b", "b", "b", "b", "c"]
     # Episode a: 1 of 2; b: 2 of 3; c has no step at which both are labelled.
     expected = ((1 / 2 + 2 / 3) / 2, 3 / 5)
-    assert team_alignment(latents, episodes) == pytest.approx(expected)
+    assert team_alignment(latents, episodes=episodes) == pytest.approx(expected)
     demos = Demonstrations(
         np.zeros(8, int), np.zeros((8, 2), int), latents, episodes=episodes, num_latents=3
     )
@@ -332,7 +332,7 @@ def test_alignment_is_over_all_agents(agents):
     rows = [row for row in demos.latents.tolist() if min(row) >= 0]
     expected = np.mean([len(set(row)) == 1 for row in rows])
     assert team_alignment(demos).over_steps == pytest.approx(expected)
-    assert team_alignment(demos.latents, demos.episodes) == team_alignment(demos)
+    assert team_alignment(demos.latents, episodes=demos.episodes) == team_alignment(demos)
 
 
 def test_nobody_labelled_nothing_known():
@@ -353,11 +353,12 @@ def random_demos_of_two(**more):
             (random_demos_of_two(latent_names={"bob": ["in", "out"]}),),
             "the latents of ann are 0, 1, those of bob in, out",
         ),
-        ((random_demos_of_two(), [0]), "demonstrations know theirs"),
+        ((random_demos_of_two(), None, [0]), "demonstrations know theirs"),
         (([0, 1],), r"got int64 of shape \(2,\)"),
         (([[0.5, 1.0]],), "got float64"),
-        (([[0, 1]], [0, 1]), r"episodes: shape \(2,\), expected \(steps,\) = \(1,\)"),
-        (([[0, 1]] * 3, [0, 1, 0]), "contiguous"),
+        (([[0, 1]], [[0, 1]]), "decoded: goes with demonstrations"),
+        (([[0, 1]], None, [0, 1]), r"episodes: shape \(2,\), expected \(steps,\) = \(1,\)"),
+        (([[0, 1]] * 3, None, [0, 1, 0]), "contiguous"),
     ],
 )
 def test_alignment_of_what_cannot_be_compared_is_refused(arguments, message):

@@ -535,7 +535,7 @@ def test_probabilities_next_to_one(dtype: str) -> None:
     assert np.isfinite(posterior.elbo_trace).all()
     elbo, _ = direct_sweep(posterior.bound, concentrations(posterior))
     assert posterior.elbo == pytest.approx(elbo, rel=1e-5)
-    smoothed = posterior.smooth(demos)["agent_0"]
+    smoothed = posterior.smooth(demos, use_labels=True)["agent_0"]
     assert smoothed[0, 0] == 1
     assert smoothed[3, 1] == 1
 
@@ -559,9 +559,9 @@ def test_an_episode_of_100_000_steps(dtype: str) -> None:
     posterior = fit(model, demos, dtype=dtype)
     assert posterior.converged, posterior.reason
     assert np.all(np.isfinite(posterior.elbo_trace))
-    smoothed = posterior.smooth(demos)["agent_0"]
+    smoothed = posterior.smooth(demos, use_labels=True)["agent_0"]
     np.testing.assert_allclose(smoothed.sum(1), 1, atol=1e-5)
-    decoded = posterior.decode(demos)[:, 0]
+    decoded = posterior.decode(demos, use_labels=True)[:, 0]
     assert np.mean(decoded == latent) > 0.9
     policy = posterior.policy("agent_0")[0]
     expected = 0.7 * np.eye(3, 4) + 0.3 / 4

@@ -143,16 +143,18 @@ def test_written_out_tables_have_the_density_of_the_team_model(pair: Pair) -> No
     ids=["training", "unlabelled", "others"],
 )
 @pytest.mark.parametrize("num_draws", [None, 4])
+@pytest.mark.parametrize("use_labels", [False, True])
 def test_written_out_tables_have_the_beliefs_of_the_team_model(
-    pair: Pair, demos: btil.Demonstrations, num_draws: int | None
+    pair: Pair, demos: btil.Demonstrations, num_draws: int | None, use_labels: bool
 ) -> None:
     for question in ("smooth", "filter", "predict_actions"):
-        answers = [getattr(one, question)(demos, num_draws=num_draws) for one in pair]
+        answers = [getattr(one, question)(demos, use_labels, num_draws=num_draws) for one in pair]
         for agent in demos.agents:
             np.testing.assert_allclose(answers[0][agent], answers[1][agent], rtol=0, atol=1e-10)
-    for question in ("decode", "log_likelihood"):
-        answers = [getattr(one, question)(demos, num_draws=num_draws) for one in pair]
-        np.testing.assert_allclose(*answers, rtol=0, atol=1e-10)
+    answers = [one.decode(demos, use_labels, num_draws=num_draws) for one in pair]
+    np.testing.assert_array_equal(*answers)
+    answers = [one.log_likelihood(demos, num_draws=num_draws) for one in pair]
+    np.testing.assert_allclose(*answers, rtol=0, atol=1e-10)
 
 
 # ---------------------------------------------------------------------- fits

@@ -131,7 +131,7 @@ def test_joint_messages_are_products_of_the_agents_own(team: str) -> None:
     demos, bound = posterior.demos, posterior.bound
     tables = {name: posterior._point(name, "mean") for name in bound.learned}
     tables = all_rows(bound, tables)
-    smoothed = posterior.smooth(demos)
+    smoothed = posterior.smooth(demos, use_labels=True)
     evidence = posterior.log_likelihood(demos)
     for episode in range(demos.num_episodes):
         log_z, single, _ = joint_messages(bound, episode, tables)
@@ -268,11 +268,12 @@ def test_static_updates() -> None:
 def test_static_latents_stay_in_every_belief() -> None:
     model, demos = static_team()
     posterior = btil.fit(model, demos, dtype="float64", progress=False)
-    decoded = posterior.decode(demos)
+    decoded = posterior.decode(demos, use_labels=True)
+    smoothed = posterior.smooth(demos, use_labels=True)
     for episode in range(demos.num_episodes):
         steps = list(episode_rows(demos, episode))
         assert np.all(decoded[steps] == decoded[steps[0]])
-        for beliefs in posterior.smooth(demos).values():
+        for beliefs in smoothed.values():
             np.testing.assert_allclose(beliefs[steps], beliefs[[steps[0]] * len(steps)], atol=1e-12)
 
 

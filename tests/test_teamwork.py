@@ -79,5 +79,5 @@ def test_what_cannot_be_compared_is_refused():
     demos = team(latent_names={"ann": ("rest", "lift"), "bob": ("sing", "hum")})
     with pytest.raises(ValueError, match=r"the latents of ann are .* they cannot be compared"):
         misaligned(demos, np.zeros((40, 2), int))
-    with pytest.raises(ValueError, match=r"latents: shape \(3, 2\), expected"):
+    with pytest.raises(ValueError, match=r"decoded: shape \(3, 2\), expected"):
         misaligned_stretches(team(), np.zeros((3, 2), int), {})

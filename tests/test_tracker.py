@@ -48,8 +48,8 @@ def assert_follows_batch(
     posterior: btil.TeamPosterior, demos: btil.Demonstrations, atol: float, **options: Any
 ) -> None:
     beliefs = follow(posterior.tracker(**options), demos)
-    filtered = posterior.filter(demos, **options)
-    predicted = posterior.predict_actions(demos, **options)
+    filtered = posterior.filter(demos, use_labels=True, **options)
+    predicted = posterior.predict_actions(demos, use_labels=True, **options)
     for agent in demos.agents:
         tracked = np.stack([belief.latents[agent] for belief in beliefs])
         expected = np.stack([belief.expected_actions[agent] for belief in beliefs])

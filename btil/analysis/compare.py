@@ -219,9 +219,7 @@ class Comparison:
         """Decoded against true latents of an agent on the test data; arguments as above."""
         from btil.analysis.plots import plot_confusion
 
-        shown = self._shown()
-        decoded = self._posterior(name).decode(shown.without_labels())
-        return plot_confusion(shown, decoded, agent)
+        return plot_confusion(self._shown(), self._posterior(name), agent)
 
     def report(self, directory: Any, command: str | None = None) -> Path:
         """Write the report: one self-contained page, its figures, table and posteriors.
@@ -274,8 +272,8 @@ def compare(
         model: What is believed before.
         demos: What was seen.
         methods: Names of methods, or {name: method} to fit one method several times.
-        test: Held-out episodes. Their labels are dropped before anything is predicted, and only
-            used to count errors.
+        test: Held-out episodes. Their labels are not looked at when anything is predicted, and
+            only used to count errors.
         seed: The seed of every fit.
         progress: Whether to show progress lines.
         reference: The name that differences are taken from. None: "exact" (where latents are told
@@ -526,12 +524,11 @@ def _held_out(posterior: TeamPosterior, test: Demonstrations | None) -> dict[str
     """Predictions of episodes without their labels, and the errors of decoding them."""
     if test is None:
         return {}
-    unlabelled = test.without_labels()
-    log_likelihood = posterior.log_likelihood(unlabelled)
+    log_likelihood = posterior.log_likelihood(test.without_labels())  # of actions alone
     record = {"log_likelihood_per_step": float(log_likelihood.sum()) / test.num_steps}
     decoded = {
-        "viterbi": posterior.decode(unlabelled),
-        "filtering": most_probable(unlabelled, posterior.filter(unlabelled)),
+        "viterbi": posterior.decode(test),
+        "filtering": most_probable(test, posterior.filter(test)),
     }
     for kind, latents in decoded.items():
         errors = hamming_distance(test, latents)
@@ -612,13 +609,12 @@ def _score_decoded(
     records: dict[tuple[str, str, str], dict[str, Any]] = {}
     reliabilities: dict[str, dict[str, Reliability]] = {}
     if test is not None and scored_agents(test):
-        unlabelled = test.without_labels()
         for name, posterior in named.items():
-            averaged = posterior.smooth(unlabelled, num_draws=_DRAWS_OF_BELIEFS, seed=seed)
+            averaged = posterior.smooth(test, num_draws=_DRAWS_OF_BELIEFS, seed=seed)
             kinds = {
-                "smoothed": posterior.smooth(unlabelled),
+                "smoothed": posterior.smooth(test),
                 _AVERAGED: averaged,
-                "filtered": posterior.filter(unlabelled),
+                "filtered": posterior.filter(test),
             }
             for agent in scored_agents(test):
                 for kind, beliefs in kinds.items():
@@ -723,7 +719,7 @@ def name_by_labels(posterior: TeamPosterior, test: Demonstrations | None) -> Tea
     free = [agent for agent, own in classes.items() if any(len(members) > 1 for members in own)]
     if test is None or not free:
         return posterior
-    decoded = posterior.decode(test.without_labels())
+    decoded = posterior.decode(test)
     permutations = {agent: np.arange(sum(map(len, own))) for agent, own in classes.items()}
     for agents in agents_with_common_latents(posterior.bound):
         own = classes[agents[0]]

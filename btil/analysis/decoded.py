@@ -1,12 +1,13 @@
 """How good beliefs about mental states are where the truth is known: sharp, and as often right."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from btil.analysis.calibration.ranks import Reliability, Share, ratio_of_sums, reliability
+from btil.analysis.metrics import agent_position, smoothed_beliefs
 from btil.demonstrations import Demonstrations
 
 # A probability that rounds to zero is not punished without end.
@@ -46,13 +47,14 @@ def scored_agents(demos: Demonstrations) -> list[str]:
 
 
 def score_beliefs(
-    demos: Demonstrations, beliefs: Mapping[str, Float[np.ndarray, "steps latents"]], agent: str
+    demos: Demonstrations, beliefs: Any | Mapping[str, Any], agent: str
 ) -> DecodedScores:
     """Score an agent's beliefs at its labelled steps; errors are over episodes.
 
     Args:
         demos: Demonstrations with labels, the truth.
-        beliefs: {agent: (steps, latents)}, e.g. `posterior.smooth(demos.without_labels())`.
+        beliefs: {agent: (steps, latents)}, e.g. `posterior.filter(demos)`; or a posterior, which
+            smooths the demonstrations without a look at the labels.
         agent: One of `scored_agents(demos)`.
 
     Example:
@@ -86,9 +88,12 @@ def score_beliefs(
 
 
 def reliability_by_episode(
-    demos: Demonstrations, beliefs: Mapping[str, Float[np.ndarray, "steps latents"]], agent: str
+    demos: Demonstrations, beliefs: Any | Mapping[str, Any], agent: str
 ) -> Reliability:
-    """Labelled steps of each episode by how sure the belief is, for `bins_of`; (episodes, bins)."""
+    """Labelled steps of each episode by how sure the belief is, for `bins_of`; (episodes, bins).
+
+    Arguments as in `score_beliefs`.
+    """
     own, truth, known = _at_labels(demos, beliefs, agent)
     ends = np.cumsum(np.add.reduceat(known, demos.episode_starts, dtype=np.int64))[:-1]
     parts = [
@@ -99,9 +104,10 @@ def reliability_by_episode(
 
 
 def _at_labels(
-    demos: Demonstrations, beliefs: Mapping[str, Float[np.ndarray, "steps latents"]], agent: str
+    demos: Demonstrations, beliefs: Any | Mapping[str, Any], agent: str
 ) -> tuple[Float[np.ndarray, "labelled latents"], Int[np.ndarray, " labelled"], np.ndarray]:
     """Beliefs and labels at the labelled steps, and which these are."""
-    labels = demos.latents[:, demos.agents.index(agent)]
+    labels = demos.latents[:, agent_position(demos, agent)]
     known = labels >= 0
-    return np.asarray(beliefs[agent], np.float64)[known], labels[known], known
+    own = smoothed_beliefs(demos, beliefs, [agent])[1][agent].astype(np.float64)
+    return own[known], labels[known], known

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
+from btil.analysis.metrics import decoded_latents, smoothed_beliefs
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
 
@@ -19,32 +20,36 @@ TABLE_ENDINGS = (".csv", ".parquet", ".npz")
 
 def decoded_table(
     demos: Demonstrations,
-    decoded: Int[np.ndarray, "steps agents"],
-    smoothed: Mapping[str, Float[np.ndarray, "steps latents"]] | None = None,
+    decoded: Any,
+    smoothed: Any | Mapping[str, Float[np.ndarray, "steps latents"]] | None = None,
 ) -> "pd.DataFrame":
     """What was decoded, by name, and how probable each latent is.
 
     Args:
         demos: The episodes.
-        decoded: Latents of every step, as from `posterior.decode(demos)`.
-        smoothed: Their probabilities, as from `posterior.smooth(demos)`.
+        decoded: Latents of every step, as from `posterior.decode(demos)`; or the posterior, which
+            decodes them without a look at the labels.
+        smoothed: Their probabilities, as from `posterior.smooth(demos)`; or the posterior.
 
     Returns:
         A row per step: `episode`, `step`, `decoded_<agent>` and, with `smoothed`,
         `probability_<agent>_<latent>`.
 
     Raises:
-        ValueError: If two columns would have the same name.
+        ValueError: If two columns would have the same name; if an array has another shape, or
+            values that are no latents.
 
     Example:
-        >>> table = decoded_table(demos, posterior.decode(demos))  # doctest: +SKIP
+        >>> table = decoded_table(demos, posterior)  # doctest: +SKIP
     """
     import pandas as pd
 
     columns: dict[str, np.ndarray] = {"episode": demos.episodes, "step": demos.step_in_episode}
-    for agent, path in zip(demos.agents, decoded.T, strict=True):
+    demos, paths = decoded_latents(demos, decoded)
+    for agent, path in zip(demos.agents, paths.T, strict=True):
         columns[f"decoded_{agent}"] = np.array(demos.value_names(f"latent_{agent}"))[path]
-    for agent, beliefs in (smoothed or {}).items():
+    believed = {} if smoothed is None else smoothed_beliefs(demos, smoothed)[1]
+    for agent, beliefs in believed.items():
         names = demos.value_names(f"latent_{agent}")
         for name, belief in zip(names, beliefs.T, strict=True):
             column = f"probability_{agent}_{name}"

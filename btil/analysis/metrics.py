@@ -2,10 +2,13 @@
 
 Decoded latents against labels, learned policies against true ones; how often the members of a team
 have the same in mind, and how often their minds are misaligned.
+
+What takes decoded latents or beliefs takes a posterior as well, and asks it without a look at the
+labels: `hamming_distance(test, posterior)`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,6 +19,85 @@ from btil.models.cpt import SUM_TOLERANCE, improper_rows
 
 if TYPE_CHECKING:
     from btil.domains.gridworld.task import GridTask
+
+
+def decoded_latents(
+    demos: Demonstrations, decoded: Any
+) -> tuple[Demonstrations, Int[np.ndarray, "steps agents"]]:
+    """The latents of every step: what was decoded, or what a posterior decodes.
+
+    Args:
+        demos: The demonstrations.
+        decoded: Whole numbers (steps, agents); or what decodes them, a posterior or a team of
+            `btil.imitation`, which is not shown the labels.
+
+    Returns:
+        The demonstrations, with the latents that a posterior knows, and what was decoded.
+
+    Raises:
+        ValueError: If there is another shape, or values that are no latents; if the demonstrations
+            do not fit the posterior.
+    """
+    if callable(getattr(decoded, "decode", None)):
+        demos = with_learned_latents(demos, decoded)
+        decoded = decoded.decode(demos)
+    return demos, _checked_path(demos, decoded)
+
+
+def smoothed_beliefs(
+    demos: Demonstrations, beliefs: Any, agents: Sequence[str] | None = None
+) -> tuple[Demonstrations, dict[str, Float[np.ndarray, "steps latents"]]]:
+    """How probable each latent is at each step: beliefs, or what a posterior believes.
+
+    Args:
+        demos: The demonstrations.
+        beliefs: {agent: (steps, latents)}; or a posterior, which smooths the demonstrations and
+            is not shown the labels.
+        agents: Those in question; None: all.
+
+    Returns:
+        The demonstrations, with the latents that a posterior knows, and the beliefs.
+
+    Raises:
+        ValueError: If an agent is missing, or a shape is another one; if the demonstrations do not
+            fit the posterior.
+    """
+    if callable(getattr(beliefs, "smooth", None)):
+        demos = with_learned_latents(demos, beliefs)
+        beliefs = beliefs.smooth(demos)
+    if not isinstance(beliefs, Mapping):
+        raise ValueError(
+            "beliefs: a posterior or {agent: (steps, latents)} expected, got "
+            f"{type(beliefs).__name__}"
+        )
+    checked = {}
+    sizes = dict(zip(demos.agents, demos.num_latents, strict=True))
+    for agent in demos.agents if agents is None else agents:
+        if agent not in beliefs:
+            raise ValueError(
+                f"beliefs: agent {agent} is missing; there are {', '.join(map(str, beliefs))}"
+            )
+        checked[agent] = np.asarray(beliefs[agent])
+        if checked[agent].shape != (demos.num_steps, sizes[agent]):
+            raise ValueError(
+                f"beliefs: agent {agent} has shape {checked[agent].shape}, expected (steps, "
+                f"latents) = {(demos.num_steps, sizes[agent])}"
+            )
+    return demos, checked
+
+
+def with_learned_latents(demos: Demonstrations, posterior: Any) -> Demonstrations:
+    """Demonstrations with the latents that a posterior knows, labels matched by their names.
+
+    Few labels may name fewer.
+
+    Raises:
+        ValueError: If a label is none of them.
+    """
+    from btil.inference.posterior import conform_latents
+
+    # A team of `btil.imitation` has its task's.
+    return conform_latents(demos, getattr(posterior, "demos", demos))
 
 
 def hamming_distance(demos: Demonstrations, decoded: Any) -> Float[np.ndarray, " agents"]:
@@ -29,8 +111,9 @@ def hamming_distance(demos: Demonstrations, decoded: Any) -> Float[np.ndarray, "
 
     Args:
         demos: Demonstrations with labels, the truth.
-        decoded: Whole numbers (steps, agents), e.g. `posterior.decode(demos.without_labels())`.
-            If `demos` itself is decoded, labels are conditioned on, and the distance is 0.
+        decoded: A posterior, which decodes `demos` without a look at the labels; or whole numbers
+            (steps, agents), e.g. `posterior.decode(demos)`. Of a path that was decoded with
+            `use_labels=True` the distance is 0, and says nothing.
 
     Returns:
         One distance in [0, 1] per agent, in the order of `demos.agents`; NaN for an agent with no
@@ -46,7 +129,7 @@ def hamming_distance(demos: Demonstrations, decoded: Any) -> Float[np.ndarray, "
 
     Source: the normalised Hamming distance of the paper, "Experiments".
     """
-    path = _checked_path(demos, decoded)
+    demos, path = decoded_latents(demos, decoded)
     labelled = demos.latents >= 0
     wrong = labelled & (path != demos.latents)
     num_wrong = np.add.reduceat(wrong, demos.episode_starts, axis=0, dtype=np.int64)
@@ -62,7 +145,7 @@ def decoding_error(
 
     Args:
         demos: Demonstrations with labels, the truth.
-        decoded: Whole numbers (steps, agents), or beliefs {agent: (steps, latents)} as from
+        decoded: As in `hamming_distance`; or beliefs {agent: (steps, latents)} as from
             `posterior.smooth` or `posterior.filter`, of which the most probable latent is taken.
 
     Returns:
@@ -78,37 +161,26 @@ def decoding_error(
         [0.5]
     """
     path = most_probable(demos, decoded) if isinstance(decoded, Mapping) else decoded
-    path = _checked_path(demos, path)
+    demos, path = decoded_latents(demos, path)
     labelled = demos.latents >= 0
     return _ratio((labelled & (path != demos.latents)).sum(0), labelled.sum(0))
 
 
 def most_probable(
-    demos: Demonstrations, beliefs: Mapping[str, Any]
+    demos: Demonstrations, beliefs: Any | Mapping[str, Any]
 ) -> Int[np.ndarray, "steps agents"]:
     """The latent of highest probability at each step (the first of equals).
 
     Args:
         demos: The demonstrations that the beliefs are about.
-        beliefs: {agent: (steps, latents)}.
+        beliefs: {agent: (steps, latents)}; or a posterior, which smooths them without a look at
+            the labels.
 
     Raises:
         ValueError: If an agent is missing, or a shape is another one.
     """
-    paths = []
-    for agent, num_latents in zip(demos.agents, demos.num_latents, strict=True):
-        if agent not in beliefs:
-            raise ValueError(
-                f"beliefs: agent {agent} is missing; there are {', '.join(map(str, beliefs))}"
-            )
-        values = np.asarray(beliefs[agent])
-        if values.shape != (demos.num_steps, num_latents):
-            raise ValueError(
-                f"beliefs: agent {agent} has shape {values.shape}, expected (steps, latents) = "
-                f"{(demos.num_steps, num_latents)}"
-            )
-        paths.append(values.argmax(-1))
-    return np.stack(paths, axis=1)
+    demos, checked = smoothed_beliefs(demos, beliefs)
+    return np.stack([checked[agent].argmax(-1) for agent in demos.agents], axis=1)
 
 
 def majority_class_error(
@@ -149,7 +221,7 @@ def confusion_matrix(
 
     Args:
         demos: Demonstrations with labels, the truth.
-        decoded: Whole numbers (steps, agents).
+        decoded: As in `hamming_distance`.
         agent: Name of the agent.
 
     Raises:
@@ -162,8 +234,8 @@ def confusion_matrix(
         [[0, 0], [1, 1]]
     """
     position = agent_position(demos, agent)
-    path = _checked_path(demos, decoded)[:, position]
-    labels = demos.latents[:, position]
+    demos, paths = decoded_latents(demos, decoded)
+    path, labels = paths[:, position], demos.latents[:, position]
     size = demos.num_latents[position]
     known = labels >= 0
     codes = labels[known] * size + path[known]
@@ -366,7 +438,9 @@ class StepShare(NamedTuple):
     over_steps: float
 
 
-def team_alignment(latents: Demonstrations | Any, episodes: Any = None) -> StepShare:
+def team_alignment(
+    latents: Demonstrations | Any, decoded: Any = None, episodes: Any = None
+) -> StepShare:
     r"""How often all members of the team have the same in mind.
 
     .. math:: \frac{1}{|E|} \sum_{m \in E} \frac{1}{|L_m|} \sum_{t \in L_m}
@@ -374,18 +448,20 @@ def team_alignment(latents: Demonstrations | Any, episodes: Any = None) -> StepS
               \quad\text{and}\quad
               \frac{1}{\sum_m |L_m|} \sum_m \sum_{t \in L_m} 1(x_{1,m}^t = \dots = x_{n,m}^t)
 
-    with :math:`L_m` the steps of episode m at which every agent is labelled, and :math:`E` the
-    episodes that have some.
+    with :math:`L_m` the steps of episode m at which the latent of every agent is known, and
+    :math:`E` the episodes that have some.
 
     Args:
-        latents: Demonstrations with labels; or whole numbers (steps, agents), negative where
-            unknown, such as `posterior.decode(demos)`.
-        episodes: With an array, the episode of each step (steps,), each one contiguous, such as
-            `demos.episodes`. None: all steps are one episode.
+        latents: Demonstrations, whose labels are the latents unless there is `decoded`; or whole
+            numbers (steps, agents), negative where unknown.
+        decoded: With demonstrations, the latents in question, for all steps: a posterior, or whole
+            numbers, as in `hamming_distance`.
+        episodes: With an array, the episode of each step (steps,), each one contiguous. None: all
+            steps are one episode.
 
     Returns:
         The mean over episodes and the share of all steps, in [0, 1]; NaN if there is no step at
-        which every agent is labelled.
+        which every agent's is known.
 
     Raises:
         ValueError: If the agents have different latents, or an array or `episodes` has another
@@ -394,13 +470,22 @@ def team_alignment(latents: Demonstrations | Any, episodes: Any = None) -> StepS
     Example:
         >>> team_alignment([[0, 0], [1, 0], [2, 2]], episodes=[7, 7, 8])
         StepShare(over_episodes=0.75, over_steps=0.6666666666666666)
+        >>> team_alignment(demos, posterior).over_steps  # doctest: +SKIP
+        0.71
     """
     if isinstance(latents, Demonstrations):
         if episodes is not None:
             raise ValueError("episodes: not needed, demonstrations know theirs")
-        check_comparable(latents)
         labels, starts = latents.latents, latents.episode_starts
+        if decoded is not None:
+            latents, labels = decoded_latents(latents, decoded)
+        check_comparable(latents)
     else:
+        if decoded is not None:
+            raise ValueError(
+                "decoded: goes with demonstrations; of an array alone, name the episodes: "
+                "episodes=..."
+            )
         labels = np.asarray(latents)
         if labels.ndim != 2 or 0 in labels.shape or labels.dtype.kind not in "iu":
             raise ValueError(
@@ -412,23 +497,26 @@ def team_alignment(latents: Demonstrations | Any, episodes: Any = None) -> StepS
     return _step_share(same, (labels >= 0).all(axis=1), starts)
 
 
-def suboptimal_share(task: "GridTask", demos: Demonstrations) -> StepShare:
+def suboptimal_share(task: "GridTask", demos: Demonstrations, decoded: Any = None) -> StepShare:
     r"""How often the minds of a grid-world team are misaligned, as `task.suboptimal` defines it.
 
     .. math:: \frac{1}{|E|} \sum_{m \in E} \frac{1}{|L_m|} \sum_{t \in L_m}
               1(\text{suboptimal}(s_m^t, x_m^t))
               \quad\text{and the same pooled over steps,}
 
-    with :math:`L_m` the steps of episode m at which every agent is labelled, and :math:`E` the
-    episodes that have some. The paper's 49% (Movers) and 7% (Cleanup) fit the mean over episodes.
+    with :math:`L_m` the steps of episode m at which the latent of every agent is known, and
+    :math:`E` the episodes that have some. The paper's 49% (Movers) and 7% (Cleanup) fit the mean
+    over episodes.
 
     Args:
         task: The task.
-        demos: Demonstrations of this task, with labels.
+        demos: Demonstrations of this task, whose labels are the latents unless there is `decoded`.
+        decoded: The latents in question, for all steps: a posterior or a team that was learned,
+            or whole numbers, as in `hamming_distance`.
 
     Returns:
         The mean over episodes and the share of all steps, in [0, 1]; NaN if there is no step at
-        which every agent is labelled.
+        which every agent's is known.
 
     Raises:
         ValueError: If the states or the latents are not those of the task.
@@ -443,10 +531,11 @@ def suboptimal_share(task: "GridTask", demos: Demonstrations) -> StepShare:
     from btil.domains.gridworld.derived import task_states
 
     states = task_states(task, demos)
-    labelled = (demos.latents >= 0).all(axis=1)
+    latents = demos.latents if decoded is None else decoded_latents(demos, decoded)[1]
+    known = (latents >= 0).all(axis=1)
     suboptimal = np.zeros(demos.num_steps, bool)
-    suboptimal[labelled] = task.suboptimal(states[labelled], demos.latents[labelled])
-    return _step_share(suboptimal, labelled, demos.episode_starts)
+    suboptimal[known] = task.suboptimal(states[known], latents[known])
+    return _step_share(suboptimal, known, demos.episode_starts)
 
 
 def _step_share(

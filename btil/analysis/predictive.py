@@ -262,7 +262,9 @@ def posterior_predictive_check(
 
     Args:
         posterior: The posterior.
-        demos: The recordings; None: those it was fitted to. Labels in them are taken for true.
+        demos: The recordings; None: those it was fitted to. As in `log_likelihood` the data are
+            actions and labels: labelled steps count as they are, the mental states of others are
+            drawn given them. Of actions alone: `demos.without_labels()`.
         num_draws: Posterior draws, each with one replicate.
         seed: Seeds everything.
         replicate: "steps", one step ahead, or "episodes", whole episodes on the recorded states:
@@ -299,7 +301,7 @@ def posterior_predictive_check(
     demos = posterior.demos if demos is None else conform(demos, posterior.demos)
     bound = posterior.bound if demos is posterior.demos else bind(posterior.model, demos)
     if not (demos.latents >= 0).all():
-        posterior.filter(demos)  # refuses what is impossible
+        posterior.filter(demos, use_labels=True)  # refuses what is impossible
     layout = lay_out(bound, coarse=True)
     counter = _Counter(bound, num_contexts, replicate == "episodes")
     generator = np.random.default_rng([seed, 4])

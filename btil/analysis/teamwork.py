@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from btil.analysis.metrics import check_comparable
+from btil.analysis.metrics import check_comparable, decoded_latents, smoothed_beliefs
 from btil.demonstrations import Demonstrations
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def misaligned(
 
     Args:
         demos: The demonstrations.
-        latents: The latents of every step, (steps, agents), such as `posterior.decode(demos)`.
+        latents: The latents of every step, (steps, agents), such as `posterior.decode(demos)`; or
+            the posterior, which decodes them without a look at the labels.
         task: For a grid world, misaligned is what `task.suboptimal` says (the paper, Appendix C).
             None: the members have different latents.
 
@@ -50,20 +51,15 @@ def misaligned(
         ValueError: If latents of different names would have to be compared; with a task, as
             `task.suboptimal`.
     """
-    path = np.asarray(latents)
-    if path.shape != (demos.num_steps, demos.num_agents):
-        raise ValueError(
-            f"latents: shape {path.shape}, expected (steps, agents) = "
-            f"{(demos.num_steps, demos.num_agents)}"
-        )
+    named, path = decoded_latents(demos, latents)
     if task is None:
-        check_comparable(demos)
+        check_comparable(named)
         return (path != path[:, :1]).any(axis=1)
     return task.suboptimal(_task_states(task, demos), path)
 
 
 def misalignment_probability(
-    demos: Demonstrations, beliefs: Mapping[str, Any], task: "GridTask | None" = None
+    demos: Demonstrations, beliefs: Any | Mapping[str, Any], task: "GridTask | None" = None
 ) -> Float[np.ndarray, " steps"]:
     r"""Probability at each step that minds are misaligned.
 
@@ -75,7 +71,8 @@ def misalignment_probability(
 
     Args:
         demos: The demonstrations.
-        beliefs: {agent: (steps, latents)}, such as `posterior.smooth(demos)`.
+        beliefs: {agent: (steps, latents)}, such as `posterior.smooth(demos)`; or the posterior,
+            which smooths them without a look at the labels.
         task: As in `misaligned`.
 
     Raises:
@@ -87,9 +84,10 @@ def misalignment_probability(
         >>> misalignment_probability(demos, beliefs).round(2).tolist()
         [0.18]
     """
-    columns = [np.asarray(beliefs[agent], np.float64) for agent in demos.agents]
+    named, smoothed = smoothed_beliefs(demos, beliefs)
+    columns = [smoothed[agent].astype(np.float64) for agent in demos.agents]
     if task is None:
-        check_comparable(demos)
+        check_comparable(named)
         agree = np.prod(columns, axis=0).sum(-1)
         return np.clip(1.0 - agree, 0.0, 1.0)  # rounding only
     states = _task_states(task, demos)
@@ -103,25 +101,30 @@ def misalignment_probability(
 def misaligned_stretches(
     demos: Demonstrations,
     latents: Any,
-    beliefs: Mapping[str, Any],
+    beliefs: Any | Mapping[str, Any] = None,
     task: "GridTask | None" = None,
 ) -> tuple[Stretch, ...]:
     """Where minds are misaligned, and for how long: the longest runs of such steps.
 
     Args:
         demos: The demonstrations.
-        latents: (steps, agents), which say where; such as `posterior.decode(demos)`.
-        beliefs: {agent: (steps, latents)}, which say how sure that is.
+        latents: A posterior; or (steps, agents), which say where; such as
+            `posterior.decode(demos)`.
+        beliefs: {agent: (steps, latents)}, which say how sure that is; None: as the posterior
+            says.
         task: As in `misaligned`.
 
     Returns:
         The stretches in the order of the demonstrations; none goes over the end of an episode.
 
     Raises:
-        ValueError: As `misaligned`.
+        ValueError: As `misaligned`; if there are no beliefs.
+
+    Example:
+        >>> misaligned_stretches(demos, posterior)  # doctest: +SKIP
     """
     apart = misaligned(demos, latents, task)
-    probability = misalignment_probability(demos, beliefs, task)
+    probability = misalignment_probability(demos, latents if beliefs is None else beliefs, task)
     found = []
     for episode, (start, length) in enumerate(
         zip(demos.episode_starts, demos.episode_lengths, strict=True)

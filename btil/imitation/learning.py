@@ -87,21 +87,24 @@ class LearnedTeam:
     def __repr__(self) -> str:
         return f"LearnedTeam({self.method} on {self.task!r}: {self.reason})"
 
-    def decode(self, demos: Demonstrations) -> Int[np.ndarray, "steps agents"]:
-        """The most probable latents of each episode, by the policies and T_x alone.
+    def decode(
+        self, demos: Demonstrations, use_labels: bool = False
+    ) -> Int[np.ndarray, "steps agents"]:
+        """The most probable latents of each episode, by the policies and T_x.
 
-        Labels in the demonstrations are not used. Viterbi; the paper, Appendix B. Rows that were
-        inferred stand at their posterior means, not at the modes in `policies`.
+        Viterbi; the paper, Appendix B. Rows that were inferred stand at their posterior means, not
+        at the modes in `policies`.
 
         Args:
             demos: Episodes of the same team.
+            use_labels: Whether the path goes through the labels in `demos`; else they are not
+                looked at.
 
         Raises:
             ValueError: If the demonstrations are not of this task, or are impossible under the
                 policies.
         """
-        unlabelled = task_demonstrations(self.task, demos).without_labels()
-        return self.posterior.decode(unlabelled)
+        return self.posterior.decode(task_demonstrations(self.task, demos), use_labels)
 
 
 def learn(

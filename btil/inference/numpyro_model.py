@@ -21,7 +21,7 @@ from btil.inference.chains import judge_chains
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.devices import check_chains, make_mesh
 from btil.inference.nuts import Schedule, check_options, kernel_programs, sample_chains
-from btil.inference.posterior import TeamPosterior, conform
+from btil.inference.posterior import TeamPosterior
 from btil.inference.precision import precision
 from btil.inference.result import DrawnParameters, FitResult
 from btil.inference.svi import (
@@ -105,10 +105,8 @@ class NumpyroPosterior(TeamPosterior):
         name = self.bound.own_model.name
         return f"NumpyroPosterior({name}, {self.method}: {sites}; {state}: {self.reason})"
 
-    def _bind(self, demos: Demonstrations) -> BoundNumpyroModel:
-        if demos is self.demos:
-            return self.bound
-        return self.bound.rebind(conform(demos, self.demos))
+    def _rebind(self, demos: Demonstrations) -> BoundNumpyroModel:
+        return self.bound.rebind(demos)
 
     def _tables(self, bound: BoundModel, estimate: str) -> dict[str, Any]:
         if estimate != "mean":

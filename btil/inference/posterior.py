@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from btil.arguments import check_flag
 from btil.demonstrations import Demonstrations, read_as_seen
 from btil.inference.collapsed import collapsed_data, functional_rows
 from btil.inference.messages import (
@@ -149,6 +150,11 @@ class TeamPosterior:
     otherwise; with `num_draws=k` they are averaged over k posterior draws instead. The two differ
     where rows are uncertain: the average over draws is the Bayesian answer, the point estimate
     is the faster and usually sharper one. Rows of contexts never visited are their prior.
+
+    Labels are for learning. `smooth`, `filter`, `decode` and `predict_actions` say what states and
+    actions tell, and do not look at the labels in the demonstrations that they are given, so that
+    an answer may be held against them. With `use_labels=True` the labels count as observed: to
+    complete a recording of which a part is labelled. `log_likelihood` is of actions and labels.
 
     Attributes:
         bound: The model on the demonstrations it was fitted to.
@@ -386,15 +392,18 @@ class TeamPosterior:
     def smooth(
         self,
         demos: Recordings,
+        use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
         seed: int = 0,
     ) -> PerAgent:
-        """P(x_t | whole episode) of each agent, (steps, latents); labels are conditioned on.
+        """P(x_t | states and actions of the whole episode) of each agent, (steps, latents).
 
         Args:
             demos: Episodes of the same team: demonstrations, or the path of a table, which is read
                 by the names and sizes that were learned with (see `conformed`).
+            use_labels: Whether the labels in `demos` are observed too: a labelled step is then
+                certain, and tells of those around it.
             estimate: Point estimate of the rows.
             num_draws: Average over so many posterior draws instead.
             seed: Seeds the draws.
@@ -402,46 +411,57 @@ class TeamPosterior:
         Raises:
             ValueError: If the demonstrations do not fit, number what is returned in another way
                 than the posterior does, or are impossible under the estimate.
+
+        Example:
+            >>> belief = posterior.smooth(demos)["ann"]  # doctest: +SKIP
+            >>> completed = posterior.smooth(partly_labelled, use_labels=True)  # doctest: +SKIP
         """
-        return self._beliefs(demos, estimate, num_draws, seed, _smoothed_beliefs)
+        return self._beliefs(demos, use_labels, estimate, num_draws, seed, _smoothed_beliefs)
 
     def filter(
         self,
         demos: Recordings,
+        use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
         seed: int = 0,
     ) -> PerAgent:
         """P(x_t | the episode up to and including step t), (steps, latents); as `smooth`."""
-        return self._beliefs(demos, estimate, num_draws, seed, _filtered_beliefs)
+        return self._beliefs(demos, use_labels, estimate, num_draws, seed, _filtered_beliefs)
 
     def predict_actions(
         self,
         demos: Recordings,
+        use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
         seed: int = 0,
     ) -> PerAgent:
-        """P(a_t | states up to t, actions and labels before t), (steps, actions); as `smooth`."""
-        return self._beliefs(demos, estimate, num_draws, seed, _predicted_actions)
+        """P(a_t | states up to t, actions before t), (steps, actions); as `smooth`.
+
+        With `use_labels=True` also given the labels before t.
+        """
+        return self._beliefs(demos, use_labels, estimate, num_draws, seed, _predicted_actions)
 
     def decode(
         self,
         demos: Recordings,
+        use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
         seed: int = 0,
     ) -> Int[np.ndarray, "steps agents"]:
         """The most probable latents of each episode (Viterbi; the paper, Appendix B).
 
-        Labels are conditioned on. With `num_draws` the answer is, step by step, the latent of
-        highest averaged smoothed probability (there is no one path over draws).
+        Arguments as in `smooth`; with `use_labels=True` the path goes through the labels. With
+        `num_draws` the answer is, step by step, the latent of highest averaged smoothed
+        probability (there is no one path over draws).
         """
         demos = self._conformed(demos, "latent")
         if num_draws is not None:
-            smoothed = self.smooth(demos, estimate, num_draws, seed)
+            smoothed = self.smooth(demos, use_labels, estimate, num_draws, seed)
             return np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
-        bound = self._bind(demos)
+        bound = self._bind(demos, use_labels)
         layout = lay_out(bound, coarse=True)
         paths = []
         with precision(self.dtype) as dtype:
@@ -460,10 +480,11 @@ class TeamPosterior:
     ) -> Float[np.ndarray, " episodes"]:
         """log p(actions, labels | states) of each episode, latents summed out, all agents.
 
-        With `num_draws` the log of the average over draws: the log predictive density of an
-        episode. -inf where an episode is impossible.
+        That of actions alone is `log_likelihood(demos.without_labels())`. With `num_draws` the log
+        of the average over draws: the log predictive density of an episode. -inf where an episode
+        is impossible.
         """
-        bound = self._bind(self._conformed(demos))
+        bound = self._bind(self._conformed(demos), use_labels=True)
         layout = lay_out(bound, coarse=True)
         if num_draws is None:
             return self.episode_log_likelihood(bound, layout, self._tables(bound, estimate))
@@ -486,13 +507,14 @@ class TeamPosterior:
     def _beliefs(
         self,
         demos: Recordings,
+        use_labels: bool,
         estimate: str,
         num_draws: int | None,
         seed: int,
         program: Callable[..., PerAgent],
     ) -> PerAgent:
         returned = "action" if program is _predicted_actions else "latent"
-        bound = self._bind(self._conformed(demos, returned))
+        bound = self._bind(self._conformed(demos, returned), use_labels)
         layout = lay_out(bound, coarse=True)
         with precision(self.dtype) as dtype:
             if num_draws is None:
@@ -565,10 +587,17 @@ class TeamPosterior:
             refuse_renumbered(demos, conformed, returned)
         return conformed
 
-    def _bind(self, demos: Demonstrations) -> BoundModel:
+    def _bind(self, demos: Demonstrations, use_labels: Any) -> BoundModel:
+        """The model on episodes, which have no labels unless these are asked for."""
+        check_flag("use_labels", use_labels)
         if demos is self.demos:
-            return self.bound
-        return bind(self.model, conform(demos, self.demos))
+            return self.bound if use_labels else self.bound.without_labels()
+        other = conform(demos, self.demos)
+        return self._rebind(other if use_labels else other.without_labels())
+
+    def _rebind(self, demos: Demonstrations) -> BoundModel:
+        """The model on other episodes, which conform."""
+        return bind(self.model, demos)
 
     def tracker(
         self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0
@@ -744,57 +773,68 @@ def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
             f"expected Demonstrations, got {type(demos).__name__}; a file that was opened by "
             "open_demonstrations gives them part by part: `for part in file`"
         )
+    _check_agents(demos, training)
+    missing = set(training.num_states) - set(demos.num_states)
+    if missing:
+        raise ValueError(f"the demonstrations lack state variables {', '.join(sorted(missing))}")
+    sizes = {
+        name: max(size, 0 if name in training.state_names else demos.num_states[name])
+        for name, size in training.num_states.items()
+    }
+    # Orders count too: "state" as a parent means the variables as they were first listed.
+    if (
+        list(demos.num_states.items()) != list(sizes.items())
+        or demos.num_actions != training.num_actions
+        or demos.state_names != training.state_names
+        or demos.action_names != training.action_names
+    ):
+        ours, states = training.state_names, demos.state_variables
+        acted = dict(zip(demos.agents, demos.actions.T, strict=True))
+        demos = demos.replace(
+            states={v: _by_names("state", v, states[v], demos, ours.get(v)) for v in sizes},
+            actions={
+                agent: _by_names("action", agent, actions, demos, training.action_names.get(agent))
+                for agent, actions in acted.items()
+            },
+            num_states=sizes,
+            num_actions=training.num_actions,
+            state_names=ours,
+            action_names=training.action_names,
+        )
+    return conform_latents(demos, training)
+
+
+def conform_latents(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
+    """Demonstrations with the latents that a posterior knows, labels matched by their names.
+
+    Raises:
+        ValueError: As `conform`, of agents and labels.
+    """
+    _check_agents(demos, training)
+    sizes = dict(zip(training.agents, training.num_latents, strict=True))
+    given = {a: names for a, names in demos.latent_names.items() if len(names) == sizes[a]}
+    names = given | training.latent_names
+    unlabelled = (demos.latents < 0).all()
+    if demos.num_latents == training.num_latents and (
+        demos.latent_names == names or (unlabelled and not demos.latent_names)
+    ):
+        return demos
+    return demos.replace(
+        latents={
+            agent: _by_names("latent", agent, labels, demos, names.get(agent))
+            for agent, labels in zip(demos.agents, demos.latents.T, strict=True)
+        },
+        num_latents=training.num_latents,
+        latent_names=names,
+    )
+
+
+def _check_agents(demos: Demonstrations, training: Demonstrations) -> None:
     if demos.agents != training.agents:
         raise ValueError(
             f"the demonstrations' agents are {', '.join(demos.agents)}, the posterior's are "
             f"{', '.join(training.agents)}"
         )
-    missing = set(training.num_states) - set(demos.num_states)
-    if missing:
-        raise ValueError(f"the demonstrations lack state variables {', '.join(sorted(missing))}")
-    names = {kind: getattr(training, f"{kind}_names") for kind in ("state", "action", "latent")}
-    given = {
-        agent: demos.latent_names[agent]
-        for agent, size in zip(training.agents, training.num_latents, strict=True)
-        if len(demos.latent_names.get(agent, ())) == size
-    }
-    names["latent"] = given | names["latent"]
-    sizes = {
-        name: len(names["state"][name]) if name in names["state"] else max(size, theirs)
-        for name, size in training.num_states.items()
-        for theirs in [demos.num_states[name]]
-    }
-    # Orders count too: "state" as a parent means the variables as they were first listed.
-    if (
-        list(demos.num_states.items()) == list(sizes.items())
-        and demos.num_actions == training.num_actions
-        and demos.num_latents == training.num_latents
-        and all(
-            getattr(demos, f"{kind}_names") in (ours, {})
-            if kind == "latent" and (demos.latents < 0).all()
-            else getattr(demos, f"{kind}_names") == ours
-            for kind, ours in names.items()
-        )
-    ):
-        return demos
-    states = demos.state_variables
-    return demos.replace(
-        states={v: _by_names("state", v, states[v], demos, names["state"].get(v)) for v in sizes},
-        actions={
-            agent: _by_names("action", agent, values, demos, names["action"].get(agent))
-            for agent, values in zip(demos.agents, demos.actions.T, strict=True)
-        },
-        latents={
-            agent: _by_names("latent", agent, values, demos, names["latent"].get(agent))
-            for agent, values in zip(demos.agents, demos.latents.T, strict=True)
-        },
-        num_states=sizes,
-        num_actions=training.num_actions,
-        num_latents=training.num_latents,
-        state_names=names["state"],
-        action_names=names["action"],
-        latent_names=names["latent"],
-    )
 
 
 def _by_names(

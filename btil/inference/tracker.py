@@ -1,6 +1,7 @@
 """A live coach's view of a team: beliefs that move on as each step of an episode is seen.
 
 What `TeamPosterior.filter` and `predict_actions` say of a whole recording, said while it is made.
+Labels count where somebody tells them (`update(..., labels=...)`), as with `use_labels=True` there.
 One step is a handful of small arrays: a compiled program costs more to call than they to compute,
 so this is NumPy on the host, with the rows of the tables found through a dictionary.
 """
@@ -39,11 +40,11 @@ class Belief(NamedTuple):
 
     Attributes:
         step: The step t of the episode, from 0.
-        latents: {agent: P(x_t | states, actions and labels up to t)}, as `filter`.
-        expected_actions: {agent: P(a_t | states up to t, actions and labels before t)}: what was
-            expected of this step before its actions were seen, as `predict_actions`.
-        next_actions: {agent: P(a_{t+1} | states up to t + 1, actions and labels up to t)}; None
-            where that depends on the next state and it was not given, or on an action that was
+        latents: {agent: P(x_t | states, actions and labels told up to t)}, as `filter`.
+        expected_actions: {agent: P(a_t | states up to t, actions and labels told before t)}: what
+            was expected of this step before its actions were seen, as `predict_actions`.
+        next_actions: {agent: P(a_{t+1} | states up to t + 1, actions and labels told up to t)};
+            None where that depends on the next state and it was not given, or on an action that was
             not observed.
     """
 
@@ -278,7 +279,8 @@ class Tracker:
             state: The state of the step that `update` has not seen yet, given as there.
 
         Returns:
-            {agent: P(a_t | states up to t, actions and labels before t)}, as `predict_actions`.
+            {agent: P(a_t | states up to t, actions and labels told before t)}, as
+            `predict_actions`.
 
         Raises:
             ValueError: As `update`.

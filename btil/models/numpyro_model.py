@@ -7,7 +7,7 @@ agents' latent chains (`LatentChain`); what its parameters are is its own busine
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -313,6 +313,11 @@ class BoundNumpyroModel(BoundModel):
                     f"it has shape {bound.parameters.get(site)}"
                 )
         return bound
+
+    def without_labels(self) -> "BoundNumpyroModel":
+        """The same, with no latent known; the function does not see labels either."""
+        hidden = self.demos.without_labels()
+        return replace(self, demos=hidden, data=episode_data(hidden))
 
     def step_rows(self, padded: Mapping[str, PaddedRows]) -> dict[str, Float[np.ndarray, "..."]]:
         """Rows of all tables, {site: rows}, from rows with padding."""

@@ -191,6 +191,10 @@ class BoundModel:
         """The tables that have something to learn: the sites of the NumPyro model."""
         return {name: table for name, table in self.tables.items() if table.learned}
 
+    def without_labels(self) -> "BoundModel":
+        """The same, with no latent known: what is visited does not depend on labels."""
+        return replace(self, demos=self.demos.without_labels())
+
 
 def site_name(model: TeamModel, role: str, agent: str) -> str:
     """Name of the site of an agent's table: "policy_alice", or "policy" where it is shared."""

@@ -46,8 +46,7 @@ class Replay:
         """Of every step: P(latent | the episode's states and actions), and the likeliest path."""
         if self.posterior is None:
             return None
-        seen = self._demos.without_labels()
-        return self.posterior.smooth(seen), self.posterior.decode(seen)
+        return self.posterior.smooth(self._demos), self.posterior.decode(self._demos)
 
     def episode(self, index: int) -> dict[str, Any]:
         """One session as data for the page.

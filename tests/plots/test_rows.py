@@ -40,7 +40,7 @@ def test_rows_are_chosen_by_disagreement_and_visits(demos, chains):
     chosen = choose_rows(chains, num_worst=1, num_visited=2)
     assert chosen[0] == RowChoice("policy_ann", 1, 2)
     # Expected visits, spelled out.
-    beliefs = chains.smooth(chains.demos)
+    beliefs = chains.smooth(chains.demos, use_labels=True)
     best = max(
         (sum(beliefs[agent][t, k] for t in range(90) if demos.states[t] == room), site, room, k)
         for agent, site in (("ann", "policy_ann"), ("bob", "policy_bob"))

@@ -41,11 +41,16 @@ def test_timeline_shows_beliefs_labels_and_path(demos, mfvi):
     assert {"true label", "most probable path"} <= set(texts(figure))
 
 
-def test_timeline_may_condition_on_labels(demos, mfvi):
-    figure = plot_timeline(mfvi, demos, 0, "ann", condition_on_labels=True)
+def test_timeline_says_that_labels_were_used(demos, mfvi, pair):
+    figure = plot_timeline(mfvi, demos, 0, "ann", use_labels=True)
     (axes,) = panels(figure)
     assert lane_steps(axes, "white") == lane_steps(axes, SKY_BLUE)
-    assert "0.0% of labelled steps decoded wrongly" in axes.get_title(loc="left")
+    # No error is told of a path that went through the answers.
+    assert axes.get_title(loc="left") == "ann, episode first, mfvi: labels used at 100% of steps"
+    title = panels(plot_alignment(pair, pair.demos, 0, use_labels=True))[0].get_title(loc="left")
+    assert "labels used" in title
+    title = panels(plot_alignment(pair, pair.demos, 0))[0].get_title(loc="left")
+    assert "labels used" not in title
 
 
 def test_long_timelines_are_broken_into_lines(demos, mfvi, monkeypatch):

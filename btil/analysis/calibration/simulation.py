@@ -135,7 +135,7 @@ def run_simulation(settings: Settings, number: int) -> Simulation:
         # The first is the one that is tested.
         own = generator.permutation(own)[: settings.num_cells]
         ranked[group] = rank(values[0, own], values[1:, own], generator)
-    point = _hidden(posterior.smooth(observed), full, observed)
+    point = _hidden(posterior.smooth(observed, use_labels=True), full, observed)
     averaged = _hidden(beliefs, full, observed)
     latents = _rank_latents(averaged, settings.num_cells, generator)
     if latents is not None:
@@ -310,7 +310,8 @@ def run_messages(
 ) -> tuple[Float[np.ndarray, " filled"], dict[str, Float[np.ndarray, "steps latents"]]]:
     """Log likelihood of the data under each draw; smoothed latents averaged over draws.
 
-    The same as `posterior.episode_log_likelihood` and `posterior.smooth`, of many draws at once.
+    The same as `posterior.episode_log_likelihood` and `posterior.smooth(..., use_labels=True)`, of
+    many draws at once.
     The average is over draws 1 to `number` - 1: the first is the truth, those beyond fill up.
     """
     layout = lay_out(posterior.bound, coarse=True)

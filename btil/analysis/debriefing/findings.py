@@ -96,7 +96,7 @@ def find(
     posterior: TeamPosterior,
     demos: Demonstrations,
     task: "GridTask | None" = None,
-    use_labels: bool = True,
+    use_labels: bool = False,
     judge: TeamPosterior | None = None,
 ) -> Findings:
     """Find out what the members of a team had in mind, and what they make of it.
@@ -105,7 +105,7 @@ def find(
         posterior: What was learned of the team.
         demos: The recordings.
         task: The grid world, where misaligned minds are those that the task calls suboptimal.
-        use_labels: Whether labels in the recordings are taken for the truth.
+        use_labels: Whether labels in the recordings are taken for the truth of their steps.
         judge: A posterior that has learned from fewer labels, so that how sure it is can be
             tested on the others; None: the posterior itself.
 
@@ -113,9 +113,8 @@ def find(
         ValueError: If the recordings are not of this team, or impossible under the posterior.
     """
     named = _named(conform(demos, posterior.demos), posterior.demos)
-    seen = named if use_labels else named.without_labels()
-    beliefs = posterior.smooth(seen)
-    decoded = posterior.decode(seen)
+    beliefs = posterior.smooth(named, use_labels)
+    decoded = posterior.decode(named, use_labels)
     bound = bind(posterior.model, named)
     pinned = latents_pinned(posterior.model, posterior.demos)
     nameless = tuple(agent for agent in named.agents if not pinned[agent])
@@ -568,9 +567,9 @@ def _certainty(
     unseen = unseen_labels(judge.demos, demos)
     # Whether a mental state that nothing names is the right one cannot be asked.
     testable = unseen & ~np.isin(demos.agents, nameless)
-    # The judge sees the labels that it has learned from, and no others.
+    # Where labels count, the judge sees those that it has learned from, and no others.
     blind = demos.replace(latents=np.where(unseen, -1, demos.latents))
-    judged = judge.smooth(blind) if unseen.any() else beliefs
+    judged = judge.smooth(blind, use_labels) if unseen.any() else beliefs
     records = []
     for i, agent in enumerate(demos.agents):
         known = use_labels & (demos.latents[:, i] >= 0)

@@ -52,7 +52,7 @@ def debrief(
     directory: Any,
     max_episodes: int = 4,
     task: "GridTask | None" = None,
-    use_labels: bool = True,
+    use_labels: bool = False,
     relearn: bool = True,
     command: str | None = None,
     progress: bool = True,
@@ -73,7 +73,8 @@ def debrief(
             which minds were misaligned, or else the longest.
         task: The grid world, where misaligned minds are those that the task calls suboptimal;
             None: minds are misaligned where members have different things in mind.
-        use_labels: Whether labels in the recordings are taken for the truth.
+        use_labels: Whether labels in the recordings are taken for the truth of their steps; else
+            the page tells what actions alone say, and shows labels beside it.
         relearn: Whether, where all labels in the recordings were learned from, the same is learned
             once more without half of them, to test on that half how reliable it is; it takes as
             long as before.
@@ -116,9 +117,10 @@ def debrief(
             table.to_csv(staging / "tables" / f"{name}.csv", index=False, lineterminator="\n")
         body, links = body_of(told, pictures, len(chosen), command)
         title = f"What {listed(demos.agents)} had in mind"
+        source = "what they did and what was labelled" if findings.used_labels else "what they did"
         lead = (
             f"{counted(demos.num_episodes, 'episode')}, {counted(demos.num_steps, 'step')}. For "
-            "every step: what each member most probably had in mind, concluded from what they did."
+            f"every step: what each member most probably had in mind, concluded from {source}."
         )
         page = html_page(title, lead, body, links)
         (staging / PAGE).write_text(page, encoding="utf-8")
@@ -189,7 +191,7 @@ def _pictures(
     name = demos.episode_ids[episode]
     many = max(demos.num_latents) > _MOST_COLORS
     kind = "heatmap" if many else "bands"
-    figure = plot_timeline(posterior, demos, episode, kind=kind, condition_on_labels=use_labels)
+    figure = plot_timeline(posterior, demos, episode, kind=kind, use_labels=use_labels)
     for axes, agent in zip(figure.axes, demos.agents, strict=False):
         axes.set_title(f"{agent}, episode {name}", loc="left")
     reading = (
@@ -198,14 +200,16 @@ def _pictures(
         else "the more of the height a colour has, the more probable; below, the most probable "
         "course"
     )
-    caption = f"Episode {name}, what each member had in mind at each step: {reading}."
+    labelled = (demos.select([episode]).latents >= 0).any()
+    done = "were taken for true" if use_labels else "were not looked at"
+    known = f" Labels are drawn too; they {done}." if labelled else ""
+    caption = f"Episode {name}, what each member had in mind at each step: {reading}.{known}"
     yield _Picture("minds", figure, caption)
     if findings.incomparable is None:
-        figure = plot_alignment(posterior, demos, episode, task, condition_on_labels=use_labels)
+        figure = plot_alignment(posterior, demos, episode, task, use_labels=use_labels)
         figure.axes[0].set_title(f"episode {name}: do minds agree?", loc="left")
-        known = ""
-        if (demos.select([episode]).latents >= 0).any():
-            known = " The thin bars under them, and the black line, are what was labelled."
+        if labelled:
+            known = f" The thin bars under them, and the black line, are labels; they {done}."
         yield _Picture(
             "alignment",
             figure,

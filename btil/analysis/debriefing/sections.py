@@ -85,19 +85,25 @@ def summary(told: Told) -> list[str]:
     steps = table.groupby("certainty")["steps"].sum().to_dict()
     labelled, total = steps[LABELLED], sum(steps.values())
     if labelled == total:
-        text = "What members had in mind was labelled at every step"
+        text = "What members had in mind was labelled, and taken for true, at every step"
     else:
         sure = f"sure (a probability of {SURE:.0%} or more) at"
         share = _percent(steps["sure"] / (total - labelled))
         text = (
-            f"What a member had in mind was labelled at {_percent(labelled / total)} of the steps; "
-            f"of the others it is {sure} {share}"
+            f"What a member had in mind was labelled, and taken for true, at "
+            f"{_percent(labelled / total)} of the steps; of the others it is {sure} {share}"
             if labelled
             else f"What a member had in mind is {sure} {share} of the steps"
         )
     tested = table[(table["certainty"] == "sure") & (table["tested_steps"] > 0)]
     number = int(tested["tested_steps"].sum())
     sentences.append(text + ".")
+    told_by_labels = float((demos.latents >= 0).mean())
+    if told_by_labels and not findings.used_labels:
+        sentences.append(
+            f"Labels say what a member had in mind at {_percent(told_by_labels)} of the steps; "
+            "they were not looked at here: all is concluded from what members did."
+        )
     if number >= _FEW_LABELS:
         right = (tested["share_right"] * tested["tested_steps"]).sum() / number
         sentences.append(
@@ -477,7 +483,7 @@ def _technical(told: Told, command: str | None) -> str:
         f"of which {', '.join(f'{s:.0%}' for s in training.summary().share_labelled)} are labelled "
         f"({', '.join(training.agents)}). {'Converged' if posterior.converged else 'Not converged'}"
         f": {posterior.reason}. Probabilities are smoothed ones given the whole episode"
-        + (", labels conditioned on," if told.findings.used_labels else "")
+        + (", labels conditioned on," if told.findings.used_labels else ", without its labels,")
         + " under the posterior mean of the tables; the course of a mind is the Viterbi path; "
         f"misaligned means {meaning} on that path, its probability is the product form over "
         "members. Actions per mental state are posterior mean policy rows, weighted by smoothed "

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btil.analysis.metrics import confusion_matrix
+from btil.analysis.metrics import confusion_matrix, decoded_latents
 from btil.analysis.plots.layout import make_axes
 from btil.demonstrations import Demonstrations
 from btil.figures import figure_style
@@ -22,7 +22,8 @@ def plot_confusion(
 
     Args:
         demos: Demonstrations with labels, the truth.
-        decoded: Whole numbers (steps, agents), e.g. `posterior.decode(demos.without_labels())`.
+        decoded: A posterior, which decodes `demos` without a look at the labels; or whole numbers
+            (steps, agents), e.g. `posterior.decode(demos)`.
         agent: Name of the agent.
         ax: Matplotlib axes; None: a new figure.
 
@@ -32,6 +33,7 @@ def plot_confusion(
     Raises:
         ValueError: As `confusion_matrix`.
     """
+    demos, decoded = decoded_latents(demos, decoded)
     counts = confusion_matrix(demos, decoded, agent)
     names = demos.value_names(f"latent_{agent}")
     totals = counts.sum(1, keepdims=True)

@@ -215,7 +215,7 @@ def expected_visits(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "co
     """How often the training data read each row of the learned tables, in expectation.
 
     A step reads the policy row of its context and latent; the latent counts by its smoothed
-    probability.
+    probability, given what was learned from: actions and labels.
 
     Args:
         posterior: The posterior, whose beliefs about latents are used.
@@ -226,7 +226,7 @@ def expected_visits(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "co
     bound = posterior.bound
     if bound.excerpt:
         return {site: _counted_visits(posterior, table) for site, table in bound.learned.items()}
-    beliefs = posterior.smooth(posterior.demos)
+    beliefs = posterior.smooth(posterior.demos, use_labels=True)
     visits = {site: np.zeros(table.shape[:-1]) for site, table in bound.learned.items()}
     for agent in bound.rows:
         for role in ROLES:
@@ -254,7 +254,7 @@ def read_counts(
         if not table.learned or len(table.agents) > 1:
             refuse_excerpt(posterior, f"how often {agent} reads rows that are given or shared")
         return _counted_visits(posterior, table)
-    beliefs = posterior.smooth(posterior.demos)
+    beliefs = posterior.smooth(posterior.demos, use_labels=True)
     return _reads(posterior.bound, role, agent, beliefs[agent])
 
 

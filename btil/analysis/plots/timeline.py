@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.analysis.metrics import agent_position
+from btil.analysis.metrics import agent_position, with_learned_latents
 from btil.analysis.plots.layout import legend_below, look, make_axes
 from btil.analysis.teamwork import misaligned, misalignment_probability, runs
 from btil.demonstrations import Demonstrations
@@ -31,7 +31,7 @@ def plot_timeline(
     episode: int,
     agent: str | Sequence[str] | None = None,
     ax: Any = None,
-    condition_on_labels: bool = False,
+    use_labels: bool = False,
     kind: str = "heatmap",
     num_draws: int | None = None,
 ) -> "matplotlib.figure.Figure":
@@ -50,7 +50,8 @@ def plot_timeline(
         agent: Name of the agent, or names, a panel each; None: all agents.
         ax: Matplotlib axes, one for each agent, for the whole episode on one line; None: a new
             figure.
-        condition_on_labels: Whether the method may see the labels.
+        use_labels: Whether the labels count as observed, to complete a partly labelled episode;
+            else they are drawn beside what is believed without them.
         kind: "heatmap" or "bands".
         num_draws: Probabilities are averaged over so many posterior draws of the tables, which
             adds the uncertainty about the tables; None: the tables' posterior means are used.
@@ -71,10 +72,9 @@ def plot_timeline(
     if not agents:
         raise ValueError("agent: at least one is needed")
     positions = [agent_position(demos, name) for name in agents]
-    chosen = demos.select([episode])
-    seen = chosen if condition_on_labels else chosen.without_labels()
-    beliefs = posterior.smooth(seen, num_draws=num_draws)
-    decoded = posterior.decode(seen)
+    chosen = with_learned_latents(demos.select([episode]), posterior)
+    beliefs = posterior.smooth(chosen, use_labels, num_draws=num_draws)
+    decoded = posterior.decode(chosen, use_labels)
     lines = 1 if ax is not None else max(1, round(chosen.num_steps / _STEPS_A_LINE))
     width = math.ceil(chosen.num_steps / lines)
     heights = [0.24 * chosen.num_latents[i] + 0.45 if kind == "heatmap" else 1.5 for i in positions]
@@ -95,7 +95,9 @@ def plot_timeline(
             occurring |= draw(axes, beliefs[name], path, labels, part, names)
             axes.set_xlim(begin - 0.5, begin + width - 0.5)
             axes.spines[:].set_visible(False)
-            title = name if k >= len(agents) else _timeline_title(posterior, chosen, name, path)
+            title = name
+            if k < len(agents):
+                title = _timeline_title(posterior, chosen, name, path, use_labels)
             if k < len(agents) or len(agents) > 1:
                 axes.set_title(title, loc="left")
         panels[-1].set_xlabel("step")
@@ -106,14 +108,23 @@ def plot_timeline(
 
 
 def _timeline_title(
-    posterior: TeamPosterior, chosen: Demonstrations, agent: str, path: Int[np.ndarray, " steps"]
+    posterior: TeamPosterior,
+    chosen: Demonstrations,
+    agent: str,
+    path: Int[np.ndarray, " steps"],
+    use_labels: bool,
 ) -> str:
     labels = chosen.latents[:, agent_position(chosen, agent)]
     known = labels >= 0
-    error = "no labels"
+    told = "no labels"
     if known.any():
-        error = f"{np.mean(path[known] != labels[known]):.1%} of labelled steps decoded wrongly"
-    return f"{agent}, episode {chosen.episode_ids[0]}, {posterior.method}: {error}"
+        # With the answers in, the error would be zero whatever the posterior is worth.
+        told = (
+            f"labels used at {known.mean():.0%} of steps"
+            if use_labels
+            else f"{np.mean(path[known] != labels[known]):.1%} of labelled steps decoded wrongly"
+        )
+    return f"{agent}, episode {chosen.episode_ids[0]}, {posterior.method}: {told}"
 
 
 def _belief_scale(figure: Any, image: Any, panels: Any, aspect: int) -> None:
@@ -236,7 +247,7 @@ def plot_alignment(
     episode: int,
     task: "GridTask | None" = None,
     axes: Any = None,
-    condition_on_labels: bool = False,
+    use_labels: bool = False,
     num_draws: int | None = None,
 ) -> "matplotlib.figure.Figure":
     """Whether the team's minds are aligned, step by step over an episode.
@@ -254,7 +265,8 @@ def plot_alignment(
         episode: Position of the episode in `demos`.
         task: The grid world, where suboptimal stretches are meant.
         axes: Two Matplotlib axes, for the whole episode on one line; None: a new figure.
-        condition_on_labels: Whether the method may see the labels.
+        use_labels: Whether the labels count as observed, to complete a partly labelled episode;
+            else they are drawn beside what is believed without them.
         num_draws: As in `plot_timeline`.
 
     Returns:
@@ -271,10 +283,9 @@ def plot_alignment(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    chosen = demos.select([episode])
-    seen = chosen if condition_on_labels else chosen.without_labels()
-    beliefs = posterior.smooth(seen, num_draws=num_draws)
-    decoded = posterior.decode(seen)
+    chosen = with_learned_latents(demos.select([episode]), posterior)
+    beliefs = posterior.smooth(chosen, use_labels, num_draws=num_draws)
+    decoded = posterior.decode(chosen, use_labels)
     aligned = 1.0 - misalignment_probability(chosen, beliefs, task)
     apart = misaligned(chosen, decoded, task)
     labelled = (chosen.latents >= 0).all(axis=1)
@@ -319,8 +330,9 @@ def plot_alignment(
             for panel in (above, below):
                 panel.set_xlim(begin - 0.5, begin + width - 0.5)
             below.spines[:].set_visible(False)
+        used = ", labels used" if use_labels and (chosen.latents >= 0).any() else ""
         panels[0].set_title(
-            f"episode {chosen.episode_ids[0]}, {posterior.method}: minds aligned at "
+            f"episode {chosen.episode_ids[0]}, {posterior.method}{used}: minds aligned at "
             f"{1 - apart.mean():.0%} of {chosen.num_steps:,} steps",
             loc="left",
         )

@@ -151,7 +151,7 @@ class Imitation(Experiment):
             progress=progress and self.learner in SLOW_LEARNERS,
             **options,
         )
-        errors = hamming_distance(test, team.decode(test))
+        errors = hamming_distance(test, team)
         # Weighted by the visits of all labelled training episodes, whatever the learner was given.
         divergences = policy_divergence(split.train, task.policies(), team.policies)
         scores = []
@@ -268,7 +268,7 @@ class HumanDecoding(Experiment):
             progress=False,
             **workspace.protocol.options.get(self.method, {}),
         )
-        outcome = _decoding_outcome(split.test, posterior.decode(split.test.without_labels()))
+        outcome = _decoding_outcome(split.test, posterior)
         return outcome._replace(
             converged=posterior.converged,
             reason=posterior.reason,
@@ -276,7 +276,7 @@ class HumanDecoding(Experiment):
         )
 
 
-def _decoding_outcome(test: Demonstrations, decoded: np.ndarray) -> Outcome:
+def _decoding_outcome(test: Demonstrations, decoded: Any) -> Outcome:
     errors = hamming_distance(test, decoded)
     scores = [
         Score(agent, HAMMING, float(error))

@@ -8,6 +8,7 @@ step. `fit` a `TeamModel` to `Demonstrations`, ask the `TeamPosterior`, `compare
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from btil.coding import DataWarning
 from btil.demonstration_files import DemonstrationsFile, open_demonstrations
 from btil.demonstrations import (
     Demonstrations,
@@ -69,6 +70,7 @@ _ROOMS = ("analysis", "domains", "imitation")
 
 __all__ = [
     "CPT",
+    "DataWarning",
     "Demonstrations",
     "DemonstrationsFile",
     "DirichletCPT",

@@ -8,9 +8,10 @@ the commands, so that `btil --help` is quick.
 import contextlib
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -22,6 +23,8 @@ from btil import (
     open_demonstrations,
     read_demonstrations,
 )
+from btil.coding import DataWarning, warn
+from btil.demonstrations import read_as_seen
 from btil.flags import Debug, Quiet
 from btil.study.cli import collect
 
@@ -41,7 +44,8 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _warnings_in_one_line():
+                return super().invoke(ctx)
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt as error:
@@ -51,6 +55,19 @@ class _Commands(TyperGroup):
             _refuse(ctx, error, 2)
         except (ArithmeticError, RuntimeError, MemoryError) as error:
             _refuse(ctx, error, 1)
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Python's warnings as a line each, without the line of code that led to them."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        typer.echo(f"warning: {' '.join(str(message).split())}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", DataWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _refuse(ctx: Any, error: Exception, code: int) -> NoReturn:
@@ -116,6 +133,21 @@ NumLatents = Annotated[
         metavar="K[,K...]",
         help="Number of latents, one for all agents or one per agent. Needed where an agent has "
         "no label and the file does not record it.",
+    ),
+]
+UnknownLabels = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT[,TEXT...]",
+        help='Texts that mean an unknown label, beside an empty cell and -1; "" is none. Without '
+        'it, texts such as "NA" and "None" are refused.',
+    ),
+]
+DropLast = Annotated[
+    bool,
+    typer.Option(
+        "--drop-last",
+        help="Leave out an episode's last row where it has a state and no action of anybody.",
     ),
 ]
 Model = Annotated[
@@ -236,7 +268,13 @@ def btil(
 
 
 @app.command()
-def info(data: Data, num_latents: NumLatents = None, debug: Debug = False) -> None:
+def info(
+    data: Data,
+    num_latents: NumLatents = None,
+    unknown_labels: UnknownLabels = None,
+    drop_last: DropLast = False,
+    debug: Debug = False,
+) -> None:
     """Show what is in the data, and what a model may use as parents.
 
     \b
@@ -244,7 +282,7 @@ def info(data: Data, num_latents: NumLatents = None, debug: Debug = False) -> No
         btil info team.csv
         btil info overcooked:cramped_room:test
     """  # noqa: D301  # click needs the character itself
-    demos = _read(data, num_latents)
+    demos = _read(data, _Reading(num_latents, unknown_labels, drop_last))
     typer.echo(demos.summary())
     typer.echo("\nnames")
     for column in [
@@ -268,6 +306,11 @@ def info(data: Data, num_latents: NumLatents = None, debug: Debug = False) -> No
         "  transition       these, and of the next step next_state (all) or next_<state>;\n"
         f"                   actions (all), own_action, other_actions, {actions}"
     )
+    from btil.models.crowding import crowded
+    from btil.models.team import bind
+
+    for sentence in crowded(bind(_model(data), demos)):
+        warn([f"as btil fit does it without options, {sentence}"])
 
 
 @app.command()
@@ -278,6 +321,8 @@ def fit(
     ],
     method: Annotated[str, typer.Option(help="mfvi, svi, nuts, gibbs or exact.")] = "mfvi",
     num_latents: NumLatents = None,
+    unknown_labels: UnknownLabels = None,
+    drop_last: DropLast = False,
     model: Model = None,
     policy_parents: PolicyParents = None,
     policy_concentration: PolicyConcentration = None,
@@ -350,11 +395,12 @@ def fit(
         initial,
         shared,
     )
+    reading = _Reading(num_latents, unknown_labels, drop_last)
     demos: Demonstrations | DemonstrationsFile
     if batch_size is not None and Path(data).suffix.lower() == ".parquet":
-        demos = open_demonstrations(data, num_latents=_sizes(num_latents))
+        demos = open_demonstrations(data, **reading.arguments())
     else:
-        demos = _read(data, num_latents)
+        demos = _read(data, reading)
     posterior = infer(
         team,
         demos,
@@ -402,6 +448,8 @@ def decode(
             "is counted.",
         ),
     ] = False,
+    unknown_labels: UnknownLabels = None,
+    drop_last: DropLast = False,
     debug: Debug = False,
 ) -> None:
     """Tell what each agent had in mind at every step: a table with a row per step.
@@ -425,7 +473,7 @@ def decode(
     if out is not None:
         check_writable(out, TABLE_ENDINGS)
     fitted = load_posterior(posterior)
-    demos = _read(data, like=fitted.demos)
+    demos = _read(data, _Reading(None, unknown_labels, drop_last), like=fitted.demos)
     decoded = fitted.decode(demos, use_labels)
     table = decoded_table(demos, decoded, fitted.smooth(demos, use_labels) if smooth else None)
     if out is None:
@@ -494,6 +542,8 @@ def compare(
         float, typer.Option(help="Error of probabilities; the time to it is told.")
     ] = 0.01,
     num_latents: NumLatents = None,
+    unknown_labels: UnknownLabels = None,
+    drop_last: DropLast = False,
     model: Model = None,
     policy_parents: PolicyParents = None,
     policy_concentration: PolicyConcentration = None,
@@ -552,8 +602,10 @@ def compare(
         initial,
         shared,
     )
-    demos = _read(data, num_latents)
-    held_out = None if test is None else _read(test, like=demos)
+    reading = _Reading(num_latents, unknown_labels, drop_last)
+    demos = _read(data, reading)
+    reading = reading._replace(num_latents=None)
+    held_out = None if test is None else _read(test, reading, like=demos)
     truth = None
     if simulate_truth:
         made = make_up(team, demos, held_out, seed, share_labelled)
@@ -605,6 +657,8 @@ def calibrate(
     ] = None,
     num_draws: Annotated[int, typer.Option(help="Posterior draws to rank truths among.")] = 100,
     num_latents: NumLatents = None,
+    unknown_labels: UnknownLabels = None,
+    drop_last: DropLast = False,
     model: Model = None,
     policy_parents: PolicyParents = None,
     policy_concentration: PolicyConcentration = None,
@@ -657,7 +711,7 @@ def calibrate(
         initial,
         shared,
     )
-    demos = _read(data, num_latents)
+    demos = _read(data, _Reading(num_latents, unknown_labels, drop_last))
     if num_episodes is not None:
         if not 1 <= num_episodes <= demos.num_episodes:
             raise ValueError(
@@ -731,6 +785,8 @@ def report(
         str | None, typer.Option(help="mfvi (if none is named), svi, nuts, gibbs or exact.")
     ] = None,
     num_latents: NumLatents = None,
+    unknown_labels: UnknownLabels = None,
+    drop_last: DropLast = False,
     model: Model = None,
     policy_parents: PolicyParents = None,
     policy_concentration: PolicyConcentration = None,
@@ -783,10 +839,11 @@ def report(
         shared,
     )
     world = None if task is None else _task(task, map)
+    reading = _Reading(num_latents, unknown_labels, drop_last)
     directory = prepare_directory(out)
     if posterior is None:
         team = _model(data, *described, task=world)
-        demos = _of_task(world, _read(data, num_latents))
+        demos = _of_task(world, _read(data, reading))
         fitted = infer(team, demos, method or "mfvi", seed=seed, progress=not quiet, **options)
         _refuse_failure(fitted.method, fitted)
         fitted.save(directory / "posterior.nc")
@@ -802,7 +859,7 @@ def report(
             )
         fitted = load_posterior(posterior)
         like = fitted.demos if world is None else None
-        demos = _of_task(world, _read(data, num_latents, like))
+        demos = _of_task(world, _read(data, reading, like))
     written = debrief(
         fitted,
         demos,
@@ -1025,30 +1082,41 @@ def _map(text: str) -> str:
         raise ValueError(f"{path}: not a text file (UTF-8)") from None
 
 
-def _read(
-    data: str, num_latents: str | None = None, like: Demonstrations | None = None
-) -> Demonstrations:
+class _Reading(NamedTuple):
+    """The options of reading a file."""
+
+    num_latents: str | None
+    unknown_labels: str | None
+    drop_last: bool
+
+    def arguments(self) -> dict[str, Any]:
+        """The same as arguments of the readers."""
+        return {
+            "num_latents": _sizes(self.num_latents),
+            "unknown_labels": None
+            if self.unknown_labels is None
+            else _listed(self.unknown_labels, "--unknown-labels", may_be_none=True),
+            "drop_last": self.drop_last,
+        }
+
+
+def _read(data: str, reading: _Reading, like: Demonstrations | None = None) -> Demonstrations:
     """Carried data or a file; with `like`, by the names and sizes of other demonstrations."""
     family, *parts = data.split(":")
     if family == _CARRIED and parts:
-        if num_latents is not None:
-            raise ValueError("--num-latents is for files; carried data know their latents")
+        for option in ("num_latents", "unknown_labels", "drop_last"):
+            if getattr(reading, option) not in (None, False):
+                raise ValueError(f"{_flag(option)} is for files; carried data know what they hold")
         if len(parts) > 2:
             raise ValueError(f"{data}: carried data are written overcooked:LAYOUT[:train|test]")
         from btil.domains.overcooked import load
 
         return load(*parts)
-    if like is not None:
-        # The state variables' sizes are left to the file: it may visit states that are new.
-        return read_demonstrations(
-            data,
-            num_actions=dict(zip(like.agents, like.num_actions, strict=True)),
-            num_latents=dict(zip(like.agents, like.num_latents, strict=True)),
-            state_names=like.state_names or None,
-            action_names=like.action_names or None,
-            latent_names=like.latent_names or None,
-        )
-    return read_demonstrations(data, num_latents=_sizes(num_latents))
+    arguments = reading.arguments()
+    if like is None:
+        return read_demonstrations(data, **arguments)
+    del arguments["num_latents"]
+    return read_as_seen(data, like, **arguments)
 
 
 def _sizes(num_latents: str | None) -> int | list[int] | None:
@@ -1067,17 +1135,17 @@ def _sizes(num_latents: str | None) -> int | list[int] | None:
 
 def _model(
     data: str,
-    path: Path | None,
-    policy_parents: str | None,
-    policy_concentration: float | None,
-    transition_parents: str | None,
-    transition_concentration: float | None,
-    initial: str | None,
-    shared: bool,
+    path: Path | None = None,
+    policy_parents: str | None = None,
+    policy_concentration: float | None = None,
+    transition_parents: str | None = None,
+    transition_concentration: float | None = None,
+    initial: str | None = None,
+    shared: bool = False,
     task: "GridTask | None" = None,
 ) -> "TeamModel":
     """The model that a file or options describe; without either the one that suits the data."""
-    from btil.models.description import model_from_description, read_model
+    from btil.models.team import TeamModel
 
     description: dict[str, dict[str, Any]] = {
         "policy": _section("policy", policy_parents, policy_concentration),
@@ -1086,6 +1154,8 @@ def _model(
     }
     if not any(description.values()) and not shared:
         if path is not None:
+            from btil.models.description import read_model
+
             return read_model(path)
         if task is not None:
             return task.recommended_model()
@@ -1093,6 +1163,9 @@ def _model(
             from btil.domains.overcooked import recommended_model
 
             return recommended_model(data.split(":")[1])
+        return TeamModel()
+    from btil.models.description import model_from_description
+
     if path is not None:
         raise ValueError("--model describes the whole model; leave out the other model options")
     if shared:

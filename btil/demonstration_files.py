@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,29 +12,37 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from btil.coding import (
+    PLAIN,
+    Names,
+    Reading,
+    code_column,
+    code_episodes,
+    counted,
+    listed,
+    normalised_keys,
+    texts_for_unknown,
+    warn,
+)
 from btil.demonstrations import (
     ROW_GROUP_STEPS,
     Demonstrations,
-    Names,
     Size,
     Summary,
     _agents_and_variables,
     _as_arguments,
     _check_no_repeats,
-    _code_column,
     _columns_from_arrow,
-    _counted,
     _declared_names,
     _declared_sizes,
-    _episode_ids,
     _episode_runs,
     _from_arrow,
     _from_columns,
-    _listed,
     _record,
     _record_of_schema,
     _told,
     concatenate,
+    steps_to_keep,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +63,7 @@ class DemonstrationsFile:
         first: Its first episode.
         num_steps: Number of rows, over all episodes.
         record: Agents, sizes and names, as a table records them.
+        reading: What its values are taken for.
 
     Example:
         >>> file = btil.open_demonstrations("team.parquet")  # doctest: +SKIP
@@ -66,6 +75,7 @@ class DemonstrationsFile:
     first: Demonstrations
     num_steps: int
     record: Mapping[str, Any]
+    reading: Reading = PLAIN
 
     @property
     def agents(self) -> Names:
@@ -111,16 +121,17 @@ class DemonstrationsFile:
     def num_episodes(self) -> int:
         """Number of episodes; the column of episodes is read once to count them."""
         with _naming(self.path):
-            return sum(len(runs.new_ids) for _, runs in _runs_of(self.path, ["episode"]))
+            tables = _runs_of(self.path, ["episode"], self.reading)
+            return sum(len(runs.new_ids) for _, runs in tables)
 
     def __iter__(self) -> Iterator[Demonstrations]:
-        parts = _whole_episodes(self.path)
+        parts = _whole_episodes(self.path, reading=self.reading)
         while True:
             with _naming(self.path):
                 table = next(parts, None)
             if table is None:
                 return
-            yield _part_of(self.path, table, dict(self.record))
+            yield _part_of(self.path, table, dict(self.record), self.reading)
 
     def read(self) -> Demonstrations:
         """The whole file as `Demonstrations`, in memory."""
@@ -152,9 +163,9 @@ class DemonstrationsFile:
 
     def __repr__(self) -> str:
         return (
-            f"DemonstrationsFile({self.path}: {_counted(self.num_episodes, 'episode')}, "
-            f"{_counted(self.num_steps, 'step')}, "
-            f"{_counted(len(self.num_states), 'state variable')}, "
+            f"DemonstrationsFile({self.path}: {counted(self.num_episodes, 'episode')}, "
+            f"{counted(self.num_steps, 'step')}, "
+            f"{counted(len(self.num_states), 'state variable')}, "
             f"agents: {', '.join(self.agents)})"
         )
 
@@ -169,6 +180,8 @@ def open_demonstrations(
     state_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
     action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
     latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+    unknown_labels: Iterable[str | int] | None = None,
+    drop_last: bool = False,
 ) -> DemonstrationsFile:
     """Open a Parquet file of demonstrations without reading it into memory.
 
@@ -188,6 +201,8 @@ def open_demonstrations(
         state_names: see `like`.
         action_names: see `like`.
         latent_names: see `like`.
+        unknown_labels: see `like`.
+        drop_last: see `like`.
 
     Returns:
         The file, for `fit` with a batch size, or to iterate over.
@@ -196,6 +211,9 @@ def open_demonstrations(
         FileNotFoundError: there is no such file.
         ValueError: another ending, a damaged file, and what `read_demonstrations` refuses in the
             first part of the file; the rest is looked at when it is read.
+
+    Warns:
+        DataWarning: as in `Demonstrations`.
 
     Example:
         >>> file = btil.open_demonstrations("team.parquet")  # doctest: +SKIP
@@ -218,7 +236,8 @@ def open_demonstrations(
     }
     declared = {argument: value for argument, value in declared.items() if value is not None}
     if like is not None and declared:
-        raise ValueError(f"like: sets all sizes and names; leave out {_listed(declared)}")
+        raise ValueError(f"like: sets all sizes and names; leave out {listed(declared)}")
+    reading = Reading(texts_for_unknown(unknown_labels), like is not None, drop_last=drop_last)
     with open(path, "rb") as handle, _naming(path):
         file = parquet.ParquetFile(handle, page_checksum_verification=True)
         schema, num_steps = file.schema_arrow, file.metadata.num_rows
@@ -226,15 +245,24 @@ def open_demonstrations(
         if num_steps == 0:
             raise ValueError("there are no steps; at least one is needed")
         record = _record_of_schema(schema) if like is None else _record(like)
-        record = _completed(path, schema, record, declared)
-        table = next(_whole_episodes(path))
-    first = _part_of(path, table, record).select([0])
-    return DemonstrationsFile(path, first, num_steps, record)
+        reading = reading._replace(foreign=record is None)
+        record, doubts = _completed(path, schema, record, declared, reading)
+        table = next(_whole_episodes(path, reading=reading))
+        if drop_last:
+            needed = ["episode", *(f"action_{agent}" for agent in record["agents"])]
+            num_steps = sum(part.num_rows for part in _whole_episodes(path, needed, reading))
+    first = _part_of(path, table, record, reading).select([0])
+    warn(f"{path}: {doubt}" for doubt in doubts)
+    return DemonstrationsFile(path, first, num_steps, record, reading)
 
 
-def _part_of(path: Path, table: pa.Table, record: dict[str, Any]) -> Demonstrations:
+def _part_of(
+    path: Path, table: pa.Table, record: dict[str, Any], reading: Reading
+) -> Demonstrations:
+    """A part of whole episodes; its last rows that are no steps are gone already."""
     try:
-        return _from_columns(_columns_from_arrow(table), record, {})
+        columns = _columns_from_arrow(table)
+        return _from_columns(columns, record, {}, reading._replace(drop_last=False))[0]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -262,18 +290,27 @@ def _tables(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Tab
 
     with open(path, "rb") as handle:
         file = parquet.ParquetFile(handle, page_checksum_verification=True)
-        if columns is not None:
-            columns = [name for name in columns if name in file.schema_arrow.names]
+        named = _named_columns(file.schema_arrow)
+        columns = list(named) if columns is None else [c for c in columns if c in named]
+        in_file = [named[column] for column in columns]
+        by_name = {in_the_file: name for name, in_the_file in named.items()}
         together: list[int] = []
         rows = 0
         for group in range(file.num_row_groups):
             together.append(group)
             rows += file.metadata.row_group(group).num_rows
             if rows >= ROW_GROUP_STEPS or group == file.num_row_groups - 1:
-                table = file.read_row_groups(together, columns)
+                table = file.read_row_groups(together, in_file)
+                # In the order of the file, whatever was asked for.
+                table = table.rename_columns([by_name[name] for name in table.column_names])
                 for first in range(0, rows, ROW_GROUP_STEPS):
                     yield table.slice(first, ROW_GROUP_STEPS)
                 together, rows = [], 0
+
+
+def _named_columns(schema: pa.Schema) -> dict[str, str]:
+    """The columns of a file by their names, accents composed, and as they are called in it."""
+    return normalised_keys("columns", {name: name for name in schema.names})
 
 
 class _TableRuns(NamedTuple):
@@ -293,7 +330,7 @@ class _TableRuns(NamedTuple):
 
 
 def _runs_of(
-    path: Path, columns: Sequence[str] | None = None
+    path: Path, columns: Sequence[str] | None = None, reading: Reading = PLAIN
 ) -> Iterator[tuple[pa.Table, _TableRuns]]:
     """Tables with their runs; an episode that returns after another one is refused."""
     seen: set[Any] = set()
@@ -302,7 +339,7 @@ def _runs_of(
     for table in _tables(path, columns):
         # Without the column all rows are one episode. An empty projection has no length.
         if "episode" in table.column_names:
-            ids = _episode_ids(_from_arrow(table.column("episode")), first_row)
+            ids = code_episodes(_from_arrow(table.column("episode")), first_row, reading)
         else:
             ids = np.zeros(max(table.num_rows, 1), np.int64)
         starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
@@ -321,12 +358,31 @@ def _runs_of(
         first_row += table.num_rows
 
 
-def _whole_episodes(path: Path) -> Iterator[pa.Table]:
+def _whole_episodes(
+    path: Path, columns: Sequence[str] | None = None, reading: Reading = PLAIN
+) -> Iterator[pa.Table]:
+    """Tables of whole episodes, without rows that are no steps."""
+    for table in _joined_episodes(path, columns, reading):
+        if reading.drop_last:
+            agents = [c.removeprefix("action_") for c in table.column_names if _is_action(c)]
+            keep = steps_to_keep(_columns_from_arrow(table), agents, reading)
+            yield table.filter(keep)
+        else:
+            yield table
+
+
+def _is_action(column: str) -> bool:
+    return column.startswith("action_")
+
+
+def _joined_episodes(
+    path: Path, columns: Sequence[str] | None, reading: Reading
+) -> Iterator[pa.Table]:
     """Tables of whole episodes; what a table leaves open is carried to the next."""
     import pyarrow as pa
 
     carried: list[pa.Table] = []
-    for table, runs in _runs_of(path):
+    for table, runs in _runs_of(path, columns, reading):
         open_from = int(runs.starts[-1])
         if open_from == 0 and runs.continues:
             carried.append(table)
@@ -342,12 +398,20 @@ def _whole_episodes(path: Path) -> Iterator[pa.Table]:
 
 
 def _completed(
-    path: Path, schema: pa.Schema, record: dict[str, Any] | None, declared: Mapping[str, Any]
-) -> dict[str, Any]:
-    """A record with the sizes and names of all columns: declared, recorded, or else looked for."""
+    path: Path,
+    schema: pa.Schema,
+    record: dict[str, Any] | None,
+    declared: Mapping[str, Any],
+    reading: Reading,
+) -> tuple[dict[str, Any], list[str]]:
+    """A record with the sizes and names of all columns, and doubts.
+
+    They are declared, recorded, or else looked for.
+    """
     import pyarrow as pa
 
-    agents, variables = _agents_and_variables(schema.names, record)
+    named = _named_columns(schema)
+    agents, variables = _agents_and_variables(list(named), record)
     sizes: dict[str, int] = {}
     names: dict[str, Names] = {}
     columns: list[str] = []
@@ -365,34 +429,60 @@ def _completed(
         columns += [prefix + key for key in keys]
 
     def known(column: str) -> bool:
-        # Texts may have names of their own even where their number is declared.
-        plain = column not in schema.names or pa.types.is_integer(schema.field(column).type)
-        return column in names or (column in sizes and plain)
+        kind = schema.field(named[column]).type if column in named else pa.int64()
+        # Texts may have names of their own even where their number is declared. What is no value
+        # at all is refused when it is read.
+        return (
+            column in names
+            or (column in sizes and pa.types.is_integer(kind))
+            or pa.types.is_nested(kind)
+        )
 
-    for column, distinct in _distinct_values(path, [c for c in columns if not known(c)]).items():
+    doubts = []
+    sought = [column for column in columns if not known(column)]
+    found = _distinct_values(path, sought, agents, reading)
+    for column, distinct in [(column, found[column]) for column in sought if column in found]:
         values = _from_arrow(pa.chunked_array([distinct]))
-        places = _FirstSeen(path, column, distinct)
-        coded = _code_column(column, values, sizes.get(column), None, places)
+        places = _FirstSeen(path, column, distinct, agents, reading)
+        coded = code_column(column, values, sizes.get(column), None, places, reading)
         sizes[column] = coded.size
         if coded.names is not None:
             names[column] = coded.names
+        if coded.doubt is not None:
+            doubts.append(coded.doubt)
     for column in columns:
         if column in names:
             sizes.setdefault(column, len(names[column]))
-        elif column.startswith("latent_") and column not in sizes:
+        elif column.startswith("latent_") and column not in sizes and column not in named:
             # No such column: nobody is labelled, which needs a declared number.
-            _code_column(column, np.array([-1]), None, None, _episode_runs(None, 1))
-    return {"agents": agents} | _as_arguments(tuple(variables), tuple(agents), sizes, names)
+            code_column(column, np.array([-1]), None, None, _episode_runs(None, 1))
+    of_all = _as_arguments(tuple(variables), tuple(agents), sizes, names)
+    return {"agents": agents} | of_all, doubts
 
 
-def _distinct_values(path: Path, columns: Sequence[str]) -> dict[str, pa.Array]:
+def _seen_tables(
+    path: Path, columns: Sequence[str], agents: Sequence[str], reading: Reading
+) -> Iterator[pa.Table]:
+    """The steps of a file with some columns, and with what it takes to tell which are steps.
+
+    Episodes that are none are refused before any value is looked at, as in memory.
+    """
+    if not reading.drop_last:
+        return (table for table, _ in _runs_of(path, ["episode", *columns], reading))
+    needed = ["episode", *(f"action_{agent}" for agent in agents)]
+    return _whole_episodes(path, list(dict.fromkeys([*needed, *columns])), reading)
+
+
+def _distinct_values(
+    path: Path, columns: Sequence[str], agents: Sequence[str], reading: Reading
+) -> dict[str, pa.Array]:
     """The distinct values of some columns of a file, in order of appearance, one null included."""
     import pyarrow as pa
     from pyarrow import compute
 
     found: dict[str, pa.Array] = {}
-    for table in _tables(path, columns) if columns else ():
-        for name in table.column_names:
+    for table in _seen_tables(path, columns, agents, reading) if columns else ():
+        for name in (name for name in table.column_names if name in columns):
             column = _plain_values(table.column(name))
             before = [found[name]] if name in found else []
             found[name] = compute.unique(
@@ -413,14 +503,18 @@ class _FirstSeen(NamedTuple):
     path: Path
     column: str
     values: pa.Array
+    agents: Sequence[str]
+    reading: Reading
 
     def place(self, row: int) -> str:
         """Episode and step of the first row that has the given one of the values."""
         from pyarrow import compute
 
         wanted = self.values[row]
-        begun: tuple[Any, int] = (None, 0)
-        for table, runs in _runs_of(self.path, ["episode", self.column]):
+        columns = ["episode", self.column]
+        if self.reading.drop_last:
+            columns += [f"action_{agent}" for agent in self.agents]
+        for table in _whole_episodes(self.path, list(dict.fromkeys(columns)), self.reading):
             column = _plain_values(table.column(self.column))
             if not wanted.is_valid:
                 same = compute.is_null(column)
@@ -429,10 +523,8 @@ class _FirstSeen(NamedTuple):
             else:
                 same = compute.equal(column, wanted)
             at = compute.index(same, True).as_py()
-            starts = runs.starts[int(runs.continues) :].tolist()
-            for start, one in zip(starts, runs.new_ids, strict=True):
-                if at < 0 or start <= at:
-                    begun = (one, runs.first_row + start)
             if at >= 0:
-                return f"episode {begun[0]!r}, step {runs.first_row + at - begun[1]}"
+                named = "episode" in table.column_names
+                ids = _from_arrow(table.column("episode")) if named else None
+                return _episode_runs(ids, table.num_rows, self.reading).place(at)
         raise AssertionError("a value that was found is found again")

@@ -15,46 +15,60 @@ import csv
 import io
 import json
 import math
-import numbers
 import operator
 import os
 import textwrap
+import unicodedata
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
+from btil.coding import (
+    MINUS_ONE,
+    PLAIN,
+    Names,
+    Reading,
+    absent,
+    as_array,
+    check_text,
+    code_column,
+    code_episodes,
+    counted,
+    items,
+    listed,
+    normalised,
+    normalised_keys,
+    refuse_alike,
+    shown,
+    texts_for_unknown,
+    untyped_episodes,
+    warn,
+)
 from btil.files import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Names = tuple[str, ...]
 Columns = dict[str, Any]
 Size = int | np.integer
 
 _MAX_INDEX = np.iinfo(np.int64).max
-# A float64 holds every whole number up to here; above, the value read may not be the one meant.
-_MAX_EXACT_FLOAT = np.float64(2**53)
-_MISSING_TEXTS = frozenset(
-    ["", "nan", "NaN", "NAN", "None", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "<NA>"]
-)
-_MINUS_ONE = frozenset(["-1", "-1.0"])
-_UNKNOWN_TEXTS = _MISSING_TEXTS | _MINUS_ONE
 _METADATA_KEY = "btil_metadata"
 _LARGEST_BLOCK = 2**31 - 1
 _CSV_RECORD = "# btil:"
 _RECORD_VERSION = 1
-# Of a value in a message.
-_LONGEST_SHOWN = 200
+# Of a message of another library.
 _LONGEST_TOLD = 1000
-# Of a name: what every file format can hold, as the name of a column too.
-_LONGEST_NAME = 10_000
+_NUMBERS_BEFORE = (
+    "its values were numbers in the demonstrations seen before, and which text stands for which "
+    "number is not said; write the numbers"
+)
 # Steps of a Parquet file's row groups: a unit to read at a time, some 10 MB of columns.
 ROW_GROUP_STEPS = 2**17
 # Names that the tables, or the parents of a CPT, use for something else.
@@ -92,10 +106,17 @@ class Demonstrations:
             order, name the k variables, and a value of None leaves a variable's values unnamed.
         action_names: the text of each action: one sequence for all agents, or {agent: texts}.
         latent_names: the text of each latent: one sequence for all agents, or {agent: texts}.
+        unknown_labels: texts (or numbers) that mean an unknown latent too, such as ["NA", "?"].
+            None: texts that other tools take for nothing ("None", "NA", "nan", "null", ...) are
+            refused, as nobody said what they are; with a sequence, also an empty one, all that it
+            does not list are names.
 
     Texts in the data are turned into indices through the declared names; without declared names
     through the sorted list of the texts that occur in that column, which is then recorded as its
-    names. Texts that are all numerals are read as numbers. Booleans count as 0 and 1.
+    names. They are numbers only where every text of the column is the plain decimal form of its
+    number ("7", "-1", "2.0"): "07" and "1e1" are names. Two spellings of an accent (Unicode's
+    composed and decomposed forms) are one text. Booleans count as 0 and 1. `docs/values.md` tells
+    the rules.
 
     Attributes:
         agents: names of the agents.
@@ -104,8 +125,13 @@ class Demonstrations:
 
     Raises:
         ValueError: anything out of range, not whole, missing where it may not be, of the wrong
-            shape, an episode id that returns after another one, no steps at all. The message
-            names column, episode, step, value and what is allowed. Nothing is clamped.
+            shape, an episode id that returns after another one, names that look alike in print,
+            no steps at all. The message names column, episode, step, value and what is allowed.
+            Nothing is clamped.
+
+    Warns:
+        DataWarning: a number of actions or latents that was not declared is larger than what
+            occurs: 0 is missing where the values count from 1.
 
     Example:
         >>> demos = Demonstrations(
@@ -145,44 +171,25 @@ class Demonstrations:
         state_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
         action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
         latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+        unknown_labels: Iterable[str | int] | None = None,
     ) -> None:
-        state_columns, state_names = _state_columns(states, state_names)
-        action_columns = _action_columns(actions, agents)
-        variables, team = tuple(state_columns), tuple(action_columns)
-        columns = {
-            **state_columns,
-            **{f"action_{agent}": values for agent, values in action_columns.items()},
-            **{f"latent_{a}": values for a, values in _latent_columns(latents, team).items()},
-        }
-        num_steps = _common_length(columns, episodes)
-        runs = _episode_runs(episodes, num_steps)
-        for agent in team:  # in their order, whatever that of the mapping
-            labels = columns.pop(f"latent_{agent}", None)
-            columns[f"latent_{agent}"] = np.full(num_steps, -1) if labels is None else labels
-        sizes = {
-            **_declared_sizes("num_states", num_states, variables, ""),
-            **_declared_sizes("num_actions", num_actions, team, "action_"),
-            **_declared_sizes("num_latents", num_latents, team, "latent_"),
-        }
-        names = {
-            **_declared_names("state_names", state_names, variables, ""),
-            **_declared_names("action_names", action_names, team, "action_"),
-            **_declared_names("latent_names", latent_names, team, "latent_"),
-        }
-        coded = {
-            column: _code_column(column, values, sizes.get(column), names.get(column), runs)
-            for column, values in columns.items()
-        }
-        # Assignment is refused from here on, so the fields go straight into the dictionary.
-        self.__dict__.update(
-            agents=team,
-            _runs=runs,
-            _variables={name: _frozen(coded[name].indices) for name in variables},
-            actions=_frozen(np.stack([coded[f"action_{a}"].indices for a in team], axis=1)),
-            latents=_frozen(np.stack([coded[f"latent_{a}"].indices for a in team], axis=1)),
-            _sizes={column: values.size for column, values in coded.items()},
-            _names={c: values.names for c, values in coded.items() if values.names is not None},
+        fields, doubts = _coded_fields(
+            states=states,
+            actions=actions,
+            latents=latents,
+            episodes=episodes,
+            agents=agents,
+            num_states=num_states,
+            num_actions=num_actions,
+            num_latents=num_latents,
+            state_names=state_names,
+            action_names=action_names,
+            latent_names=latent_names,
+            reading=Reading(texts_for_unknown(unknown_labels)),
         )
+        warn(doubts)
+        # Assignment is refused, so the fields go straight into the dictionary.
+        self.__dict__.update(fields)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"Demonstrations are immutable: {name} cannot be set")
@@ -255,7 +262,7 @@ class Demonstrations:
         """
         if column not in self._sizes:
             raise ValueError(
-                f"there is no column {column!r}; the columns are {_listed(self._sizes)}"
+                f"there is no column {column!r}; the columns are {listed(self._sizes)}"
             )
         return self._names.get(column) or tuple(map(str, range(self._sizes[column])))
 
@@ -439,9 +446,9 @@ class Demonstrations:
 
     def __repr__(self) -> str:
         return (
-            f"Demonstrations({_counted(self.num_episodes, 'episode')}, "
-            f"{_counted(self.num_steps, 'step')}, "
-            f"{_counted(len(self._variables), 'state variable')}, "
+            f"Demonstrations({counted(self.num_episodes, 'episode')}, "
+            f"{counted(self.num_steps, 'step')}, "
+            f"{counted(len(self._variables), 'state variable')}, "
             f"agents: {', '.join(self.agents)})"
         )
 
@@ -547,14 +554,14 @@ def concatenate(parts: Sequence[Demonstrations]) -> Demonstrations:
         ]:
             if expected != found:
                 raise ValueError(
-                    f"concatenate: part {number} has the {what} {_listed(found)}, "
-                    f"part 0 has {_listed(expected)}"
+                    f"concatenate: part {number} has the {what} {listed(found)}, "
+                    f"part 0 has {listed(expected)}"
                 )
         for column, texts in part._names.items():
             if names.setdefault(column, texts) != texts:
                 raise ValueError(
-                    f"concatenate: the names of {column} are {_listed(texts)} in part {number}, "
-                    f"but {_listed(names[column])} before it"
+                    f"concatenate: the names of {column} are {listed(texts)} in part {number}, "
+                    f"but {listed(names[column])} before it"
                 )
         for column, size in part._sizes.items():
             sizes[column] = max(sizes[column], size)
@@ -573,6 +580,61 @@ def concatenate(parts: Sequence[Demonstrations]) -> Demonstrations:
     )
 
 
+def _coded_fields(
+    *,
+    states: Any,
+    actions: Any,
+    latents: Any = None,
+    episodes: Any = None,
+    agents: Any = None,
+    num_states: Any = None,
+    num_actions: Any = None,
+    num_latents: Any = None,
+    state_names: Any = None,
+    action_names: Any = None,
+    latent_names: Any = None,
+    reading: Reading = PLAIN,
+) -> tuple[dict[str, Any], list[str]]:
+    """The fields of `Demonstrations`, from its arguments; and what is doubtful about them."""
+    state_columns, state_names = _state_columns(states, state_names)
+    action_columns = _action_columns(actions, agents)
+    variables, team = tuple(state_columns), tuple(action_columns)
+    columns = {
+        **state_columns,
+        **{f"action_{agent}": values for agent, values in action_columns.items()},
+        **{f"latent_{a}": values for a, values in _latent_columns(latents, team).items()},
+    }
+    num_steps = _common_length(columns, episodes)
+    runs = _episode_runs(episodes, num_steps, reading)
+    for agent in team:  # in their order, whatever that of the mapping
+        labels = columns.pop(f"latent_{agent}", None)
+        columns[f"latent_{agent}"] = np.full(num_steps, -1) if labels is None else labels
+    sizes = {
+        **_declared_sizes("num_states", num_states, variables, ""),
+        **_declared_sizes("num_actions", num_actions, team, "action_"),
+        **_declared_sizes("num_latents", num_latents, team, "latent_"),
+    }
+    names = {
+        **_declared_names("state_names", state_names, variables, ""),
+        **_declared_names("action_names", action_names, team, "action_"),
+        **_declared_names("latent_names", latent_names, team, "latent_"),
+    }
+    coded = {
+        column: code_column(column, values, sizes.get(column), names.get(column), runs, reading)
+        for column, values in columns.items()
+    }
+    fields = {
+        "agents": team,
+        "_runs": runs,
+        "_variables": {name: _frozen(coded[name].indices) for name in variables},
+        "actions": _frozen(np.stack([coded[f"action_{a}"].indices for a in team], axis=1)),
+        "latents": _frozen(np.stack([coded[f"latent_{a}"].indices for a in team], axis=1)),
+        "_sizes": {column: values.size for column, values in coded.items()},
+        "_names": {c: values.names for c, values in coded.items() if values.names is not None},
+    }
+    return fields, [values.doubt for values in coded.values() if values.doubt is not None]
+
+
 def read_demonstrations(
     path: str | os.PathLike[str],
     *,
@@ -583,6 +645,8 @@ def read_demonstrations(
     state_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
     action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
     latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+    unknown_labels: Iterable[str | int] | None = None,
+    drop_last: bool = False,
 ) -> Demonstrations:
     """Read a table of demonstrations: `.csv`, `.parquet` or `.npz`, by the ending.
 
@@ -590,7 +654,8 @@ def read_demonstrations(
     action_<agent>..., latent_<agent>...`. Without `episode` all rows are one episode; `step` may
     be left out, and must else count 0, 1, 2, ... in every episode; an agent without its latent
     column is unlabelled. Agents come in the order of their action columns; every column that is
-    none of these is a state variable. Blank, NaN, None, NA and -1 latents are unknown.
+    none of these is a state variable. An empty cell, a null of the file format and -1 are unknown
+    latents. `docs/values.md` tells how values are read.
 
     Files made by `write_demonstrations` carry sizes and names, and come back equal. In other
     files they are found as in `Demonstrations`: so a second file in which one of the texts does
@@ -599,7 +664,8 @@ def read_demonstrations(
     Args:
         path: the file.
         like: demonstrations whose agents, state variables, sizes and names the file must follow.
-            Texts go through these names; a text that is none of them is an error.
+            Texts go through these names; a text that is none of them is an error, and so is a
+            number where values have names.
         num_states: declared as in `Demonstrations`, in place of what the file records. Likewise
             `num_actions`, `num_latents`, `state_names`, `action_names` and `latent_names`.
         num_actions: see `num_states`.
@@ -607,18 +673,23 @@ def read_demonstrations(
         state_names: see `num_states`.
         action_names: see `num_states`.
         latent_names: see `num_states`.
+        unknown_labels: texts that mean an unknown latent too, as in `Demonstrations`.
+        drop_last: leave out the last row of an episode where no agent has an action in it: the
+            state in which the episode ended is no step.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: another ending, a damaged file, an unknown or repeated column, steps that do
             not count up, and all that `Demonstrations` refuses. The message begins with the path.
 
+    Warns:
+        DataWarning: as in `Demonstrations`.
+
     Example:
         >>> train = read_demonstrations("train.csv")  # doctest: +SKIP
         >>> test = read_demonstrations("test.csv", like=train)  # doctest: +SKIP
     """
     path = Path(path)
-    read = _file_format(path).read
     declared = {
         "num_states": num_states,
         "num_actions": num_actions,
@@ -629,15 +700,98 @@ def read_demonstrations(
     }
     declared = {argument: value for argument, value in declared.items() if value is not None}
     if like is not None and declared:
-        raise ValueError(f"like: sets all sizes and names; leave out {_listed(declared)}")
+        raise ValueError(f"like: sets all sizes and names; leave out {listed(declared)}")
+    reading = Reading(texts_for_unknown(unknown_labels), like is not None, drop_last=drop_last)
+    columns, record = _read_columns(path)
+    with _naming(path):
+        record = record if like is None else _record(like)
+        demos, doubts = _from_columns(columns, record, declared, reading)
+    warn(f"{path}: {doubt}" for doubt in doubts)
+    return demos
+
+
+def read_as_seen(
+    path: str | os.PathLike[str],
+    seen: Demonstrations,
+    *,
+    unknown_labels: Iterable[str | int] | None = None,
+    drop_last: bool = False,
+) -> Demonstrations:
+    """Read another table of a team that was seen before, by the names of values seen then.
+
+    As `read_demonstrations(path, like=seen)`, but the table need not have the same columns: those
+    of `seen` must be there, more state variables may be. A state variable whose values are
+    numbers may have values that were never seen.
+
+    Args:
+        path: the file.
+        seen: demonstrations of the team.
+        unknown_labels: as in `read_demonstrations`.
+        drop_last: as in `read_demonstrations`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: as `read_demonstrations`; a column that `seen` has is missing.
+    """
+    path = Path(path)
+    reading = Reading(texts_for_unknown(unknown_labels), by_names=True, drop_last=drop_last)
+    columns, _ = _read_columns(path)
+    declared = _sizes_and_names(seen)
+    with _naming(path):
+        agents, variables = _agents_and_variables(list(columns), None)
+        for agent in seen.agents:
+            if agent not in agents:
+                raise ValueError(
+                    f"there is no column 'action_{agent}'; agents with actions are "
+                    f"{listed(agents)}, those seen before {listed(seen.agents)}"
+                )
+        for agent in agents:
+            if agent not in seen.agents:
+                raise ValueError(
+                    f"column 'action_{agent}': there was no such agent; those seen before are "
+                    f"{listed(seen.agents)}"
+                )
+        for variable in seen.num_states:
+            if variable not in variables:
+                raise ValueError(
+                    f"state variable {variable!r} is missing; the columns are {listed(columns)}"
+                )
+        declared["num_states"] = {
+            name: size for name, size in seen.num_states.items() if name in seen.state_names
+        }
+        demos, _ = _from_columns(columns, None, declared | {"agents": seen.agents}, reading)
+        for kind, keys in (
+            ("state", seen.num_states),
+            ("action", seen.agents),
+            ("latent", seen.agents),
+        ):
+            theirs, ours = (getattr(one, f"{kind}_names") for one in (demos, seen))
+            for key in keys:
+                if key in theirs and key not in ours:
+                    raise ValueError(f"{kind} of {key}: texts found, but {_NUMBERS_BEFORE}")
+    grown = {
+        name: max(size, seen.num_states.get(name, 0)) for name, size in demos.num_states.items()
+    }
+    return demos if grown == demos.num_states else demos.replace(num_states=grown)
+
+
+def _read_columns(path: Path) -> tuple[Columns, dict[str, Any] | None]:
+    """The columns of a table as they are in the file, and what is recorded of them."""
+    read = _file_format(path).read
     with open(path, "rb") as handle:
         try:
             columns, record = read(handle)
+            return normalised_keys("columns", columns), record
         # The libraries raise whatever comes on a damaged file; the file itself could be opened.
         except Exception as error:
             raise ValueError(f"{path}: {_told(error, path.suffix)}") from error
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What is refused is refused with the path before it."""
     try:
-        return _from_columns(columns, record if like is None else _record(like), declared)
+        yield
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -709,7 +863,7 @@ def _state_columns(states: Any, state_names: Any) -> tuple[Columns, Any]:
     if _is_table(states):
         columns = _table_columns("states", states)
     else:
-        array = _as_array("states", states)
+        array = as_array("states", states)
         if array.ndim not in (1, 2):
             raise ValueError(f"states: (steps,) or (steps, variables) expected, got {array.shape}")
         if array.ndim == 1:
@@ -718,54 +872,58 @@ def _state_columns(states: Any, state_names: Any) -> tuple[Columns, Any]:
             raise ValueError(
                 f"states: has {array.shape[1]} columns; state_names must name these variables"
             )
-        variables = _items(
+        variables = items(
             "state_names", list(state_names) if isinstance(state_names, Mapping) else state_names
         )
         for name in variables:
-            _check_text("state_names", name)
+            check_text("state_names", name)
         if len(variables) != array.shape[1] or len(set(variables)) != len(variables):
             raise ValueError(
                 f"state_names: {array.shape[1]} different names of state variables expected, one "
-                f"for each column of states; got {_listed(variables)}"
+                f"for each column of states; got {listed(variables)}"
             )
         columns = dict(zip(variables, _columns_of(array), strict=True))
+        columns = normalised_keys("state_names", columns)
         state_names = dict(state_names) if isinstance(state_names, Mapping) else None
     if not columns:
         raise ValueError("states: there is no state variable; at least one is needed")
     _check_variables(list(columns))
-    return {name: _as_array(name, values) for name, values in columns.items()}, state_names
+    return {name: as_array(name, values) for name, values in columns.items()}, state_names
 
 
 def _action_columns(actions: Any, agents: Any) -> Columns:
     """{agent: values} in the order of the agents."""
     order: list[Any] = []
     if agents is not None:
-        order = _items("agents", agents)
-        for agent in order:
-            _check_text("agent", agent)
+        order = [_agent(agent) for agent in items("agents", agents)]
     if _is_table(actions):
         columns = _table_columns("actions", actions)
-        for agent in columns:
-            _check_text("agent", agent)
-        columns = {agent: _as_array(f"action_{agent}", v) for agent, v in columns.items()}
+        columns = {_agent(a): as_array(f"action_{a}", values) for a, values in columns.items()}
         order = list(columns) if agents is None else order
         if set(order) != set(columns) or len(order) != len(columns):
-            raise ValueError(f"actions: has {_listed(columns)}, but agents is {_listed(order)}")
+            raise ValueError(f"actions: has {listed(columns)}, but agents is {listed(order)}")
     else:
-        array = _as_array("actions", actions)
+        array = as_array("actions", actions)
         if array.ndim not in (1, 2):
             raise ValueError(f"actions: (steps, agents) expected, got {array.shape}")
         parts = _columns_of(array)
         order = [f"agent_{k}" for k in range(len(parts))] if agents is None else order
         if len(order) != len(parts) or len(set(order)) != len(order):
             raise ValueError(
-                f"actions: has {_counted(len(parts), 'column')}, one for each agent; "
-                f"agents is {_listed(order)}"
+                f"actions: has {counted(len(parts), 'column')}, one for each agent; "
+                f"agents is {listed(order)}"
             )
         columns = dict(zip(order, parts, strict=True))
     if not columns:
         raise ValueError("actions: there is no agent; at least one is needed")
+    refuse_alike("agents", order)
     return {str(agent): columns[agent] for agent in order}
+
+
+def _agent(name: Any) -> Any:
+    """The name of an agent, its accents composed."""
+    check_text("agent", name)
+    return normalised(name)
 
 
 def _latent_columns(latents: Any, agents: Names) -> Columns:
@@ -777,14 +935,14 @@ def _latent_columns(latents: Any, agents: Names) -> Columns:
         for agent in columns:
             if agent not in agents:
                 raise ValueError(
-                    f"latent_{_shown(agent)}: there is no such agent; the agents are "
-                    f"{_listed(agents)}"
+                    f"latent_{shown(agent)}: there is no such agent; the agents are "
+                    f"{listed(agents)}"
                 )
-        return {agent: _as_array(f"latent_{agent}", v) for agent, v in columns.items()}
-    array = _as_array("latents", latents)
+        return {agent: as_array(f"latent_{agent}", v) for agent, v in columns.items()}
+    array = as_array("latents", latents)
     if array.ndim not in (1, 2) or len(_columns_of(array)) != len(agents):
         raise ValueError(
-            f"latents: (steps, agents) with {_counted(len(agents), 'agent')} expected, "
+            f"latents: (steps, agents) with {counted(len(agents), 'agent')} expected, "
             f"got {array.shape}"
         )
     return dict(zip(agents, _columns_of(array), strict=True))
@@ -803,32 +961,12 @@ def _table_columns(argument: str, table: Any) -> dict[Any, Any]:
     names = list(getattr(table, "column_names", named))  # Arrow's columns are the values
     if len(set(names)) < len(names):
         repeated = next(name for k, name in enumerate(names) if name in names[:k])
-        raise ValueError(f"{argument}: column {_shown(repeated)} occurs more than once")
-    return {name: table[name] for name in names}
-
-
-def _items(argument: str, values: Any) -> list[Any]:
-    """The names in a sequence, or whatever can be gone through in a certain order."""
-    # A text is a sequence of letters, and neither a set nor a mapping says which name is first.
-    if not isinstance(values, str | bytes | Set | Mapping):
-        with contextlib.suppress(TypeError):
-            return list(values)
-    raise ValueError(f"{argument}: a sequence of texts expected, got {_shown(values)}")
+        raise ValueError(f"{argument}: column {shown(repeated)} occurs more than once")
+    return normalised_keys(argument, {name: table[name] for name in names})
 
 
 def _columns_of(array: Any) -> list[Any]:
     return [array] if array.ndim == 1 else [array[:, k] for k in range(array.shape[1])]
-
-
-def _as_array(column: str, values: Any) -> Any:
-    """An array; masks, and pandas' categories (coded texts), are kept."""
-    dtype = getattr(values, "dtype", None)
-    if isinstance(values, np.ndarray) or getattr(dtype, "name", None) == "category":
-        return values
-    try:
-        return np.asarray(values)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{column}: cannot be read as an array: {error}") from None
 
 
 def _common_length(columns: Columns, episodes: Any) -> int:
@@ -838,7 +976,7 @@ def _common_length(columns: Columns, episodes: Any) -> int:
             raise ValueError(f"{column}: one value per step expected, got shape {values.shape}")
         lengths[column] = len(values)
     if episodes is not None:
-        ids = _as_array("episode", episodes)
+        ids = as_array("episode", episodes)
         if ids.ndim != 1:
             raise ValueError(f"episodes: one id per step expected, got shape {ids.shape}")
         lengths["episode"] = len(ids)
@@ -860,17 +998,18 @@ def _declared_sizes(argument: str, declared: Any, keys: Names, prefix: str) -> d
         return {}
     if isinstance(declared, Mapping):
         sizes = dict(declared)
-    elif _as_array(argument, declared).ndim == 0:
+    elif as_array(argument, declared).ndim == 0:
         if not prefix and len(keys) > 1:
             raise ValueError(
-                f"{argument}: a mapping expected, one number for each of {_listed(keys)}"
+                f"{argument}: a mapping expected, one number for each of {listed(keys)}"
             )
         sizes = dict.fromkeys(keys, declared)
     else:
         if not prefix or len(declared) != len(keys):
-            expected = f"one number for each of {_listed(keys)}"
-            raise ValueError(f"{argument}: {expected} expected, got {_shown(declared)}")
+            expected = f"one number for each of {listed(keys)}"
+            raise ValueError(f"{argument}: {expected} expected, got {shown(declared)}")
         sizes = dict(zip(keys, declared, strict=True))
+    sizes = normalised_keys(argument, sizes)
     _check_keys(argument, sizes, keys)
     checked = {}
     for key, size in sizes.items():
@@ -880,7 +1019,7 @@ def _declared_sizes(argument: str, declared: Any, keys: Names, prefix: str) -> d
                 whole = operator.index(size)
         if whole is None or whole < 1:
             raise ValueError(
-                f"{argument}: {key}: a whole number from 1 on expected, got {_shown(size)}"
+                f"{argument}: {key}: a whole number from 1 on expected, got {shown(size)}"
             )
         checked[prefix + key] = whole
     return checked
@@ -891,6 +1030,7 @@ def _declared_names(argument: str, declared: Any, keys: Names, prefix: str) -> d
     if declared is None:
         return {}
     if isinstance(declared, Mapping):
+        declared = normalised_keys(argument, declared)
         _check_keys(argument, declared, keys)
         names = {key: texts for key, texts in declared.items() if texts is not None}
     else:
@@ -899,18 +1039,19 @@ def _declared_names(argument: str, declared: Any, keys: Names, prefix: str) -> d
                 f"{argument}: a mapping expected, from a state variable to the texts of its values"
             )
         # Gone through here: a generator has no second time.
-        names = dict.fromkeys(keys, _items(f"{argument}: {keys[0]}", declared))
+        names = dict.fromkeys(keys, items(f"{argument}: {keys[0]}", declared))
     checked = {}
     for key, given in names.items():
-        texts = tuple(_items(f"{argument}: {key}", given))
+        texts = tuple(items(f"{argument}: {key}", given))
         if not texts:
             raise ValueError(f"{argument}: {key}: there is no name; at least one is needed")
         for text in texts:
-            _check_text(f"{argument}: {key}", text)
-        texts = tuple(map(str, texts))  # plain texts, where NumPy's were given
+            check_text(f"{argument}: {key}", text)
+        texts = tuple(normalised(str(text)) for text in texts)  # plain ones, not NumPy's
         if len(set(texts)) < len(texts):
-            raise ValueError(f"{argument}: {key}: each name may occur once, got {_listed(texts)}")
-        if prefix == "latent_" and not _MINUS_ONE.isdisjoint(texts):
+            raise ValueError(f"{argument}: {key}: each name may occur once, got {listed(texts)}")
+        refuse_alike(f"{argument}: {key}", texts)
+        if prefix == "latent_" and not MINUS_ONE.isdisjoint(texts):
             raise ValueError(f"{argument}: {key}: -1 means unknown, it cannot be a name")
         checked[prefix + key] = texts
     return checked
@@ -919,26 +1060,7 @@ def _declared_names(argument: str, declared: Any, keys: Names, prefix: str) -> d
 def _check_keys(argument: str, given: Mapping[Any, Any], keys: Names) -> None:
     for key in given:
         if key not in keys:
-            raise ValueError(f"{argument}: there is no {_shown(key)}; allowed are {_listed(keys)}")
-
-
-def _check_text(what: str, text: Any) -> None:
-    """A name survives every file format: visible text in one line, not padded, not endless."""
-    if (
-        not isinstance(text, str)
-        or not text
-        or text != text.strip()
-        or any(c < " " or "\x7f" <= c <= "\x9f" or "\ud800" <= c <= "\udfff" for c in text)
-    ):
-        raise ValueError(
-            f"{what}: a text without control characters or spaces around it expected, got "
-            f"{_shown(text)}"
-        )
-    if len(text) > _LONGEST_NAME:
-        raise ValueError(
-            f"{what}: a text of at most {_LONGEST_NAME:,} characters expected, got {len(text):,}: "
-            f"{_shown(text)}"
-        )
+            raise ValueError(f"{argument}: there is no {shown(key)}; allowed are {listed(keys)}")
 
 
 def _check_variables(variables: Sequence[Any]) -> None:
@@ -948,7 +1070,8 @@ def _check_variables(variables: Sequence[Any]) -> None:
                 f"state variable {name!r}: looks like the row numbers that another tool wrote; "
                 "drop the column, or give it a name"
             )
-        _check_text("state variable", name)
+        check_text("state variable", name)
+    refuse_alike("state variables", variables)
     for name in variables:
         if (
             name in _RESERVED
@@ -962,13 +1085,6 @@ def _check_variables(variables: Sequence[Any]) -> None:
 # ---------------------------------------------------------------------- episodes
 
 
-@runtime_checkable
-class _Places(Protocol):
-    """Tells of a row which episode and step it is, for messages."""
-
-    def place(self, row: int) -> str: ...
-
-
 class _Runs(NamedTuple):
     """The episodes as runs of rows: ids, first rows and lengths, all (episodes,)."""
 
@@ -978,21 +1094,21 @@ class _Runs(NamedTuple):
 
     def place(self, row: int) -> str:
         episode = int(np.searchsorted(self.starts, row, side="right")) - 1
-        return f"episode {_shown(self.ids[episode])}, step {row - self.starts[episode]}"
+        return f"episode {shown(self.ids[episode])}, step {row - self.starts[episode]}"
 
 
-def _episode_runs(episodes: Any, num_steps: int) -> _Runs:
+def _episode_runs(episodes: Any, num_steps: int, reading: Reading = PLAIN) -> _Runs:
     if episodes is None:
         ids = np.zeros(num_steps, np.int64)
     else:
-        ids = _episode_ids(_as_array("episode", episodes))
+        ids = code_episodes(as_array("episode", episodes), reading=reading)
     starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
     first_seen = np.unique(ids[starts], return_index=True)[1]
     if len(first_seen) < len(starts):
         returns = np.setdiff1d(np.arange(len(starts)), first_seen)[0]
         row = starts[returns]
         raise ValueError(
-            f"episode: row {row} (counted from 0): episode {_shown(ids[row])} returns after "
+            f"episode: row {row} (counted from 0): episode {shown(ids[row])} returns after "
             "another one; the rows of an episode must be contiguous"
         )
     return _Runs(
@@ -1000,265 +1116,6 @@ def _episode_runs(episodes: Any, num_steps: int) -> _Runs:
         starts=_frozen(starts),
         lengths=_frozen(np.diff(starts, append=num_steps)),
     )
-
-
-def _episode_ids(values: Any, first_row: int = 0) -> np.ndarray:
-    """The id of each row: int64, or text (never a mixture of both)."""
-
-    def refuse(row: int, value: object) -> NoReturn:
-        raise ValueError(
-            f"episode: row {first_row + row} (counted from 0): {_shown(value)} is not allowed; "
-            "expected an id, all of them whole numbers or all of them texts"
-        )
-
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
-        whole, bad = _whole_numbers(np.ma.getdata(values))
-        bad = bad | np.ma.getmaskarray(values)
-        if bad.any():
-            row = int(np.argmax(bad))
-            refuse(row, values[row])
-        return whole
-    codes, distinct = _distinct("episode", values)
-    if (codes < 0).any():
-        refuse(int(np.argmax(codes < 0)), None)
-    ids: list[Any] = []
-    for code, value in enumerate(distinct):
-        if isinstance(value, str) and value.strip() not in _MISSING_TEXTS:
-            _check_text("episode", value.strip())
-            ids.append(value.strip())
-        elif not isinstance(value, str | bool | np.bool_) and _as_index(value) is not None:
-            ids.append(_as_index(value))
-        else:
-            refuse(int(np.argmax(codes == code)), value)
-        if type(ids[code]) is not type(ids[0]):
-            refuse(int(np.argmax(codes == code)), value)
-    return np.array(ids)[codes]
-
-
-# ---------------------------------------------------------------------- values to indices
-
-
-class _Coded(NamedTuple):
-    """A column as indices (steps,), -1 where unknown, with its size and its names."""
-
-    indices: np.ndarray
-    size: int
-    names: Names | None
-
-
-def _code_column(
-    column: str, values: Any, size: int | None, names: Names | None, runs: _Places
-) -> _Coded:
-    """Check one column and turn it into indices.
-
-    Only a latent may be missing. A size is what is declared, else the number of names, else the
-    largest value plus one.
-    """
-    may_miss = column.startswith("latent_")
-    if names is not None and size not in (None, len(names)):
-        raise ValueError(f"{column}: {len(names)} names, but the declared size is {size}")
-
-    size = size if names is None else len(names)
-
-    def refuse(row: int, value: object, expected: str | None = None) -> NoReturn:
-        shown = "a missing value" if value is None else _shown(value)
-        expected = expected or _allowed(size, names, may_miss)
-        raise ValueError(
-            f"{column}: {runs.place(row)}: {shown} is not allowed; expected {expected}"
-        )
-
-    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
-        data = np.ma.getdata(values)
-        missing = np.ma.getmaskarray(values) | np.isnan(data)
-        whole, bad = _whole_numbers(data)
-        bad &= ~missing
-        if bad.any():
-            row = int(np.argmax(bad))
-            refuse(row, data[row])
-        indices = whole
-    else:
-        codes, distinct = _distinct(column, values)
-        table, occurring = _code_distinct(column, codes, distinct, names, may_miss, refuse)
-        table = np.append(table, _MISSING)
-        indices = table[codes]
-        missing = indices == _MISSING
-        if occurring is not None:
-            if size not in (None, len(occurring)):
-                raise ValueError(
-                    f"{column}: {len(occurring)} texts occur, but the declared size is {size}; "
-                    "declare the names of all its values"
-                )
-            names, size = occurring, len(occurring)
-    if missing.any():
-        if not may_miss:
-            refuse(int(np.argmax(missing)), None)
-        indices = np.where(missing, -1, indices)
-    outside = indices < (-1 if may_miss else 0)
-    if size is not None:
-        outside |= indices >= size
-    if outside.any():
-        row = int(np.argmax(outside))
-        refuse(row, indices[row])
-    if size is None:
-        size = int(indices.max()) + 1
-        if size == 0:
-            raise ValueError(
-                f"{column}: no step is labelled, so the number of latents must be declared: "
-                "num_latents=... (--num-latents in a shell), or latent_names=..."
-            )
-    return _Coded(indices, size, names)
-
-
-# An index that no column can have: larger ones are refused, and so is everything below -1.
-_MISSING = np.int64(np.iinfo(np.int64).min)
-
-
-def _code_distinct(
-    column: str,
-    codes: np.ndarray,
-    distinct: list[Any],
-    names: Names | None,
-    may_miss: bool,
-    refuse: Callable[..., NoReturn],
-) -> tuple[np.ndarray, Names | None]:
-    """The index of each distinct value, and the names where they come from the texts found."""
-    lookup = {} if names is None else {name: index for index, name in enumerate(names)}
-    missing_texts = _UNKNOWN_TEXTS if may_miss else _MISSING_TEXTS
-    table = np.full(len(distinct), _MISSING)
-    texts: dict[int, str] = {}
-    found: list[int] = []
-    for code, value in enumerate(distinct):
-        if not isinstance(value, str):
-            index = _as_index(value)
-            if index is None:
-                refuse(_first(codes, code), value)
-            table[code] = index
-            if not (may_miss and index == -1):
-                found.append(code)
-        elif (text := value.strip()) in lookup:
-            table[code] = lookup[text]
-            found.append(code)
-        elif text not in missing_texts:
-            texts[code] = text
-    if not texts:
-        return table, None
-
-    numerals = _numerals(list(texts.values()))
-    is_numeral = ~np.isnan(numerals)
-    where = np.fromiter(texts, int)
-    if is_numeral.all() and not (names and (found or _any_numeral(names))):
-        whole, bad = _whole_numbers(numerals)
-        if bad.any():
-            code = int(where[np.argmax(bad)])
-            refuse(_first(codes, code), texts[code])
-        table[where] = whole
-        return table, None
-    if names is not None:
-        row = int(np.argmax(np.isin(codes, where)))
-        refuse(row, texts[int(codes[row])])
-    if is_numeral.any() or found:
-        code = int(where[np.argmax(~is_numeral)])
-        refuse(
-            _first(codes, code),
-            texts[code],
-            "numbers only or names only, as other steps have numbers",
-        )
-    for text in texts.values():
-        _check_text(column, text)
-    names = tuple(sorted(set(texts.values())))
-    lookup = {name: index for index, name in enumerate(names)}
-    for code, text in texts.items():
-        table[code] = lookup[text]
-    return table, names
-
-
-def _distinct(column: str, values: Any) -> tuple[np.ndarray, list[Any]]:
-    """Values as codes into a list of the distinct ones; -1 where missing (None, NaN, masked)."""
-    import pandas as pd
-
-    if not isinstance(values, np.ndarray):  # a column of pandas' categories is coded already
-        categories = pd.Categorical(values)
-        return np.asarray(categories.codes, np.int64), categories.categories.tolist()
-    items = np.ma.getdata(values).astype(object)
-    if isinstance(values, np.ma.MaskedArray):
-        items[np.ma.getmaskarray(values)] = None
-    try:
-        codes, distinct = pd.factorize(items)
-    except TypeError:
-        raise ValueError(f"{column}: one number or text per step expected") from None
-    return codes.astype(np.int64), list(distinct)
-
-
-def _as_index(value: Any) -> int | None:
-    """A single number as an int, None where it is not a whole number of 64 bits."""
-    if isinstance(value, float | np.floating):
-        whole, bad = _whole_numbers(np.array([value]))
-        return None if bad[0] else int(whole[0])
-    if isinstance(value, np.timedelta64):  # to NumPy a whole number
-        return None
-    if isinstance(value, numbers.Integral | np.bool_) and abs(int(value)) <= _MAX_INDEX:
-        return int(value)
-    return None
-
-
-def _whole_numbers(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers as int64, and where they are none: not whole, or not exact in 64 bits."""
-    if values.dtype.kind == "f":
-        bad = ~(np.abs(values) < _MAX_EXACT_FLOAT) | (values != np.floor(values))
-        return np.where(bad, 0, values).astype(np.int64), bad
-    if values.dtype.kind == "u":
-        bad = values > np.uint64(_MAX_INDEX)
-        return np.where(bad, 0, values).astype(np.int64), bad
-    return values.astype(np.int64), np.zeros(len(values), bool)
-
-
-def _numerals(texts: Sequence[str]) -> np.ndarray:
-    """The numbers that texts spell, NaN where they spell none."""
-    import pandas as pd
-
-    spelled = np.asarray(pd.to_numeric(np.array(texts, object), errors="coerce"))
-    return spelled.astype(np.float64) if spelled.dtype == object else spelled
-
-
-def _any_numeral(texts: Sequence[str]) -> bool:
-    return not np.isnan(_numerals(texts)).all()
-
-
-def _first(codes: np.ndarray, code: int | np.integer) -> int:
-    """The first row of a code."""
-    return int(np.argmax(codes == code))
-
-
-def _shown(value: Any) -> str:
-    """A value as a person wrote it, not as NumPy's scalar, and not pages of it."""
-    try:
-        text = repr(value.item() if isinstance(value, np.generic) else value)
-    except ValueError:  # Python writes no numbers of thousands of digits
-        return f"a huge {type(value).__name__}"
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
-
-
-def _allowed(size: int | None, names: Names | None, may_miss: bool) -> str:
-    parts = [
-        "an index (a whole number 0, 1, 2, ... within 64 bits)"
-        if size is None
-        else f"a whole number from 0 to {size - 1}"
-    ]
-    if names:
-        parts.append(f"one of {_listed(names)}")
-    if may_miss:
-        parts.append("-1, NaN, None or a blank where it is unknown")
-    return ", or ".join(parts)
-
-
-def _listed(items: Any) -> str:
-    texts = [_shown(item) for item in items]
-    shown = texts if len(texts) <= 12 else [*texts[:10], f"... ({len(texts)} in all)"]
-    return ", ".join(shown) or "nothing"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
@@ -1294,7 +1151,11 @@ def _parsed_record(text: str) -> dict[str, Any]:
         and (not field.endswith("_names") or all(map(_are_texts, record[field].values())))
         for field, kind in kinds.items()
     ):
-        raise ValueError(f"the recorded sizes and names are damaged; fields: {_listed(kinds)}")
+        raise ValueError(f"the recorded sizes and names are damaged; fields: {listed(kinds)}")
+    record = {
+        field: _normalised(value) if isinstance(value, dict | list) else value
+        for field, value in record.items()
+    }
     if record["version"] != _RECORD_VERSION:
         raise ValueError(
             f"written in version {record['version']} of the table format; this version of btil "
@@ -1303,51 +1164,107 @@ def _parsed_record(text: str) -> dict[str, Any]:
     return record
 
 
+def _normalised(recorded: Any) -> Any:
+    """Recorded names, or what is recorded by names, with accents composed."""
+    if isinstance(recorded, dict):
+        return {
+            key: _normalised(value) for key, value in normalised_keys("record", recorded).items()
+        }
+    if isinstance(recorded, list):
+        return [unicodedata.normalize("NFC", x) if isinstance(x, str) else x for x in recorded]
+    return recorded
+
+
 def _are_texts(names: Any) -> bool:
     return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def _from_columns(
-    columns: Columns, record: dict[str, Any] | None, declared: Mapping[str, Any]
-) -> Demonstrations:
-    """Demonstrations from the columns of a table; `declared` goes before `record`."""
+    columns: Columns,
+    record: dict[str, Any] | None,
+    declared: Mapping[str, Any],
+    reading: Reading = PLAIN,
+) -> tuple[Demonstrations, list[str]]:
+    """Demonstrations from the columns of a table, and doubts; `declared` goes before `record`."""
     agents, variables = _agents_and_variables(list(columns), record)
     of_agents = [f"{kind}_{agent}" for kind in ("action", "latent") for agent in agents]
     expected = ["episode", "step", *variables, *of_agents]
     for column in columns:
         if column not in expected:
-            raise ValueError(f"unknown column {column!r}; allowed are {_listed(expected)}")
+            raise ValueError(f"unknown column {column!r}; allowed are {listed(expected)}")
     if not agents:
-        raise ValueError(f"there is no column action_<agent>; the columns are {_listed(columns)}")
+        raise ValueError(f"there is no column action_<agent>; the columns are {listed(columns)}")
     if not variables:
-        raise ValueError(f"there is no state variable; the columns are {_listed(columns)}")
+        raise ValueError(f"there is no state variable; the columns are {listed(columns)}")
     for column in [*variables, *of_agents[: len(agents)]]:
         if column not in columns:
-            raise ValueError(f"column {column!r} is missing; the columns are {_listed(columns)}")
+            raise ValueError(f"column {column!r} is missing; the columns are {listed(columns)}")
 
-    arguments = dict(declared)
+    if reading.drop_last:
+        columns = _without_last(columns, agents, reading)
+    # A file that is read part by part has a record by now, though it was foreign.
+    reading = reading._replace(foreign=reading.foreign or (record is None and not reading.by_names))
+    arguments = {"agents": agents, **declared}
     for kind in ("state", "action", "latent"):
         size, names = f"num_{kind}s", f"{kind}_names"
         if record is not None and names not in declared:
             arguments[names] = record[names]
             arguments.setdefault(size, record[size])
-    demos = Demonstrations(
+    fields, doubts = _coded_fields(
         states={variable: columns[variable] for variable in variables},
         actions={agent: columns[f"action_{agent}"] for agent in agents},
         latents={a: columns[f"latent_{a}"] for a in agents if f"latent_{a}" in columns},
         episodes=columns.get("episode"),
-        agents=agents,
         **arguments,
+        reading=reading,
     )
+    demos = Demonstrations.__new__(Demonstrations)
+    demos.__dict__.update(fields)
     for kind in ("state", "action", "latent"):
         names = f"{kind}_names"
         if record is not None and names not in declared:
             # Texts where indices were recorded would be coded anew, in another order.
             for key in getattr(demos, names).keys() - record[names].keys():
-                raise ValueError(f"{kind} of {key}: texts found, but no names are recorded for it")
+                raise ValueError(
+                    f"{kind} of {key}: texts found, but "
+                    + (_NUMBERS_BEFORE if reading.by_names else "no names are recorded for it")
+                )
     if "step" in columns:
         _check_steps(columns["step"], demos)
-    return demos
+    return demos, doubts
+
+
+def _without_last(columns: Columns, agents: Sequence[str], reading: Reading) -> Columns:
+    """A table without the last row of each episode where that row has no action of anybody."""
+    keep = steps_to_keep(columns, agents, reading)
+    return {column: values[keep] for column, values in columns.items()}
+
+
+def steps_to_keep(
+    columns: Columns, agents: Sequence[str], reading: Reading
+) -> Bool[np.ndarray, " rows"]:
+    """Which rows of a table are steps: all but an episode's last where nobody acts in it.
+
+    Raises:
+        ValueError: An episode would have no step left.
+    """
+    arrays = {column: as_array(column, values) for column, values in columns.items()}
+    ids = arrays.pop("episode", None)
+    runs = _episode_runs(ids, _common_length(arrays, ids), reading)
+    last = runs.starts + runs.lengths - 1
+    dropped = np.ones(len(last), bool)
+    for agent in agents:
+        column = f"action_{agent}"
+        dropped &= absent(column, arrays[column])[last]
+    alone = dropped & (runs.lengths == 1)
+    if alone.any():
+        raise ValueError(
+            f"drop_last: episode {shown(runs.ids[int(np.argmax(alone))])} has one row, and that "
+            "has no action; an episode needs a step"
+        )
+    keep = np.ones(int(runs.lengths.sum()), bool)
+    keep[last[dropped]] = False
+    return keep
 
 
 def _agents_and_variables(
@@ -1362,15 +1279,28 @@ def _agents_and_variables(
 
 
 def _check_steps(values: Any, demos: Demonstrations) -> None:
-    array = _as_array("step", values)
+    array = as_array("step", values)
     _common_length({"step": array, "episode": demos.episodes}, None)
-    steps = _code_column("step", array, None, None, demos._runs).indices
+    steps, _, names, _ = code_column("step", array, None, None, demos._runs)
+    if names is not None:
+        raise ValueError(
+            f"step: {demos._runs.place(0)}: {shown(names[steps[0]])} is not allowed; expected a "
+            "whole number, counting 0, 1, 2, ... in every episode; leave the column step out if "
+            "it is no count of steps"
+        )
     wrong = steps != demos.step_in_episode
     if wrong.any():
         row = int(np.argmax(wrong))
+        episode = demos.episodes == demos.episodes[row]
+        remedy = (
+            "they count from 1 here: subtract 1, or leave the column step out"
+            if np.array_equal(steps[episode], demos.step_in_episode[episode] + 1)
+            else "leave the column step out if the rows are all there and in order; where steps "
+            "are missing, what is before and what is after are two episodes"
+        )
         raise ValueError(
             f"step: {demos._runs.place(row)}: found {steps[row]}; the steps of an episode must "
-            "count 0, 1, 2, ... in this order"
+            f"count 0, 1, 2, ... in this order; {remedy}"
         )
 
 
@@ -1419,12 +1349,14 @@ def _read_csv(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
     from pyarrow import csv as arrow_csv
 
     record = None
-    line = handle.readline().decode("utf-8-sig")
-    if line.startswith(_CSV_RECORD):
-        record = _parsed_record(line.removeprefix(_CSV_RECORD))
-        line = handle.readline().decode("utf-8")
+    with _telling_of_encoding(handle):
+        line = handle.readline().decode("utf-8-sig")
+        if line.startswith(_CSV_RECORD):
+            record = _parsed_record(line.removeprefix(_CSV_RECORD))
+            line = handle.readline().decode("utf-8")
     header = [name.strip() for name in next(csv.reader([line]), [])]
     _check_no_repeats(header)
+    _check_delimiter(header)
     # Every cell stays a text here: Demonstrations turns texts into numbers, or into names, and
     # no type is guessed from the first rows. Coded, because the same few texts come again.
     text = pa.dictionary(pa.int32(), pa.string())
@@ -1437,22 +1369,68 @@ def _read_csv(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
         reading = arrow_csv.ReadOptions(column_names=header, **options)
         return arrow_csv.read_csv(pa.BufferReader(rest), reading, convert_options=convert)
 
-    try:
-        table = parse()
-    except pa.ArrowInvalid:
-        # Piece by piece it is not known which row is wrong, nor what a very long row says.
-        table = parse(use_threads=False, block_size=min(len(rest) + 1, _LARGEST_BLOCK))
+    with _telling_of_encoding(handle):
+        try:
+            table = parse()
+        except pa.ArrowInvalid:
+            # Piece by piece it is not known which row is wrong, nor what a very long row says.
+            table = parse(use_threads=False, block_size=min(len(rest) + 1, _LARGEST_BLOCK))
     columns = {name: table.column(name).to_pandas() for name in header}
     if "episode" in columns and (record is None or record["episode_ids"] == "number"):
-        columns["episode"] = _ids_as_numbers(columns["episode"])
+        columns["episode"] = untyped_episodes(columns["episode"])
     return columns, record
 
 
-def _ids_as_numbers(ids: Any) -> Any:
-    """Episode ids as numbers, or as they are where a number would not tell them apart (07, 7)."""
-    codes, distinct = _distinct("episode", ids)
-    whole, bad = _whole_numbers(_numerals(distinct))
-    return ids if bad.any() or len(np.unique(whole)) < len(whole) else whole[codes]
+@contextlib.contextmanager
+def _telling_of_encoding(handle: BinaryIO) -> Iterator[None]:
+    """A text in another encoding is not damaged: what is wrong with it is said."""
+    try:
+        yield
+    except ValueError:
+        handle.seek(0)
+        problem = _other_encoding(handle.read())
+        if problem is None:
+            raise
+    else:
+        return
+    raise ValueError(problem)
+
+
+def _other_encoding(raw: bytes) -> str | None:
+    """In which encoding a file seems to be that is no UTF-8, and where; None: it is no text."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "the file is in UTF-16, not in UTF-8; save it as CSV UTF-8"
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = error.start
+    else:
+        return None
+    try:
+        text = raw.decode("cp1252")
+    except UnicodeDecodeError:
+        return None
+    if any(unicodedata.category(c) == "Cc" and c not in "\t\r\n" for c in text):
+        return None
+    before = text[:at].split("\n")
+    line = text.split("\n")[len(before) - 1].strip("\r")
+    column = len(next(csv.reader([f"{before[-1]}{text[at]}"])))
+    return (
+        f"line {len(before)}, column {column} is not in UTF-8: {shown(line)} is how it reads in "
+        "cp1252, the encoding of Windows in western Europe; save the file as CSV UTF-8"
+    )
+
+
+def _check_delimiter(header: Sequence[str]) -> None:
+    """Refuse a table with something else than commas between its columns."""
+    for delimiter in ";\t|":
+        parts = header[0].split(delimiter) if len(header) == 1 else []
+        if len(parts) > 1 and any(part.strip(" '\"").startswith("action_") for part in parts):
+            raise ValueError(
+                f"there is no column action_<agent>: the columns are separated by {delimiter!r}, "
+                f"not by commas; save with commas (pandas: read_csv(path, sep={delimiter!r})"
+                ".to_csv(path, index=False))"
+            )
 
 
 def _write_parquet(demos: Demonstrations | Iterable[Demonstrations], handle: BinaryIO) -> None:
@@ -1559,7 +1537,7 @@ def _read_npz(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
                 row = int(np.argmax(outside))
                 raise ValueError(
                     f"{prefix}{key}: row {row} (counted from 0): {indices[row]} is not allowed; "
-                    f"it has {_counted(len(names), 'name')}"
+                    f"it has {counted(len(names), 'name')}"
                 )
             _declared_names(f"{kind}_names", {key: names}, (key,), "")
             columns[prefix + key] = pd.Categorical.from_codes(indices, names)

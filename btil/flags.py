@@ -16,5 +16,10 @@ Debug = Annotated[
     typer.Option("--debug", callback=_remember_debug, help="Show the whole traceback of an error."),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Nothing on standard error unless it goes wrong.")
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="Nothing on standard error unless it goes wrong, or the data are doubtful.",
+    ),
 ]

@@ -289,11 +289,13 @@ def test_minds_that_cannot_be_compared_are_not(tmp_path: Path) -> None:
 
 def test_names_of_the_training_recordings_serve_others() -> None:
     posterior = posterior_of(recordings())
-    foreign = recordings(1, 0, state_names=None, action_names=None, latent_names=None)
-    found = find(posterior, foreign)
+    found = find(posterior, recordings(1, 0, latent_names=None))
     assert found.demos.value_names("latent_ann") == MINDS
     assert set(found.habits["mind"]) == set(MINDS)
     assert any(text.startswith("where: hall") for text in found.situations["situation"])
+    foreign = recordings(1, 0, state_names=None, action_names=None, latent_names=None)
+    with pytest.raises(ValueError, match="state_names of where: the values here are numbers"):
+        find(posterior, foreign)
     nameless = posterior_of(foreign)
     assert find(nameless, foreign).demos.value_names("latent_ann") == ("mind 0", "mind 1")
 

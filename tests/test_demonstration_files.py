@@ -122,7 +122,7 @@ def test_few_row_groups_are_in_memory_at_once(rows, tmp_path, monkeypatch) -> No
 
 def spelled(value: Any) -> str:
     if pd.isna(value):
-        return " nan "
+        return "  "
     return value if isinstance(value, str) else f"{value:g}"
 
 
@@ -190,7 +190,8 @@ BROKEN: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "missing state": lambda f: f.assign(x=f["x"].where(f.index != 6, None)),
     "broken action": lambda f: f.assign(action_ann=f["action_ann"].where(f.index != 9, 2.5)),
     "broken label": lambda f: f.assign(latent_ann=f["latent_ann"].where(f.index != 8, -2)),
-    "texts and numbers": lambda f: f.assign(y=["up" if k == 20 else "1" for k in f.index]),
+    "two spellings": lambda f: f.assign(y=["1.0" if k == 20 else "1" for k in f.index]),
+    "text for nothing": lambda f: f.assign(y=["NA" if k == 20 else "1" for k in f.index]),
     "step": lambda f: f.assign(step=f["step"].where(f.index != 13, 7)),
     "returning id": lambda f: f.assign(episode=f["episode"].where(f.index != 20, 0)),
     "missing id": lambda f: f.assign(episode=f["episode"].where(f.index != 20, None)),

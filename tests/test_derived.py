@@ -82,6 +82,7 @@ def test_the_recommended_model_is_symmetric_between_the_agents(task):
         assert tuple(name.replace("?", "rob") for name in swapped) == rob
 
 
+@pytest.mark.filterwarnings("ignore:the model cannot learn from tables:btil.DataWarning")
 def test_the_recommended_model_decodes_better_than_tables_over_the_whole_state(task):
     train = task.simulate(100, seed=1, max_steps=60).without_labels(np.arange(10, 100))
     test = task.simulate(40, seed=2, max_steps=60)

@@ -232,6 +232,7 @@ def wandering_team(lengths: np.ndarray, seed: int) -> btil.Demonstrations:
     )
 
 
+@pytest.mark.filterwarnings("ignore:the model cannot learn from tables:btil.DataWarning")
 def test_a_second_fit_of_equal_shapes_compiles_nothing() -> None:
     model = btil.TeamModel(transition=btil.DirichletCPT(1.01, ("state",)))
     first, second = (wandering_team(np.array([30, 20, 11]), seed) for seed in (0, 1))
@@ -250,6 +251,7 @@ def test_a_second_fit_of_equal_shapes_compiles_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the model cannot learn from tables:btil.DataWarning")
 def test_forty_lengths_compile_a_few_programs() -> None:
     lengths = np.arange(1, 41)
     demos = wandering_team(lengths, 0)

@@ -683,6 +683,7 @@ def test_seeds_are_whole_numbers(task, demos):
             learn(task, demos, "random", seed=seed)
 
 
+@pytest.mark.filterwarnings("ignore::btil.DataWarning")
 def test_demonstrations_of_something_else_are_refused(task, demos):
     def remade(**changes):
         arguments = {

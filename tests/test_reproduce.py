@@ -297,7 +297,7 @@ def test_shuffles_hide_labels_of_all_but_the_first() -> None:
 
 @pytest.mark.parametrize(("num_demos", "num_labelled"), [(4, 1), (2, 3), (0, 0), (2, -1)])
 def test_impossible_amounts_are_refused(num_demos: int, num_labelled: int) -> None:
-    demos = Demonstrations([0, 0, 0], [0, 0, 0], [1, 1, 1], episodes=[0, 1, 2])
+    demos = Demonstrations([0, 0, 0], [0, 0, 0], [1, 1, 1], episodes=[0, 1, 2], num_latents=2)
     with pytest.raises(ValueError, match="there are 3"):
         experiments.shuffled_and_hidden(demos, num_demos, num_labelled, seed=0)
 

@@ -306,9 +306,8 @@ def compare(
     options = {name: dict(given) for name, given in (options or {}).items()}
     others = dict(demos_by_method or {})
     _check(model, chosen, len(methods), options, others, reference)
+    others = {name: conform(training, demos) for name, training in others.items()}
     seen = {name: others.get(name, demos) for name in chosen}
-    for training in others.values():
-        conform(training, demos)
     if test is not None:
         test = conform(test, demos)
     _check_accuracy(accuracy)

@@ -39,8 +39,8 @@ def decoded_latents(
             do not fit the posterior.
     """
     if callable(getattr(decoded, "decode", None)):
-        path = decoded.decode(demos)
-        demos, decoded = with_learned_latents(demos, decoded), path
+        demos = with_learned_latents(demos, decoded)
+        decoded = decoded.decode(demos)
     return demos, _checked_path(demos, decoded)
 
 
@@ -63,8 +63,8 @@ def smoothed_beliefs(
             fit the posterior.
     """
     if callable(getattr(beliefs, "smooth", None)):
-        smoothed = beliefs.smooth(demos)
-        demos, beliefs = with_learned_latents(demos, beliefs), smoothed
+        demos = with_learned_latents(demos, beliefs)
+        beliefs = beliefs.smooth(demos)
     if not isinstance(beliefs, Mapping):
         raise ValueError(
             "beliefs: a posterior or {agent: (steps, latents)} expected, got "
@@ -87,20 +87,17 @@ def smoothed_beliefs(
 
 
 def with_learned_latents(demos: Demonstrations, posterior: Any) -> Demonstrations:
-    """Demonstrations that a posterior has decoded, with as many latents as it knows, by its names.
+    """Demonstrations with the latents that a posterior knows, labels matched by their names.
 
     Few labels may name fewer.
 
     Raises:
         ValueError: If a label is none of them.
     """
-    training = getattr(posterior, "demos", demos)  # a team of `btil.imitation` has its task's
-    sizes = dict(zip(training.agents, training.num_latents, strict=True))
-    own = {agent: n for agent, n in demos.latent_names.items() if len(n) == sizes[agent]}
-    names = {**training.latent_names, **own}
-    if (demos.num_latents, demos.latent_names) == (training.num_latents, names):
-        return demos
-    return demos.replace(num_latents=training.num_latents, latent_names=names)
+    from btil.inference.posterior import conform_latents
+
+    # A team of `btil.imitation` has its task's.
+    return conform_latents(demos, getattr(posterior, "demos", demos))
 
 
 def hamming_distance(demos: Demonstrations, decoded: Any) -> Float[np.ndarray, " agents"]:

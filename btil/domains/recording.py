@@ -353,7 +353,7 @@ def _play(
     episode: int,
 ) -> list[_Row]:
     agents = [member.agent for member in members]
-    observations, _ = env.reset(seed=int(rng.integers(2**31)))
+    observations = _first_observations(env.reset(seed=int(rng.integers(2**31))), agents, episode)
     _check_all_there(env, agents, f"at the start of episode {episode}")
     rows: list[_Row] = []
     before: _Row | None = None
@@ -380,9 +380,16 @@ def _play(
         ]
         before = _Row(state, seen, actions, latents)
         rows.append(before)
-        observations, _, terminations, truncations, _ = env.step(
+        answer = env.step(
             {m.agent: m.action.start + a for m, a in zip(members, actions, strict=True)}
         )
+        if not isinstance(answer, Sequence) or len(answer) != 5:
+            raise ValueError(
+                f"{place}: step() of the environment must give observations, rewards, "
+                "terminations, truncations and infos, as PettingZoo's ParallelEnv does; it gave "
+                + (f"{len(answer)} things" if isinstance(answer, Sequence) else repr(answer))
+            )
+        observations, _, terminations, truncations, _ = answer
         over = [bool(terminations.get(a)) or bool(truncations.get(a)) for a in agents]
         if all(over) or not env.agents or len(rows) == max_steps:
             return rows
@@ -394,6 +401,19 @@ def _play(
                     f"{stay} went on; a demonstration needs every agent at every step"
                 )
         _check_all_there(env, agents, f"in episode {episode}, step {len(rows)}")
+
+
+def _first_observations(answer: Any, agents: Sequence[Any], episode: int) -> Mapping[Any, Any]:
+    """The observations in what `reset` gave: with infos, or, as in older environments, alone."""
+    observations = answer
+    if isinstance(answer, Sequence) and len(answer) == 2:
+        observations = answer[0]
+    if not isinstance(observations, Mapping) or not any(agent in observations for agent in agents):
+        raise ValueError(
+            f"episode {episode}: reset() of the environment must give observations by agent, and "
+            f"infos, as PettingZoo's ParallelEnv does; it gave {answer!r:.200}"
+        )
+    return observations
 
 
 def _check_all_there(env: Any, agents: Sequence[Any], when: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from btil.arguments import check_count, check_options, check_seed
+from btil.coding import warn
 from btil.demonstration_files import DemonstrationsFile
 from btil.demonstrations import Demonstrations
 from btil.inference import numpyro_model as own
@@ -16,6 +17,7 @@ from btil.inference.messages import lay_out
 from btil.inference.posterior import TeamPosterior, filter_agents, refuse_impossible
 from btil.inference.precision import as_dtype, precision
 from btil.inference.result import FitResult
+from btil.models.crowding import crowded
 from btil.models.numpyro_model import BoundNumpyroModel, NumpyroModel, rows_somewhere
 from btil.models.parametric import check_prior
 from btil.models.team import BoundModel, TeamModel, bind
@@ -76,6 +78,11 @@ def fit(
         FileExistsError: If the checkpoint exists and `resume` was not asked for.
         TypeError: If the method has no such option; the message lists those it has.
 
+    Warns:
+        DataWarning: If the model cannot learn from a table: its contexts are more than a third
+            of the steps that read it, and these are 30 or more (10 where a single state variable
+            has so many values: a column of notes or of times).
+
     Example:
         >>> posterior = btil.fit(model, demos, method="mfvi")  # doctest: +SKIP
     """
@@ -100,6 +107,8 @@ def fit(
         bound, result = _fit_file(model, demos, seed, progress, chosen, checkpoint, resume, options)
     else:
         kind, bound = own.bind_model(model, demos)
+        if not isinstance(bound, BoundNumpyroModel):
+            warn(crowded(bound))
         every_option = method_options(method, model) | options
         saved = checkpoint is not None
         run = describe_run(bound, method, seed, chosen, every_option) if saved else None
@@ -207,6 +216,7 @@ def _fit_file(
     if checkpoint is None or not resume:
         Checkpoint(checkpoint, resume=resume)  # what it refuses, it refuses before a long pass
     with streamed(model, file, _check_possible) as (data, log_evidence, checksum):
+        warn(crowded(data.bound, file.num_steps, file.num_episodes))
         if not data.bound.learned:
             return data.bound, _nothing_to_learn("mfvi", log_evidence)
         every_option = method_options("mfvi", model) | options

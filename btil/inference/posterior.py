@@ -1,5 +1,6 @@
 """`TeamPosterior`: what every inference method returns, and what can be asked of it."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from btil.arguments import check_flag
-from btil.demonstrations import Demonstrations
+from btil.demonstrations import Demonstrations, read_as_seen
 from btil.inference.collapsed import collapsed_data, functional_rows
 from btil.inference.messages import (
     LaneIndex,
@@ -67,6 +68,8 @@ _PARAMETER_DRAWS = 100
 Tables = Mapping[str, Float[np.ndarray, "..."]]
 LogTables = tuple[Array, Array, Array]
 PerAgent = dict[str, Float[np.ndarray, "steps values"]]
+# Demonstrations, or the path of a table of them.
+Recordings = Demonstrations | str | os.PathLike[str]
 
 
 @jax.jit
@@ -399,7 +402,7 @@ class TeamPosterior:
 
     def smooth(
         self,
-        demos: Demonstrations,
+        demos: Recordings,
         use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
@@ -408,7 +411,8 @@ class TeamPosterior:
         """P(x_t | states and actions of the whole episode) of each agent, (steps, latents).
 
         Args:
-            demos: Episodes of the same team.
+            demos: Episodes of the same team: demonstrations, or the path of a table, which is read
+                by the names and sizes that were learned with (see `conformed`).
             use_labels: Whether the labels in `demos` are observed too: a labelled step is then
                 certain, and tells of those around it.
             estimate: Point estimate of the rows.
@@ -416,7 +420,8 @@ class TeamPosterior:
             seed: Seeds the draws.
 
         Raises:
-            ValueError: If the demonstrations do not fit, or are impossible under the estimate.
+            ValueError: If the demonstrations do not fit, number what is returned in another way
+                than the posterior does, or are impossible under the estimate.
 
         Example:
             >>> belief = posterior.smooth(demos)["ann"]  # doctest: +SKIP
@@ -426,7 +431,7 @@ class TeamPosterior:
 
     def filter(
         self,
-        demos: Demonstrations,
+        demos: Recordings,
         use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
@@ -437,7 +442,7 @@ class TeamPosterior:
 
     def predict_actions(
         self,
-        demos: Demonstrations,
+        demos: Recordings,
         use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
@@ -451,7 +456,7 @@ class TeamPosterior:
 
     def decode(
         self,
-        demos: Demonstrations,
+        demos: Recordings,
         use_labels: bool = False,
         estimate: str = "mean",
         num_draws: int | None = None,
@@ -463,6 +468,7 @@ class TeamPosterior:
         `num_draws` the answer is, step by step, the latent of highest averaged smoothed
         probability (there is no one path over draws).
         """
+        demos = self._conformed(demos, "latent")
         if num_draws is not None:
             smoothed = self.smooth(demos, use_labels, estimate, num_draws, seed)
             return np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
@@ -478,7 +484,7 @@ class TeamPosterior:
 
     def log_likelihood(
         self,
-        demos: Demonstrations,
+        demos: Recordings,
         estimate: str = "mean",
         num_draws: int | None = None,
         seed: int = 0,
@@ -489,7 +495,7 @@ class TeamPosterior:
         of the average over draws: the log predictive density of an episode. -inf where an episode
         is impossible.
         """
-        bound = self._bind(demos, use_labels=True)
+        bound = self._bind(self._conformed(demos), use_labels=True)
         layout = lay_out(bound, coarse=True)
         if num_draws is None:
             return self.episode_log_likelihood(bound, layout, self._tables(bound, estimate))
@@ -511,14 +517,15 @@ class TeamPosterior:
 
     def _beliefs(
         self,
-        demos: Demonstrations,
+        demos: Recordings,
         use_labels: bool,
         estimate: str,
         num_draws: int | None,
         seed: int,
         program: Callable[..., PerAgent],
     ) -> PerAgent:
-        bound = self._bind(demos, use_labels)
+        returned = "action" if program is _predicted_actions else "latent"
+        bound = self._bind(self._conformed(demos, returned), use_labels)
         layout = lay_out(bound, coarse=True)
         with precision(self.dtype) as dtype:
             if num_draws is None:
@@ -560,6 +567,36 @@ class TeamPosterior:
         """Posterior draws of the rows of a bound model, {site: rows}, one draw at a time."""
         for tables in self.drawn_tables(num_draws, seed):
             yield {name: tables.rows(name, table.contexts) for name, table in bound.tables.items()}
+
+    def conformed(self, demos: Recordings) -> Demonstrations:
+        """Demonstrations by the names and sizes of values that the posterior was learned with.
+
+        Values with names are matched by their names, so that some of them may be missing in
+        `demos`; what is returned numbers them as the posterior does. `smooth`, `decode` and the
+        like do this by themselves, but what they return is then numbered so as well: compare it
+        with the conformed demonstrations.
+
+        Args:
+            demos: Demonstrations, or the path of a table.
+
+        Raises:
+            ValueError: If agents or state variables are missing, a value has a name that was not
+                seen, or numbers stand where there were names or the other way round.
+
+        Example:
+            >>> test = posterior.conformed("new.csv")  # doctest: +SKIP
+            >>> btil.analysis.hamming_distance(test, posterior.decode(test))  # doctest: +SKIP
+        """
+        if isinstance(demos, str | os.PathLike):
+            demos = read_as_seen(demos, self.demos)
+        return demos if demos is self.demos else conform(demos, self.demos)
+
+    def _conformed(self, demos: Recordings, returned: str = "") -> Demonstrations:
+        """The same, refused where what will be returned would be numbered in another way."""
+        conformed = self.conformed(demos)
+        if returned and isinstance(demos, Demonstrations) and demos is not conformed:
+            refuse_renumbered(demos, conformed, returned)
+        return conformed
 
     def _bind(self, demos: Demonstrations, use_labels: Any) -> BoundModel:
         """The model on episodes, which have no labels unless these are asked for."""
@@ -732,50 +769,145 @@ def _picked(
 
 
 def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
-    """Other episodes of the same team, with the sizes the posterior was learned with.
+    """Other episodes of the same team, with the names and sizes the posterior was learned with.
+
+    Values that have names are matched by them; numbers stay as they are. A state may be one that
+    was never seen if states are numbers. Latents that had no names may be given some, in order.
 
     Raises:
-        ValueError: If agents or state variables differ, value names differ, or an action or
-            label is out of the learned range.
+        ValueError: If agents or state variables differ, a value has a name that was not learned
+            from, numbers stand where names were learned from or the other way round, or an action
+            or label is out of the learned range.
     """
     if not isinstance(demos, Demonstrations):
         raise ValueError(
             f"expected Demonstrations, got {type(demos).__name__}; a file that was opened by "
             "open_demonstrations gives them part by part: `for part in file`"
         )
+    _check_agents(demos, training)
+    missing = set(training.num_states) - set(demos.num_states)
+    if missing:
+        raise ValueError(f"the demonstrations lack state variables {', '.join(sorted(missing))}")
+    sizes = {
+        name: max(size, 0 if name in training.state_names else demos.num_states[name])
+        for name, size in training.num_states.items()
+    }
+    # Orders count too: "state" as a parent means the variables as they were first listed.
+    if (
+        list(demos.num_states.items()) != list(sizes.items())
+        or demos.num_actions != training.num_actions
+        or demos.state_names != training.state_names
+        or demos.action_names != training.action_names
+    ):
+        ours, states = training.state_names, demos.state_variables
+        acted = dict(zip(demos.agents, demos.actions.T, strict=True))
+        demos = demos.replace(
+            states={v: _by_names("state", v, states[v], demos, ours.get(v)) for v in sizes},
+            actions={
+                agent: _by_names("action", agent, actions, demos, training.action_names.get(agent))
+                for agent, actions in acted.items()
+            },
+            num_states=sizes,
+            num_actions=training.num_actions,
+            state_names=ours,
+            action_names=training.action_names,
+        )
+    return conform_latents(demos, training)
+
+
+def conform_latents(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
+    """Demonstrations with the latents that a posterior knows, labels matched by their names.
+
+    Raises:
+        ValueError: As `conform`, of agents and labels.
+    """
+    _check_agents(demos, training)
+    sizes = dict(zip(training.agents, training.num_latents, strict=True))
+    given = {a: names for a, names in demos.latent_names.items() if len(names) == sizes[a]}
+    names = given | training.latent_names
+    unlabelled = (demos.latents < 0).all()
+    if demos.num_latents == training.num_latents and (
+        demos.latent_names == names or (unlabelled and not demos.latent_names)
+    ):
+        return demos
+    return demos.replace(
+        latents={
+            agent: _by_names("latent", agent, labels, demos, names.get(agent))
+            for agent, labels in zip(demos.agents, demos.latents.T, strict=True)
+        },
+        num_latents=training.num_latents,
+        latent_names=names,
+    )
+
+
+def _check_agents(demos: Demonstrations, training: Demonstrations) -> None:
     if demos.agents != training.agents:
         raise ValueError(
             f"the demonstrations' agents are {', '.join(demos.agents)}, the posterior's are "
             f"{', '.join(training.agents)}"
         )
-    missing = set(training.num_states) - set(demos.num_states)
-    if missing:
-        raise ValueError(f"the demonstrations lack state variables {', '.join(sorted(missing))}")
-    for kind in ("state_names", "action_names", "latent_names"):
-        theirs, ours = getattr(demos, kind), getattr(training, kind)
-        for key in theirs.keys() & ours.keys():
-            if tuple(theirs[key]) != tuple(ours[key]):
-                raise ValueError(
-                    f"{kind} of {key} differ: {', '.join(theirs[key])} here, "
-                    f"{', '.join(ours[key])} where the posterior was learned"
-                )
-    sizes = {name: max(size, demos.num_states[name]) for name, size in training.num_states.items()}
-    # Orders count too: "state" as a parent means the variables as they were first listed.
-    if (
-        list(demos.num_states.items()) == list(sizes.items())
-        and demos.num_actions == training.num_actions
-        and demos.num_latents == training.num_latents
-    ):
-        return demos
-    return demos.replace(
-        states={name: demos.state_variables[name] for name in sizes},
-        num_states=sizes,
-        num_actions=training.num_actions,
-        num_latents=training.num_latents,
-        state_names=None,  # fewer names than values would be refused
-        action_names=training.action_names,
-        latent_names=training.latent_names,
-    )
+
+
+def _by_names(
+    kind: str,
+    key: str,
+    indices: Int[np.ndarray, " steps"],
+    demos: Demonstrations,
+    ours: tuple[str, ...] | None,
+) -> Int[np.ndarray, " steps"]:
+    """The indices of a column as they are numbered by the names that were learned from.
+
+    Raises:
+        ValueError: If a value has no name there, or names stand where there are none.
+    """
+    argument = f"{kind}_names"
+    theirs = getattr(demos, argument).get(key)
+    present = np.unique(indices[indices >= 0])
+    if theirs == ours or not len(present):
+        return indices
+    if theirs is None:
+        assert ours is not None
+        raise ValueError(
+            f"{argument} of {key}: the values here are numbers, but those that were learned from "
+            f"have names, and which number stands for which name is not said: {', '.join(ours)}. "
+            "Write the names; if the numbers count these names in this order from 0, say so by "
+            f"demos.replace({argument}=posterior.demos.{argument})"
+        )
+    if ours is None:
+        raise ValueError(
+            f"{argument} of {key}: the values here have names ({', '.join(theirs)}), but those "
+            "that were learned from are numbers, and which name stands for which is not said"
+        )
+    unseen = [theirs[k] for k in present if theirs[k] not in ours]
+    if unseen:
+        raise ValueError(
+            f"{argument} of {key} differ: {', '.join(unseen)} here, {', '.join(ours)} where the "
+            "posterior was learned; read further files with like=demos, demos being those learned "
+            "from, and learn from data that have all values"
+        )
+    numbers = np.array([ours.index(name) if name in ours else -1 for name in theirs] + [-1])
+    return numbers[indices]
+
+
+def refuse_renumbered(demos: Demonstrations, conformed: Demonstrations, returned: str) -> None:
+    """Raise where an answer would number actions or latents in another way than `demos` do.
+
+    Compared with the demonstrations, such an answer would look plain wrong, or, worse, right.
+
+    Raises:
+        ValueError: Naming the agent, and how to have both in one numbering.
+    """
+    argument = f"{returned}_names"
+    for agent, theirs in getattr(demos, argument).items():
+        ours = getattr(conformed, argument).get(agent, theirs)
+        if theirs != ours[: len(theirs)]:
+            raise ValueError(
+                f"{argument} of {agent} differ: {', '.join(theirs)} here, {', '.join(ours)} where "
+                f"the posterior was learned, so that the {returned}s returned would be numbered "
+                "in another way than in these demonstrations; read the file with like=demos, "
+                "demos being those learned from, give its path instead of demonstrations, or use "
+                "posterior.conformed(demos) from here on"
+            )
 
 
 def _smoothed_beliefs(

@@ -72,10 +72,9 @@ def plot_timeline(
     if not agents:
         raise ValueError("agent: at least one is needed")
     positions = [agent_position(demos, name) for name in agents]
-    chosen = demos.select([episode])
+    chosen = with_learned_latents(demos.select([episode]), posterior)
     beliefs = posterior.smooth(chosen, use_labels, num_draws=num_draws)
     decoded = posterior.decode(chosen, use_labels)
-    chosen = with_learned_latents(chosen, posterior)
     lines = 1 if ax is not None else max(1, round(chosen.num_steps / _STEPS_A_LINE))
     width = math.ceil(chosen.num_steps / lines)
     heights = [0.24 * chosen.num_latents[i] + 0.45 if kind == "heatmap" else 1.5 for i in positions]
@@ -284,10 +283,9 @@ def plot_alignment(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    chosen = demos.select([episode])
+    chosen = with_learned_latents(demos.select([episode]), posterior)
     beliefs = posterior.smooth(chosen, use_labels, num_draws=num_draws)
     decoded = posterior.decode(chosen, use_labels)
-    chosen = with_learned_latents(chosen, posterior)
     aligned = 1.0 - misalignment_probability(chosen, beliefs, task)
     apart = misaligned(chosen, decoded, task)
     labelled = (chosen.latents >= 0).all(axis=1)

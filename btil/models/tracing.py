@@ -1,0 +1,157 @@
+"""Programs made of a user's function: traced anew whenever asked, compiled once.
+
+JAX compiles a function once and for all: what the function read besides its arguments when it was
+first traced, it is taken to read for ever. A user's function may close over a rate or read a global
+table, and either may have changed. So it is traced anew for every fit, and what is kept are
+compiled programs, found again by what the trace says (`Program`). Arrays that the function closed
+over are arguments of the program: other numbers of the same shapes compile nothing.
+"""
+
+import hashlib
+import itertools
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from btil.identity import checksum, functions_reached, globals_read
+
+_unlike_any = itertools.count()
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a function computes: equal programs compute the same.
+
+    Called with the constants of a trace and the function's arguments.
+
+    Attributes:
+        text: A checksum of the program as JAX writes it.
+        results: The tree of what it returns.
+        jaxpr: The program.
+    """
+
+    text: str
+    results: Any
+    jaxpr: Any = field(compare=False, repr=False)
+
+    def __call__(self, constants: list[Any], *arguments: Any) -> Any:
+        """Compute, under JAX's transformations too."""
+        leaves = jax.core.eval_jaxpr(self.jaxpr, constants, *jax.tree.leaves(arguments))
+        return jax.tree.unflatten(self.results, leaves)
+
+
+class Trace(NamedTuple):
+    """What a function did with arguments of some shapes.
+
+    Attributes:
+        program: What it computes.
+        constants: The arrays that it reads besides its arguments.
+    """
+
+    program: Program
+    constants: list[Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The function as it was traced."""
+        return self.program(self.constants, *arguments)
+
+    @property
+    def identity(self) -> str:
+        """A checksum of program and constants, the same in every process."""
+        return checksum((self.program.text, self.constants))
+
+
+def trace(function: Callable[..., Any], *arguments: Any, written: Any = None) -> Trace:
+    """Trace a function anew, whatever JAX remembers of it.
+
+    Args:
+        function: A function of trees of arrays.
+        arguments: Arrays, or their shapes.
+        written: The user's function inside it, if it is another one.
+
+    Returns:
+        The trace.
+    """
+    with _other_globals(function if written is None else written):
+        # A function of its own, as JAX knows its traces by the object.
+        closed, results = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(
+            *arguments
+        )
+    with np.printoptions(threshold=sys.maxsize):
+        text = str(closed.jaxpr)
+    if "callback" in text or closed.jaxpr.effects:
+        # What is called back on the host is not in the text.
+        text += f" {next(_unlike_any)}"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Trace(
+        Program(digest, jax.tree.structure(results), closed.jaxpr),
+        [_uncommitted(constant) for constant in closed.consts],
+    )
+
+
+def traced_anew(
+    function: Callable[..., Any], written: Any = None, static_argnames: tuple[str, ...] = ()
+) -> Callable[..., Any]:
+    """Like `jax.jit`, but nothing is remembered of earlier traces except compiled programs.
+
+    What is returned traces the function at its first call, and again for other shapes.
+
+    Args:
+        function: A function of trees of arrays, by position.
+        written: The user's function inside it.
+        static_argnames: What is given by name, and is part of the program.
+    """
+    traces: dict[Any, Trace] = {}
+
+    def run(*arguments: Any, **static: Any) -> Any:
+        assert set(static) <= set(static_argnames)
+        leaves, tree = jax.tree.flatten(arguments)
+        key = (tree, tuple(map(jax.typeof, leaves)), tuple(sorted(static.items())))
+        if key not in traces:
+            traces[key] = trace(partial(function, **static), *arguments, written=written)
+        found = traces[key]
+        return _compiled(found.program)(found.constants, *arguments)
+
+    return run
+
+
+@lru_cache(maxsize=64)
+def _compiled(program: Program) -> Callable[..., Any]:
+    return jax.jit(lambda constants, *arguments: program(constants, *arguments))
+
+
+def _uncommitted(constant: Any) -> Any:
+    """An array that goes to whatever device the program runs on, as a constant would."""
+    key = jax.dtypes.issubdtype(constant.dtype, jax.dtypes.prng_key)
+    return constant if key else np.asarray(constant)
+
+
+# JAX remembers by their objects the functions that are handed to `jit`, `scan` and the like inside
+# another one, though the globals they read may have changed. A context of JAX that counts such
+# changes makes it forget. It is not made before it is needed, as it makes JAX compile anew what was
+# compiled before.
+_known: dict[tuple[str, str], str] = {}
+_changes = 0
+_context: Any = None
+
+
+def _other_globals(written: Any) -> AbstractContextManager[Any]:
+    """Trace in this, and globals that have changed since the last trace are read anew."""
+    global _changes, _context
+    now = {
+        (function.__module__, name): checksum(value)
+        for function in functions_reached(written)
+        for name, value in globals_read(function).items()
+    }
+    if any(_known.get(name, found) != found for name, found in now.items()):
+        _changes += 1
+        if _context is None:
+            _context = jax.make_user_context(0)
+    _known.update(now)
+    return nullcontext() if _context is None else _context(_changes)

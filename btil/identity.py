@@ -194,13 +194,13 @@ def _source(function: types.FunctionType) -> Any:
 def _in_library(thing: types.FunctionType | types.ModuleType | type) -> bool:
     """Whether something is built in or installed, and not of the user's own making."""
     if isinstance(thing, types.FunctionType):
-        file: str | None = thing.__code__.co_filename
+        file = thing.__code__.co_filename
     else:
         module = thing.__module__ if isinstance(thing, type) else thing.__name__
         if module == "builtins":  # so are classes called that are made by `exec`
             return isinstance(thing, types.ModuleType) or hasattr(builtins, thing.__name__)
-        file = getattr(sys.modules.get(module), "__file__", None)
-        if file is None:
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        if not file:
             return module in sys.builtin_module_names
     return file.startswith("<frozen") or _in_library_folder(file)
 

@@ -197,6 +197,14 @@ def site_name(model: TeamModel, role: str, agent: str) -> str:
     return role if isinstance(model.family(role, agent), Shared) else f"{role}_{agent}"
 
 
+def likelihood_name(agent: str) -> str:
+    """What else was measured of an agent is called so where it stands beside tables.
+
+    It is a log likelihood, and has a row for each of the agent's policy.
+    """
+    return f"log_likelihood_{agent}"
+
+
 def context_visits(bound: BoundModel, site: str) -> Int[np.ndarray, " contexts"]:
     """How often the demonstrations read each context of a table, all its agents together.
 

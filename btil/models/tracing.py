@@ -21,7 +21,7 @@ import numpy as np
 
 from btil.identity import checksum, functions_reached, globals_read
 
-_unlike_any = itertools.count()
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,13 @@ class Program:
     Attributes:
         text: A checksum of the program as JAX writes it.
         results: The tree of what it returns.
+        number: Tells programs apart that call the host: the text does not say what they call.
         jaxpr: The program.
     """
 
     text: str
     results: Any
+    number: int
     jaxpr: Any = field(compare=False, repr=False)
 
     def __call__(self, constants: list[Any], *arguments: Any) -> Any:
@@ -63,7 +65,10 @@ class Trace(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """A checksum of program and constants, the same in every process."""
+        """A checksum of program and constants, the same in every process.
+
+        What is called back on the host counts by its name alone.
+        """
         return checksum((self.program.text, self.constants))
 
 
@@ -78,21 +83,20 @@ def trace(function: Callable[..., Any], *arguments: Any, written: Any = None) ->
     Returns:
         The trace.
     """
-    with _other_globals(function if written is None else written):
+    with reading_anew(function if written is None else written):
         # A function of its own, as JAX knows its traces by the object.
         closed, results = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(
             *arguments
         )
     with np.printoptions(threshold=sys.maxsize):
         text = str(closed.jaxpr)
-    if "callback" in text or closed.jaxpr.effects:
-        # What is called back on the host is not in the text.
-        text += f" {next(_unlike_any)}"
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return Trace(
-        Program(digest, jax.tree.structure(results), closed.jaxpr),
-        [_uncommitted(constant) for constant in closed.consts],
+    program = Program(
+        text=hashlib.sha256(text.encode()).hexdigest(),
+        results=jax.tree.structure(results),
+        number=next(_numbers) if "callback" in text or closed.jaxpr.effects else 0,
+        jaxpr=closed.jaxpr,
     )
+    return Trace(program, [_uncommitted(constant) for constant in closed.consts])
 
 
 def traced_anew(
@@ -141,8 +145,12 @@ _changes = 0
 _context: Any = None
 
 
-def _other_globals(written: Any) -> AbstractContextManager[Any]:
-    """Trace in this, and globals that have changed since the last trace are read anew."""
+def reading_anew(written: Any) -> AbstractContextManager[Any]:
+    """Trace in this, and globals that have changed since the last trace are read anew.
+
+    Args:
+        written: The user's function that is going to be traced.
+    """
     global _changes, _context
     now = {
         (function.__module__, name): checksum(value)

@@ -22,8 +22,9 @@ import numpy as np
 
 from btil.files import check_writable, replacing
 from btil.identity import checksum as _digest
+from btil.inference.precision import precision
 from btil.models.cpt import CPT
-from btil.models.numpyro_model import BoundNumpyroModel
+from btil.models.numpyro_model import BoundNumpyroModel, computes
 from btil.models.parametric import ParametricCPT, all_priors, parametric_sites
 from btil.models.team import BoundModel, Table
 
@@ -37,6 +38,10 @@ _TIMES_A_WRITE = 20.0
 _SECONDS_TO_RETRY = 60.0
 # These decide the bits of an answer, but not what is right.
 _LIBRARIES = ("btil", "jax", "jaxlib", "numpyro", "numpy")
+# Of these, those by which a function's program is written as it is.
+_WRITE_PROGRAMS = ("btil", "jax", "numpyro")
+# What a run's description calls what an own model's function computes.
+_FUNCTION = "function"
 
 Run = dict[str, str]
 
@@ -223,7 +228,11 @@ def _read(path: Path, run: Run) -> dict[str, np.ndarray]:
         ) from error
     if head["version"] != _VERSION:
         raise ValueError(f"{path} has format version {head['version']}, this btil reads {_VERSION}")
+    now = _versions()
     differing = [name for name in {**run, **found} if run.get(name) != found.get(name)]
+    if any(made_by.get(name) != now[name] for name in _WRITE_PROGRAMS):
+        # Other versions write the same program in another way.
+        differing = [name for name in differing if name != _FUNCTION]
     if "method" in differing:
         differing = ["method"]  # the others follow from it
     if differing:
@@ -232,7 +241,6 @@ def _read(path: Path, run: Run) -> dict[str, np.ndarray]:
             for name in differing
         )
         raise ValueError(f"{path} is the checkpoint of another run ({listed})")
-    now = _versions()
     changed = [f"{name} {made_by[name]}, now {now[name]}" for name in now if name in made_by]
     if made_by != now:
         warnings.warn(
@@ -256,7 +264,8 @@ def describe_run(
     """What decides the bits of a run, in words where short and as checksums elsewhere.
 
     On how many devices mfvi and gibbs run is left out: they may go on on others, to the same
-    answer up to rounding.
+    answer up to rounding. An own model's function counts twice: by what Python sees of it, and by
+    what it computes.
     """
     demos = bound.demos
     data = (
@@ -271,7 +280,11 @@ def describe_run(
     run = {"method": method, "seed": str(seed), "dtype": dtype.name}
     free = ("devices",) if method in ("mfvi", "gibbs") else ()
     run |= {name: _told(value) for name, value in options.items() if name not in free}
-    return run | {"model": _digest(_model_record(bound)), "demonstrations": _digest(data)}
+    run |= {"model": _digest(_model_record(bound)), "demonstrations": _digest(data)}
+    if isinstance(bound, BoundNumpyroModel):
+        with precision(dtype):
+            run[_FUNCTION] = computes(bound).identity
+    return run
 
 
 def _model_record(bound: BoundModel) -> Any:

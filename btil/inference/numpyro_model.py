@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,9 @@ from btil.models.numpyro_model import (
 )
 from btil.models.team import BoundModel, TeamModel, bind
 from btil.models.tracing import Program, Trace, trace
+
+if TYPE_CHECKING:
+    from btil.inference.numpyro_tracker import NumpyroTracker
 
 # Draws over which rows are averaged at most; of more, so many evenly spaced ones are taken.
 _MOST_DRAWS = 500
@@ -120,7 +123,7 @@ class NumpyroPosterior(TeamPosterior):
             }
             return trace(partial(rows_given, function), shapes, data, written=function)
 
-    def _rows_on(self, data: EpisodeData) -> Trace:
+    def traced_rows(self, data: EpisodeData) -> Trace:
         """The function's rows on some episodes, traced anew unless they have the shapes of ours."""
         assert self.rows is not None
         ours = self.bound.data
@@ -135,8 +138,17 @@ class NumpyroPosterior(TeamPosterior):
             )
         return self._trace_rows(data)
 
-    def _point_draws(self) -> Draws:
-        """The draws over which rows are averaged."""
+    def draws_of_parameters(
+        self, estimate: str, num_draws: int | None, seed: int
+    ) -> Iterator[Draws]:
+        """Those over which rows are averaged, or `num_draws` times a single one."""
+        if estimate != "mean":
+            raise ValueError(f"a NumpyroModel has estimate 'mean' or num_draws, got {estimate!r}")
+        if num_draws is not None:
+            sampled = self.sample(num_draws, seed)
+            for k in range(num_draws):
+                yield {site: sampled[site][k : k + 1] for site in self.bound.parameters}
+            return
         draws = {}
         for site in self.bound.parameters:
             given = self.result.parameters[site]
@@ -144,29 +156,43 @@ class NumpyroPosterior(TeamPosterior):
             flat = given.draws.reshape(-1, *given.draws.shape[2:])
             chosen = np.linspace(0, len(flat) - 1, min(len(flat), _MOST_DRAWS)).round().astype(int)
             draws[site] = flat[chosen]
-        return draws
+        yield draws
 
     def _tables(self, bound: BoundModel, estimate: str) -> dict[str, Any]:
-        if estimate != "mean":
-            raise ValueError(f"a NumpyroModel has estimate 'mean' or num_draws, got {estimate!r}")
         assert isinstance(bound, BoundNumpyroModel)
-        return self._rows_under(bound, self._rows_on(bound.data), self._point_draws())
+        (draws,) = self.draws_of_parameters(estimate, None, 0)
+        return bound.step_rows(self.mean_rows(self.traced_rows(bound.data), bound.data, draws))
 
     def _drawn_rows(self, bound: BoundModel, num_draws: int, seed: int) -> Iterator[dict[str, Any]]:
         assert isinstance(bound, BoundNumpyroModel)
-        draws = self.sample(num_draws, seed)
-        rows = self._rows_on(bound.data)
-        for k in range(num_draws):
-            one = {site: draws[site][k : k + 1] for site in self.bound.parameters}
-            yield self._rows_under(bound, rows, one)
+        rows = self.traced_rows(bound.data)
+        for draws in self.draws_of_parameters("mean", num_draws, seed):
+            yield bound.step_rows(self.mean_rows(rows, bound.data, draws))
 
-    def _rows_under(
-        self, bound: BoundNumpyroModel, rows: Trace, draws: Draws
-    ) -> dict[str, Float[np.ndarray, "..."]]:
+    def mean_rows(self, rows: Trace, data: EpisodeData, draws: Draws) -> dict[str, PaddedRows]:
+        """The agents' rows on some episodes, averaged over draws of the parameters."""
         number = len(next(iter(draws.values()))) if draws else 1
         with precision(self.dtype) as dtype:
             cast = {site: jnp.asarray(values, dtype) for site, values in draws.items()}
-            return bound.step_rows(_mean_rows(*rows, bound.data, cast, number))
+            return jax.device_get(_mean_rows(*rows, data, cast, number))
+
+    def tracker(
+        self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0
+    ) -> "NumpyroTracker":
+        """Filtering as it happens: a `NumpyroTracker`, to be given each step of a live team.
+
+        Args:
+            estimate: "mean".
+            num_draws: Average over so many posterior draws instead.
+            seed: Seeds the draws.
+
+        Raises:
+            ValueError: If the function can speak of the episodes it was fitted to alone.
+        """
+        from btil.inference.numpyro_tracker import NumpyroTracker
+
+        self.bound.refuse_tied()
+        return NumpyroTracker(self, estimate, num_draws, seed)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(

@@ -362,13 +362,13 @@ def fit(
     progress: bool,
     dtype: np.dtype,
     checkpoint: Checkpoint = NOWHERE,
-    num_chains: int = 4,
-    num_warmup: int = 500,
-    num_samples: int = 500,
-    target_accept_prob: float = 0.8,
-    max_tree_depth: int = 10,
-    chain_method: str | None = None,
-    devices: int | None = None,
+    num_chains: Any = 4,
+    num_warmup: Any = 500,
+    num_samples: Any = 500,
+    target_accept_prob: Any = 0.8,
+    max_tree_depth: Any = 10,
+    chain_method: Any = None,
+    devices: Any = None,
 ) -> FitResult:
     """Sample rows and parameters with NUTS, latents summed out.
 
@@ -452,12 +452,12 @@ def fit(
 
 
 def check_options(
-    num_chains: int,
-    num_warmup: int,
-    num_samples: int,
-    target_accept_prob: float,
-    max_tree_depth: int,
-    chain_method: str,
+    num_chains: Any,
+    num_warmup: Any,
+    num_samples: Any,
+    target_accept_prob: Any,
+    max_tree_depth: Any,
+    chain_method: Any,
 ) -> None:
     """Refuse options out of range, naming what is allowed."""
     least = {"num_chains": 1, "num_warmup": 0, "num_samples": 1, "max_tree_depth": 1}

@@ -433,11 +433,11 @@ def fit(
     dtype: np.dtype,
     checkpoint: Checkpoint = NOWHERE,
     guide: Any = None,
-    max_iterations: int = 5000,
-    tolerance: float = 1e-3,
-    learning_rate: float = 0.02,
-    num_particles: int = 4,
-    num_samples: int = 1000,
+    max_iterations: Any = 5000,
+    tolerance: Any = 1e-3,
+    learning_rate: Any = 0.02,
+    num_particles: Any = 4,
+    num_samples: Any = 1000,
 ) -> FitResult:
     """Fit a guide to the posterior of rows and parameters by stochastic gradients (Adam).
 
@@ -500,8 +500,8 @@ def fit(
     state, trace, verdict = ascend(
         partial(programs.start, start_key, inputs),
         lambda state, count: programs.advance(state, inputs, count),
-        tolerance,
-        max_iterations,
+        float(tolerance),
+        int(max_iterations),
         checkpoint,
         progress,
     )

@@ -33,7 +33,7 @@ from btil.models.team import (
     make_contexts,
     site_name,
 )
-from btil.models.tracing import reading_anew, traced_anew
+from btil.models.tracing import Trace, reading_anew, trace, traced_anew
 
 _AXES = {
     "log_initial": "(episodes, latents)",
@@ -343,12 +343,8 @@ class BoundNumpyroModel(BoundModel):
             ValueError: If the parameters do not fit those: naming site and shapes.
         """
         name = self.own_model.name
-        if self.tied and demos.without_labels() != self.demos.without_labels():
-            raise ValueError(
-                f"{name} can speak of the episodes it was fitted to alone: {self.tied}. What other "
-                "episodes are to share must have a shape of its own, e.g. a value for each value "
-                "of a state variable"
-            )
+        if demos.without_labels() != self.demos.without_labels():
+            self.refuse_tied()
         bound = bind_numpyro_model(self.own_model, demos)
         for site, shape in self.parameters.items():
             if bound.parameters.get(site) != shape:
@@ -357,6 +353,19 @@ class BoundNumpyroModel(BoundModel):
                     f"it has shape {bound.parameters.get(site)}"
                 )
         return bound
+
+    def refuse_tied(self) -> None:
+        """Refuse other episodes where the function can speak of these alone.
+
+        Raises:
+            ValueError: Saying why.
+        """
+        if self.tied:
+            raise ValueError(
+                f"{self.own_model.name} can speak of the episodes it was fitted to alone: "
+                f"{self.tied}. What other episodes are to share must have a shape of its own, e.g. "
+                "a value for each value of a state variable"
+            )
 
     def step_rows(self, padded: Mapping[str, PaddedRows]) -> dict[str, Float[np.ndarray, "..."]]:
         """Rows of all tables, {site: rows}, from rows with padding.
@@ -516,6 +525,23 @@ def replay(
     )
 
 
+def computes(bound: BoundNumpyroModel) -> Trace:
+    """What the function does with the demonstrations: every site and its density, traced anew."""
+    function = bound.own_model.function
+
+    def sites(data: EpisodeData) -> dict[str, Any]:
+        seeded = handlers.seed(function, jax.random.key(0))
+        found = handlers.trace(seeded).get_trace(data)
+        made = {n: s["value"] for n, s in found.items() if s["type"] == "deterministic"}
+        for name, site in found.items():
+            if site["type"] == "sample":
+                log_density = site["fn"].log_prob(site["value"])
+                made[name] = (site["value"], log_density, site["fn"], site["scale"])
+        return made
+
+    return trace(sites, bound.data, written=function)
+
+
 def padded_rows(chain: LatentChain) -> PaddedRows:
     """A chain's rows as probabilities; none is zero but where its logarithm says so."""
 
@@ -608,7 +634,7 @@ def rows_somewhere(bound: BoundNumpyroModel) -> dict[str, Float[np.ndarray, "...
         "initial": np.asarray(demos.episode_starts),
     }
 
-    def place(step: int) -> str:
+    def place(step: np.integer) -> str:
         return f"episode {demos.episodes[step]}, step {demos.step_in_episode[step]}"
 
     for agent in bound.measured:

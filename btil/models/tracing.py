@@ -7,17 +7,17 @@ compiled programs, found again by what the trace says (`Program`). Arrays that t
 over are arguments of the program: other numbers of the same shapes compile nothing.
 """
 
-import hashlib
 import itertools
+import re
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.extend.core import Jaxpr
 
 from btil.identity import checksum, functions_reached, globals_read
 
@@ -34,7 +34,7 @@ class Program:
         text: A checksum of the program as JAX writes it.
         results: The tree of what it returns.
         number: Tells programs apart that call the host: the text does not say what they call.
-        jaxpr: The program.
+        jaxpr: The program; its first arguments are the constants.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Program:
 
     def __call__(self, constants: list[Any], *arguments: Any) -> Any:
         """Compute, under JAX's transformations too."""
-        leaves = jax.core.eval_jaxpr(self.jaxpr, constants, *jax.tree.leaves(arguments))
+        leaves = jax.core.eval_jaxpr(self.jaxpr, [], *constants, *jax.tree.leaves(arguments))
         return jax.tree.unflatten(self.results, leaves)
 
 
@@ -69,7 +69,8 @@ class Trace(NamedTuple):
 
         What is called back on the host counts by its name alone.
         """
-        return checksum((self.program.text, self.constants))
+        results = re.sub(r" at 0x[0-9a-f]+", "", str(self.program.results))
+        return checksum((self.program.text, results, self.constants))
 
 
 def trace(function: Callable[..., Any], *arguments: Any, written: Any = None) -> Trace:
@@ -90,11 +91,16 @@ def trace(function: Callable[..., Any], *arguments: Any, written: Any = None) ->
         )
     with np.printoptions(threshold=sys.maxsize):
         text = str(closed.jaxpr)
+    traced = closed.jaxpr
+    # As it comes it holds the constants. As long as JAX has a hold of them, too, it takes a NumPy
+    # array of float64 for one of float64 everywhere, even where that is off.
+    variables = [*traced.constvars, *traced.invars]
+    free = Jaxpr([], variables, traced.outvars, traced.eqns, traced.effects, traced.debug_info)
     program = Program(
-        text=hashlib.sha256(text.encode()).hexdigest(),
+        text=checksum((text, list(_inner_constants(traced, set())))),
         results=jax.tree.structure(results),
-        number=next(_numbers) if "callback" in text or closed.jaxpr.effects else 0,
-        jaxpr=closed.jaxpr,
+        number=next(_numbers) if "callback" in text or traced.effects else 0,
+        jaxpr=free,
     )
     return Trace(program, [_uncommitted(constant) for constant in closed.consts])
 
@@ -130,6 +136,20 @@ def _compiled(program: Program) -> Callable[..., Any]:
     return jax.jit(lambda constants, *arguments: program(constants, *arguments))
 
 
+def _inner_constants(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
+    """Arrays that functions inside a program have closed over: its text does not tell them."""
+    for equation in jaxpr.eqns:
+        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(part) and id(part) not in seen:
+                seen.add(id(part))
+                yield from getattr(part, "consts", ())
+                yield from _inner_constants(getattr(part, "jaxpr", part), seen)
+
+
+def _is_jaxpr(part: Any) -> bool:
+    return hasattr(part, "eqns")
+
+
 def _uncommitted(constant: Any) -> Any:
     """An array that goes to whatever device the program runs on, as a constant would."""
     key = jax.dtypes.issubdtype(constant.dtype, jax.dtypes.prng_key)
@@ -138,20 +158,19 @@ def _uncommitted(constant: Any) -> Any:
 
 # JAX remembers by their objects the functions that are handed to `jit`, `scan` and the like inside
 # another one, though the globals they read may have changed. A context of JAX that counts such
-# changes makes it forget. It is not made before it is needed, as it makes JAX compile anew what was
-# compiled before.
+# changes makes it forget their traces.
+_changes_seen = jax.make_user_context(0)
 _known: dict[tuple[str, str], str] = {}
 _changes = 0
-_context: Any = None
 
 
-def reading_anew(written: Any) -> AbstractContextManager[Any]:
+def reading_anew(written: Any) -> Any:
     """Trace in this, and globals that have changed since the last trace are read anew.
 
     Args:
         written: The user's function that is going to be traced.
     """
-    global _changes, _context
+    global _changes
     now = {
         (function.__module__, name): checksum(value)
         for function in functions_reached(written)
@@ -159,7 +178,5 @@ def reading_anew(written: Any) -> AbstractContextManager[Any]:
     }
     if any(_known.get(name, found) != found for name, found in now.items()):
         _changes += 1
-        if _context is None:
-            _context = jax.make_user_context(0)
     _known.update(now)
-    return nullcontext() if _context is None else _context(_changes)
+    return _changes_seen(_changes)

@@ -5,6 +5,7 @@ And what a latent explains besides actions (`log_likelihood`), against sums over
 
 import functools
 import itertools
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -20,10 +21,14 @@ from numpyro import distributions as dist
 from numpyro.infer.util import log_density
 
 import btil
+from btil.analysis.compare import compare_posteriors
 from btil.identity import checksum, functions_reached, globals_read
 from btil.inference import checkpoint
+from btil.inference.collapsed import collapsed_data, functional_rows
 from btil.inference.numpyro_model import NumpyroPosterior, bind_model
 from btil.inference.result import DrawnParameters, FitResult
+from btil.models.numpyro_model import BoundNumpyroModel, rows_somewhere
+from btil.models.team import bind
 from btil.models.tracing import traced_anew
 
 SCHEDULE: dict[str, dict[str, Any]] = {
@@ -279,6 +284,18 @@ def test_likelihoods_that_are_none(log_likelihood: Any, message: str) -> None:
 
     with pytest.raises(ValueError, match=message):
         btil.fit(btil.NumpyroModel(wrong), demonstrations(), "svi", progress=False)
+
+
+def test_likelihoods_of_more_and_of_less_are_not_compared(hearty: NumpyroPosterior) -> None:
+    """A density of hearts and actions beside a probability of actions says nothing."""
+    demos = demonstrations()
+    assert hearty.bound.measured == ("ann", "bob")
+    others = {"hearts": hearty, "plain": posterior_of(plain, demos)}
+    held_out = demonstrations(5, lengths=(2,) * 10)
+    with pytest.raises(ValueError, match=r"plain explains more .* of nobody, hearts of ann, bob"):
+        btil.analysis.compare_models(others, held_out, "held_out", num_draws=100)
+    found = compare_posteriors(others, demos, "plain")
+    assert any("hearts: log likelihoods are also of what" in note for note in found.notes)
 
 
 # ---------------------------------------------------------------------- the tracker
@@ -552,10 +569,36 @@ def test_under_another_jax_the_trace_is_not_compared(
         fit(heart, checkpoint=path, resume=True)
 
 
+# ---------------------------------------------------------------------- the guide
+
+
+def test_the_models_of_the_guide_run_as_printed() -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+    own = guide[guide.index("## 3. A NumPyro model") : guide.index("## When your function is run")]
+    blocks = re.findall(r"```python\n(.*?)```", own, flags=re.DOTALL)
+    assert len(blocks) == 2
+    demos = btil.Demonstrations(
+        states={"team": [0, 0, 1], "beats": [60, 0, 90]},
+        actions={"ann": [0, 1, 2], "bob": [2, 0, 0]},
+        episodes=[0, 0, 1],
+        num_actions=3,
+        num_latents={"ann": 2, "bob": 2},
+    )
+    for block, parameters in zip(blocks, ({"skill", "tiring"}, {"rise", "policy"}), strict=True):
+        names: dict[str, Any] = {}
+        exec(compile(block, "extending.md", "exec"), names)
+        _, bound = bind_model(names["model"], demos)
+        assert isinstance(bound, BoundNumpyroModel)
+        assert set(bound.parameters) == parameters
+        for rows in rows_somewhere(bound).values():
+            assert np.isfinite(rows).all()
+
+
 # ---------------------------------------------------------------------- traces
 
 
 RATE: Any = 2.0
+SETTINGS: dict[str, Any] = {"shift": 1.0}
 
 
 @jax.jit
@@ -563,22 +606,59 @@ def faster(x: Any) -> Any:
     return RATE * x
 
 
-def step(carry: Any, x: Any) -> Any:
-    return carry, RATE + x
+def shifted() -> Callable[..., Any]:
+    settings = SETTINGS
+
+    def step(carry: Any, x: Any) -> Any:
+        return carry, settings["shift"] + x
+
+    return step
 
 
-@pytest.mark.parametrize("make", [float, lambda rate: np.array([rate, 2.0])], ids=str)
+STEP = shifted()
+
+
+@pytest.mark.parametrize("make", [float, lambda rate: np.array([rate, 2.0])], ids=["one", "array"])
 def test_functions_that_jax_remembers_are_read_anew(
     make: Callable[[float], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def function(x: Any) -> Any:
-        return faster(jax.lax.scan(step, 0.0, x)[1])
+        return faster(jax.lax.scan(STEP, 0.0, x)[1])
 
-    for rate in (2.0, 3.0, 2.0):
+    for rate, shift in ((2.0, 1.0), (3.0, 1.0), (3.0, 4.0), (2.0, 1.0)):
         now = make(rate)
         monkeypatch.setattr(sys.modules[__name__], "RATE", now)
+        monkeypatch.setitem(SETTINGS, "shift", shift)
         found = traced_anew(function)(jnp.ones(2))
-        np.testing.assert_allclose(found, np.broadcast_to(now * (now + 1.0), found.shape))
+        np.testing.assert_allclose(found, now * (shift + np.ones(2)))
+
+
+class Tilted(btil.ParametricCPT):
+    """A family of the user's own that reads a global."""
+
+    def priors(self, contexts: Any) -> Any:
+        return {"tilt": dist.Normal(0.0, jnp.ones(contexts.num_values))}
+
+    def log_rows(self, parameters: Any, inputs: Any) -> Any:
+        return jax.nn.log_softmax(RATE * parameters["tilt"])[None, None]
+
+
+def test_programs_of_a_family_of_ones_own_are_not_stale_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same object, bound again, once what it reads has changed."""
+    model = btil.TeamModel(policy={"ann": Tilted()}, transition=btil.DirichletCPT())
+
+    def rows() -> Any:
+        structure, data = collapsed_data(bind(model, ann_alone()), np.dtype(np.float32))
+        given = {"policy_ann_tilt": jnp.array([[0.0, 1.0]])}
+        return structure, functional_rows(structure, data, given)["policy_ann"][0, 0, 0, 1]
+
+    for rate in (2.0, 3.0):
+        monkeypatch.setattr(sys.modules[__name__], "RATE", rate)
+        (one, found), (same, _) = rows(), rows()
+        assert one == same
+        np.testing.assert_allclose(found, 1 / (1 + np.exp(-rate)), rtol=1e-5)
 
 
 def test_a_program_that_calls_the_host_is_its_own() -> None:

@@ -1,4 +1,4 @@
-"""The Gaussian channel of examples/heart_rate.py, against a forward-backward pass in plain NumPy."""
+"""The Gaussian channel of examples/heart_rate.py, against forward-backward in plain NumPy."""
 
 import importlib.util
 from pathlib import Path

@@ -85,6 +85,10 @@ class NumpyroPosterior(TeamPosterior):
     tables by context, and so no `policy`, `transition`, `initial` or `contexts`; draws of the
     parameters are in `sample` and `to_datatree`.
 
+    Whatever else the function explains of a step (the `log_likelihood` of `EpisodeData.observe`)
+    is looked at by `smooth`, `filter`, `decode`, `log_likelihood` (then a density of that too) and
+    the tracker; by `predict_actions` at the steps before the one that is predicted.
+
     On episodes of the shapes that it was fitted to the function is taken as it was when the
     posterior was made. For others it is run again, as it is now; if it then computes other things
     than it did there is a warning.

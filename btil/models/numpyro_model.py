@@ -149,13 +149,14 @@ class EpisodeData:
                     f"observe: {name} of {agent} has shape {jnp.shape(values)}, which does not "
                     f"broadcast to {expected}, {_AXES[name]}"
                 ) from None
+        measured = rows.get("log_likelihood")
         chain = LatentChain(
             rows["log_initial"],
             rows["log_transition"],
             rows["log_policy"],
             self.labels[agent],
             self.lengths,
-            rows.get("log_likelihood"),
+            None if measured is None else measured.astype(rows["log_policy"].dtype),
         )
         numpyro.sample(f"action_{agent}", chain, obs=self.actions[agent])
 
@@ -306,12 +307,10 @@ class BoundNumpyroModel(BoundModel):
     Attributes:
         data: The demonstrations as the function sees them.
         parameters: Shape of every parameter, by its site.
-        measured: Agents of which more is observed than actions and labels (`log_likelihood`).
     """
 
     data: EpisodeData
     parameters: dict[str, tuple[int, ...]]
-    measured: tuple[str, ...] = ()
 
     @property
     def own_model(self) -> NumpyroModel:

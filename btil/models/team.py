@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -122,6 +123,13 @@ class Table:
         """Whether the rows depend on parameters with priors of their own."""
         return self.cpt.parametric
 
+    @cached_property
+    def reads(self) -> str:
+        """A checksum of the family and of all that its functions read, when first asked for."""
+        from btil.identity import checksum
+
+        return checksum(self.cpt)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """(contexts, latents, values), or (contexts, latents) for an initial table."""
@@ -174,6 +182,7 @@ class BoundModel:
         rows: Agent to its row indices.
         excerpt: Whether `demos` and `rows` are only some episodes of the data whose contexts the
             tables have: the others were too many for memory.
+        measured: Agents of which the model explains more than actions and labels.
     """
 
     model: TeamModel
@@ -181,6 +190,7 @@ class BoundModel:
     tables: dict[str, Table]
     rows: dict[str, AgentRows]
     excerpt: bool = field(default=False, kw_only=True)
+    measured: tuple[str, ...] = field(default=(), kw_only=True)
 
     def table(self, role: str, agent: str) -> Table:
         """The table that an agent uses in a role."""

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
 from jax.extend.core import Jaxpr
 
-from btil.identity import checksum, functions_reached, globals_read
+from btil.identity import checksum, functions_reached
 
 _numbers = itertools.count(1)
 
@@ -157,26 +158,22 @@ def _uncommitted(constant: Any) -> Any:
 
 
 # JAX remembers by their objects the functions that are handed to `jit`, `scan` and the like inside
-# another one, though the globals they read may have changed. A context of JAX that counts such
-# changes makes it forget their traces.
+# another one, though what they read may have changed. A context of JAX that counts such changes
+# makes it forget their traces.
 _changes_seen = jax.make_user_context(0)
-_known: dict[tuple[str, str], str] = {}
+_read: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _changes = 0
 
 
 def reading_anew(written: Any) -> Any:
-    """Trace in this, and globals that have changed since the last trace are read anew.
+    """Trace in this, and what functions read that JAX remembers is read anew if it has changed.
 
     Args:
         written: The user's function that is going to be traced.
     """
     global _changes
-    now = {
-        (function.__module__, name): checksum(value)
-        for function in functions_reached(written)
-        for name, value in globals_read(function).items()
-    }
-    if any(_known.get(name, found) != found for name, found in now.items()):
+    now = {function: checksum(function) for function in functions_reached(written)}
+    if any(_read.get(function, found) != found for function, found in now.items()):
         _changes += 1
-    _known.update(now)
+    _read.update(now)
     return _changes_seen(_changes)

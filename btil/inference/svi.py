@@ -271,10 +271,9 @@ def _own_target(bound: BoundNumpyroModel, guide: Guide) -> Target:
         guide: Any, params: Any, key: Array, inputs: EpisodeData, number: int
     ) -> tuple[dict[str, Array], Evaluated]:
         """Draws of the parameters, and what follows from each."""
-        draws = guide.sample_posterior(key, params, inputs, sample_shape=(number,))
-        drawn = {site: draws[site] for site in bound.parameters}
-        evaluated = jax.lax.map(partial(evaluate, function, inputs), drawn, batch_size=_BATCH)
-        return drawn, evaluated
+        sampled = guide.sample_posterior(key, params, inputs, sample_shape=(number,))
+        draws = {site: sampled[site] for site in bound.parameters}
+        return draws, jax.lax.map(partial(evaluate, function, inputs), draws, batch_size=_BATCH)
 
     kind: Any = guide_class(guide)
     return Target(function, partial(kind, function), Trace_ELBO, drawn)

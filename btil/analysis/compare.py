@@ -819,6 +819,12 @@ def _notes_on_names(
             "Labels or the function must tell its mental states apart: they are compared as they "
             "are."
         )
+    telling = [name for name, one in posteriors.items() if one.bound.measured]
+    if telling and len({one.bound.measured for one in posteriors.values()}) > 1:
+        notes.append(
+            f"{listed(telling)}: log likelihoods are also of what was measured besides actions and "
+            "labels, so that they cannot be compared with the others'."
+        )
     if not pinned:
         return notes
     agents = list(next(iter(pinned.values())))

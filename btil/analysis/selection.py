@@ -194,6 +194,10 @@ def compare_models(
 # ---------------------------------------------------------------------- what is refused
 
 
+def _listed(agents: tuple[str, ...]) -> str:
+    return ", ".join(agents) or "nobody"
+
+
 def _check_same_data(posteriors: Mapping[str, TeamPosterior]) -> None:
     (first, reference), *others = posteriors.items()
     theirs = reference.demos
@@ -215,6 +219,12 @@ def _check_same_data(posteriors: Mapping[str, TeamPosterior]) -> None:
             own, other = demos.state_variables[variable], theirs.state_variables[variable]
             if not np.array_equal(own, other):
                 raise ValueError(f"{both} states {variable}, first {_first(own, other, demos)}")
+        told, others_told = posterior.bound.measured, reference.bound.measured
+        if told != others_told:
+            raise ValueError(
+                f"{name} explains more than actions and labels of {_listed(told)}, {first} of "
+                f"{_listed(others_told)}: log likelihoods of different data cannot be compared"
+            )
         labels, others_labels = _named_labels(demos), _named_labels(theirs)
         numbers = [int((one.latents >= 0).sum()) for one in (demos, theirs)]
         if numbers[0] != numbers[1]:

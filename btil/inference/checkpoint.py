@@ -6,13 +6,9 @@ NumPy arrays (no pickle), each with a checksum, and says which run it belongs to
 """
 
 import contextlib
-import functools
-import hashlib
-import inspect
 import json
 import os
 import time
-import types
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -25,8 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from btil.files import check_writable, replacing
+from btil.identity import checksum as _digest
+from btil.inference.precision import precision
 from btil.models.cpt import CPT
-from btil.models.numpyro_model import BoundNumpyroModel
+from btil.models.numpyro_model import BoundNumpyroModel, computes
 from btil.models.parametric import ParametricCPT, all_priors, parametric_sites
 from btil.models.team import BoundModel, Table
 
@@ -40,6 +38,10 @@ _TIMES_A_WRITE = 20.0
 _SECONDS_TO_RETRY = 60.0
 # These decide the bits of an answer, but not what is right.
 _LIBRARIES = ("btil", "jax", "jaxlib", "numpyro", "numpy")
+# Of these, those by which a function's program is written as it is.
+_WRITE_PROGRAMS = ("btil", "jax", "numpyro")
+# What a run's description calls what an own model's function computes.
+_FUNCTION = "function"
 
 Run = dict[str, str]
 
@@ -226,7 +228,11 @@ def _read(path: Path, run: Run) -> dict[str, np.ndarray]:
         ) from error
     if head["version"] != _VERSION:
         raise ValueError(f"{path} has format version {head['version']}, this btil reads {_VERSION}")
+    now = _versions()
     differing = [name for name in {**run, **found} if run.get(name) != found.get(name)]
+    if any(made_by.get(name) != now[name] for name in _WRITE_PROGRAMS):
+        # Other versions write the same program in another way.
+        differing = [name for name in differing if name != _FUNCTION]
     if "method" in differing:
         differing = ["method"]  # the others follow from it
     if differing:
@@ -235,7 +241,6 @@ def _read(path: Path, run: Run) -> dict[str, np.ndarray]:
             for name in differing
         )
         raise ValueError(f"{path} is the checkpoint of another run ({listed})")
-    now = _versions()
     changed = [f"{name} {made_by[name]}, now {now[name]}" for name in now if name in made_by]
     if made_by != now:
         warnings.warn(
@@ -259,7 +264,8 @@ def describe_run(
     """What decides the bits of a run, in words where short and as checksums elsewhere.
 
     On how many devices mfvi and gibbs run is left out: they may go on on others, to the same
-    answer up to rounding.
+    answer up to rounding. An own model's function counts twice: by what Python sees of it, and by
+    what it computes.
     """
     demos = bound.demos
     data = (
@@ -274,7 +280,11 @@ def describe_run(
     run = {"method": method, "seed": str(seed), "dtype": dtype.name}
     free = ("devices",) if method in ("mfvi", "gibbs") else ()
     run |= {name: _told(value) for name, value in options.items() if name not in free}
-    return run | {"model": _digest(_model_record(bound)), "demonstrations": _digest(data)}
+    run |= {"model": _digest(_model_record(bound)), "demonstrations": _digest(data)}
+    if isinstance(bound, BoundNumpyroModel):
+        with precision(dtype):
+            run[_FUNCTION] = computes(bound).identity
+    return run
 
 
 def _model_record(bound: BoundModel) -> Any:
@@ -306,69 +316,3 @@ def _told(value: Any) -> str:
     if isinstance(value, np.generic):
         value = value.item()
     return repr(value) if isinstance(value, str | int | float | bool | None) else _digest(value)
-
-
-def _digest(value: Any) -> str:
-    """A checksum that equal values have in every process.
-
-    Functions count by their source and what they close over, objects by their attributes.
-    """
-    checksum = hashlib.sha256()
-    inside: set[int] = set()
-
-    def add(kind: str, *parts: Any) -> None:
-        checksum.update(f"{kind} {len(parts)};".encode())
-        for part in parts:
-            look_at(part)
-
-    def look_at(part: Any) -> None:
-        if isinstance(part, np.generic):
-            part = part.item()
-        if isinstance(part, str | bytes | int | float | complex | bool | None):
-            text = repr(part)
-            checksum.update(f"{type(part).__name__} {len(text)}:{text}".encode())
-        elif id(part) in inside:
-            add("again")
-        else:
-            inside.add(id(part))
-            look_inside(part)
-            inside.discard(id(part))
-
-    def look_inside(part: Any) -> None:
-        if isinstance(part, Mapping):
-            add("mapping", *(x for key in sorted(part, key=repr) for x in (key, part[key])))
-        elif isinstance(part, np.ndarray | jax.Array):
-            array = np.ascontiguousarray(part)
-            if array.dtype.hasobject:
-                add("objects", array.shape, *array.ravel().tolist())
-            else:
-                checksum.update(f"array {array.dtype} {array.shape}:".encode())
-                checksum.update(array.tobytes())
-        elif isinstance(part, list | tuple | set | frozenset):
-            ordered = sorted(part, key=repr) if isinstance(part, set | frozenset) else part
-            add("sequence", *ordered)
-        elif isinstance(part, types.ModuleType):
-            add("module", part.__name__)
-        elif isinstance(part, type):
-            add("class", part.__module__, part.__qualname__)
-        elif isinstance(part, functools.partial):
-            add("partial", part.func, part.args, part.keywords)
-        elif isinstance(part, types.MethodType):
-            add("method", part.__func__, part.__self__)
-        elif isinstance(function := inspect.unwrap(part), types.FunctionType):
-            closed = [cell.cell_contents for cell in function.__closure__ or ()]
-            add("function", function.__qualname__, _source(function), closed, function.__defaults__)
-        elif not jax.tree_util.all_leaves([part]):  # distributions, data classes of JAX
-            add("tree", type(part), *jax.tree.leaves(part))
-        else:
-            add("object", type(part), getattr(part, "__dict__", {}))
-
-    look_at(value)
-    return checksum.hexdigest()[:16]
-
-
-def _source(function: types.FunctionType) -> Any:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):  # typed in
-        return function.__code__.co_code, repr(function.__code__.co_consts)

@@ -11,16 +11,16 @@ from btil.arguments import check_count, check_options, check_seed
 from btil.coding import warn
 from btil.demonstration_files import DemonstrationsFile
 from btil.demonstrations import Demonstrations
-from btil.inference import numpyro_model as own
 from btil.inference.checkpoint import Checkpoint, describe_run
 from btil.inference.messages import lay_out
+from btil.inference.numpyro_model import bind_model
 from btil.inference.posterior import TeamPosterior, filter_agents, refuse_impossible
 from btil.inference.precision import as_dtype, precision
 from btil.inference.result import FitResult
 from btil.models.crowding import crowded
 from btil.models.numpyro_model import BoundNumpyroModel, NumpyroModel, rows_somewhere
 from btil.models.parametric import check_prior
-from btil.models.team import BoundModel, TeamModel, bind
+from btil.models.team import BoundModel, TeamModel, bind, likelihood_name
 
 # A new method is one file with a function `fit`, and one line here.
 METHODS = {
@@ -30,6 +30,7 @@ METHODS = {
     "gibbs": "btil.inference.gibbs",
     "exact": "btil.inference.exact",
 }
+_FOR_OWN_MODELS = ("nuts", "svi")
 _FLOAT64_BY_DEFAULT = ("nuts", "exact")
 _OWN_ARGUMENTS = ("bound", "seed", "progress", "dtype", "checkpoint")
 
@@ -106,7 +107,7 @@ def fit(
     if isinstance(demos, DemonstrationsFile):
         bound, result = _fit_file(model, demos, seed, progress, chosen, checkpoint, resume, options)
     else:
-        kind, bound = own.bind_model(model, demos)
+        kind, bound = bind_model(model, demos)
         if not isinstance(bound, BoundNumpyroModel):
             warn(crowded(bound))
         every_option = method_options(method, model) | options
@@ -141,12 +142,10 @@ def method_function(method: str, model: Any = None) -> Any:
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
-    if isinstance(model, NumpyroModel):
-        if method not in own.METHODS:
-            raise ValueError(
-                f"method {method!r} needs tables; {model} is fitted by {' or '.join(own.METHODS)}"
-            )
-        return own.METHODS[method]
+    if isinstance(model, NumpyroModel) and method not in _FOR_OWN_MODELS:
+        raise ValueError(
+            f"method {method!r} needs tables; {model} is fitted by {' or '.join(_FOR_OWN_MODELS)}"
+        )
     return importlib.import_module(METHODS[method]).fit
 
 
@@ -174,7 +173,12 @@ def _check_possible(bound: BoundModel, learns: bool) -> float:
             for table in bound.learned.values():
                 check_prior(table)
             tables = {name: table.prior_mean() for name, table in bound.tables.items()}
-        if learns and all(np.all(rows > 0) for rows in tables.values()):
+        measured = {likelihood_name(agent) for agent in bound.demos.agents}
+        excludes = (
+            np.any(np.isneginf(rows) if name in measured else ~(rows > 0))
+            for name, rows in tables.items()
+        )
+        if learns and not any(excludes):
             return float("nan")
         layout = lay_out(bound, coarse=True)
         total = 0.0

@@ -161,11 +161,24 @@ def potentials(
     log_transition: Float[Array, "transition_rows latents latents"],
     log_initial: Float[Array, "initial_rows latents"],
     index: LaneIndex,
+    log_measured: Float[Array, "policy_rows latents"] | None = None,
 ) -> Potentials:
-    """Look up the log factors of every step; padding is an episode of its own that counts 0."""
-    latents = log_policy.shape[1]
+    """Look up the log factors of every step; padding is an episode of its own that counts 0.
+
+    Args:
+        log_policy: Log policies.
+        log_transition: Log transitions.
+        log_initial: Log initial distributions.
+        index: Where the agent's steps look.
+        log_measured: The log likelihood of whatever else was measured, a row for each of the
+            policy.
+    """
+    latents, actions = log_policy.shape[1:]
     cells, tables = stacked_tables(log_policy, log_transition, log_initial)
     likelihood = jnp.swapaxes(cells[index.policy], 1, 2)
+    if log_measured is not None:
+        padded = jnp.concatenate([log_measured, jnp.zeros_like(log_measured[:1])])
+        likelihood = likelihood + jnp.swapaxes(padded[index.policy // actions], 1, 2)
     likelihood = likelihood + label_log_mask(index.label, latents, axis=1)
     moves = jnp.moveaxis(tables[index.transition], 1, -1)
     return Potentials(moves, likelihood, index.start)

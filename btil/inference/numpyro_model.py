@@ -1,88 +1,79 @@
-"""Inference of a NumPyro model of the modeler's own, and the posterior that comes of it.
+"""The posterior of a NumPyro model of the modeler's own.
 
 Message passing is that of every other model: once the parameters are known, the function says the
 rows of every step, and a "table" is then simply those, one row a step.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-from jaxtyping import Array, Float
-from numpyro.infer import NUTS, SVI, Trace_ELBO, autoguide
+from jaxtyping import Float
 
 from btil.demonstrations import Demonstrations
-from btil.inference.chains import judge_chains
-from btil.inference.checkpoint import NOWHERE, Checkpoint
-from btil.inference.devices import check_chains, make_mesh
-from btil.inference.nuts import Schedule, check_options, kernel_programs, sample_chains
 from btil.inference.posterior import TeamPosterior
 from btil.inference.precision import precision
-from btil.inference.result import DrawnParameters, FitResult
-from btil.inference.svi import (
-    AUTOGUIDES,
-    DIRICHLET,
-    ascend,
-    guide_class,
-    is_point_mass,
-    update,
-)
+from btil.inference.result import DrawnParameters
 from btil.models.numpyro_model import (
     BoundNumpyroModel,
     EpisodeData,
     NumpyroModel,
     PaddedRows,
     bind_numpyro_model,
-    padded_rows,
-    replay,
+    rows_given,
 )
 from btil.models.team import BoundModel, TeamModel, bind
+from btil.models.tracing import Program, Trace, trace
+
+if TYPE_CHECKING:
+    from btil.inference.numpyro_tracker import NumpyroTracker
 
 # Draws over which rows are averaged at most; of more, so many evenly spaced ones are taken.
 _MOST_DRAWS = 500
-# Draws evaluated side by side: bounds the memory.
-_DRAWS_AT_ONCE = 50
-_BOUND_PARTICLES = 1000
 
-Function = Callable[[EpisodeData], Any]
 Draws = Mapping[str, Float[Any, "draws ..."]]
 
 
-@partial(jax.jit, static_argnames=("function", "num_draws"))
+@partial(jax.jit, static_argnames=("program", "num_draws"))
 def _mean_rows(
-    function: Function, data: EpisodeData, draws: Draws, num_draws: int
+    program: Program, constants: list[Any], data: EpisodeData, draws: Draws, num_draws: int
 ) -> dict[str, PaddedRows]:
-    """Every agent's rows, averaged over draws of the parameters."""
+    """Every agent's rows, and likelihoods of what was measured, averaged over draws."""
 
     def rows(draw: Any) -> dict[str, PaddedRows]:
-        chains = replay(function, data, draw).chains
-        return {agent: padded_rows(chain) for agent, chain in chains.items()}
+        return program(constants, draw, data)
 
     def add(total: Any, draw: Any) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, rows(draw)), None
+        new = rows(draw)
+        summed = {agent: _sum(total[agent], new[agent]) for agent in new}
+        return summed, None
 
     first, rest = (jax.tree.map(lambda x, at=at: x[at], draws) for at in (0, slice(1, None)))
     total, _ = jax.lax.scan(add, rows(first), rest, length=num_draws - 1)
-    return jax.tree.map(lambda x: x / num_draws, total)
+    return {agent: _share(one, num_draws) for agent, one in total.items()}
 
 
-@partial(jax.jit, static_argnames=("function",))
-def _evaluate(
-    function: Function, data: EpisodeData, draws: Draws
-) -> tuple[Float[Array, "draws episodes"], dict[str, Float[Array, "draws ..."]]]:
-    """Log likelihood of every episode, and the deterministic sites, under each draw."""
+def _sum(one: PaddedRows, other: PaddedRows) -> PaddedRows:
+    """Probabilities and likelihoods of two draws, added."""
+    policy, transition, initial = (a + b for a, b in zip(one[:3], other[:3], strict=True))
+    if one.log_likelihood is None:
+        return PaddedRows(policy, transition, initial)
+    log_likelihood = jnp.logaddexp(one.log_likelihood, other.log_likelihood)
+    return PaddedRows(policy, transition, initial, log_likelihood)
 
-    def one(draw: Any) -> Any:
-        found = replay(function, data, draw)
-        parts = [chain.log_prob(found.observed[a]) for a, chain in found.chains.items()]
-        return jnp.sum(jnp.stack(parts), axis=0), found.deterministic
 
-    return jax.lax.map(one, draws, batch_size=_DRAWS_AT_ONCE)
+def _share(total: PaddedRows, number: int) -> PaddedRows:
+    """A sum divided by the number of what was added."""
+    policy, transition, initial = (values / number for values in total[:3])
+    if total.log_likelihood is None:
+        return PaddedRows(policy, transition, initial)
+    return PaddedRows(policy, transition, initial, total.log_likelihood - math.log(number))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +82,28 @@ class NumpyroPosterior(TeamPosterior):
 
     Beliefs about latents use the posterior mean of the rows of each step, averaged over draws of
     the parameters (500 at most), or are themselves averaged over draws (`num_draws`). There are no
-    tables by context, and so no `policy`, `transition`, `initial`, `contexts` or `tracker`; draws
-    of the parameters are in `sample` and `to_datatree`.
+    tables by context, and so no `policy`, `transition`, `initial` or `contexts`; draws of the
+    parameters are in `sample` and `to_datatree`.
+
+    Whatever else the function explains of a step (the `log_likelihood` of `EpisodeData.observe`)
+    is looked at by `smooth`, `filter`, `decode`, `log_likelihood` (then a density of that too) and
+    the tracker; by `predict_actions` at the steps before the one that is predicted.
+
+    On episodes of the shapes that it was fitted to the function is taken as it was when the
+    posterior was made. For others it is run again, as it is now; if it then computes other things
+    than it did there is a warning.
+
+    Attributes:
+        rows: The function's rows under given parameters, as they were traced: (parameters, data)
+            -> {agent: `PaddedRows`}.
     """
 
     bound: BoundNumpyroModel
+    rows: Trace | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows is None:
+            object.__setattr__(self, "rows", self._trace_rows(self.bound.data))
 
     def __repr__(self) -> str:
         sites = ", ".join(
@@ -108,9 +116,41 @@ class NumpyroPosterior(TeamPosterior):
     def _rebind(self, demos: Demonstrations) -> BoundNumpyroModel:
         return self.bound.rebind(demos)
 
-    def _tables(self, bound: BoundModel, estimate: str) -> dict[str, Any]:
+    def _trace_rows(self, data: EpisodeData) -> Trace:
+        function = self.bound.own_model.function
+        with precision(self.dtype) as dtype:
+            shapes = {
+                site: jax.ShapeDtypeStruct(shape, dtype)
+                for site, shape in self.bound.parameters.items()
+            }
+            return trace(partial(rows_given, function), shapes, data, written=function)
+
+    def traced_rows(self, data: EpisodeData) -> Trace:
+        """The function's rows on some episodes, traced anew unless they have the shapes of ours."""
+        assert self.rows is not None
+        ours = self.bound.data
+        if _shapes(data) == _shapes(ours):
+            return self.rows
+        if self._trace_rows(ours).identity != self.rows.identity:
+            warnings.warn(
+                f"{self.bound.own_model.name} computes something else than when this posterior was "
+                "made: a global, or what it closes over, has changed. On other episodes the "
+                "answer is that of the function as it is now; fit it again",
+                stacklevel=2,
+            )
+        return self._trace_rows(data)
+
+    def draws_of_parameters(
+        self, estimate: str, num_draws: int | None, seed: int
+    ) -> Iterator[Draws]:
+        """Those over which rows are averaged, or `num_draws` times a single one."""
         if estimate != "mean":
             raise ValueError(f"a NumpyroModel has estimate 'mean' or num_draws, got {estimate!r}")
+        if num_draws is not None:
+            sampled = self.sample(num_draws, seed)
+            for k in range(num_draws):
+                yield {site: sampled[site][k : k + 1] for site in self.bound.parameters}
+            return
         draws = {}
         for site in self.bound.parameters:
             given = self.result.parameters[site]
@@ -118,22 +158,43 @@ class NumpyroPosterior(TeamPosterior):
             flat = given.draws.reshape(-1, *given.draws.shape[2:])
             chosen = np.linspace(0, len(flat) - 1, min(len(flat), _MOST_DRAWS)).round().astype(int)
             draws[site] = flat[chosen]
-        return self._rows_under(bound, draws)
+        yield draws
+
+    def _tables(self, bound: BoundModel, estimate: str) -> dict[str, Any]:
+        assert isinstance(bound, BoundNumpyroModel)
+        (draws,) = self.draws_of_parameters(estimate, None, 0)
+        return bound.step_rows(self.mean_rows(self.traced_rows(bound.data), bound.data, draws))
 
     def _drawn_rows(self, bound: BoundModel, num_draws: int, seed: int) -> Iterator[dict[str, Any]]:
-        draws = self.sample(num_draws, seed)
-        for k in range(num_draws):
-            yield self._rows_under(
-                bound, {site: draws[site][k : k + 1] for site in self.bound.parameters}
-            )
-
-    def _rows_under(self, bound: BoundModel, draws: Draws) -> dict[str, Any]:
         assert isinstance(bound, BoundNumpyroModel)
+        rows = self.traced_rows(bound.data)
+        for draws in self.draws_of_parameters("mean", num_draws, seed):
+            yield bound.step_rows(self.mean_rows(rows, bound.data, draws))
+
+    def mean_rows(self, rows: Trace, data: EpisodeData, draws: Draws) -> dict[str, PaddedRows]:
+        """The agents' rows on some episodes, averaged over draws of the parameters."""
         number = len(next(iter(draws.values()))) if draws else 1
         with precision(self.dtype) as dtype:
             cast = {site: jnp.asarray(values, dtype) for site, values in draws.items()}
-            rows = _mean_rows(bound.own_model.function, bound.data, cast, number)
-            return bound.step_rows(rows)
+            return jax.device_get(_mean_rows(*rows, data, cast, number))
+
+    def tracker(
+        self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0
+    ) -> "NumpyroTracker":
+        """Filtering as it happens: a `NumpyroTracker`, to be given each step of a live team.
+
+        Args:
+            estimate: "mean".
+            num_draws: Average over so many posterior draws instead.
+            seed: Seeds the draws.
+
+        Raises:
+            ValueError: If the function can speak of the episodes it was fitted to alone.
+        """
+        from btil.inference.numpyro_tracker import NumpyroTracker
+
+        self.bound.refuse_tied()
+        return NumpyroTracker(self, estimate, num_draws, seed)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(
@@ -142,154 +203,13 @@ class NumpyroPosterior(TeamPosterior):
             "parameters (sample, to_datatree)"
         )
 
-    policy = transition = initial = contexts = drawn_tables = tracker = _refuse
+    policy = transition = initial = contexts = drawn_tables = _refuse
 
 
-def fit_nuts(
-    bound: BoundNumpyroModel,
-    *,
-    seed: int,
-    progress: bool,
-    dtype: np.dtype,
-    checkpoint: Checkpoint = NOWHERE,
-    num_chains: int = 4,
-    num_warmup: int = 500,
-    num_samples: int = 500,
-    target_accept_prob: float = 0.8,
-    max_tree_depth: int = 10,
-    chain_method: str = "vectorized",
-    devices: int | None = None,
-) -> FitResult:
-    """Sample an own model's parameters with NUTS; options and result as in `btil.inference.nuts`.
-
-    Chains run side by side unless asked otherwise: of what a function computes nothing is known,
-    and one program for all of them is compiled sooner.
-
-    References:
-        Hoffman, Gelman (2014), The No-U-Turn Sampler.
-    """
-    check_options(
-        num_chains, num_warmup, num_samples, target_accept_prob, max_tree_depth, chain_method
-    )
-    mesh = make_mesh(devices)
-    check_chains(num_chains, mesh)
-    kernel = NUTS(
-        bound.own_model.function,
-        target_accept_prob=float(target_accept_prob),
-        max_tree_depth=int(max_tree_depth),
-    )
-
-    def collect(states: Any, data: EpisodeData) -> dict[str, Any]:
-        constrained = jax.vmap(kernel.postprocess_fn((data,), {}))(states.z)
-        return {site: constrained[site] for site in bound.parameters}
-
-    found = sample_chains(
-        kernel_programs(kernel, int(num_warmup), collect, mesh),
-        jax.random.split(jax.random.key(seed), num_chains),
-        bound.data,
-        schedule=Schedule(int(num_warmup), int(num_samples), chain_method),
-        checkpoint=checkpoint,
-        progress=progress,
-        mesh=mesh,
-    )
-    draws, stats = found.draws, found.statistics
-    kept, log_likelihood = _with_deterministic(bound, draws)
-    num_divergences = int(stats["diverging"].sum())
-    verdict = judge_chains({n: np.atleast_3d(v) for n, v in kept.items()}, num_divergences)
-    return FitResult(
-        rows={},
-        converged=verdict.converged,
-        reason=verdict.reason,
-        sample_stats=stats,
-        log_likelihood=log_likelihood,
-        notes={"max_rhat": verdict.max_rhat, "divergences": num_divergences},
-        parameters={site: DrawnParameters(values) for site, values in kept.items()},
-    )
-
-
-def fit_svi(
-    bound: BoundNumpyroModel,
-    *,
-    seed: int,
-    progress: bool,
-    dtype: np.dtype,
-    checkpoint: Checkpoint = NOWHERE,
-    guide: Any = "AutoNormal",
-    max_iterations: int = 5000,
-    tolerance: float = 1e-3,
-    learning_rate: float = 0.02,
-    num_particles: int = 4,
-    num_samples: int = 1000,
-) -> FitResult:
-    """Fit an AutoGuide to an own model's posterior; options and result as in `btil.inference.svi`.
-
-    Point masses and the Laplace approximation, whose loss is no bound, have no `elbo`:
-    `notes["log_joint"]` then holds the log joint density at the point.
-    """
-    if guide == DIRICHLET:
-        raise ValueError(
-            f"guide {DIRICHLET!r} is for tables; a NumpyroModel takes {', '.join(AUTOGUIDES)}, or "
-            "a subclass of numpyro.infer.autoguide.AutoGuide"
-        )
-    kind = guide_class(guide)
-    start_key, bound_key, draw_key = jax.random.split(jax.random.key(seed), 3)
-
-    def build(particles: int = 1) -> tuple[SVI, Any]:
-        # A guide remembers what it was first shown, which under jit are tracers: each program
-        # makes its own. The state that comes along is not used again, and XLA leaves it out.
-        function = bound.own_model.function
-        loss = Trace_ELBO(num_particles=particles)
-        svi = SVI(function, kind(function), numpyro.optim.Adam(learning_rate), loss)
-        return svi, svi.init(start_key, bound.data)
-
-    @jax.jit
-    def advance(state: Any, count: Any) -> Any:
-        return update(build(num_particles)[0], state, bound.data, count)
-
-    @partial(jax.jit, static_argnames=("number",))
-    def draw(state: Any, number: int) -> Any:
-        svi, _ = build()
-        params = svi.get_params(state)
-        return svi.guide.sample_posterior(draw_key, params, bound.data, sample_shape=(number,))
-
-    @jax.jit
-    def bounds(state: Any) -> Float[Array, " particles"]:
-        svi, _ = build()
-        params = svi.get_params(state)
-
-        def one(key: Array) -> Array:
-            return -svi.loss.loss(key, params, svi.model, svi.guide, bound.data)
-
-        keys = jax.random.split(bound_key, _BOUND_PARTICLES)
-        return jax.lax.map(one, keys, batch_size=_DRAWS_AT_ONCE)
-
-    begin = jax.jit(lambda: build()[1])
-    state, trace, verdict = ascend(begin, advance, tolerance, max_iterations, checkpoint, progress)
-    drawn = draw(state, 1 if is_point_mass(guide) else int(num_samples))
-    kept, log_likelihood = _with_deterministic(
-        bound, {site: np.asarray(drawn[site])[None] for site in bound.parameters}
-    )
-    bounded = not issubclass(kind, autoguide.AutoDelta | autoguide.AutoLaplaceApproximation)
-    elbo = error = None
-    if bounded:
-        estimates = np.asarray(bounds(state), np.float64)
-        elbo = float(estimates.mean())
-        error = float(estimates.std(ddof=1) / np.sqrt(_BOUND_PARTICLES))
-    return FitResult(
-        rows={},
-        converged=verdict.converged,
-        reason=verdict.reason,
-        elbo=elbo,
-        elbo_standard_error=error,
-        elbo_trace=trace if bounded else None,
-        restart_traces=(trace,) if bounded else (),
-        log_likelihood=log_likelihood,
-        notes={"iterations": len(trace)} | ({} if bounded else {"log_joint": float(trace[-1])}),
-        parameters={site: DrawnParameters(values) for site, values in kept.items()},
-    )
-
-
-METHODS = {"nuts": fit_nuts, "svi": fit_svi}
+def _shapes(data: EpisodeData) -> tuple[Any, list[tuple[int, ...]]]:
+    """What a program depends on: sizes and shapes."""
+    leaves, sizes = jax.tree.flatten(data)
+    return sizes, [leaf.shape for leaf in leaves]
 
 
 def bind_model(model: TeamModel, demos: Demonstrations) -> tuple[type[TeamPosterior], BoundModel]:
@@ -297,15 +217,3 @@ def bind_model(model: TeamModel, demos: Demonstrations) -> tuple[type[TeamPoster
     if isinstance(model, NumpyroModel):
         return NumpyroPosterior, bind_numpyro_model(model, demos)
     return TeamPosterior, bind(model, demos)
-
-
-def _with_deterministic(
-    bound: BoundNumpyroModel, draws: Mapping[str, Float[np.ndarray, "chain draw ..."]]
-) -> tuple[dict[str, Float[np.ndarray, "chain draw ..."]], Float[np.ndarray, "chain draw episode"]]:
-    """Draws with those of the deterministic sites, and the log likelihood of every episode."""
-    shape = next(iter(draws.values())).shape[:2]
-    flat = {site: jnp.asarray(v.reshape(-1, *v.shape[2:])) for site, v in draws.items()}
-    log_likelihood, deterministic = _evaluate(bound.own_model.function, bound.data, flat)
-    found = {site: np.asarray(v) for site, v in deterministic.items()}
-    kept = dict(draws) | {site: v.reshape(*shape, *v.shape[1:]) for site, v in found.items()}
-    return kept, np.asarray(log_likelihood).reshape(*shape, -1)

@@ -8,9 +8,10 @@ spent so that the cells of a row whose latents are known are independent in the 
 
 Compilation: the programs depend on the structure, the options and the shapes; the data are
 arguments. A second fit of equal shapes compiles nothing; the first spends 20 to 40 s on it on two
-CPU cores. The kernel is driven directly, because `numpyro.infer.MCMC` compiles anew in every run
-with several chains, `jit_model_args` or not (measured on a 4-step model: first run 44 s, second
-29 s; here 23 s and 1.5 s).
+CPU cores. A function of the modeler's own (`NumpyroModel`) goes the same way, but that its programs
+are traced anew in every fit. The kernel is driven directly, because `numpyro.infer.MCMC` compiles
+anew in every run with several chains, `jit_model_args` or not (measured on a 4-step model: first
+run 44 s, second 29 s; here 23 s and 1.5 s).
 """
 
 from collections.abc import Callable
@@ -46,14 +47,15 @@ from btil.inference.devices import (
 from btil.inference.progress import progress_line
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.inference.starting import starting_counts
+from btil.models.numpyro_model import BoundNumpyroModel, EpisodeData, evaluate
 from btil.models.parametric import central_concentration, constrain
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, forward_model
+from btil.models.tracing import traced_anew
 
 # Transitions between two looks at the progress line.
 _TRANSITIONS_PER_CALL = 10
 _STATISTICS = ("diverging", "potential_energy", "energy", "num_steps", "accept_prob")
-_LOG_LIKELIHOOD = "log_likelihood"
 _CHAIN_METHODS = ("vectorized", "sequential")
 
 
@@ -139,7 +141,7 @@ class Settings(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The arrays of a fit.
+    """The arrays of a fit of tables.
 
     Attributes:
         data: The model's.
@@ -155,12 +157,26 @@ class Programs(NamedTuple):
 
     Attributes:
         start: (keys, inputs) -> states of as many chains.
-        advance: (states, inputs, count) -> states after count transitions, and on the way the
-            rows and statistics of each, (transition, chain, ...), meaningless past `count`.
+        advance: (states, inputs, count) -> states after count transitions, and what is kept of
+            each (`Chains`), (transition, chain, ...), meaningless past `count`.
     """
 
     start: Callable[..., Any]
     advance: Callable[..., Any]
+
+
+class Chains(NamedTuple):
+    """What chains left behind, (chain, draw, ...).
+
+    Attributes:
+        draws: By site.
+        log_likelihood: Of every episode.
+        statistics: By name.
+    """
+
+    draws: dict[str, Any]
+    log_likelihood: Any
+    statistics: dict[str, Any]
 
 
 def reparametrized_model(structure: Structure, inputs: Inputs) -> None:
@@ -173,25 +189,28 @@ def reparametrized_model(structure: Structure, inputs: Inputs) -> None:
 def kernel_programs(
     kernel: NUTS,
     num_warmup: int,
-    collect: Callable[[Any, Any], dict[str, Any]],
+    collect: Callable[[Any, Any], tuple[dict[str, Any], Any]],
     mesh: Mesh | None = None,
+    compiled: Callable[..., Any] = jax.jit,
 ) -> Programs:
     """Programs of a kernel.
 
     Args:
         kernel: NUTS on a model of one argument, the inputs.
         num_warmup: Transitions that adapt.
-        collect: (states of the chains, inputs) -> what is kept of each draw, (chain, ...).
+        collect: (states of the chains, inputs) -> draws by site and the log likelihood of every
+            episode, (chain, ...).
         mesh: The devices over which chains are spread.
+        compiled: `jax.jit`, or what stands for it.
     """
 
     def start(keys: Array, inputs: Any) -> Any:
         return jax.vmap(lambda key: kernel.init(key, num_warmup, None, (inputs,), {}))(keys)
 
     def advance(states: Any, inputs: Any, count: Array) -> Any:
-        def keep(states: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        def keep(states: Any) -> Chains:
             statistics = {name: getattr(states, name) for name in _STATISTICS}
-            return collect(states, inputs), statistics
+            return Chains(*collect(states, inputs), statistics)
 
         def body(i: Array, carry: Any) -> Any:
             states, kept = carry
@@ -205,8 +224,8 @@ def kernel_programs(
         return jax.lax.fori_loop(0, count, body, (states, kept))
 
     return Programs(
-        jax.jit(split_chains(start, mesh, SPLIT)),
-        jax.jit(split_chains(advance, mesh, (SPLIT, SPLIT_SECOND))),
+        compiled(split_chains(start, mesh, SPLIT)),
+        compiled(split_chains(advance, mesh, (SPLIT, SPLIT_SECOND))),
     )
 
 
@@ -214,14 +233,14 @@ def kernel_programs(
 def make_programs(
     structure: Structure, settings: Settings, dtype: np.dtype, mesh: Mesh | None = None
 ) -> Programs:
-    """Programs for one structure; `dtype` only keeps apart what must not share a kernel."""
+    """Programs for tables of one structure; `dtype` keeps apart what must not share a kernel."""
     kernel = NUTS(
         partial(reparametrized_model, structure),
         target_accept_prob=settings.target_accept_prob,
         max_tree_depth=settings.max_tree_depth,
     )
 
-    def collect(states: Any, inputs: Inputs) -> dict[str, Any]:
+    def collect(states: Any, inputs: Inputs) -> tuple[dict[str, Any], Any]:
         rows = {
             name: jax.nn.softmax(states.z[_log_weights(name)]) for name in structure.dirichlet_sites
         }
@@ -231,9 +250,30 @@ def make_programs(
             parameters = jax.vmap(partial(constrain, structure.priors))(free)
             rows |= functional_rows(structure, inputs.data, parameters)
         by_episode = partial(episode_log_likelihood, structure, inputs.data)
-        return rows | parameters | {_LOG_LIKELIHOOD: jax.vmap(by_episode)(rows)}
+        return rows | parameters, jax.vmap(by_episode)(rows)
 
     return kernel_programs(kernel, settings.num_warmup, collect, mesh)
+
+
+def own_programs(
+    bound: BoundNumpyroModel, settings: Settings, mesh: Mesh | None = None
+) -> Programs:
+    """Programs for a function of the modeler's own, which are traced in this fit."""
+    function = bound.own_model.function
+    kernel = NUTS(
+        function,
+        target_accept_prob=settings.target_accept_prob,
+        max_tree_depth=settings.max_tree_depth,
+    )
+
+    def collect(states: Any, data: EpisodeData) -> tuple[dict[str, Any], Any]:
+        constrained = jax.vmap(kernel.postprocess_fn((data,), {}))(states.z)
+        draws = {site: constrained[site] for site in bound.parameters}
+        evaluated = jax.vmap(partial(evaluate, function, data))(draws)
+        return draws | evaluated.deterministic, evaluated.log_likelihood
+
+    compiled = partial(traced_anew, written=function)
+    return kernel_programs(kernel, settings.num_warmup, collect, mesh, compiled)
 
 
 class Schedule(NamedTuple):
@@ -242,18 +282,6 @@ class Schedule(NamedTuple):
     num_warmup: int
     num_samples: int
     chain_method: str
-
-
-class Chains(NamedTuple):
-    """What chains left behind, (chain, draw, ...).
-
-    Attributes:
-        draws: By site.
-        statistics: By name.
-    """
-
-    draws: dict[str, Float[np.ndarray, "chain draw ..."]]
-    statistics: dict[str, Float[np.ndarray, "chain draw"]]
 
 
 def sample_chains(
@@ -287,7 +315,7 @@ def sample_chains(
     of_draws = jax.eval_shape(programs.advance, like, inputs, jax.ShapeDtypeStruct((), jnp.int32))
     draws = jax.tree.map(
         lambda x: np.zeros((len(keys), schedule.num_samples, *x.shape[2:]), x.dtype),
-        Chains(*of_draws[1]),
+        of_draws[1],
     )
     group, done, states = 0, 0, None
     if checkpoint.saved is not None:
@@ -334,15 +362,15 @@ def fit(
     progress: bool,
     dtype: np.dtype,
     checkpoint: Checkpoint = NOWHERE,
-    num_chains: int = 4,
-    num_warmup: int = 500,
-    num_samples: int = 500,
-    target_accept_prob: float = 0.8,
-    max_tree_depth: int = 10,
-    chain_method: str = "sequential",
-    devices: int | None = None,
+    num_chains: Any = 4,
+    num_warmup: Any = 500,
+    num_samples: Any = 500,
+    target_accept_prob: Any = 0.8,
+    max_tree_depth: Any = 10,
+    chain_method: Any = None,
+    devices: Any = None,
 ) -> FitResult:
-    """Sample the rows with NUTS, latents summed out.
+    """Sample rows and parameters with NUTS, latents summed out.
 
     Args:
         bound: The model on its data.
@@ -358,7 +386,8 @@ def fit(
         chain_method: "sequential" (one chain after the other) or "vectorized" (all chains in one
             program; every transition waits for the longest tree, which suits a GPU or a tiny
             data set). Measured on two CPU cores, four chains, compiled: 480 steps of two agents,
-            9.7 s against 16.3 s; 4 steps of one, 1.7 s against 0.7 s.
+            9.7 s against 16.3 s; 4 steps of one, 1.7 s against 0.7 s. None: "sequential" for
+            tables, "vectorized" for a `NumpyroModel`, of which nothing is known.
         devices: Number of devices over which chains are spread: "sequential" runs one on each at
             a time, "vectorized" all of its share. None: one device.
 
@@ -374,15 +403,21 @@ def fit(
         Hoffman, Gelman (2014), The No-U-Turn Sampler; Phan, Pradhan, Jankowiak (2019),
         Composable effects for flexible and accelerated probabilistic programming in NumPyro.
     """
+    if chain_method is None:
+        chain_method = "vectorized" if isinstance(bound, BoundNumpyroModel) else "sequential"
     check_options(
         num_chains, num_warmup, num_samples, target_accept_prob, max_tree_depth, chain_method
     )
     mesh = make_mesh(devices)
     check_chains(num_chains, mesh)
-    structure, data = collapsed_data(bound, dtype)
-    inputs = Inputs(data, _weight_shapes(bound, dtype))
     settings = Settings(int(num_warmup), float(target_accept_prob), int(max_tree_depth))
-    programs = make_programs(structure, settings, np.dtype(dtype), mesh)
+    inputs: Any
+    if isinstance(bound, BoundNumpyroModel):
+        programs, inputs = own_programs(bound, settings, mesh), bound.data
+    else:
+        structure, data = collapsed_data(bound, dtype)
+        programs = make_programs(structure, settings, np.dtype(dtype), mesh)
+        inputs = Inputs(data, _weight_shapes(bound, dtype))
     found = sample_chains(
         programs,
         jax.random.split(jax.random.key(seed), num_chains),
@@ -392,7 +427,7 @@ def fit(
         progress,
         mesh,
     )
-    statistics, log_likelihood = found.statistics, found.draws.pop(_LOG_LIKELIHOOD)
+    statistics = found.statistics
     rows = {name: values for name, values in found.draws.items() if name in bound.learned}
     parameters = {name: values for name, values in found.draws.items() if name not in rows}
     num_divergences = int(statistics["diverging"].sum())
@@ -403,7 +438,7 @@ def fit(
         converged=verdict.converged,
         reason=verdict.reason,
         sample_stats=statistics,
-        log_likelihood=log_likelihood,
+        log_likelihood=found.log_likelihood,
         notes={
             "max_rhat": verdict.max_rhat,
             "cells_above_rhat_1.05": verdict.num_above,
@@ -417,12 +452,12 @@ def fit(
 
 
 def check_options(
-    num_chains: int,
-    num_warmup: int,
-    num_samples: int,
-    target_accept_prob: float,
-    max_tree_depth: int,
-    chain_method: str,
+    num_chains: Any,
+    num_warmup: Any,
+    num_samples: Any,
+    target_accept_prob: Any,
+    max_tree_depth: Any,
+    chain_method: Any,
 ) -> None:
     """Refuse options out of range, naming what is allowed."""
     least = {"num_chains": 1, "num_warmup": 0, "num_samples": 1, "max_tree_depth": 1}

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from btil.inference.collapsed import collapsed_data, functional_rows
 from btil.inference.messages import (
     LaneIndex,
     Layout,
+    Potentials,
     best_paths,
     filter_lanes,
     gather,
@@ -53,7 +54,7 @@ from btil.models.parametric import (
     normal_of_unconstrained,
     parametric_site,
 )
-from btil.models.team import BoundModel, TeamModel, bind
+from btil.models.team import BoundModel, TeamModel, bind, likelihood_name
 from btil.models.team_dbn import log_rows
 
 if TYPE_CHECKING:
@@ -66,48 +67,71 @@ if TYPE_CHECKING:
 _PARAMETER_DRAWS = 100
 
 Tables = Mapping[str, Float[np.ndarray, "..."]]
-LogTables = tuple[Array, Array, Array]
 PerAgent = dict[str, Float[np.ndarray, "steps values"]]
 # Demonstrations, or the path of a table of them.
 Recordings = Demonstrations | str | os.PathLike[str]
 
 
+class LogTables(NamedTuple):
+    """Logs of the tables that an agent reads, and of what else was measured of it, if anything."""
+
+    policy: Array
+    transition: Array
+    initial: Array
+    measured: Array | None = None
+
+    def potentials(self, index: LaneIndex) -> Potentials:
+        """The log factors of every step."""
+        return potentials(self.policy, self.transition, self.initial, index, self.measured)
+
+
 @jax.jit
 def _forward(tables: LogTables, index: LaneIndex) -> Any:
     """Normalisers, predicted and filtered log beliefs."""
-    filtered = filter_lanes(potentials(*tables, index))
+    filtered = filter_lanes(tables.potentials(index))
     return filtered._replace(backward_kernel=jnp.zeros(()))
 
 
 @jax.jit
 def _normalizers(tables: LogTables, index: LaneIndex) -> Float[Array, "length lanes"]:
-    return filter_lanes(potentials(*tables, index)).log_normalizer
+    return filter_lanes(tables.potentials(index)).log_normalizer
 
 
 @jax.jit
 def _marginals(tables: LogTables, index: LaneIndex) -> tuple[Array, Array]:
-    filtered = filter_lanes(potentials(*tables, index))
+    filtered = filter_lanes(tables.potentials(index))
     return filtered.log_normalizer, smooth(filtered, index.start).marginal
 
 
 @jax.jit
 def _best(tables: LogTables, index: LaneIndex) -> tuple[Array, Array]:
-    factors = potentials(*tables, index)
+    factors = tables.potentials(index)
     return filter_lanes(factors).log_normalizer, best_paths(factors)
 
 
 def per_agent(
     function: Callable[..., Any], layout: Layout, tables: Tables, dtype: np.dtype
 ) -> dict[str, Any]:
-    """Run a lane program for each agent on tables of probabilities {site: rows}."""
-    logs = {
-        name: jnp.asarray(pad_rows(log_rows(rows), layout.num_rows[name], 0.0), dtype)
-        for name, rows in tables.items()
-    }
-    return {
-        agent: function((logs[policy], logs[transition], logs[initial]), layout.index[agent])
-        for agent, (policy, transition, initial) in layout.sites.items()
-    }
+    """Run a lane program for each agent on tables of probabilities {site: rows}.
+
+    Beside them there may be the log likelihood of what else was measured (`likelihood_name`).
+    """
+
+    def padded(site: str, logs: Float[np.ndarray, "rows ..."]) -> Array:
+        return jnp.asarray(pad_rows(logs, layout.num_rows[site], 0.0), dtype)
+
+    logs = {site: padded(site, log_rows(tables[site])) for site in layout.num_rows}
+    results = {}
+    for agent, (policy, transition, initial) in layout.sites.items():
+        measured = tables.get(likelihood_name(agent))
+        given = LogTables(
+            logs[policy],
+            logs[transition],
+            logs[initial],
+            None if measured is None else padded(policy, measured),
+        )
+        results[agent] = function(given, layout.index[agent])
+    return results
 
 
 def filter_agents(layout: Layout, tables: Tables, dtype: np.dtype) -> dict[str, Any]:

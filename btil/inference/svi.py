@@ -7,7 +7,8 @@ The latents are summed out by `LatentChain`, so the bound
 is higher than mean field's at the same q(rows): q(latents) is exact given the rows.
 
 The programs depend on the structure, the options and the shapes; the data are arguments, and a
-second fit of equal shapes compiles nothing.
+second fit of equal shapes compiles nothing. A function of the modeler's own (`NumpyroModel`) goes
+the same way, but that its programs are traced anew in every fit.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,9 +46,11 @@ from btil.inference.result import (
     RowsPosterior,
 )
 from btil.inference.starting import starting_concentrations
+from btil.models.numpyro_model import BoundNumpyroModel, EpisodeData, Evaluated, evaluate
 from btil.models.parametric import normal_of_unconstrained
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, forward_model
+from btil.models.tracing import traced_anew
 
 DIRICHLET = "dirichlet"
 AUTOGUIDES = (
@@ -72,15 +75,31 @@ Guide = str | type[autoguide.AutoGuide]
 
 
 class Settings(NamedTuple):
-    """What the compiled programs depend on besides structure and shapes."""
+    """What the compiled programs depend on besides model and shapes."""
 
     guide: Guide
     learning_rate: float
     num_particles: int
 
 
+class Target(NamedTuple):
+    """What is inferred, and with what, as functions of a fit's arrays.
+
+    Attributes:
+        model: (inputs) -> nothing; a NumPyro model.
+        make_guide: () -> a guide of it; a new one each time.
+        loss: The class of the loss.
+        collect: (guide, its parameters, key, inputs, number) -> what is kept of the fit.
+    """
+
+    model: Callable[[Any], Any]
+    make_guide: Callable[[], Any]
+    loss: type
+    collect: Callable[..., Any]
+
+
 class Inputs(NamedTuple):
-    """The arrays of a fit.
+    """The arrays of a fit of tables.
 
     Attributes:
         data: The model's.
@@ -98,15 +117,41 @@ class Programs(NamedTuple):
         start: (key, inputs) -> state.
         advance: (state, inputs, count) -> state after count updates, and the bound's estimate
             in each, meaningless past `count`.
-        bounds: (state, key, inputs) -> independent estimates of an AutoGuide's bound.
-        rows: (state, key, inputs, number) -> the guide's draws of rows and of parameters; of the
-            Dirichlet guide its concentrations, and means and scales of its normals.
+        bounds: (state, key, inputs) -> independent estimates of the bound.
+        collect: (state, key, inputs, number=number) -> what is kept of the fit.
     """
 
     start: Callable[..., Any]
     advance: Callable[..., Any]
     bounds: Callable[..., Any]
-    rows: Callable[..., Any]
+    collect: Callable[..., Any]
+
+
+class Kept(NamedTuple):
+    """What a guide says of the posterior, as a `FitResult` has it."""
+
+    rows: dict[str, RowsPosterior]
+    parameters: Mapping[str, ParameterPosterior]
+    log_likelihood: Float[np.ndarray, "chain draw episodes"] | None
+
+
+class Problem(NamedTuple):
+    """A bound model made ready.
+
+    Attributes:
+        guide: The guide that it is fitted with.
+        programs: The programs.
+        inputs: Their arrays.
+        keep: (what `programs.collect` gave) -> what is kept of it.
+        bounds: (what `programs.collect` gave) -> independent estimates of the bound, where there
+            is a better way than `programs.bounds`.
+    """
+
+    guide: Guide
+    programs: Programs
+    inputs: Any
+    keep: Callable[[Any], Kept]
+    bounds: Callable[[Any], Float[np.ndarray, " particles"]] | None = None
 
 
 class Verdict(NamedTuple):
@@ -182,42 +227,91 @@ def _certain_rows_given(structure: Structure, inputs: Inputs) -> None:
         forward_model(structure, inputs.data)
 
 
-@lru_cache(maxsize=32)
-def make_programs(structure: Structure, settings: Settings) -> Programs:
-    """Programs for one structure and guide.
+def _table_target(structure: Structure, guide: Guide) -> Target:
+    """The collapsed model of tables."""
+
+    def dirichlet(
+        guide: Any, params: Any, key: Array, inputs: Inputs, number: int
+    ) -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
+        """Concentrations of the rows, means and scales of the parameters' normals."""
+        concentrations = {
+            name: jnp.exp(params[f"{name}_log_concentration"]) for name in structure.dirichlet_sites
+        }
+        normals = {
+            site: (params[f"{site}_location"], jnp.exp(params[f"{site}_log_scale"]))
+            for site in structure.priors
+        }
+        return concentrations, normals
+
+    def drawn(
+        guide: Any, params: Any, key: Array, inputs: Inputs, number: int
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Draws of the rows and of the parameters."""
+        draws = guide.sample_posterior(key, params, inputs, sample_shape=(number,))
+        ones = {
+            name: jnp.ones((number, *values.shape), values.dtype)
+            for name, values in inputs.start.items()
+        }
+        rows = {name: draws.get(name, ones[name]) for name in structure.dirichlet_sites}
+        return rows, {site: draws[site] for site in structure.priors}
+
+    if guide == DIRICHLET:
+        model, own_guide = partial(_plain_model, structure), partial(dirichlet_guide, structure)
+        return Target(model, lambda: own_guide, TraceMeanField_ELBO, dirichlet)
+    model = partial(_certain_rows_given, structure)
+    kind: Any = guide_class(guide)
+    return Target(model, partial(kind, model), Trace_ELBO, drawn)
+
+
+def _own_target(bound: BoundNumpyroModel, guide: Guide) -> Target:
+    """A function of the modeler's own."""
+    function = bound.own_model.function
+
+    def drawn(
+        guide: Any, params: Any, key: Array, inputs: EpisodeData, number: int
+    ) -> tuple[dict[str, Array], Evaluated]:
+        """Draws of the parameters, and what follows from each."""
+        sampled = guide.sample_posterior(key, params, inputs, sample_shape=(number,))
+        draws = {site: sampled[site] for site in bound.parameters}
+        return draws, jax.lax.map(partial(evaluate, function, inputs), draws, batch_size=_BATCH)
+
+    kind: Any = guide_class(guide)
+    return Target(function, partial(kind, function), Trace_ELBO, drawn)
+
+
+def target_programs(
+    target: Target, settings: Settings, compiled: Callable[..., Any] = jax.jit
+) -> Programs:
+    """Programs for one target.
 
     A NumPyro guide remembers the data and the start of its first use. So each program builds its
     own while JAX traces it: nothing is carried from one fit to the next but compiled code.
+
+    Args:
+        target: What is inferred.
+        settings: Options that the programs depend on.
+        compiled: `jax.jit`, or what stands for it.
     """
 
-    def build(key: Array, inputs: Inputs, num_particles: int = 1) -> tuple[SVI, Any]:
-        if settings.guide == DIRICHLET:
-            model = partial(_plain_model, structure)
-            guide: Any = partial(dirichlet_guide, structure)
-            loss: Any = TraceMeanField_ELBO(num_particles=num_particles)
-        else:
-            model = partial(_certain_rows_given, structure)
-            guide = guide_class(settings.guide)(model)
-            loss = Trace_ELBO(num_particles=num_particles)
-        svi = SVI(model, guide, numpyro.optim.Adam(settings.learning_rate), loss)
+    def build(key: Array, inputs: Any, num_particles: int = 1) -> tuple[SVI, Any]:
+        loss = target.loss(num_particles=num_particles)
+        optimizer = numpyro.optim.Adam(settings.learning_rate)
+        svi = SVI(target.model, target.make_guide(), optimizer, loss)
         return svi, svi.init(key, inputs)
 
-    def rebuild(inputs: Inputs, num_particles: int = 1) -> SVI:
+    def rebuild(inputs: Any, num_particles: int = 1) -> SVI:
         # The state made along the way is not used, and XLA leaves it out.
         return build(jax.random.key(0), inputs, num_particles)[0]
 
-    @jax.jit
-    def start(key: Array, inputs: Inputs) -> Any:
+    def start(key: Array, inputs: Any) -> Any:
         return build(key, inputs)[1]
 
-    @jax.jit
-    def advance(state: Any, inputs: Inputs, count: Array) -> Any:
+    def advance(state: Any, inputs: Any, count: Array) -> Any:
         svi = rebuild(inputs, settings.num_particles)
 
         return update(svi, state, inputs, count)
 
-    @jax.jit
-    def bounds(state: Any, key: Array, inputs: Inputs) -> Any:
+    def bounds(state: Any, key: Array, inputs: Any) -> Any:
         svi = rebuild(inputs)
         params = svi.get_params(state)
 
@@ -228,29 +322,22 @@ def make_programs(structure: Structure, settings: Settings) -> Programs:
 
         return jax.lax.map(one, jax.random.split(key, _BOUND_PARTICLES), batch_size=_BATCH)
 
-    @partial(jax.jit, static_argnames=("number",))
-    def rows(state: Any, key: Array, inputs: Inputs, number: int) -> Any:
+    def collect(state: Any, key: Array, inputs: Any, number: int) -> Any:
         svi = rebuild(inputs)
-        params = svi.get_params(state)
-        if settings.guide == DIRICHLET:
-            concentrations = {
-                name: jnp.exp(params[f"{name}_log_concentration"])
-                for name in structure.dirichlet_sites
-            }
-            normals = {
-                site: (params[f"{site}_location"], jnp.exp(params[f"{site}_log_scale"]))
-                for site in structure.priors
-            }
-            return concentrations, normals
-        draws = svi.guide.sample_posterior(key, params, inputs, sample_shape=(number,))
-        ones = {
-            name: jnp.ones((number, *values.shape), values.dtype)
-            for name, values in inputs.start.items()
-        }
-        drawn = {name: draws.get(name, ones[name]) for name in structure.dirichlet_sites}
-        return drawn, {site: draws[site] for site in structure.priors}
+        return target.collect(svi.guide, svi.get_params(state), key, inputs, number)
 
-    return Programs(start, advance, bounds, rows)
+    return Programs(
+        compiled(start),
+        compiled(advance),
+        compiled(bounds),
+        compiled(collect, static_argnames=("number",)),
+    )
+
+
+@lru_cache(maxsize=32)
+def make_programs(structure: Structure, settings: Settings) -> Programs:
+    """Programs for tables of one structure."""
+    return target_programs(_table_target(structure, settings.guide), settings)
 
 
 def update(svi: SVI, state: Any, inputs: Any, count: Array) -> tuple[Any, Float[Array, " updates"]]:
@@ -344,14 +431,14 @@ def fit(
     progress: bool,
     dtype: np.dtype,
     checkpoint: Checkpoint = NOWHERE,
-    guide: Any = DIRICHLET,
-    max_iterations: int = 5000,
-    tolerance: float = 1e-3,
-    learning_rate: float = 0.02,
-    num_particles: int = 4,
-    num_samples: int = 1000,
+    guide: Any = None,
+    max_iterations: Any = 5000,
+    tolerance: Any = 1e-3,
+    learning_rate: Any = 0.02,
+    num_particles: Any = 4,
+    num_samples: Any = 1000,
 ) -> FitResult:
-    """Fit a guide to the rows' posterior by stochastic gradients (Adam).
+    """Fit a guide to the posterior of rows and parameters by stochastic gradients (Adam).
 
     Args:
         bound: The model on its data.
@@ -361,7 +448,8 @@ def fit(
         checkpoint: Where progress is saved.
         guide: "dirichlet" (one Dirichlet per row, started from the prior plus the counts of the
             labelled steps; where that is symmetric in two latents the unlabelled steps are dealt
-            out at random first), the name of a NumPyro AutoGuide, or an AutoGuide class.
+            out at random first), the name of a NumPyro AutoGuide, or an AutoGuide class. None:
+            "dirichlet" for tables, "AutoNormal" for a `NumpyroModel`, which has no rows.
         max_iterations: Most updates.
         tolerance: Change of the bound per iteration that counts as none; see `judge`.
         learning_rate: Adam's.
@@ -380,6 +468,14 @@ def fit(
         Ranganath, Gerrish, Blei (2014), Black box variational inference; Figurnov, Mohamed, Mnih
         (2018), Implicit reparameterization gradients (the Dirichlet guide's gradient).
     """
+    own = isinstance(bound, BoundNumpyroModel)
+    if guide is None:
+        guide = "AutoNormal" if own else DIRICHLET
+    if own and guide == DIRICHLET:
+        raise ValueError(
+            f"guide {DIRICHLET!r} is for tables; a NumpyroModel takes {', '.join(AUTOGUIDES)}, or "
+            "a subclass of numpyro.infer.autoguide.AutoGuide"
+        )
     if guide != DIRICHLET:
         guide_class(guide)
     for name, count in (
@@ -392,64 +488,111 @@ def fit(
     for name, value in (("tolerance", tolerance), ("learning_rate", learning_rate)):
         if not (np.isfinite(value) and value > 0):
             raise ValueError(f"{name} must be positive, got {value!r}")
-    structure, data = collapsed_data(bound, dtype)
-    start = {
-        name: jnp.asarray(values, dtype)
-        for name, values in starting_concentrations(bound, np.random.default_rng(seed)).items()
-    }
-    if not structure.parametric and all(values.shape[-1] == 1 for values in start.values()):
-        guide = DIRICHLET  # Nothing is uncertain, which this guide alone can say.
-    inputs = Inputs(data, start)
-    programs = make_programs(structure, Settings(guide, float(learning_rate), int(num_particles)))
+    settings = Settings(guide, float(learning_rate), int(num_particles))
+    if isinstance(bound, BoundNumpyroModel):
+        problem = _own_problem(bound, settings)
+    else:
+        problem = _table_problem(bound, settings, seed, dtype, int(num_samples))
+    programs, inputs = problem.programs, problem.inputs
+    point = is_point_mass(problem.guide)
     start_key, bound_key, draw_key = jax.random.split(jax.random.key(seed), 3)
-    begin = partial(programs.start, start_key, inputs)
-    advance = partial(programs.advance, inputs=inputs)
-    state, trace, verdict = ascend(begin, advance, tolerance, max_iterations, checkpoint, progress)
-    notes: dict[str, Any] = {"iterations": len(trace)}
-    point = is_point_mass(guide)
+    state, trace, verdict = ascend(
+        partial(programs.start, start_key, inputs),
+        lambda state, count: programs.advance(state, inputs, count),
+        float(tolerance),
+        int(max_iterations),
+        checkpoint,
+        progress,
+    )
     number = 1 if point else int(num_samples)
-    found, given = programs.rows(state, draw_key, inputs, number=number)
+    collected = programs.collect(state, draw_key, inputs, number=number)
+    kept = problem.keep(collected)
+    notes: dict[str, Any] = {"iterations": len(trace)}
     elbo = error = None
     if point:
         notes["log_joint"] = float(trace[-1])
     else:
-        if guide == DIRICHLET and not structure.parametric:
-            estimates = _dirichlet_bounds(structure, data, found, np.random.default_rng([seed, 1]))
+        if problem.bounds is not None:
+            estimates = problem.bounds(collected)
         else:
             estimates = np.asarray(programs.bounds(state, bound_key, inputs), np.float64)
         elbo = float(estimates.mean())
         error = float(estimates.std(ddof=1) / np.sqrt(len(estimates)))
-    rows: dict[str, RowsPosterior]
-    parameters: Mapping[str, ParameterPosterior]
-    log_likelihood = None
-    if guide == DIRICHLET:
-        rows = {name: DirichletRows(np.asarray(values)) for name, values in found.items()}
-        parameters = normals = {
-            site: NormalParameters(*map(np.asarray, normal)) for site, normal in given.items()
-        }
-        if structure.functional:
-            drawn = drawn_parameters(normals, structure, number, seed)
-            rows |= rows_as_draws(structure, data, drawn)
-    else:
-        draws = dict(found)
-        if structure.functional:
-            draws |= functional_rows(structure, data, given)
-        rows = {name: DrawnRows(np.asarray(values)[None]) for name, values in draws.items()}
-        parameters = {site: DrawnParameters(np.asarray(v)[None]) for site, v in given.items()}
-        log_likelihood = np.asarray(drawn_log_likelihood(structure, data, draws))[None]
-    traced = not point and not _is_laplace(guide)
+    traced = not point and not _is_laplace(problem.guide)
     return FitResult(
-        rows=rows,
+        rows=kept.rows,
         converged=verdict.converged,
         reason=verdict.reason,
         elbo=elbo,
         elbo_standard_error=error,
         elbo_trace=trace if traced else None,
         restart_traces=(trace,) if traced else (),
-        log_likelihood=log_likelihood,
+        log_likelihood=kept.log_likelihood,
         notes=notes,
-        parameters=parameters,
+        parameters=kept.parameters,
     )
+
+
+def _own_problem(bound: BoundNumpyroModel, settings: Settings) -> Problem:
+    """A function of the modeler's own: its programs are traced in this fit."""
+    compiled = partial(traced_anew, written=bound.own_model.function)
+
+    def keep(collected: tuple[dict[str, Array], Evaluated]) -> Kept:
+        draws, evaluated = collected
+        values = draws | evaluated.deterministic
+        return Kept(
+            rows={},
+            parameters={site: DrawnParameters(np.asarray(v)[None]) for site, v in values.items()},
+            log_likelihood=np.asarray(evaluated.log_likelihood)[None],
+        )
+
+    target = _own_target(bound, settings.guide)
+    return Problem(settings.guide, target_programs(target, settings, compiled), bound.data, keep)
+
+
+def _table_problem(
+    bound: BoundModel, settings: Settings, seed: int, dtype: np.dtype, num_samples: int
+) -> Problem:
+    """Tables: their programs are kept by their structure."""
+    structure, data = collapsed_data(bound, dtype)
+    start = {
+        name: jnp.asarray(values, dtype)
+        for name, values in starting_concentrations(bound, np.random.default_rng(seed)).items()
+    }
+    if not structure.parametric and all(values.shape[-1] == 1 for values in start.values()):
+        # Nothing is uncertain, which this guide alone can say.
+        settings = settings._replace(guide=DIRICHLET)
+    programs, inputs = make_programs(structure, settings), Inputs(data, start)
+
+    def keep_dirichlet(collected: Any) -> Kept:
+        concentrations, given = collected
+        rows: dict[str, RowsPosterior] = {
+            name: DirichletRows(np.asarray(values)) for name, values in concentrations.items()
+        }
+        normals = {site: NormalParameters(*map(np.asarray, one)) for site, one in given.items()}
+        if structure.functional:
+            drawn = drawn_parameters(normals, structure, num_samples, seed)
+            rows |= rows_as_draws(structure, data, drawn)
+        return Kept(rows, normals, None)
+
+    def keep_draws(collected: Any) -> Kept:
+        draws, given = dict(collected[0]), collected[1]
+        if structure.functional:
+            draws |= functional_rows(structure, data, given)
+        return Kept(
+            rows={name: DrawnRows(np.asarray(values)[None]) for name, values in draws.items()},
+            parameters={site: DrawnParameters(np.asarray(v)[None]) for site, v in given.items()},
+            log_likelihood=np.asarray(drawn_log_likelihood(structure, data, draws))[None],
+        )
+
+    def closed_form(collected: Any) -> Float[np.ndarray, " particles"]:
+        generator = np.random.default_rng([seed, 1])
+        return _dirichlet_bounds(structure, data, collected[0], generator)
+
+    if settings.guide != DIRICHLET:
+        return Problem(settings.guide, programs, inputs, keep_draws)
+    bounds = None if structure.parametric else closed_form
+    return Problem(settings.guide, programs, inputs, keep_dirichlet, bounds)
 
 
 def _dirichlet_bounds(

@@ -60,18 +60,20 @@ class TrackerState(NamedTuple):
     Attributes:
         num_steps: Steps seen, ().
         states: The last step's state variables, (variables,); -1: not given, as no table reads it.
-        actions: The last step's actions, (agents,); -1: not observed.
+            Of an own NumPyro model those of all steps, (steps, variables).
+        actions: The last step's actions, (agents,); -1: not observed. Of an own NumPyro model
+            those of all steps, (steps, agents).
         log_beliefs: {agent: log P(x_t | up to t) under each draw, (draws, latents)}, one draw
             where a point estimate is used; empty before the first step.
     """
 
     num_steps: Int[np.ndarray, ""]
-    states: Int[np.ndarray, " variables"]
-    actions: Int[np.ndarray, " agents"]
+    states: Int[np.ndarray, "*steps variables"]
+    actions: Int[np.ndarray, "*steps agents"]
     log_beliefs: LogBeliefs
 
 
-class _Column(NamedTuple):
+class Column(NamedTuple):
     """What a value may be: its name in messages, how many there are, and their texts if any."""
 
     name: str
@@ -79,7 +81,7 @@ class _Column(NamedTuple):
     codes: Mapping[str, int]
 
     @classmethod
-    def of(cls, name: str, size: int, texts: Sequence[str]) -> "_Column":
+    def of(cls, name: str, size: int, texts: Sequence[str]) -> "Column":
         """A column whose values have these texts, if any."""
         return cls(name, size, {text: index for index, text in enumerate(texts)})
 
@@ -155,19 +157,38 @@ class _Reader(NamedTuple):
         return self.rows[self.context(seen)]
 
 
-class _Member(NamedTuple):
-    """One agent: its tables, and what its actions and latents may be."""
+class _Readers(NamedTuple):
+    """One agent's tables."""
 
     policy: _Reader
     transition: _Reader
     initial: _Reader
-    action: _Column
-    latent: _Column
 
     @property
     def reads_state(self) -> bool:
         """Whether its next action depends on the state it will be taken in."""
         return self.policy.reads_state or self.transition.reads_state
+
+
+class Member(NamedTuple):
+    """What one agent's actions and latents may be."""
+
+    action: Column
+    latent: Column
+
+
+class StepRows(NamedTuple):
+    """What a model says of one agent at a step, under each draw.
+
+    Attributes:
+        log_arrival: log P(x_t | x_{t-1}, before t); at an episode's first step log P(x_0).
+        log_policy: log P(a_t | s_t, x_t).
+        log_measured: The log likelihood of what else was measured; None where nothing is.
+    """
+
+    log_arrival: Float[np.ndarray, "draws *latents latents"]
+    log_policy: Float[np.ndarray, "draws latents actions"]
+    log_measured: Float[np.ndarray, "draws latents"] | None = None
 
 
 class _Outlook(NamedTuple):
@@ -176,10 +197,12 @@ class _Outlook(NamedTuple):
     Attributes:
         log_predicted: log P(x_t | before t) under each draw.
         log_policy: log P(a_t | s_t, x_t) under each draw.
+        log_measured: As in `StepRows`.
     """
 
     log_predicted: Float[np.ndarray, "draws latents"]
     log_policy: Float[np.ndarray, "draws latents actions"]
+    log_measured: Float[np.ndarray, "draws latents"] | None
 
     def actions(self) -> Float[np.ndarray, " actions"]:
         """P(a_t | before t), averaged over draws."""
@@ -225,6 +248,9 @@ class Tracker:
     Source: Rabiner (1989), A tutorial on hidden Markov models, Section III (forward variables).
     """
 
+    # The least of a state or an action that is remembered.
+    _least_value = _UNKNOWN
+
     def __init__(
         self,
         posterior: "TeamPosterior",
@@ -236,29 +262,35 @@ class Tracker:
         self.agents = demos.agents
         self._num_draws = num_draws or 1
         self._variables = {
-            name: _Column.of(name, size, demos.state_names.get(name, ()))
+            name: Column.of(name, size, demos.state_names.get(name, ()))
             for name, size in demos.num_states.items()
         }
-        rows = _tables(posterior, estimate, num_draws, seed)
         sizes = zip(demos.agents, demos.num_actions, demos.num_latents, strict=True)
         self._members = {
-            agent: _Member(
-                policy=_reader(posterior, "policy", agent, rows),
-                transition=_reader(posterior, "transition", agent, rows),
-                initial=_reader(posterior, "initial", agent, rows),
-                action=_Column.of(agent, num_actions, demos.action_names.get(agent, ())),
-                latent=_Column.of(agent, num_latents, demos.latent_names.get(agent, ())),
+            agent: Member(
+                action=Column.of(agent, num_actions, demos.action_names.get(agent, ())),
+                latent=Column.of(agent, num_latents, demos.latent_names.get(agent, ())),
             )
             for agent, num_actions, num_latents in sizes
         }
-        self._needed = frozenset[str]().union(
-            *(
-                reader.variables
-                for member in self._members.values()
-                for reader in (member.policy, member.transition, member.initial)
-            )
-        )
+        self._needed = self._prepare(posterior, estimate, num_draws, seed)
         self.reset()
+
+    def _prepare(
+        self, posterior: Any, estimate: str, num_draws: int | None, seed: int
+    ) -> frozenset[str]:
+        """Find the model's rows; the state variables that are needed."""
+        rows = _tables(posterior, estimate, num_draws, seed)
+        self._readers = {
+            agent: _Readers(
+                policy=_reader(posterior, "policy", agent, rows),
+                transition=_reader(posterior, "transition", agent, rows),
+                initial=_reader(posterior, "initial", agent, rows),
+            )
+            for agent in self.agents
+        }
+        every = (reader for readers in self._readers.values() for reader in readers)
+        return frozenset[str]().union(*(reader.variables for reader in every))
 
     def reset(self) -> None:
         """Begin a new episode."""
@@ -316,12 +348,12 @@ class Tracker:
         states = self._read_state(state, "state")
         following = None if next_state is None else self._read_state(next_state, "next_state")
         taken, known = self._read_actions(actions), self._read_labels(labels)
-        outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states)
+        outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states, taken)
         log_beliefs = {
             agent: self._take_in(agent, ahead, action, label)
             for (agent, ahead), action, label in zip(outlook.items(), taken, known, strict=True)
         }
-        last = (*states, *taken)
+        last = self._remembered(self._last, states, taken)
         belief = Belief(
             step=self._num_steps,
             latents={agent: np.exp(log).mean(0) for agent, log in log_beliefs.items()},
@@ -340,29 +372,41 @@ class Tracker:
                 draws.
         """
         split = len(self._variables)
+        width = split + len(self.agents)
+        seen = np.array(self._last, np.int64).reshape(*self._leading(self._num_steps), width)
         return TrackerState(
             num_steps=np.array(self._num_steps),
-            states=np.array(self._last[:split], np.int64),
-            actions=np.array(self._last[split:], np.int64),
+            states=seen[..., :split],
+            actions=seen[..., split:],
             log_beliefs={agent: log.copy() for agent, log in self._log_beliefs.items()},
         )
 
     @state.setter
     def state(self, state: TrackerState) -> None:
         num_steps = int(state.num_steps)
-        last = (*np.asarray(state.states).tolist(), *np.asarray(state.actions).tolist())
+        states, actions = np.asarray(state.states), np.asarray(state.actions)
         sizes = [column.size for column in self._variables.values()]
         sizes += [member.action.size for member in self._members.values()]
+        leading = self._leading(max(num_steps, 0))
+        expected = ((*leading, len(self._variables)), (*leading, len(self.agents)))
         shapes = {agent: np.shape(log) for agent, log in state.log_beliefs.items()}
         wanted = {agent: (self._num_draws, m.latent.size) for agent, m in self._members.items()}
-        if num_steps < 0 or shapes != (wanted if num_steps else {}) or len(last) != len(sizes):
+        if (
+            num_steps < 0
+            or shapes != (wanted if num_steps else {})
+            or (states.shape, actions.shape) != expected
+        ):
             raise ValueError(
-                f"state: beliefs of shapes {shapes} and {len(last)} states and actions after "
-                f"{num_steps} steps; this tracker has {wanted} and {len(sizes)}"
+                f"state: beliefs of shapes {shapes}, states and actions of shapes {states.shape} "
+                f"and {actions.shape} after {num_steps} steps; this tracker has {wanted}, "
+                f"{expected[0]} and {expected[1]}"
             )
-        if not all(_UNKNOWN <= value < size for value, size in zip(last, sizes, strict=True)):
-            raise ValueError(f"state: states and actions {last} are out of range; sizes: {sizes}")
-        self._num_steps, self._last = num_steps, last
+        seen = np.concatenate([states, actions], axis=-1)
+        if not ((seen >= self._least_value) & (seen < np.array(sizes))).all():
+            raise ValueError(
+                f"state: states and actions {seen.tolist()} are out of range; sizes: {sizes}"
+            )
+        self._num_steps, self._last = num_steps, tuple(seen.ravel().tolist())
         self._log_beliefs = {
             agent: np.array(state.log_beliefs[agent], np.float64) for agent in shapes
         }
@@ -380,26 +424,51 @@ class Tracker:
     # ------------------------------------------------------------------ one step
 
     def _look_ahead(
-        self, step: int, log_beliefs: LogBeliefs, last: Values, states: Values
+        self,
+        step: int,
+        log_beliefs: LogBeliefs,
+        last: Values,
+        states: Values,
+        taken: Values | None = None,
     ) -> dict[str, _Outlook]:
-        """The agents at the beginning of a step, given beliefs, states and actions of the last."""
+        """The agents at the beginning of a step, given beliefs, states and actions of the last.
+
+        The actions taken in the step itself are given where they are known.
+        """
+        outlook = {}
+        for agent, rows in self._rows(step, last, states, taken).items():
+            log_predicted = rows.log_arrival
+            if step > 0:
+                moves = log_beliefs[agent][:, :, None] + rows.log_arrival
+                log_predicted = np.logaddexp.reduce(moves, axis=1)
+            outlook[agent] = _Outlook(log_predicted, rows.log_policy, rows.log_measured)
+        return outlook
+
+    def _rows(
+        self, step: int, last: Values, states: Values, taken: Values | None
+    ) -> dict[str, StepRows]:
+        """What the tables say of a step."""
         unobserved = self._unobserved(last) if step > 0 else ()
         seen = (*last, *states)
-        outlook = {}
-        for agent, member in self._members.items():
-            if step == 0:
-                log_predicted = member.initial(seen)
-            else:
-                for other in unobserved:
-                    if other in member.transition.actions:
-                        raise ValueError(
-                            f"agent {agent}, step {step}: its transition reads the action of "
-                            f"{other} at step {step - 1}, which was not observed"
-                        )
-                moves = log_beliefs[agent][:, :, None] + member.transition(seen)
-                log_predicted = np.logaddexp.reduce(moves, axis=1)
-            outlook[agent] = _Outlook(log_predicted, member.policy(seen))
-        return outlook
+        rows = {}
+        for agent, readers in self._readers.items():
+            for other in unobserved:
+                if other in readers.transition.actions:
+                    raise ValueError(
+                        f"agent {agent}, step {step}: its transition reads the action of "
+                        f"{other} at step {step - 1}, which was not observed"
+                    )
+            arrival = readers.transition if step > 0 else readers.initial
+            rows[agent] = StepRows(arrival(seen), readers.policy(seen))
+        return rows
+
+    def _leading(self, num_steps: int) -> tuple[int, ...]:
+        """Axes of the states and actions that are remembered, before those of their names."""
+        return ()
+
+    def _remembered(self, last: Values, states: Values, taken: Values) -> Values:
+        """What is remembered of the episode once a step has been seen."""
+        return (*states, *taken)
 
     def _take_in(
         self, agent: str, ahead: _Outlook, action: int, label: int
@@ -408,12 +477,15 @@ class Tracker:
         log_joint = ahead.log_predicted
         if action != _UNKNOWN:
             log_joint = log_joint + ahead.log_policy[:, :, action]
+        if ahead.log_measured is not None:
+            log_joint = log_joint + ahead.log_measured
         if label != _UNKNOWN:
             log_joint = np.where(np.arange(log_joint.shape[1]) == label, log_joint, -np.inf)
         log_normalizer = np.logaddexp.reduce(log_joint, axis=1, keepdims=True)
         if not np.isfinite(log_normalizer).all():
             member = self._members[agent]
             observed = [f"action {member.action.text(action)}"] if action != _UNKNOWN else []
+            observed += ["what else was measured"] if ahead.log_measured is not None else []
             observed += [f"label {member.latent.text(label)}"] if label != _UNKNOWN else []
             raise ValueError(
                 f"impossible under the model: agent {agent}, step {self._num_steps}: "
@@ -425,13 +497,19 @@ class Tracker:
         self, log_beliefs: LogBeliefs, last: Values, states: Values | None
     ) -> dict[str, Float[np.ndarray, " actions"]] | None:
         if states is None:
-            unobserved = self._unobserved(last)
-            for member in self._members.values():
-                if member.reads_state or not unobserved.isdisjoint(member.transition.actions):
-                    return None
+            if self._needs_more(last):
+                return None
             states = (_UNKNOWN,) * len(self._variables)
         outlook = self._look_ahead(self._num_steps + 1, log_beliefs, last, states)
         return {agent: ahead.actions() for agent, ahead in outlook.items()}
+
+    def _needs_more(self, last: Values) -> bool:
+        """Whether the next actions depend on the next state, or on actions not observed."""
+        unobserved = self._unobserved(last)
+        return any(
+            readers.reads_state or not unobserved.isdisjoint(readers.transition.actions)
+            for readers in self._readers.values()
+        )
 
     def _unobserved(self, last: Values) -> set[str]:
         """The agents whose action at the last step was not observed."""
@@ -513,10 +591,10 @@ def _as_sequence(values: Any) -> Sequence[Any] | None:
     return values if isinstance(values, Sequence) and not isinstance(values, str) else None
 
 
-def _split_joint(state: Any, columns: Mapping[str, _Column], argument: str) -> list[int]:
+def _split_joint(state: Any, columns: Mapping[str, Column], argument: str) -> list[int]:
     """The state variables of a joint index, the first one most significant."""
     sizes = [column.size for column in columns.values()]
-    joint = _Column("the joint state", math.prod(sizes), {}).code(state, argument)
+    joint = Column("the joint state", math.prod(sizes), {}).code(state, argument)
     values = []
     for size in reversed(sizes):
         joint, value = divmod(joint, size)

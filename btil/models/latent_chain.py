@@ -95,11 +95,13 @@ def forward_filter(
 class LatentChain(dist.Distribution):
     r"""Actions of one agent in many episodes, its latent chain summed out.
 
-    .. math:: p(a_{0:h}) =
-              \sum_{x_{0:h}} b(x_0) \prod_t \pi_t(a_t \mid x_t) \prod_t T_t(x_t \mid x_{t-1})
+    .. math:: p(a_{0:h}) = \sum_{x_{0:h}} b(x_0)
+              \prod_t \pi_t(a_t \mid x_t)\, \ell_t(x_t) \prod_t T_t(x_t \mid x_{t-1})
 
     Batch shape (episodes,), event shape (steps,): the log probability is per episode. Known
-    latents are conditioned on, jointly with the actions: the density is p(actions, labels).
+    latents are conditioned on, jointly with the actions: the density is p(actions, labels). What
+    else was measured at a step has a likelihood :math:`\ell_t`, 1 where there is none, and the
+    density is then that of the measurements too.
 
     Args:
         log_initial: log b, (episodes, latents).
@@ -108,6 +110,7 @@ class LatentChain(dist.Distribution):
         labels: Known latent of each step, -1 where unknown, (episodes, steps); None: unknown.
         lengths: Steps of each episode, (episodes,); later entries are padding and count nothing,
             whatever they hold. None: all steps.
+        log_likelihood: log l_t, (episodes, steps, latents), not normalised; None: 0.
 
     Example:
         >>> chain = LatentChain(jnp.log(jnp.full((1, 2), 0.5)), jnp.zeros((1, 0, 2, 2)),
@@ -118,7 +121,14 @@ class LatentChain(dist.Distribution):
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  # NumPyro's own convention
     support = constraints.independent(constraints.nonnegative_integer, 1)
-    pytree_data_fields = ("log_initial", "log_transition", "log_policy", "labels", "lengths")
+    pytree_data_fields = (
+        "log_initial",
+        "log_transition",
+        "log_policy",
+        "labels",
+        "lengths",
+        "log_likelihood",
+    )
 
     def __init__(
         self,
@@ -127,6 +137,7 @@ class LatentChain(dist.Distribution):
         log_policy: Float[Array, "episodes steps latents actions"],
         labels: Int[Array, "episodes steps"] | None = None,
         lengths: Int[Array, " episodes"] | None = None,
+        log_likelihood: Float[Array, "episodes steps latents"] | None = None,
         *,
         validate_args: bool | None = None,
     ) -> None:
@@ -141,11 +152,17 @@ class LatentChain(dist.Distribution):
                 f"LatentChain: log_transition has shape {log_transition.shape}, expected "
                 f"{(episodes, steps - 1, latents, latents)} (episodes, steps - 1, latents, latents)"
             )
+        if log_likelihood is not None and log_likelihood.shape != (episodes, steps, latents):
+            raise ValueError(
+                f"LatentChain: log_likelihood has shape {log_likelihood.shape}, expected "
+                f"{(episodes, steps, latents)} (episodes, steps, latents)"
+            )
         self.log_initial = log_initial
         self.log_transition = log_transition
         self.log_policy = log_policy
         self.labels = jnp.full((episodes, steps), -1) if labels is None else labels
         self.lengths = jnp.full((episodes,), steps) if lengths is None else lengths
+        self.log_likelihood = log_likelihood
         super().__init__((episodes,), (steps,), validate_args=validate_args)
 
     def log_prob(self, value: Int[Array, "episodes steps"]) -> Float[Array, " episodes"]:
@@ -157,6 +174,8 @@ class LatentChain(dist.Distribution):
         log_likelihood = jnp.take_along_axis(
             self.log_policy, action[:, :, None, None], axis=-1
         ).squeeze(-1)
+        if self.log_likelihood is not None:
+            log_likelihood = log_likelihood + self.log_likelihood
         log_likelihood = log_likelihood + label_log_mask(self.labels, latents)
         log_likelihood = jnp.where(real[..., None], log_likelihood, 0.0)
         first = jnp.broadcast_to(

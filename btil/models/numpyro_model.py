@@ -24,12 +24,22 @@ from btil.demonstrations import Demonstrations
 from btil.models.cpt import CPT, ROLES, Contexts, improper_rows
 from btil.models.lanes import one_episode_per_lane, spread
 from btil.models.latent_chain import LatentChain
-from btil.models.team import AgentRows, BoundModel, Table, TeamModel, make_contexts, site_name
+from btil.models.team import (
+    AgentRows,
+    BoundModel,
+    Table,
+    TeamModel,
+    likelihood_name,
+    make_contexts,
+    site_name,
+)
+from btil.models.tracing import Trace, reading_anew, trace, traced_anew
 
 _AXES = {
     "log_initial": "(episodes, latents)",
     "log_transition": "(episodes, steps - 1, latents, latents)",
     "log_policy": "(episodes, steps, latents, actions)",
+    "log_likelihood": "(episodes, steps, latents)",
 }
 
 
@@ -74,11 +84,28 @@ class EpisodeData:
         """Steps of the longest episode; in other data it is another one, so no measure of time."""
         return next(iter(self.actions.values())).shape[1]
 
-    def observe(self, agent: str, log_initial: Any, log_transition: Any, log_policy: Any) -> None:
+    def observe(
+        self,
+        agent: str,
+        log_initial: Any,
+        log_transition: Any,
+        log_policy: Any,
+        log_likelihood: Any = None,
+    ) -> None:
         r"""Observe an agent's actions and labels, its latents summed out (`LatentChain`).
+
+        .. math:: \sum_{x_{0:h}} b(x_0) \prod_t \pi_t(a_t \mid x_t)\, \ell_t(x_t)
+                  \prod_t T_t(x_{t+1} \mid x_t)
 
         Arrays of fewer axes are the same for all steps, or all episodes: the leading axes are
         broadcast.
+
+        The likelihood :math:`\ell_t` is of whatever else a latent explains at a step: the normal
+        density of a heart rate, say. Nothing asks that it be normalised. Parameters are learned
+        from it, and it is in the log likelihood of an episode; smoothing, filtering, decoding and
+        the tracker look at it. `predict_actions` asks what is done at a step before that step is
+        seen: it looks at the likelihoods of earlier steps, as it does at earlier actions, and not
+        at that of the step itself.
 
         Args:
             agent: Name of the agent; each is observed once.
@@ -86,12 +113,21 @@ class EpisodeData:
             log_transition: log T_t of moving from step t to t + 1, (episodes, steps - 1, latents,
                 next latents).
             log_policy: log pi_t, (episodes, steps, latents, actions).
+            log_likelihood: log l_t, (episodes, steps, latents); 0 where nothing was measured, -inf
+                where a latent is excluded; None: nothing but actions and labels.
 
         Raises:
             ValueError: If there is no such agent, or an array has another shape.
 
         Example:
             >>> data.observe("ann", log_initial, log_transition, log_policy)  # doctest: +SKIP
+            >>> beats = jnp.array([60.0, 90.0])  # of calm and of hurried people
+            >>> log_density = dist.Normal(beats, 5.0).log_prob(
+            ...     data.states["heart_rate"][..., None]
+            ... )  # doctest: +SKIP
+            >>> data.observe(
+            ...     "ann", log_initial, log_transition, log_policy, log_density
+            ... )  # doctest: +SKIP
         """
         if agent not in self.num_actions:
             raise ValueError(f"observe: no agent {agent!r}; there are {', '.join(self.agents)}")
@@ -102,6 +138,8 @@ class EpisodeData:
             "log_transition": (log_transition, (episodes, steps - 1, latents, latents)),
             "log_policy": (log_policy, (episodes, steps, latents, actions)),
         }
+        if log_likelihood is not None:
+            given["log_likelihood"] = (log_likelihood, (episodes, steps, latents))
         rows = {}
         for name, (values, expected) in given.items():
             try:
@@ -111,12 +149,14 @@ class EpisodeData:
                     f"observe: {name} of {agent} has shape {jnp.shape(values)}, which does not "
                     f"broadcast to {expected}, {_AXES[name]}"
                 ) from None
+        measured = rows.get("log_likelihood")
         chain = LatentChain(
             rows["log_initial"],
             rows["log_transition"],
             rows["log_policy"],
             self.labels[agent],
             self.lengths,
+            None if measured is None else measured.astype(rows["log_policy"].dtype),
         )
         numpyro.sample(f"action_{agent}", chain, obs=self.actions[agent])
 
@@ -250,11 +290,14 @@ class PaddedRows(NamedTuple):
         policy: (episodes, steps, latents, actions).
         transition: From each step to the next, (episodes, steps - 1, latents, next latents).
         initial: (episodes, latents).
+        log_likelihood: Log, not probability, of what else was measured, (episodes, steps, latents);
+            None where nothing is.
     """
 
     policy: Any
     transition: Any
     initial: Any
+    log_likelihood: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +326,7 @@ class BoundNumpyroModel(BoundModel):
         """
         longer = jax.tree.map(lambda x: jnp.pad(x, [(0, 1)] * x.ndim), self.data)
         try:
-            other = _parameter_shapes(self.own_model, longer)
+            other, _ = _sites(self.own_model, longer)
         except Exception as error:
             return f"with one more episode and step it fails: {error}"
         return "; ".join(
@@ -299,12 +342,8 @@ class BoundNumpyroModel(BoundModel):
             ValueError: If the parameters do not fit those: naming site and shapes.
         """
         name = self.own_model.name
-        if self.tied and demos.without_labels() != self.demos.without_labels():
-            raise ValueError(
-                f"{name} can speak of the episodes it was fitted to alone: {self.tied}. What other "
-                "episodes are to share must have a shape of its own, e.g. a value for each value "
-                "of a state variable"
-            )
+        if demos.without_labels() != self.demos.without_labels():
+            self.refuse_tied()
         bound = bind_numpyro_model(self.own_model, demos)
         for site, shape in self.parameters.items():
             if bound.parameters.get(site) != shape:
@@ -319,14 +358,32 @@ class BoundNumpyroModel(BoundModel):
         hidden = self.demos.without_labels()
         return replace(self, demos=hidden, data=episode_data(hidden))
 
+    def refuse_tied(self) -> None:
+        """Refuse other episodes where the function can speak of these alone.
+
+        Raises:
+            ValueError: Saying why.
+        """
+        if self.tied:
+            raise ValueError(
+                f"{self.own_model.name} can speak of the episodes it was fitted to alone: "
+                f"{self.tied}. What other episodes are to share must have a shape of its own, e.g. "
+                "a value for each value of a state variable"
+            )
+
     def step_rows(self, padded: Mapping[str, PaddedRows]) -> dict[str, Float[np.ndarray, "..."]]:
-        """Rows of all tables, {site: rows}, from rows with padding."""
+        """Rows of all tables, {site: rows}, from rows with padding.
+
+        With what else was measured of an agent, as `likelihood_name` calls it, a row a step.
+        """
         real = np.arange(self.data.num_steps) < np.asarray(self.data.lengths)[:, None]
         tables = {}
         for agent, rows in padded.items():
             tables[f"policy_{agent}"] = np.asarray(rows.policy)[real]
             tables[f"transition_{agent}"] = np.asarray(rows.transition)[real[:, 1:]]
             tables[f"initial_{agent}"] = np.asarray(rows.initial)
+            if rows.log_likelihood is not None:
+                tables[likelihood_name(agent)] = np.asarray(rows.log_likelihood)[real]
         return tables
 
 
@@ -367,6 +424,7 @@ def bind_numpyro_model(model: NumpyroModel, demos: Demonstrations) -> BoundNumpy
             tables[name] = Table(name, StepwiseCPT(), (agent,), contexts)
     arrived = np.full(demos.num_steps, -1)
     arrived[_arrivals(demos)] = np.arange(num_moves)
+    parameters, measured = _sites(model, data)
     rows = AgentRows(np.arange(demos.num_steps), arrived, np.arange(demos.num_episodes))
     return BoundNumpyroModel(
         model=model,
@@ -374,7 +432,8 @@ def bind_numpyro_model(model: NumpyroModel, demos: Demonstrations) -> BoundNumpy
         tables=tables,
         rows=dict.fromkeys(demos.agents, rows),
         data=data,
-        parameters=_parameter_shapes(model, data),
+        parameters=parameters,
+        measured=measured,
     )
 
 
@@ -383,9 +442,12 @@ def _arrivals(demos: Demonstrations) -> Int[np.ndarray, " moves"]:
     return np.delete(np.arange(demos.num_steps), demos.episode_starts)
 
 
-def _parameter_shapes(model: NumpyroModel, data: EpisodeData) -> dict[str, tuple[int, ...]]:
-    """Shapes of the parameters that a function samples when it sees data."""
+def _sites(
+    model: NumpyroModel, data: EpisodeData
+) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    """Shapes of the parameters that a function samples when it sees data; who is measured."""
     shapes: dict[str, tuple[int, ...]] = {}
+    measured: list[str] = []
 
     def run(data: EpisodeData) -> None:
         seeded = handlers.seed(model.function, jax.random.key(0))
@@ -394,9 +456,12 @@ def _parameter_shapes(model: NumpyroModel, data: EpisodeData) -> dict[str, tuple
         except AssertionError as error:  # so NumPyro refuses a name that is used twice
             raise ValueError(f"{model.name}: {error}") from error
         shapes.update(_checked_sites(model, data, trace))
+        chains = ((agent, trace[f"action_{agent}"]["fn"]) for agent in data.agents)
+        measured.extend(agent for agent, chain in chains if chain.log_likelihood is not None)
 
-    jax.eval_shape(run, data)
-    return shapes
+    with reading_anew(model.function):
+        jax.eval_shape(run, data)
+    return shapes, tuple(measured)
 
 
 def _checked_sites(
@@ -464,6 +529,23 @@ def replay(
     )
 
 
+def computes(bound: BoundNumpyroModel) -> Trace:
+    """What the function does with the demonstrations: every site and its density, traced anew."""
+    function = bound.own_model.function
+
+    def sites(data: EpisodeData) -> dict[str, Any]:
+        seeded = handlers.seed(function, jax.random.key(0))
+        found = handlers.trace(seeded).get_trace(data)
+        made = {n: s["value"] for n, s in found.items() if s["type"] == "deterministic"}
+        for name, site in found.items():
+            if site["type"] == "sample":
+                log_density = site["fn"].log_prob(site["value"])
+                made[name] = (site["value"], log_density, site["fn"], site["scale"])
+        return made
+
+    return trace(sites, bound.data, written=function)
+
+
 def padded_rows(chain: LatentChain) -> PaddedRows:
     """A chain's rows as probabilities; none is zero but where its logarithm says so."""
 
@@ -471,11 +553,43 @@ def padded_rows(chain: LatentChain) -> PaddedRows:
         positive = jnp.maximum(jnp.exp(logs), jnp.finfo(logs.dtype).tiny)
         return jnp.where(logs == -jnp.inf, 0.0, positive)
 
-    logs = PaddedRows(chain.log_policy, chain.log_transition, chain.log_initial)
-    return jax.tree.map(probabilities, logs)
+    return PaddedRows(
+        policy=probabilities(chain.log_policy),
+        transition=probabilities(chain.log_transition),
+        initial=probabilities(chain.log_initial),
+        log_likelihood=chain.log_likelihood,
+    )
 
 
-@partial(jax.jit, static_argnames=("function",))
+def rows_given(
+    function: Callable[[EpisodeData], Any], parameters: Mapping[str, Any], data: EpisodeData
+) -> dict[str, PaddedRows]:
+    """Every agent's rows under given parameters."""
+    chains = replay(function, data, parameters).chains
+    return {agent: padded_rows(chain) for agent, chain in chains.items()}
+
+
+class Evaluated(NamedTuple):
+    """What follows from parameters and data.
+
+    Attributes:
+        log_likelihood: Of each episode, summed over agents.
+        deterministic: Values of the deterministic sites.
+    """
+
+    log_likelihood: Float[Array, " episodes"]
+    deterministic: dict[str, Any]
+
+
+def evaluate(
+    function: Callable[[EpisodeData], Any], data: EpisodeData, parameters: Mapping[str, Any]
+) -> Evaluated:
+    """Run a function with given parameters, and the agents' chains on what they did."""
+    found = replay(function, data, parameters)
+    parts = [chain.log_prob(found.observed[agent]) for agent, chain in found.chains.items()]
+    return Evaluated(jnp.sum(jnp.stack(parts), axis=0), found.deterministic)
+
+
 def _first_look(
     function: Callable[[EpisodeData], Any], data: EpisodeData
 ) -> tuple[dict[str, PaddedRows], dict[str, Any]]:
@@ -497,10 +611,11 @@ def rows_somewhere(bound: BoundNumpyroModel) -> dict[str, Float[np.ndarray, "...
 
     Raises:
         ValueError: If a chain's actions, labels or lengths are not those of the demonstrations,
-            or a row is no probability vector.
+            a row is no probability vector, or a log likelihood is NaN or +inf.
     """
     demos, data, name = bound.demos, bound.data, bound.own_model.name
-    padded, seen = _first_look(bound.own_model.function, data)
+    function = bound.own_model.function
+    padded, seen = traced_anew(partial(_first_look, function), function)(data)
     real = np.arange(data.num_steps) < np.asarray(data.lengths)[:, None]
     for agent, given in seen.items():
         ours = {"actions": data.actions[agent], "labels": data.labels[agent]}
@@ -522,7 +637,22 @@ def rows_somewhere(bound: BoundNumpyroModel) -> dict[str, Float[np.ndarray, "...
         "transition": _arrivals(demos),
         "initial": np.asarray(demos.episode_starts),
     }
-    for site, rows in tables.items():
+
+    def place(step: np.integer) -> str:
+        return f"episode {demos.episodes[step]}, step {demos.step_in_episode[step]}"
+
+    for agent in bound.measured:
+        logs = tables[likelihood_name(agent)]
+        wrong_cells = np.argwhere(np.isnan(logs) | (logs == np.inf))
+        if len(wrong_cells):
+            step, latent = wrong_cells[0]
+            raise ValueError(
+                f"{name}: log_likelihood of {agent} is {logs[step, latent]} at {place(step)}, "
+                f"latent {latent}, at a point of the parameters' space; allowed are finite "
+                "numbers and -inf (0 where nothing was measured)"
+            )
+    for site in bound.tables:
+        rows = tables[site]
         improper = improper_rows(rows)
         if improper.any():
             row, *latent = np.argwhere(improper)[0]
@@ -531,8 +661,7 @@ def rows_somewhere(bound: BoundNumpyroModel) -> dict[str, Float[np.ndarray, "...
             of_latent = "".join(f", latent {k}" for k in latent)
             raise ValueError(
                 f"{name}: log_{role} of {bound.tables[site].agents[0]} is not the log of a "
-                f"probability vector at episode {demos.episodes[step]}, step "
-                f"{demos.step_in_episode[step]}{of_latent}: probabilities "
+                f"probability vector at {place(step)}{of_latent}: probabilities "
                 f"{rows[(row, *latent)].tolist()} at a point of the parameters' space"
             )
     return tables

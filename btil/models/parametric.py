@@ -132,6 +132,8 @@ class ParametricSite:
             ("base", "transition_ann_base").
         shape: (contexts, latents, values), or (contexts, latents) for an initial table.
         kind: The contexts without their rows, as a plain tuple.
+        reads: A checksum of the family and all that its functions read: the same object may come to
+            compute something else, and programs of what it computed before are then not its.
     """
 
     name: str
@@ -139,6 +141,7 @@ class ParametricSite:
     parameters: tuple[tuple[str, str], ...]
     shape: tuple[int, ...]
     kind: tuple[Any, ...]
+    reads: str
 
     @property
     def contexts(self) -> Contexts:
@@ -178,6 +181,7 @@ def parametric_site(table: "Table") -> ParametricSite:
         parameters=tuple((parameter, f"{prefix}_{parameter}") for parameter in parameters),
         shape=table.shape,
         kind=kind,
+        reads=table.reads,
     )
 
 

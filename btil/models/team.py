@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -122,6 +123,13 @@ class Table:
         """Whether the rows depend on parameters with priors of their own."""
         return self.cpt.parametric
 
+    @cached_property
+    def reads(self) -> str:
+        """A checksum of the family and of all that its functions read, when first asked for."""
+        from btil.identity import checksum
+
+        return checksum(self.cpt)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """(contexts, latents, values), or (contexts, latents) for an initial table."""
@@ -174,6 +182,7 @@ class BoundModel:
         rows: Agent to its row indices.
         excerpt: Whether `demos` and `rows` are only some episodes of the data whose contexts the
             tables have: the others were too many for memory.
+        measured: Agents of which the model explains more than actions and labels.
     """
 
     model: TeamModel
@@ -181,6 +190,7 @@ class BoundModel:
     tables: dict[str, Table]
     rows: dict[str, AgentRows]
     excerpt: bool = field(default=False, kw_only=True)
+    measured: tuple[str, ...] = field(default=(), kw_only=True)
 
     def table(self, role: str, agent: str) -> Table:
         """The table that an agent uses in a role."""
@@ -199,6 +209,14 @@ class BoundModel:
 def site_name(model: TeamModel, role: str, agent: str) -> str:
     """Name of the site of an agent's table: "policy_alice", or "policy" where it is shared."""
     return role if isinstance(model.family(role, agent), Shared) else f"{role}_{agent}"
+
+
+def likelihood_name(agent: str) -> str:
+    """What else was measured of an agent is called so where it stands beside tables.
+
+    It is a log likelihood, and has a row for each of the agent's policy.
+    """
+    return f"log_likelihood_{agent}"
 
 
 def context_visits(bound: BoundModel, site: str) -> Int[np.ndarray, " contexts"]:

@@ -204,7 +204,7 @@ def _propose(
 def draw_log_tables(
     key: Key[Array, ""], concentration: dict[str, Float[Array, "..."]]
 ) -> dict[str, Float[Array, "..."]]:
-    """Logs of independent Dirichlet rows, floored at the log of the smallest normal number.
+    """Logs of independent Dirichlet rows.
 
     Normalised in logs: at concentrations of 0.001 gamma draws underflow, their logs do not.
     """
@@ -216,8 +216,7 @@ def draw_log_tables(
     for (name, table), part in zip(
         concentration.items(), jnp.split(log_gamma, ends[:-1]), strict=True
     ):
-        log_row = jax.nn.log_softmax(part.reshape(table.shape))
-        log_tables[name] = jnp.maximum(log_row, jnp.log(jnp.finfo(log_row.dtype).tiny))
+        log_tables[name] = jax.nn.log_softmax(part.reshape(table.shape))
     return log_tables
 
 
@@ -398,7 +397,7 @@ def _advance(
 
 
 def _exponentials(logs: dict[str, Float[Array, "..."]]) -> dict[str, Float[Array, "..."]]:
-    """Rows from their logs. Some machines flush exp(log tiny) to zero."""
+    """Rows from their logs; none is zero, or data would become impossible."""
     return {
         name: jnp.maximum(jnp.exp(rows), jnp.finfo(rows.dtype).tiny) for name, rows in logs.items()
     }

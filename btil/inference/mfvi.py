@@ -53,7 +53,12 @@ from btil.inference.parameters import (
 from btil.inference.precision import on_device
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, NormalParameters, RowsPosterior
-from btil.inference.special import by_cell, digamma_and_remainder, log_gamma
+from btil.inference.special import (
+    by_cell,
+    digamma_and_remainder,
+    log_gamma,
+    stirling_remainder,
+)
 from btil.inference.starting import agent_sites, is_symmetric, labelled_counts, random_counts
 from btil.models.team import BoundModel
 from btil.models.team_dbn import log_rows
@@ -475,7 +480,10 @@ def fit(
     problem = Problem(
         prior={name: on_device(u, dtype) for name, u in prior.items()},
         prior_remainder={
-            name: (on_device(_remainder(u), dtype), on_device(_remainder(u.sum(-1)), dtype))
+            name: (
+                on_device(stirling_remainder(u), dtype),
+                on_device(stirling_remainder(u.sum(-1)), dtype),
+            )
             for name, u in prior.items()
         },
         log_fixed={
@@ -593,11 +601,6 @@ def chains(
             agent_sites(bound, agent) for agent in bound.demos.agents
         )
     )
-
-
-def _remainder(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """What Stirling's formula leaves of log Gamma, in double precision."""
-    return special.gammaln(x) - ((x - 0.5) * np.log(x) - x + 0.5 * np.log(2 * np.pi))
 
 
 def _begin(

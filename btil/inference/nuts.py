@@ -32,7 +32,7 @@ from numpyro.infer.reparam import Reparam
 
 from btil.inference.chains import judge_chains
 from btil.inference.checkpoint import NOWHERE, Checkpoint
-from btil.inference.collapsed import collapsed_data, functional_rows
+from btil.inference.collapsed import collapsed_data, functional_rows, refuse_large_priors
 from btil.inference.devices import (
     SPLIT,
     SPLIT_SECOND,
@@ -55,6 +55,8 @@ _TRANSITIONS_PER_CALL = 10
 _STATISTICS = ("diverging", "potential_energy", "energy", "num_steps", "accept_prob")
 _LOG_LIKELIHOOD = "log_likelihood"
 _CHAIN_METHODS = ("vectorized", "sequential")
+# Largest sum of a row's prior concentrations: the potential energy has it as a factor.
+_LARGEST_PRIORS = {"float32": 1e5, "float64": 1e13}
 
 
 class LogWeights(dist.Distribution):
@@ -379,6 +381,7 @@ def fit(
     )
     mesh = make_mesh(devices)
     check_chains(num_chains, mesh)
+    refuse_large_priors(bound, dtype, _LARGEST_PRIORS, "nuts")
     structure, data = collapsed_data(bound, dtype)
     inputs = Inputs(data, _weight_shapes(bound, dtype))
     settings = Settings(int(num_warmup), float(target_accept_prob), int(max_tree_depth))

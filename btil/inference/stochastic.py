@@ -29,7 +29,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy import special
 
 from btil.arguments import check_count
 from btil.inference import forward_backward
@@ -38,6 +37,7 @@ from btil.inference.messages import LaneIndex, pad_rows
 from btil.inference.mfvi import Chain, chains, counts_of_start, dirichlet_moments, judge
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, RowsPosterior
+from btil.inference.special import rows_divergence
 from btil.inference.starting import (
     OpenUses,
     agent_sites,
@@ -482,14 +482,8 @@ def concentrations(state: State, problem: Problem) -> dict[str, Float[np.ndarray
 
 def divergence(state: State, problem: Problem) -> float:
     """Sum of the KL divergences of all rows from their priors; on the host, in double precision."""
-    total = 0.0
-    for name, rows in concentrations(state, problem).items():
-        w, u = rows.astype(np.float64), problem.prior[name].astype(np.float64)
-        log_mean = special.digamma(w) - special.digamma(w.sum(-1, keepdims=True))
-        by_cell = special.gammaln(u) - special.gammaln(w) + (w - u) * log_mean
-        by_row = special.gammaln(w.sum(-1)) - special.gammaln(u.sum(-1)) + by_cell.sum(-1)
-        total += float(by_row.sum())
-    return total
+    rows = concentrations(state, problem)
+    return sum(rows_divergence(w, problem.prior[name]) for name, w in rows.items())
 
 
 def _in_order(problem: Problem) -> Iterator[Batch]:

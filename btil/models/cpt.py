@@ -16,6 +16,8 @@ from jaxtyping import Bool, Float, Int
 
 Parents = tuple[str, ...] | Mapping[str, tuple[str, ...]]
 ROLES = ("policy", "transition", "initial")
+# Concentrations whose sums, logs and digammas are numbers in single precision as well.
+CONCENTRATIONS = (1e-30, 1e30)
 # What rounding may do to the sum of a probability vector: single-precision tables are welcome.
 SUM_TOLERANCE = 1e-5
 
@@ -237,7 +239,8 @@ class DirichletCPT(CPT):
         parents: Names of the parents, or a mapping {agent: names}.
 
     Raises:
-        ValueError: If a concentration is not positive and finite, or does not broadcast.
+        ValueError: If a concentration is not positive and finite (1e-30 to 1e30), or does not
+            broadcast.
 
     Example:
         >>> DirichletCPT(1.2, parents=("state",)).parents
@@ -249,10 +252,11 @@ class DirichletCPT(CPT):
 
     def __init__(self, concentration: Any = 1.0, parents: Any = ()) -> None:
         values = np.array(concentration, dtype=np.float64)
-        if values.size == 0 or not np.all(np.isfinite(values) & (values > 0)):
+        least, most = CONCENTRATIONS
+        if values.size == 0 or not np.all((values >= least) & (values <= most)):
             raise ValueError(
-                "DirichletCPT: concentration must be positive and finite in every cell, got "
-                f"{concentration!r}"
+                "DirichletCPT: concentration must be positive and finite in every cell, from "
+                f"{least:g} to {most:g}, got {concentration!r}"
             )
         values.flags.writeable = False
         object.__setattr__(self, "concentration_per_cell", values)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from numpyro import distributions as dist
 from numpyro.distributions.transforms import biject_to
 
-from btil.models.cpt import CPT, Contexts
+from btil.models.cpt import CONCENTRATIONS, CPT, Contexts
 from btil.models.lanes import rounded_up
 
 if TYPE_CHECKING:
@@ -332,7 +332,9 @@ def check_prior(table: "Table") -> None:
             f"({', '.join(_AXES[: len(shape)])}){' or what broadcasts to it' * table.parametric}"
         )
     if kind != "log_rows":
-        wrong, allowed = ~(np.isfinite(values) & (values > 0)), "positive finite numbers"
+        least, most = CONCENTRATIONS
+        wrong = ~((values >= least) & (values <= most))
+        allowed = f"positive finite numbers, {least:g} to {most:g}"
     else:
         sums = np.exp(np.broadcast_to(values, shape)).sum(-1)
         wrong, allowed = ~(np.abs(sums - 1) < 1e-5), "logs of rows that sum to 1"

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 from numpyro.distributions.transforms import biject_to
-from scipy.special import gammaln, xlogy
 
 from btil.analysis.alignment import align, latents_pinned
 from btil.analysis.calibration.ranks import (
@@ -34,6 +33,7 @@ from btil.inference.messages import (
 from btil.inference.posterior import TeamPosterior
 from btil.inference.precision import precision
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
+from btil.inference.special import log_dirichlet
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, prior_tables
 from btil.models.lanes import rounded_up
@@ -374,9 +374,8 @@ def log_prior(
             concentration = _given_concentrations(table, parameters)
         else:
             concentration = table.cpt.concentration(table.contexts)[None]
-        density = xlogy(concentration - 1, rows[site]) - gammaln(concentration)
-        axes = tuple(range(1, density.ndim))
-        total += density.sum(axes) + gammaln(concentration.sum(-1)).sum(axes[:-1])
+        density = log_dirichlet(concentration, rows[site])
+        total += density.reshape(len(total), -1).sum(1)
     with precision(np.float64):
         for site, prior in all_priors(tuple(described)).items():
             total += np.asarray(prior.log_prob(jnp.asarray(parameters[site], np.float64)))

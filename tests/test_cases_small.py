@@ -1,0 +1,262 @@
+"""Cases 24, 27, 28, 30 and 31 of the small cases: extreme priors, names, JAX's checks, arguments."""
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from teams import hmm_demos
+
+import btil
+from btil.analysis import log_evidence
+from btil.inference import special
+from btil.inference.result import DirichletRows, MixtureRows
+
+# 24. Concentrations from 1e-8 to 1e17
+
+
+def log_of(value: Fraction) -> float:
+    """The logarithm, to all digits also near 1."""
+    if abs(value - 1) < Fraction(1, 2):
+        return math.log1p(float(value - 1))
+    return math.log(value.numerator) - math.log(value.denominator)
+
+
+def fractions_of(values: Any) -> np.ndarray:
+    return np.vectorize(Fraction, otypes=[object])(np.asarray(values, np.float64))
+
+
+class Urns:
+    """An HMM of one task state by whole numbers: every path draws its rows from Polya urns.
+
+    Moments of the policy's rows are summed up with the evidence.
+    """
+
+    def __init__(self, actions: Any, labels: Any, policy: Any, transition: Any, initial: Any):
+        latents = range(len(initial))
+        self.evidence = Fraction(0)
+        self.first = fractions_of(np.zeros_like(policy))
+        self.second = fractions_of(np.zeros_like(policy))
+        for path in itertools.product(*[[x] if x >= 0 else latents for x in labels]):
+            urns = [fractions_of(table) for table in (policy, transition, initial)]
+            weight = Fraction(1)
+            for step, (latent, action) in enumerate(zip(path, actions, strict=True)):
+                arrival = urns[1][path[step - 1]] if step else urns[2]
+                for urn, cell in ((arrival, latent), (urns[0][latent], action)):
+                    weight *= urn[cell] / sum(urn)
+                    urn[cell] += 1
+            self.evidence += weight
+            total = urns[0].sum(-1, keepdims=True)
+            self.first += weight * urns[0] / total
+            self.second += weight * urns[0] * (urns[0] + 1) / (total * (total + 1))
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.first / self.evidence
+
+    @property
+    def sd(self) -> np.ndarray:
+        variance = self.second / self.evidence - self.mean**2
+        # Through logs: a float's square may be too small for a float.
+        return np.vectorize(lambda x: math.exp(log_of(x) / 2) if x else 0.0)(variance)
+
+
+def extreme_team(seed: int, labelled: float, least: float = -8.0) -> tuple[Any, ...]:
+    """A model with concentrations of all sizes in every row, and a few steps of data."""
+    generator = np.random.default_rng(seed)
+    latents, values, steps = 2, 3, 5
+    policy, transition, initial = (
+        10.0 ** generator.uniform(least, 17, shape)
+        for shape in ((latents, values), (latents, latents), (latents,))
+    )
+    actions = generator.integers(0, values, steps)
+    labels = np.where(generator.random(steps) < labelled, generator.integers(0, 2, steps), -1)
+    model = btil.TeamModel(*map(btil.DirichletCPT, (policy, transition, initial)))
+    demos = hmm_demos(actions.tolist(), labels.tolist(), num_actions=values)
+    return model, demos, Urns(actions, labels, policy, transition, initial)
+
+
+def exact(model: btil.TeamModel, demos: btil.Demonstrations) -> btil.TeamPosterior:
+    return btil.fit(model, demos, "exact", progress=False)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_exact_is_right_whatever_the_concentrations(seed: int) -> None:
+    model, demos, truth = extreme_team(seed, labelled=(0.0, 0.3, 1.0)[seed % 3])
+    posterior = exact(model, demos)
+    assert posterior.elbo == pytest.approx(log_of(truth.evidence), rel=1e-12, abs=1e-14)
+    rows = posterior.result.rows["policy_agent_0"]
+    np.testing.assert_allclose(rows.mean()[0], truth.mean.astype(float), rtol=1e-11)
+    # Of weights that add up to 1 to sixteen digits, what is between components has eight.
+    np.testing.assert_allclose(rows.sd()[0], truth.sd, rtol=1e-7, atol=1e-17)
+
+
+# Few sizes: compiling is most of the time.
+QUICK: dict[str, dict[str, Any]] = {
+    "chib": {"num_warmup": 50, "num_samples": 200},
+    "smc": {"num_temperatures": 30, "num_particles": 32},
+}
+
+
+def softly_known(concentration: float) -> btil.TeamModel:
+    return btil.TeamModel(
+        policy=btil.KnownCPT([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7]]),
+        transition=btil.DirichletCPT(concentration * np.array([[0.9, 0.1], [0.3, 0.7]])),
+    )
+
+
+@pytest.mark.parametrize("method", ["exact", "chib", "smc"])
+def test_the_evidence_tends_to_that_of_the_known_table(method: str) -> None:
+    demos = hmm_demos([0, 0, 2, 2, 1, 0, 2, 2])
+    known = exact(
+        btil.TeamModel(softly_known(1).policy, btil.KnownCPT([[0.9, 0.1], [0.3, 0.7]])), demos
+    ).elbo
+    assert known is not None
+    for power in (10, 15, 17):
+        model = softly_known(10.0**power)
+        if method == "exact":
+            found, error = exact(model, demos).elbo, 0.0
+        else:
+            one = log_evidence(model, demos, method, progress=False, **QUICK[method])
+            found, error = one.value, one.standard_error
+            assert one.reliable
+            assert error < 0.1 * 10 ** (-power / 2)
+        # A prior of so many counts leaves about one part in as many.
+        assert found == pytest.approx(known, abs=100 * 10.0**-power + 1e-13 + 4 * error)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_chib_is_exact_where_every_step_is_labelled(seed: int) -> None:
+    model, demos, truth = extreme_team(100 + seed, labelled=1.0)
+    found = log_evidence(model, demos, "chib", progress=False, **QUICK["chib"])
+    assert found.value == pytest.approx(log_of(truth.evidence), rel=1e-12, abs=1e-12)
+    assert found.standard_error == 0
+
+
+@pytest.mark.parametrize("method", ["chib", "smc"])
+@pytest.mark.parametrize("seed", [3, 7, 8])
+def test_estimates_with_mixed_concentrations(method: str, seed: int) -> None:
+    model, demos, truth = extreme_team(300 + seed, labelled=0.3, least=-2.0)
+    found = log_evidence(model, demos, method, progress=False, **QUICK[method])
+    expected = log_of(truth.evidence)
+    assert found.reliable
+    assert abs(found.value - expected) < 5 * found.standard_error + 1e-9 * abs(expected)
+
+
+@pytest.mark.parametrize("method", ["chib", "smc"])
+def test_estimates_say_so_where_cells_are_too_small_to_be_found(method: str) -> None:
+    model = btil.TeamModel(btil.DirichletCPT(1e-8), btil.DirichletCPT(1.0))
+    with pytest.raises(ValueError, match=r"policy_agent_0: unlabelled steps .* of 1e-08; below"):
+        log_evidence(model, hmm_demos([0, 0, 1, 1], [0, -1, -1, 1]), method)
+    # Cells that no unlabelled step reads do not matter.
+    model, labelled, truth = extreme_team(100, labelled=1.0)
+    found = log_evidence(model, labelled, method, progress=False, **QUICK[method])
+    assert abs(found.value - log_of(truth.evidence)) < 1e-9 + 5 * found.standard_error
+
+
+def test_draws_that_are_all_alike_leave_an_error() -> None:
+    # All paths but one have a part of one in a million.
+    policy = [[1e3, 1e-2, 1.0], [1e-2, 1e3, 1.0]]
+    model = btil.TeamModel(*map(btil.DirichletCPT, (policy, 1.0, 1.0)))
+    demos = hmm_demos([0, 0, 1, 1, 0], [-1] * 5, num_actions=3)
+    found = log_evidence(model, demos, "chib", progress=False, **QUICK["chib"])
+    assert found.standard_error == pytest.approx(1 / 800)
+    assert "counts are the same in all 800 draws" in " ".join(found.notes)
+    assert abs(found.value - exact(model, demos).elbo) < found.standard_error
+
+
+def test_small_cells_are_drawn_as_small_as_they_are() -> None:
+    """A floor under the drawn logs would move the mean of the log, psi(u) - psi(U)."""
+    import jax
+
+    from btil.inference.gibbs import draw_log_tables
+
+    with jax.enable_x64(True):
+        concentration = jax.numpy.full((4000, 2), 1e-3)
+        drawn = draw_log_tables(jax.random.key(0), {"rows": concentration})["rows"]
+    logs = np.asarray(drawn).min(-1)
+    # The smaller of two cells is U^(1/u) of its own; its log has mean about -1/u + ...
+    assert np.isfinite(logs).all()
+    assert abs(np.asarray(drawn)[:, 0].mean() / -500 - 1) < 5 * 2 / np.sqrt(4000)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_spread_of_rows_that_are_nearly_certain(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    w = 10.0 ** generator.uniform(-8, 17, (2, 4))
+    exactly = fractions_of(w)
+    total = exactly.sum(-1, keepdims=True)
+    variance = exactly * (total - exactly) / (total**2 * (total + 1))
+    expected = np.exp(np.vectorize(log_of)(variance) / 2)
+    np.testing.assert_allclose(DirichletRows(w).sd(), expected, rtol=1e-12)
+    same = MixtureRows(np.array([0.25, 0.75]), np.stack([w, w]), "all")
+    np.testing.assert_allclose(same.sd(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ratios_of_beta_functions(seed: int) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    generator = np.random.default_rng(seed)
+    u = 10.0 ** generator.uniform(-8, 17, (3, 3))
+    n = generator.integers(0, 40, (3, 3))
+    expected = []
+    for row, counts in zip(fractions_of(u), n.tolist(), strict=True):
+        ratio = Fraction(1)
+        for cell, count in zip(row, counts, strict=True):
+            ratio *= math.prod((cell + k for k in range(count)), start=Fraction(1))
+        ratio /= math.prod((sum(row) + k for k in range(sum(counts))), start=Fraction(1))
+        expected.append(log_of(ratio))
+    np.testing.assert_allclose(special.log_beta_ratio(u, n * 1.0), expected, rtol=1e-12)
+    with jax.enable_x64(True):
+        found = special.log_beta_ratio(jnp.asarray(u), jnp.asarray(n * 1.0))
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-12)
+
+
+def test_stirling_remainder() -> None:
+    x = np.concatenate([10.0 ** np.linspace(-8, 17, 100), [9.999999, 10.0]])
+    assert np.all(np.diff(special.stirling_remainder(np.sort(x))) <= 0)
+    large = x[x > 1e3]
+    np.testing.assert_allclose(special.stirling_remainder(large), 1 / (12 * large), rtol=1e-6)
+    seam = special.stirling_remainder(np.array([9.999999999, 10.0]))
+    assert seam[0] == pytest.approx(seam[1], rel=1e-9)
+
+
+def test_log_density_of_rows_close_to_a_certain_mean() -> None:
+    """Against the chi-squared law of twice its fall below the peak, where log Gamma is noise."""
+    from scipy import stats
+
+    u = np.array([4e16, 5e16, 1e16])
+    draws = DirichletRows(u).sample(2000, np.random.default_rng(0))
+    peak = special.log_dirichlet(u, u / u.sum())
+    falls = 2 * (peak - special.log_dirichlet(u, draws))
+    assert stats.kstest(falls, stats.chi2(2).cdf).pvalue > 1e-3
+    small = np.array([0.3, 2.0, 5.0])
+    row = np.array([0.2, 0.5, 0.3])
+    assert special.log_dirichlet(small, row) == pytest.approx(
+        stats.dirichlet(small).logpdf(row), rel=1e-13
+    )
+
+
+@pytest.mark.parametrize(("method", "limit"), [("svi", 1e8), ("nuts", 1e13)])
+def test_methods_that_lose_their_digits_refuse(method: str, limit: float) -> None:
+    demos = hmm_demos([0, 0, 1, 1])
+    for dtype, largest in (("float32", 1e5), ("float64", limit)):
+        model = btil.TeamModel(btil.DirichletCPT(largest), btil.DirichletCPT(1.0))
+        with pytest.raises(
+            ValueError, match=rf"policy_agent_0: .* add up to .*{method} in {dtype}"
+        ):
+            btil.fit(model, demos, method, dtype=dtype, progress=False)
+
+
+@pytest.mark.parametrize("value", [1e-31, 1e31, np.inf, np.nan, 0.0, -1.0])
+def test_concentrations_that_no_method_can_compute_with_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="concentration must be positive and finite"):
+        btil.DirichletCPT(value)
+    if value > 1:
+        model = btil.TeamModel(btil.DirichletCPT(1.0), btil.StickyDirichletCPT(1.0, stay=1e30 * 2))
+        with pytest.raises(ValueError, match="transition_agent_0: concentration of Sticky"):
+            btil.fit(model, hmm_demos([0, 0, 1]), progress=False)

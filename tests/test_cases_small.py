@@ -1,5 +1,7 @@
 """Cases 24, 27, 28, 30 and 31 of the small cases: extreme priors, names, JAX's checks, arguments."""
 
+import copy
+import dataclasses
 import itertools
 import math
 from fractions import Fraction
@@ -260,3 +262,108 @@ def test_concentrations_that_no_method_can_compute_with_are_refused(value: float
         model = btil.TeamModel(btil.DirichletCPT(1.0), btil.StickyDirichletCPT(1.0, stay=1e30 * 2))
         with pytest.raises(ValueError, match="transition_agent_0: concentration of Sticky"):
             btil.fit(model, hmm_demos([0, 0, 1]), progress=False)
+
+
+# 30. Reprs make the object again, equal ones are equal
+
+VALUES = np.log(
+    [[[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]]], where=[True, True, False], out=np.full((1, 2, 3), -np.inf)
+)
+FAMILIES: dict[str, Any] = {
+    "dirichlet": lambda: btil.DirichletCPT(1.2),
+    "dirichlet table": lambda: btil.DirichletCPT([[1.0, 2.5], [3.0, 4.0]], parents=("state",)),
+    "dirichlet by agent": lambda: btil.DirichletCPT(2, {"ann": ("x",), "bob": ()}),
+    "sticky": lambda: btil.StickyDirichletCPT(1.2, 3.0, ("x",)),
+    "known": lambda: btil.KnownCPT([[0.5, 0.5], [1.0, 0.0]]),
+    "known function": lambda: btil.KnownCPT(np.ones_like, ("state",)),
+    "hierarchical": lambda: btil.HierarchicalDirichletCPT(None, 1.5, 1.0, {"ann": ("x",)}, True),
+    "stick-breaking": lambda: btil.StickBreakingCPT(2.0, None, 1.0, ("x",)),
+    "softmax": lambda: btil.SoftmaxCPT(("x", "y"), None, 0.5, 0.7),
+    "softmax function": lambda: btil.SoftmaxCPT(("x", "y"), np.ones_like),
+    "goals": lambda: btil.GoalConditionedCPT(VALUES, ("state",), 0.5),
+    "static": btil.StaticCPT,
+    "uniform": btil.UniformCPT,
+    "shared": lambda: btil.Shared(btil.DirichletCPT(0.5, ("x",))),
+    "team": lambda: btil.TeamModel(
+        {"ann": btil.DirichletCPT(1.0), "bob": btil.KnownCPT([[0.5, 0.5]])}, btil.StaticCPT()
+    ),
+    "team with one table": lambda: btil.TeamModel(
+        {name: btil.Shared(btil.DirichletCPT(1.0)) for name in ("ann", "bob")}
+    ),
+}
+NAMES = {name: getattr(btil, name) for name in dir(btil)}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_equal_families_are_equal_and_their_repr_makes_them(name: str) -> None:
+    one, other = FAMILIES[name](), FAMILIES[name]()
+    assert one == other
+    assert hash(one) == hash(other)
+    if "function" not in name:
+        assert eval(repr(one), dict(NAMES)) == one
+    assert copy.deepcopy(one) == one
+
+
+def test_different_families_differ() -> None:
+    made = [make() for make in FAMILIES.values()]
+    made += [btil.DirichletCPT(1.3), btil.DirichletCPT([1.2]), btil.DirichletCPT(1.2, ("state",))]
+    made += [btil.KnownCPT(np.zeros_like, ("state",)), btil.StickyDirichletCPT(1.2, 3.1, ("x",))]
+    made += [btil.Shared(btil.DirichletCPT(0.6, ("x",))), btil.NumpyroModel(print)]
+    made += [btil.NumpyroModel(repr), btil.TeamModel(), None, "DirichletCPT"]
+    assert [(i, j) for i, a in enumerate(made) for j, b in enumerate(made) if a == b] == [
+        (i, i) for i in range(len(made))
+    ]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_can_be_replaced_or_are_no_dataclass(name: str) -> None:
+    one = FAMILIES[name]()
+    if dataclasses.is_dataclass(one):
+        assert dataclasses.replace(one) == one
+    with pytest.raises(AttributeError):
+        one.parents = ("y",)
+
+
+def test_a_large_table_is_not_written_out() -> None:
+    assert "<500x2x3 numbers>" in repr(btil.KnownCPT(np.ones((500, 2, 3)) / 3, ("state",)))
+
+
+def test_families_of_ones_own_compare_as_they_like() -> None:
+    class Own(btil.CPT):
+        def __init__(self, number: float) -> None:
+            self.number = number
+
+    class Doubled(btil.DirichletCPT):
+        def __init__(self, half: float) -> None:
+            super().__init__(2 * half)
+
+    assert Own(1.0) != Own(1.0)
+    assert Doubled(1.0) == Doubled(1.0)
+    assert Doubled(1.0) != Doubled(2.0)
+    assert "Doubled(" in repr(Doubled(1.0))
+
+
+def test_an_equal_model_made_anew_compiles_nothing() -> None:
+    import jax
+
+    demos = hmm_demos([0, 0, 1, 1, 0])
+
+    def fit() -> btil.TeamPosterior:
+        model = btil.TeamModel(btil.SoftmaxCPT(), btil.DirichletCPT(1.0))
+        return btil.fit(model, demos, "gibbs", progress=False, num_warmup=5, num_samples=5)
+
+    first = fit()
+    compiled: list[str] = []
+
+    def note(event: str, *_: Any, **__: Any) -> None:
+        compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        second = fit()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert [event for event in compiled if "compile" in event] == []
+    np.testing.assert_array_equal(
+        first.result.rows["policy_agent_0"].draws, second.result.rows["policy_agent_0"].draws
+    )

@@ -102,7 +102,6 @@ def log_beta_ratio(
         >>> round(float(jnp.exp(log_beta_ratio(u, n))) * 12, 3)
         1.0
     """
-
     xp = prior.__array_namespace__()
     remainder = stirling_remainder if xp is np else _remainder
 

@@ -1,18 +1,24 @@
-"""Cases 24, 27, 28, 30 and 31 of the small cases: extreme priors, names, JAX's checks, arguments."""
+"""Small cases 24, 27, 28, 30 and 31: extreme priors, names, JAX's checks, equality, arguments."""
 
 import copy
 import dataclasses
 import itertools
 import math
+import os
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from teams import hmm_demos
+from typer.testing import CliRunner
 
 import btil
 from btil.analysis import log_evidence
+from btil.cli import app
 from btil.inference import special
 from btil.inference.result import DirichletRows, MixtureRows
 
@@ -367,3 +373,56 @@ def test_an_equal_model_made_anew_compiles_nothing() -> None:
     np.testing.assert_array_equal(
         first.result.rows["policy_agent_0"].draws, second.result.rows["policy_agent_0"].draws
     )
+
+
+# 31. Small arguments: one sentence, from one place
+
+
+def test_every_number_that_people_give_is_checked() -> None:
+    """In a process of its own: here the annotations are checked at every call, and speak first."""
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-W", "error", here / "wrong_arguments.py"],
+        cwd=here.parent,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (here, here.parent)))},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            ["fit", "--seed", "-1", "--out", "p.nc"],
+            "seed must be an integer in 0..4294967295, got -1",
+        ),
+        (["fit", "--tolerance", "nan", "--out", "p.nc"], "tolerance must be a positive number"),
+        (["fit", "--batch-size", "0", "--out", "p.nc"], "batch_size must be a whole number of at"),
+        (
+            ["fit", "--devices", "0", "--out", "p.nc"],
+            "devices must be a whole number of at least 1",
+        ),
+        (["fit", "--method", "gibbs", "--num-chains", "0", "--out", "p.nc"], "num_chains must be"),
+        (["fit", "--method", "gibbs", "--keep-rows", "-1", "--out", "p.nc"], "keep_rows must be"),
+        (["compare", "--methods", "mfvi,gibbs", "--num-samples", "0", "--out", "c"], "num_samples"),
+        (["calibrate", "--num-simulations", "0", "--out", "c"], "num_simulations must be a whole"),
+        (["report", "--posterior", "p.nc", "--max-episodes", "-1", "--out", "r"], "p.nc"),
+    ],
+    ids=lambda value: value[1] if isinstance(value, list) else "",
+)
+def test_the_shell_says_the_same(
+    command: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    btil.write_demonstrations(hmm_demos([0, 0, 1, 1], [0, -1, -1, 1]), "team.csv")
+    result = CliRunner().invoke(app, [command[0], "team.csv", *command[1:]])
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""

@@ -179,7 +179,7 @@ def test_a_family_of_ones_own_is_described_by_its_class() -> None:
         ),
         (
             {"policy": {"family": "hierarchical", "strength": -1}},
-            "policy: strength must be positive, got -1.0",
+            "policy: strength must be a positive number, got -1.0",
         ),
         (
             {"policy": {"family": "softmax", "features": "x"}},

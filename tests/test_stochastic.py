@@ -298,7 +298,7 @@ def test_options_out_of_range_are_refused(options, message) -> None:
 
 def test_a_batch_of_half_an_episode_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size must be a whole number"):
-        stochastic.check_options(bind(rich_model(), five_episodes()), 2.5, None, None)
+        fit(rich_model(), five_episodes(), batch_size=2.5)
 
 
 def test_families_with_parameters_are_refused(file) -> None:

@@ -37,7 +37,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from btil.analysis.alignment import relabel_rows, symmetries
 from btil.analysis.latent_draws import by_batches
-from btil.arguments import check_count, check_options, check_seed
+from btil.arguments import check_count, check_options, check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
 from btil.inference.exact import count_sequences, coupled_agents
@@ -144,10 +144,9 @@ def log_evidence(
     estimator = ESTIMATORS[method]
     allowed = list(inspect.signature(estimator).parameters)[3:]
     check_options(method, options, allowed)
-    for name, value in options.items():
-        if name != "posterior":
-            least = {"num_warmup": 0, "num_replicates": 2, "num_samples": 25}.get(name, 1)
-            check_count(name, value, least)
+    check_values(options)
+    if "num_samples" in options:  # of fewer draws no tail can be told
+        check_count("num_samples", options["num_samples"], 25)
     seed = check_seed(seed, 2**32 - 1)
     bound = check_estimable(model, demos)
     if not bound.learned:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.derived import task_states
 from btil.domains.gridworld.task import GridTask
-from btil.imitation.learning import Learned, require_counts, require_labels, require_positive
+from btil.imitation.learning import Learned, require_labels
 from btil.imitation.networks import (
     OneHotNetwork,
     StateRows,
@@ -77,8 +77,6 @@ def learn(
         ValueError: If a label is missing or an option has no such value.
     """
     require_labels(demos, known_transition, "behavioral-cloning")
-    require_counts(1, num_iterations=num_iterations, batch_size=batch_size)
-    require_positive(learning_rate=learning_rate)
     check_layers(hidden, activation)
 
     states = task_states(task, demos)

@@ -28,7 +28,7 @@ from btil.domains.gridworld.derived import task_states
 from btil.domains.gridworld.simulate import advance, draw, first_latents
 from btil.domains.gridworld.task import GridTask
 from btil.imitation.behavioral_cloning import clone, stack_examples
-from btil.imitation.learning import Learned, require_counts, require_labels, require_positive
+from btil.imitation.learning import Learned, require_labels
 from btil.imitation.networks import (
     OneHotNetwork,
     StateRows,
@@ -253,24 +253,6 @@ def learn(
         ValueError: If a label is missing or an option has no such value.
     """
     require_labels(demos, known_transition, "magail")
-    require_counts(
-        1,
-        num_iterations=num_iterations,
-        batch_size=batch_size,
-        num_runs=num_runs,
-        max_steps=max_steps,
-        pretraining_iterations=pretraining_iterations,
-        discriminator_updates=discriminator_updates,
-        first_discriminator_updates=first_discriminator_updates,
-        num_epochs=num_epochs,
-    )
-    require_counts(0, first_iterations=first_iterations)
-    require_positive(learning_rate=learning_rate, clip=clip)
-    for name, share in {"discount": discount, "trace_decay": trace_decay}.items():
-        if not 0 <= share <= 1:
-            raise ValueError(f"{name} must be between 0 and 1, got {share!r}")
-    if not (np.isfinite(entropy_weight) and entropy_weight >= 0):
-        raise ValueError(f"entropy_weight must be 0 or more, got {entropy_weight!r}")
     check_layers(hidden, activation)
     check_layers(discriminator_hidden, activation)
     if batch_size % num_runs:

@@ -446,14 +446,9 @@ def fit(
         says that no split R-hat, of a row's cell or of the total log likelihood, reaches 1.05.
 
     Raises:
-        ValueError: If an option is out of range.
+        ValueError: If devices or chains do not fit, or `keep_rows` names a table or context that
+            there is not.
     """
-    for name, count, least in (
-        ("num_chains", num_chains, 1),
-        ("num_samples", num_samples, 1),
-        ("num_warmup", num_warmup, 0),
-    ):
-        check_count(name, count, least)
     mesh = make_mesh(devices)
     check_chains(num_chains, mesh)
     kept = _kept_rows(bound, keep_rows)

@@ -29,7 +29,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 from scipy import special
 
-from btil.arguments import check_count
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import collapsed_data, drawn_parameters, rows_as_draws
 from btil.inference.devices import SPLIT_SECOND, make_mesh, place, size_of, split_lanes
@@ -441,14 +440,10 @@ def fit(
     Raises:
         ValueError: If an option is out of range, or a start has a wrong site, shape or value.
     """
-    check_count("num_restarts", num_restarts, 1)
-    check_count("max_iterations", max_iterations, 1)
-    if tolerance is not None and not tolerance > 0:
-        raise ValueError(f"tolerance must be positive, got {tolerance!r}")
     if batch_size is not None:
         from btil.inference import stochastic
 
-        stochastic.check_options(bound, batch_size, delay, forgetting_rate)
+        stochastic.check_tables(bound)
         if batch_size < bound.demos.num_episodes:
             return stochastic.fit(
                 stochastic.in_memory(bound),
@@ -783,14 +778,20 @@ def counts_of_start(
     start: Mapping[str, Any], bound: BoundModel, prior: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """What a start has on top of the prior."""
+    if not isinstance(start, Mapping):
+        raise ValueError(f"start must be a mapping {{site: concentrations}}, got {start!r}")
     if set(start) != set(prior):
         raise ValueError(
-            f"start names the sites {', '.join(sorted(start))}, expected {', '.join(sorted(prior))}"
+            f"start names the sites {', '.join(sorted(map(str, start)))}, expected "
+            f"{', '.join(sorted(prior))}"
         )
     counts = {}
     for name, padded in prior.items():
-        values = np.asarray(start[name], np.float64)
         shape = bound.tables[name].shape
+        try:
+            values = np.asarray(start[name], np.float64)
+        except (TypeError, ValueError):
+            values = np.full(0, np.nan)  # no numbers, whatever the shape
         if values.shape != shape or not np.all(np.isfinite(values) & (values > 0)):
             raise ValueError(
                 f"start of {name}: expected positive finite concentrations of shape {shape}, got "

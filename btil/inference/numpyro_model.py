@@ -20,7 +20,7 @@ from btil.demonstrations import Demonstrations
 from btil.inference.chains import judge_chains
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.devices import check_chains, make_mesh
-from btil.inference.nuts import Schedule, check_options, kernel_programs, sample_chains
+from btil.inference.nuts import Schedule, kernel_programs, sample_chains
 from btil.inference.posterior import TeamPosterior, conform
 from btil.inference.precision import precision
 from btil.inference.result import DrawnParameters, FitResult
@@ -170,9 +170,6 @@ def fit_nuts(
     References:
         Hoffman, Gelman (2014), The No-U-Turn Sampler.
     """
-    check_options(
-        num_chains, num_warmup, num_samples, target_accept_prob, max_tree_depth, chain_method
-    )
     mesh = make_mesh(devices)
     check_chains(num_chains, mesh)
     kernel = NUTS(

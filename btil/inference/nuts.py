@@ -54,7 +54,6 @@ from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, f
 _TRANSITIONS_PER_CALL = 10
 _STATISTICS = ("diverging", "potential_energy", "energy", "num_steps", "accept_prob")
 _LOG_LIKELIHOOD = "log_likelihood"
-_CHAIN_METHODS = ("vectorized", "sequential")
 # Largest sum of a row's prior concentrations: the potential energy has it as a factor.
 _LARGEST_PRIORS = {"float32": 1e5, "float64": 1e13}
 
@@ -370,15 +369,13 @@ def fit(
         R-hat < 1.05 in every cell that varies and there is more than one chain.
 
     Raises:
-        ValueError: If an option is out of range.
+        ValueError: If devices or chains do not fit, or a prior is larger than it can be computed
+            with.
 
     References:
         Hoffman, Gelman (2014), The No-U-Turn Sampler; Phan, Pradhan, Jankowiak (2019),
         Composable effects for flexible and accelerated probabilistic programming in NumPyro.
     """
-    check_options(
-        num_chains, num_warmup, num_samples, target_accept_prob, max_tree_depth, chain_method
-    )
     mesh = make_mesh(devices)
     check_chains(num_chains, mesh)
     refuse_large_priors(bound, dtype, _LARGEST_PRIORS, "nuts")
@@ -417,35 +414,6 @@ def fit(
         },
         parameters={site: DrawnParameters(values) for site, values in parameters.items()},
     )
-
-
-def check_options(
-    num_chains: int,
-    num_warmup: int,
-    num_samples: int,
-    target_accept_prob: float,
-    max_tree_depth: int,
-    chain_method: str,
-) -> None:
-    """Refuse options out of range, naming what is allowed."""
-    least = {"num_chains": 1, "num_warmup": 0, "num_samples": 1, "max_tree_depth": 1}
-    given = {
-        "num_chains": num_chains,
-        "num_warmup": num_warmup,
-        "num_samples": num_samples,
-        "max_tree_depth": max_tree_depth,
-    }
-    for name, value in given.items():
-        if not isinstance(value, int | np.integer) or value < least[name]:
-            raise ValueError(f"{name} must be an integer of at least {least[name]}, got {value!r}")
-    if not 0 < target_accept_prob < 1:
-        raise ValueError(
-            f"target_accept_prob must be strictly between 0 and 1, got {target_accept_prob!r}"
-        )
-    if chain_method not in _CHAIN_METHODS:
-        raise ValueError(
-            f"chain_method must be one of {', '.join(_CHAIN_METHODS)}, got {chain_method!r}"
-        )
 
 
 def _weight_shapes(bound: BoundModel, dtype: np.dtype) -> dict[str, Float[Array, "..."]]:

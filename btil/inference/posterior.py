@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.collapsed import collapsed_data, functional_rows
 from btil.inference.messages import (
@@ -435,6 +436,7 @@ class TeamPosterior:
         if num_draws is not None:
             smoothed = self.smooth(demos, estimate, num_draws, seed)
             return np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
+        check_values({"seed": seed})
         bound = self._bind(demos)
         layout = lay_out(bound, coarse=True)
         paths = []
@@ -457,6 +459,7 @@ class TeamPosterior:
         With `num_draws` the log of the average over draws: the log predictive density of an
         episode. -inf where an episode is impossible.
         """
+        check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
         bound = self._bind(demos)
         layout = lay_out(bound, coarse=True)
         if num_draws is None:
@@ -485,6 +488,7 @@ class TeamPosterior:
         seed: int,
         program: Callable[..., PerAgent],
     ) -> PerAgent:
+        check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
         bound = self._bind(demos)
         layout = lay_out(bound, coarse=True)
         with precision(self.dtype) as dtype:
@@ -550,6 +554,7 @@ class TeamPosterior:
         """
         from btil.inference.tracker import Tracker
 
+        check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
         return Tracker(self, estimate, num_draws, seed)
 
     # ------------------------------------------------------------------ draws
@@ -561,11 +566,10 @@ class TeamPosterior:
         picked at random, without replacement while there are enough.
 
         Raises:
-            ValueError: If `num_draws` is not at least 1, or the draws of some rows only were kept
-                (gibbs with `keep_rows`).
+            ValueError: If `num_draws` or `seed` is no such number, or the draws of some rows only
+                were kept (gibbs with `keep_rows`).
         """
-        if num_draws < 1:
-            raise ValueError(f"num_draws must be at least 1, got {num_draws}")
+        check_values({"num_draws": num_draws, "seed": seed})
         check_all_kept(self.result.rows, "draws from the posterior")
         return self._sample(num_draws, seed, self.result.rows)
 
@@ -655,6 +659,7 @@ class TeamPosterior:
         """
         from btil.inference.datatree import build_datatree
 
+        check_values({"num_draws": num_draws, "seed": seed})
         return build_datatree(self, num_draws, seed)
 
     def save(self, path: Any) -> None:

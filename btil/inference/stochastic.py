@@ -30,7 +30,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from btil.arguments import check_count
 from btil.inference import forward_backward
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.messages import LaneIndex, pad_rows
@@ -542,19 +541,12 @@ def has_settled(trace: Float[np.ndarray, " epochs"]) -> bool:
     return bool(abs(drift) + 2 * error < _SETTLED * abs(last.mean()))
 
 
-def check_options(bound: BoundModel, batch_size: Any, delay: Any, forgetting_rate: Any) -> None:
+def check_tables(bound: BoundModel) -> None:
     """Refuse what cannot be learned batch by batch.
 
     Raises:
-        ValueError: If an option is out of range, or a table's rows depend on parameters.
+        ValueError: If a table's rows depend on parameters.
     """
-    check_count("batch_size", batch_size, 1)
-    if delay is not None and not (np.isfinite(delay) and delay >= 1):
-        raise ValueError(f"delay must be a finite number of at least 1, got {delay!r}")
-    if forgetting_rate is not None and not 0.5 < forgetting_rate <= 1:
-        raise ValueError(
-            f"forgetting_rate must be above 0.5 and at most 1, got {forgetting_rate!r}"
-        )
     for name, table in bound.tables.items():
         if table.parametric:
             raise ValueError(
@@ -602,16 +594,12 @@ def fit(
         at the epoch's end), then the exact bound of each sweep over everything.
 
     Raises:
-        ValueError: If an option is out of range, or a table has parameters.
+        ValueError: If a table has parameters, or more than one device is asked for.
     """
     bound = data.bound
-    check_options(bound, batch_size, delay, forgetting_rate)
-    check_count("num_restarts", num_restarts, 1)
-    check_count("max_iterations", max_iterations, 1)
+    check_tables(bound)
     if devices not in (None, 1):
         raise ValueError(f"batches are learned from on one device, got devices={devices!r}")
-    if tolerance is not None and not tolerance > 0:
-        raise ValueError(f"tolerance must be positive, got {tolerance!r}")
     problem = make_problem(data, batch_size, delay, forgetting_rate, seed, dtype, start)
     allowed = _TOLERANCE if tolerance is None else float(tolerance)
     runs, going = _restored(checkpoint, problem)

@@ -378,7 +378,7 @@ def fit(
         and no trace of it: `notes["log_joint"]` then holds the log joint density at the point.
 
     Raises:
-        ValueError: If the guide is unknown or an option is out of range.
+        ValueError: If the guide is unknown, or a prior larger than it can be computed with.
 
     References:
         Ranganath, Gerrish, Blei (2014), Black box variational inference; Figurnov, Mohamed, Mnih
@@ -386,16 +386,6 @@ def fit(
     """
     if guide != DIRICHLET:
         guide_class(guide)
-    for name, count in (
-        ("max_iterations", max_iterations),
-        ("num_particles", num_particles),
-        ("num_samples", num_samples),
-    ):
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
-    for name, value in (("tolerance", tolerance), ("learning_rate", learning_rate)):
-        if not (np.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be positive, got {value!r}")
     refuse_large_priors(bound, dtype, _LARGEST_PRIORS, "svi")
     structure, data = collapsed_data(bound, dtype)
     start = {

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from btil.arguments import check_number
+
 Parents = tuple[str, ...] | Mapping[str, tuple[str, ...]]
 ROLES = ("policy", "transition", "initial")
 # Concentrations whose sums, logs and digammas are numbers in single precision as well.
@@ -133,13 +135,8 @@ def positive_number(family: str, name: str, value: Any, zero: bool = False) -> f
     Raises:
         ValueError: Naming the family, the argument and its value.
     """
-    number = isinstance(value, int | float | np.integer | np.floating)
-    if not number or isinstance(value, bool) or not np.isfinite(value):
-        raise ValueError(f"{family}: {name} must be a finite number, got {value!r}")
-    if value < 0 or (value == 0 and not zero):
-        allowed = "0 or more" if zero else "positive"
-        raise ValueError(f"{family}: {name} must be {allowed}, got {value!r}")
-    return float(value)
+    bound = {"least" if zero else "above": 0.0}
+    return check_number(f"{family}: {name}", value, **bound)
 
 
 class CPT:

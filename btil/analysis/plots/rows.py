@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.arguments import check_index
+from btil.arguments import check_index, check_values
 from btil.inference.chains import split_rhat
 from btil.inference.posterior import TeamPosterior, refuse_excerpt
 from btil.inference.result import (
@@ -58,6 +58,7 @@ def choose_rows(
     Raises:
         ValueError: If the posterior has no chains.
     """
+    check_values({"num_worst": num_worst, "num_visited": num_visited})
     rhats = {}
     for site, draws in chains_of(posterior).items():
         cells = split_rhat(draws)

@@ -411,7 +411,7 @@ def test_every_number_that_people_give_is_checked() -> None:
         (["fit", "--method", "gibbs", "--keep-rows", "-1", "--out", "p.nc"], "keep_rows must be"),
         (["compare", "--methods", "mfvi,gibbs", "--num-samples", "0", "--out", "c"], "num_samples"),
         (["calibrate", "--num-simulations", "0", "--out", "c"], "num_simulations must be a whole"),
-        (["report", "--posterior", "p.nc", "--max-episodes", "-1", "--out", "r"], "p.nc"),
+        (["report", "--posterior", "p.nc", "--max-episodes", "-1", "--out", "r"], "max_episodes"),
     ],
     ids=lambda value: value[1] if isinstance(value, list) else "",
 )

@@ -307,7 +307,7 @@ def test_families_with_parameters_are_refused(file) -> None:
     with pytest.raises(ValueError, match=message):
         fit(model, file, batch_size=2)
     with pytest.raises(ValueError, match=message):
-        stochastic.check_options(bind(model, five_episodes()), 9, None, None)
+        stochastic.check_tables(bind(model, five_episodes()))
 
 
 # ---------------------------------------------------------------------- from a file

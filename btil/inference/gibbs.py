@@ -80,6 +80,8 @@ _ITERATIONS_PER_CALL = 25
 # all together; so large a share of them at a time.
 _MANY_CELLS = 16384
 _SHARE_AGAIN = 32
+# Stands for a Gamma draw that was refused: no log is as large.
+_REFUSED = math.inf
 
 Sites = tuple[tuple[str, str, str], ...]
 
@@ -155,7 +157,7 @@ def _draw_many(
     def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         turn, draws = carry
         size = number // _SHARE_AGAIN
-        places = jnp.nonzero(jnp.isnan(draws), size=size, fill_value=number)[0]
+        places = jnp.nonzero(draws == _REFUSED, size=size, fill_value=number)[0]
         own = concentration.at[places].get(mode="fill", fill_value=1.0)
         turn, drawn = _draw_in_turns(key, turn, own)
         return turn, draws.at[places].set(drawn, mode="drop")
@@ -172,20 +174,20 @@ def _draw_in_turns(
     def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         turn, draws = carry
         proposed = _propose(key, turn, concentration)
-        return turn + 1, jnp.where(jnp.isnan(draws), proposed, draws)
+        return turn + 1, jnp.where(draws == _REFUSED, proposed, draws)
 
-    begin = (jnp.asarray(turn, jnp.int32), jnp.full_like(concentration, jnp.nan))
+    begin = (jnp.asarray(turn, jnp.int32), jnp.full_like(concentration, _REFUSED))
     return lax.while_loop(_any_refused, again, begin)
 
 
 def _any_refused(carry: tuple[Array, Array]) -> Bool[Array, ""]:
-    return jnp.any(jnp.isnan(carry[1]))
+    return jnp.any(carry[1] == _REFUSED)
 
 
 def _propose(
     key: Key[Array, ""], turn: Any, concentration: Float[Array, " some"]
 ) -> Float[Array, " some"]:
-    """One try of `draw_log_gammas` for some cells; NaN where it is refused."""
+    """One try of `draw_log_gammas` for some cells; `_REFUSED` where it is refused."""
     shape, dtype = concentration.shape, concentration.dtype
     uniforms = jax.random.uniform(jax.random.fold_in(key, turn), (3, *shape), dtype)
     scale = concentration + 2 / 3
@@ -198,7 +200,7 @@ def _propose(
     surely = uniforms[1] > 0.0331 * normal**4
     fits = possible & (surely | (jnp.log1p(-uniforms[1]) < log_ratio))
     proposed = jnp.log(scale) + log_cube + jnp.log1p(-uniforms[2]) / concentration
-    return jnp.where(fits, proposed, jnp.nan)
+    return jnp.where(fits, proposed, _REFUSED)
 
 
 def draw_log_tables(

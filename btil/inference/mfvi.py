@@ -322,7 +322,7 @@ def ascend(
             running=running,
         )
 
-    trace = jnp.full((_SWEEPS_PER_CALL,), jnp.nan, elbo.dtype)
+    trace = jnp.zeros((_SWEEPS_PER_CALL,), elbo.dtype)
     begin = _Progress(state, state, elbo, trace, jnp.zeros((), jnp.int32), jnp.asarray(True))
     return lax.while_loop(proceed, body, begin)
 
@@ -749,7 +749,7 @@ class _Ascents:
                 self._line.update(len(trace))
         while True:
             allowed = min(_SWEEPS_PER_CALL, self._max_iterations - len(trace))
-            now = self._ascend(state, elbo, np.asarray(allowed))
+            now = self._ascend(state, elbo, np.asarray(allowed, np.int32))
             trace = np.concatenate([trace, np.asarray(now.trace)[: int(now.sweeps)]])
             state, elbo = now.upcoming, now.elbo
             self._line.update(int(now.sweeps))

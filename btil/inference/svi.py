@@ -267,7 +267,7 @@ def update(svi: SVI, state: Any, inputs: Any, count: Array) -> tuple[Any, Float[
         return state, trace.at[i].set(-loss)
 
     dtype = jax.eval_shape(svi.evaluate, state, inputs).dtype
-    trace = jnp.full((_ITERATIONS_PER_CALL,), jnp.nan, dtype)
+    trace = jnp.zeros((_ITERATIONS_PER_CALL,), dtype)
     return jax.lax.fori_loop(0, count, body, (state, trace))
 
 

@@ -424,7 +424,10 @@ def test_a_grid_world_from_a_shell(tmp_path: Path) -> None:
         (("--posterior", "p.nc", "--method", "gibbs"), "has been learned already"),
         (("--posterior", "p.nc", "--shared"), "has been learned already"),
         (("--task", "chess"), "unknown domain 'chess'; there are movers, cleanup"),
-        (("--max-episodes", "-1", "--max-iterations", 3), "max_episodes must be a whole number of at least 0"),
+        (
+            ("--max-episodes", "-1", "--max-iterations", 3),
+            "max_episodes must be a whole number of at least 0",
+        ),
     ],
 )
 def test_report_refuses(options: tuple[object, ...], says: str, tmp_path: Path) -> None:

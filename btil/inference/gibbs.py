@@ -407,7 +407,8 @@ def _exponentials(logs: dict[str, Float[Array, "..."]]) -> dict[str, Float[Array
 
 def _adaptation(number: Array, num_warmup: Any) -> Float[Array, ""]:
     """Ever smaller steps of the tuning, and none after the warmup."""
-    return jnp.where(number < num_warmup, (number + 1.0) ** -0.6, 0.0)
+    step = number.astype(jnp.zeros(()).dtype) + 1.0
+    return jnp.where(number < num_warmup, step**-0.6, 0.0)
 
 
 def fit(

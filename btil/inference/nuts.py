@@ -49,6 +49,7 @@ from btil.inference.starting import starting_counts
 from btil.models.parametric import central_concentration, constrain
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, forward_model
+from btil.promotion import promotion_allowed
 
 # Transitions between two looks at the progress line.
 _TRANSITIONS_PER_CALL = 10
@@ -187,7 +188,8 @@ def kernel_programs(
     """
 
     def start(keys: Array, inputs: Any) -> Any:
-        return jax.vmap(lambda key: kernel.init(key, num_warmup, None, (inputs,), {}))(keys)
+        with promotion_allowed():
+            return jax.vmap(lambda key: kernel.init(key, num_warmup, None, (inputs,), {}))(keys)
 
     def advance(states: Any, inputs: Any, count: Array) -> Any:
         def keep(states: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -196,7 +198,8 @@ def kernel_programs(
 
         def body(i: Array, carry: Any) -> Any:
             states, kept = carry
-            states = jax.vmap(lambda state: kernel.sample(state, (inputs,), {}))(states)
+            with promotion_allowed():
+                states = jax.vmap(lambda state: kernel.sample(state, (inputs,), {}))(states)
             new = keep(states)
             return states, jax.tree.map(lambda all_, one: all_.at[i].set(one), kept, new)
 

@@ -49,6 +49,7 @@ from btil.inference.starting import starting_concentrations
 from btil.models.parametric import normal_of_unconstrained
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, forward_model
+from btil.promotion import promotion_allowed
 
 DIRICHLET = "dirichlet"
 AUTOGUIDES = (
@@ -211,16 +212,19 @@ def make_programs(structure: Structure, settings: Settings) -> Programs:
         return build(jax.random.key(0), inputs, num_particles)[0]
 
     @jax.jit
+    @promotion_allowed()
     def start(key: Array, inputs: Inputs) -> Any:
         return build(key, inputs)[1]
 
     @jax.jit
+    @promotion_allowed()
     def advance(state: Any, inputs: Inputs, count: Array) -> Any:
         svi = rebuild(inputs, settings.num_particles)
 
         return update(svi, state, inputs, count)
 
     @jax.jit
+    @promotion_allowed()
     def bounds(state: Any, key: Array, inputs: Inputs) -> Any:
         svi = rebuild(inputs)
         params = svi.get_params(state)
@@ -233,6 +237,7 @@ def make_programs(structure: Structure, settings: Settings) -> Programs:
         return jax.lax.map(one, jax.random.split(key, _BOUND_PARTICLES), batch_size=_BATCH)
 
     @partial(jax.jit, static_argnames=("number",))
+    @promotion_allowed()
     def rows(state: Any, key: Array, inputs: Inputs, number: int) -> Any:
         svi = rebuild(inputs)
         params = svi.get_params(state)

@@ -20,6 +20,7 @@ from numpyro.distributions.transforms import biject_to
 
 from btil.models.cpt import CONCENTRATIONS, CPT, Contexts
 from btil.models.lanes import rounded_up
+from btil.promotion import promotion_allowed
 
 if TYPE_CHECKING:
     from btil.models.team import BoundModel, Table
@@ -251,6 +252,7 @@ def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, dist.Distributio
     return priors
 
 
+@promotion_allowed()
 def constrain(priors: Mapping[str, dist.Distribution], unconstrained: Values) -> dict[str, Array]:
     """Parameters from unconstrained space to where their priors live."""
     return {site: biject_to(prior.support)(unconstrained[site]) for site, prior in priors.items()}
@@ -264,6 +266,7 @@ def unconstrained_shapes(priors: Mapping[str, dist.Distribution]) -> dict[str, t
     }
 
 
+@promotion_allowed()
 def unconstrained_log_density(
     priors: Mapping[str, dist.Distribution], unconstrained: Values
 ) -> Float[Array, ""]:

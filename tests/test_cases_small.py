@@ -20,7 +20,8 @@ import btil
 from btil.analysis import log_evidence
 from btil.cli import app
 from btil.inference import special
-from btil.inference.result import DirichletRows, MixtureRows
+from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows, MomentRows
+from btil.models.team import bind
 
 # 24. Concentrations from 1e-8 to 1e17
 
@@ -426,3 +427,77 @@ def test_the_shell_says_the_same(
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+# 27. No agent's tables are lost to another's name
+
+
+def posterior_of(*agents: str, kind: str = "mfvi") -> btil.TeamPosterior:
+    """Made by hand; each agent has latents and actions of its own number."""
+    demos = btil.Demonstrations(
+        np.zeros(4, int),
+        np.zeros((4, len(agents)), int),
+        agents=agents,
+        num_latents=[2 + k for k in range(len(agents))],
+        num_actions=[3 + k for k in range(len(agents))],
+    )
+    bound = bind(btil.TeamModel(*(btil.DirichletCPT(1.0) for _ in range(3))), demos)
+    generator = np.random.default_rng(0)
+    rows: dict[str, Any] = {}
+    for site, table in bound.learned.items():
+        if kind == "mfvi":
+            rows[site] = DirichletRows(generator.uniform(1, 2, table.shape))
+        else:
+            drawn = generator.dirichlet(np.ones(table.shape[-1]), (2, 8, *table.shape[:-1]))
+            rows[site] = DrawnRows(drawn)
+            if kind == "moments":
+                rows[site] = MomentRows(
+                    np.array([4, 4]),
+                    np.stack([drawn[:, :4].mean(1), drawn[:, 4:].mean(1)], 1),
+                    np.ones((2, 2, *table.shape)),
+                    np.zeros(0, int),
+                    drawn[:, :, :0],
+                )
+    result = FitResult(rows, True, "made by hand")
+    return btil.TeamPosterior(bound, kind, result, 0, np.dtype(np.float64), 1.0)
+
+
+@pytest.mark.parametrize(
+    "agents",
+    [("p/q", "p_q"), ("p_q", "p/q"), ("a/b_c", "a_b/c", "a_b_c"), ("p/q", "p_q_2", "p_q")],
+)
+def test_agents_with_names_that_look_alike_keep_their_tables(agents: tuple[str, ...]) -> None:
+    posterior = posterior_of(*agents)
+    tree = posterior.to_datatree(num_draws=3)["posterior"].to_dataset()
+    assert sorted(v.attrs["site"] for v in tree.data_vars.values()) == sorted(posterior.result.rows)
+    for name, variable in tree.data_vars.items():
+        site = variable.attrs["site"]
+        assert variable.shape[2:] == posterior.bound.tables[site].shape
+        assert name == site or "/" in site  # a name that need not change does not
+
+
+@pytest.mark.parametrize("kind", ["mfvi", "chains", "moments"])
+def test_an_agent_may_be_called_like_an_axis(kind: str) -> None:
+    """An axis of x's policy is "policy_context_x"; so is the policy of an agent "context_x"."""
+    posterior = posterior_of("x", "context_x", "x_mean", kind=kind)
+    tree = posterior.to_datatree(num_draws=3)
+    for name, table in posterior.bound.learned.items():
+        group = tree["posterior"].to_dataset()
+        assert group[name].attrs["site"] == name
+        if kind == "moments":
+            moments = tree["moments"].to_dataset().data_vars.values()
+            own = [one.shape for one in moments if one.attrs["site"] == name]
+            assert own == [(2, *table.shape), (2, *table.shape), table.shape]
+        else:
+            assert group[name].shape[2:] == table.shape
+            np.testing.assert_allclose(group[name].sum(group[name].dims[-1]), 1.0)
+
+
+def test_panels_that_are_titled_alike_are_all_drawn() -> None:
+    posterior = posterior_of("p/q", "p∕q")
+    rows = [(f"policy_{agent}", 0, 0) for agent in posterior.demos.agents]
+    for site, _, _ in rows:
+        posterior.result.rows[site].concentration[..., 0] = 20.0
+    figure = btil.analysis.plot_prior_posterior(posterior, rows=rows, num_draws=50)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["P(0), policy of p∕q given 0", "P(0), policy of p∕q given 0 (2)"]

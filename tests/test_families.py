@@ -669,7 +669,7 @@ def test_a_family_knows_whether_latents_can_change_places(cpt: Any, claimed: boo
         (lambda: btil.HierarchicalDirichletCPT(-1.0), "strength must be a positive number"),
         (lambda: btil.StickBreakingCPT(0.0), "concentration must be a positive number, got 0.0"),
         (lambda: btil.StickyDirichletCPT(1.0, -2.0), "stay must be a finite number of at least 0"),
-        (lambda: btil.SoftmaxCPT(weight_scale=np.inf), "weight_scale must be a positive number, got inf"),
+        (lambda: btil.SoftmaxCPT(weight_scale=np.inf), "weight_scale must be a positive number"),
         (
             lambda: btil.TeamModel(policy=btil.StickyDirichletCPT()),
             "describes a transition, it cannot be a policy",

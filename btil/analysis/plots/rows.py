@@ -184,7 +184,8 @@ def check_parameter(name: str, parameters: Iterable[str]) -> None:
 def parameter_names(posterior: TeamPosterior, site: str) -> tuple[str, ...]:
     """The names of a parameter's cells, such as "[help, push]"; an empty one for a number."""
     # The tree knows the names along the axes; two draws are enough for that.
-    values: Any = posterior.to_datatree(num_draws=2)["posterior"][site.replace("/", "_")]
+    variables: Any = posterior.to_datatree(num_draws=2)["posterior"].data_vars.values()
+    values = next(one for one in variables if one.attrs["site"] == site)
     axes = [
         values.coords[axis].values.astype(str).tolist()
         if axis in values.coords

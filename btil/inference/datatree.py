@@ -8,7 +8,14 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from btil.inference.chains import moments_rhat
-from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
+from btil.inference.result import (
+    DirichletRows,
+    DrawnParameters,
+    DrawnRows,
+    MixtureRows,
+    MomentRows,
+    NormalParameters,
+)
 from btil.models.numpyro_model import NumpyroModel
 from btil.models.parametric import parameter_axes, parametric_site
 from btil.models.team import ROLE_AXES, Table, make_contexts
@@ -103,13 +110,44 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
     if not posterior.bound.excerpt:
         groups |= _data_groups(posterior, draws)
     tree = xr.DataTree.from_dict(groups)
-    tree.attrs |= {"method": posterior.method, "created_by": "btil", "seed": posterior.seed}
+    told = _what_draws_are(posterior)
+    tree.attrs |= {"method": posterior.method, "created_by": "btil", "seed": posterior.seed} | told
+    tree["posterior"].attrs |= told
+    if "log_likelihood" in groups:
+        of_episodes = {"unit": "an episode under a draw, latents summed out, all agents"} | told
+        tree["log_likelihood"].attrs |= of_episodes
+        tree["log_likelihood"]["episodes"].attrs |= of_episodes
     for group in tree.children.values():
         group.attrs["inference_library"] = "btil"
         for name in ("chain", "draw"):
             if name in group.dims and name not in group.coords:
                 group.coords[name] = np.arange(group.sizes[name])
     return tree
+
+
+def _what_draws_are(posterior: "TeamPosterior") -> dict[str, str]:
+    """Attributes that tell what the draws are of; a warning where it is not the posterior."""
+    result = posterior.result
+    answers = [*result.rows.values(), *result.parameters.values()]
+    if not answers:
+        return {"draws": "none: nothing was learned"}
+    if result.sample_stats:
+        return {"draws": f"Markov chains ({posterior.method}) that tend to the posterior"}
+    if any(isinstance(one, MixtureRows) for one in answers):
+        return {"draws": "independent draws from the posterior"}
+    if any(isinstance(one, DirichletRows | NormalParameters) for one in answers):
+        kind = "independent draws from q, a mean-field approximation of the posterior"
+    else:
+        kind = "independent draws from q, a guide that approximates the posterior"
+    return {
+        "draws": kind,
+        "warning": (
+            "not draws from the posterior: intervals are those of q, and arviz.loo, which "
+            "takes log_likelihood for that of posterior draws, estimates nothing from them. Score "
+            "held-out episodes (btil.analysis.compare_models(..., 'held_out')), or leave episodes "
+            "out with gibbs, nuts or exact"
+        ),
+    }
 
 
 def _data_groups(posterior: "TeamPosterior", draws: dict[str, Any]) -> dict[str, "xr.Dataset"]:

@@ -656,6 +656,14 @@ class TeamPosterior:
         those, and `moments` has mean (`policy_ann_mean`), standard deviation (`_sd`) of each chain
         and split R-hat (`_rhat`) of every row. After a fit to a file batch by batch there are no
         data, so the last three groups are left out.
+
+        The attribute `draws`, of the tree and of the groups `posterior` and `log_likelihood`, says
+        what the draws are of. Those of a mean field or a guide are not the posterior's, and a
+        `warning` beside it says so: `arviz.loo` of such a tree is a number, but estimates nothing.
+
+        Names of variables and axes have "_" for "/", which separates groups in a tree; of names
+        that would then be alike, or like another thing's, the later ones get a number at the end
+        (the attribute `site` has the name that the posterior knows).
         """
         from btil.inference.datatree import build_datatree
 

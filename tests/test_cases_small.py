@@ -103,6 +103,7 @@ def test_exact_is_right_whatever_the_concentrations(seed: int) -> None:
 
 
 # Few sizes: compiling is most of the time.
+HMM = btil.TeamModel(btil.DirichletCPT(1.0), btil.DirichletCPT(1.0))
 QUICK: dict[str, dict[str, Any]] = {
     "chib": {"num_warmup": 50, "num_samples": 200},
     "smc": {"num_temperatures": 30, "num_particles": 32},
@@ -501,3 +502,50 @@ def test_panels_that_are_titled_alike_are_all_drawn() -> None:
     figure = btil.analysis.plot_prior_posterior(posterior, rows=rows, num_draws=50)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["P(0), policy of p∕q given 0", "P(0), policy of p∕q given 0 (2)"]
+
+
+# 28. JAX's own checks: ranks and types are in conftest.py, for all tests; here NaN
+
+CHECKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "mfvi": ("mfvi", {"max_iterations": 5}),
+    "batches": ("mfvi", {"max_iterations": 3, "batch_size": 1}),
+    "svi": ("svi", {"max_iterations": 5}),
+    "AutoNormal": ("svi", {"max_iterations": 5, "guide": "AutoNormal", "num_samples": 3}),
+    "nuts": ("nuts", {"num_chains": 1, "num_warmup": 3, "num_samples": 3, "max_tree_depth": 2}),
+    "gibbs": ("gibbs", {"num_chains": 1, "num_warmup": 3, "num_samples": 3}),
+    "exact": ("exact", {}),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in CHECKED])
+def test_no_program_gives_a_nan(name: str) -> None:
+    import jax
+
+    method, options = CHECKED[name]
+    demos = hmm_demos([0, 0, 1, 1, 0], [0, -1, -1, 1, -1], episodes=[0, 0, 0, 0, 1])
+    with jax.debug_nans(True):
+        posterior = btil.fit(HMM, demos, method, progress=False, **options)
+        posterior.log_likelihood(demos)
+        posterior.decode(demos)
+        for belief in (posterior.smooth, posterior.filter, posterior.predict_actions):
+            assert np.isfinite(belief(demos, num_draws=2)["agent_0"]).all()
+        tracker = posterior.tracker()
+        tracker.predict({"state": 0})
+        tracker.update({"state": 0}, [1])
+
+
+def test_checks_of_ranks_and_types_are_on() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    from btil.promotion import promotion_allowed
+
+    def meet() -> Any:
+        return jax.jit(lambda x, y: x + y)(jnp.ones((2, 2)), jnp.ones(2, int))
+
+    with pytest.raises((ValueError, TypeError)):
+        meet()
+    with promotion_allowed():
+        assert meet().shape == (2, 2)
+    with pytest.raises((ValueError, TypeError)):
+        meet()

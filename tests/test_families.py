@@ -357,6 +357,7 @@ def test_svi_bounds_are_higher_than_those_of_mfvi(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("numpyro_as_it_is")
 def test_the_mean_field_as_a_guide_has_a_bound_in_between(
     mean_fields: dict[str, btil.TeamPosterior], truths: dict[str, Truth], x64: None
 ) -> None:

@@ -42,6 +42,7 @@ from btil.models.numpyro_model import (
     replay,
 )
 from btil.models.team import BoundModel, TeamModel, bind
+from btil.promotion import promotion_allowed
 
 # Draws over which rows are averaged at most; of more, so many evenly spaced ones are taken.
 _MOST_DRAWS = 500
@@ -178,6 +179,7 @@ def fit_nuts(
         max_tree_depth=int(max_tree_depth),
     )
 
+    @promotion_allowed()
     def collect(states: Any, data: EpisodeData) -> dict[str, Any]:
         constrained = jax.vmap(kernel.postprocess_fn((data,), {}))(states.z)
         return {site: constrained[site] for site in bound.parameters}
@@ -242,16 +244,19 @@ def fit_svi(
         return svi, svi.init(start_key, bound.data)
 
     @jax.jit
+    @promotion_allowed()
     def advance(state: Any, count: Any) -> Any:
         return update(build(num_particles)[0], state, bound.data, count)
 
     @partial(jax.jit, static_argnames=("number",))
+    @promotion_allowed()
     def draw(state: Any, number: int) -> Any:
         svi, _ = build()
         params = svi.get_params(state)
         return svi.guide.sample_posterior(draw_key, params, bound.data, sample_shape=(number,))
 
     @jax.jit
+    @promotion_allowed()
     def bounds(state: Any) -> Float[Array, " particles"]:
         svi, _ = build()
         params = svi.get_params(state)
@@ -262,7 +267,7 @@ def fit_svi(
         keys = jax.random.split(bound_key, _BOUND_PARTICLES)
         return jax.lax.map(one, keys, batch_size=_DRAWS_AT_ONCE)
 
-    begin = jax.jit(lambda: build()[1])
+    begin = jax.jit(promotion_allowed()(lambda: build()[1]))
     state, trace, verdict = ascend(begin, advance, tolerance, max_iterations, checkpoint, progress)
     drawn = draw(state, 1 if is_point_mass(guide) else int(num_samples))
     kept, log_likelihood = _with_deterministic(

@@ -25,6 +25,7 @@ from btil.models.cpt import CPT, ROLES, Contexts, improper_rows
 from btil.models.lanes import one_episode_per_lane, spread
 from btil.models.latent_chain import LatentChain
 from btil.models.team import AgentRows, BoundModel, Table, TeamModel, make_contexts, site_name
+from btil.promotion import promotion_allowed
 
 _AXES = {
     "log_initial": "(episodes, latents)",
@@ -378,6 +379,7 @@ def _arrivals(demos: Demonstrations) -> Int[np.ndarray, " moves"]:
     return np.delete(np.arange(demos.num_steps), demos.episode_starts)
 
 
+@promotion_allowed()
 def _parameter_shapes(model: NumpyroModel, data: EpisodeData) -> dict[str, tuple[int, ...]]:
     """Shapes of the parameters that a function samples when it sees data."""
     shapes: dict[str, tuple[int, ...]] = {}
@@ -436,6 +438,7 @@ def _checked_sites(
     return shapes
 
 
+@promotion_allowed()
 def replay(
     function: Callable[[EpisodeData], Any],
     data: EpisodeData,

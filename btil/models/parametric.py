@@ -291,19 +291,24 @@ def normal_of_unconstrained(
 def given_concentration(
     table: ParametricSite, parameters: Values, inputs: Values
 ) -> Float[Array, "..."]:
-    """Concentrations of the table's rows, not broadcast; `parameters` by their sites.
+    """Concentrations of the table's rows, with all axes but not broadcast, `parameters` by sites.
 
     Kept above the smallest normal number: a parameter that rounds to zero leaves a density.
     """
-    values = table.cpt.row_concentration(table.own(parameters), inputs)
+    values = _with_axes(table, table.cpt.row_concentration(table.own(parameters), inputs))
     return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
+
+
+def _with_axes(table: ParametricSite, values: Float[Array, "..."]) -> Float[Array, "..."]:
+    """All of a table's axes, those that are left out as ones of length 1."""
+    return values.reshape((1,) * (len(table.shape) - values.ndim) + values.shape)
 
 
 def given_log_rows(
     table: ParametricSite, parameters: Values, inputs: Values
 ) -> Float[Array, "..."]:
-    """Logs of rows that are a function of the parameters, not broadcast."""
-    return table.cpt.log_rows(table.own(parameters), inputs)
+    """Logs of rows that are a function of the parameters, with all axes but not broadcast."""
+    return _with_axes(table, table.cpt.log_rows(table.own(parameters), inputs))
 
 
 def check_prior(table: "Table") -> None:

@@ -383,9 +383,11 @@ def _heat(
     # Systematic resampling, in the runs whose effective number has fallen to a half.
     few = jnp.exp(-jax.nn.logsumexp(2 * weights, axis=1)) < number / 2
     edges = jnp.cumsum(jnp.exp(weights), axis=1)
-    places = (jnp.arange(number) + jax.random.uniform(pick_key, (runs, 1), edges.dtype)) / number
+    ranks = jnp.arange(number, dtype=edges.dtype)[None]
+    places = (ranks + jax.random.uniform(pick_key, (runs, 1), edges.dtype)) / number
     picked = jax.vmap(jnp.searchsorted)(edges / edges[:, -1:], places)
-    picked = jnp.where(few[:, None], jnp.minimum(picked, number - 1), jnp.arange(number))
+    every = jnp.arange(number, dtype=picked.dtype)[None]
+    picked = jnp.where(few[:, None], jnp.minimum(picked, number - 1), every)
     rows = jnp.arange(runs)[:, None]
     tables = {name: values[rows, picked] for name, values in moved.items()}
     weights = jnp.where(few[:, None], -math.log(number), weights)
@@ -576,7 +578,7 @@ def _log_ordinates(
             numbers = jnp.sin(1.0 + jnp.arange(prior.size, dtype=prior.dtype))
             mark = mark + jnp.vdot(counts[name], numbers)
             axes = tuple(range(1, log_points[name].ndim))
-            total = total + jnp.sum(counts[name] * log_points[name], axes)
+            total = total + jnp.sum(counts[name][None] * log_points[name], axes)
             total = total - jnp.sum(log_beta_ratio(prior, counts[name]))
         return jnp.append(total, mark)
 

@@ -42,6 +42,7 @@ from btil.imitation.networks import (
 from btil.imitation.ppo import clipped_surrogate, entropy, generalized_advantages, taken_log_probs
 from btil.inference.progress import progress_line
 from btil.models.lanes import rounded_up
+from btil.promotion import promotion_allowed
 
 # Rows for states at the start of a run on a large map: more rows make every update slower, and
 # running out of them costs a compilation.
@@ -455,7 +456,7 @@ def _train_discriminator(
         return _step(trainee, gradient, learning_rate), total + value
 
     trainee, total = jax.lax.fori_loop(0, count, update, (trainee, jnp.zeros(())))
-    return trainee, total / count
+    return trainee, total / jnp.asarray(count, total.dtype)
 
 
 @jax.jit
@@ -505,8 +506,10 @@ def _train_players(
 
 
 def _step(trainee: Trainee, gradient: Any, learning_rate: float | Array) -> Trainee:
-    change, optimizer_state = optax.adam(learning_rate).update(gradient, trainee.optimizer_state)
-    return Trainee(optax.apply_updates(trainee.networks, change), optimizer_state)
+    optimizer = optax.adam(learning_rate)
+    with promotion_allowed():
+        change, optimizer_state = optimizer.update(gradient, trainee.optimizer_state)
+        return Trainee(optax.apply_updates(trainee.networks, change), optimizer_state)
 
 
 def _policy_tables(

@@ -95,7 +95,8 @@ class LogWeights(dist.Distribution):
 
     def log_prob(self, value: Float[Array, "*rows values"]) -> Float[Array, "*rows"]:
         """Log density of the log weights."""
-        u, k = self.concentration, self.shape_parameter
+        u = jnp.broadcast_to(self.concentration, value.shape)
+        k = jnp.broadcast_to(self.shape_parameter, value.shape[:-1])
         log_sum = logsumexp(value, axis=-1)
         row = jnp.sum(u * (value - log_sum[..., None]) - gammaln(u), -1) + gammaln(jnp.sum(u, -1))
         return row + k * (log_sum - jnp.exp(log_sum)) + k * jnp.log(k) - gammaln(k)

@@ -41,6 +41,7 @@ from btil.models.parametric import all_priors, given_concentration, parametric_s
 from btil.models.simulate import simulate
 from btil.models.team import BoundModel, Table, TeamModel, context_visits
 from btil.models.team_dbn import log_rows
+from btil.promotion import promotion_allowed
 
 # Random numbers of a simulation, in streams of their own: methods are then given the same data.
 _TRUTH, _LABELS, _FIT, _RANKS = range(4)
@@ -349,7 +350,7 @@ def unconstrained_parameters(
     """
     described = tuple(parametric_site(t) for t in bound.learned.values() if t.parametric)
     found = {}
-    with precision(np.float64):
+    with precision(np.float64), promotion_allowed():
         for site, prior in all_priors(described).items():
             values = jnp.asarray(parameters[site], np.float64)
             free = np.asarray(biject_to(prior.support).inv(values))
@@ -376,7 +377,7 @@ def log_prior(
             concentration = table.cpt.concentration(table.contexts)[None]
         density = log_dirichlet(concentration, rows[site])
         total += density.reshape(len(total), -1).sum(1)
-    with precision(np.float64):
+    with precision(np.float64), promotion_allowed():
         for site, prior in all_priors(tuple(described)).items():
             total += np.asarray(prior.log_prob(jnp.asarray(parameters[site], np.float64)))
     return total

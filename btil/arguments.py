@@ -1,9 +1,161 @@
-"""Checks of arguments that several rooms take."""
+"""Checks of arguments that several rooms take, and what the numbers among them may be.
 
-from collections.abc import Iterable
+An argument of one name means one thing everywhere, so what it may be is written here by its name.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
+# Whole numbers, and the least that each may be.
+_WHOLE = {
+    "batch_size": 1,
+    "devices": 1,
+    "discriminator_updates": 1,
+    "first_discriminator_updates": 1,
+    "first_iterations": 0,
+    "frames_per_second": 1,
+    "max_cells": 1,
+    "max_contexts": 1,
+    "max_episodes": 0,
+    "max_iterations": 1,
+    "max_sequences": 1,
+    "max_steps": 1,
+    "max_tree_depth": 1,
+    "num_cells": 1,
+    "num_chains": 1,
+    "num_contexts": 0,
+    "num_draws": 1,
+    "num_episodes": 1,
+    "num_epochs": 1,
+    "num_iterations": 1,
+    "num_particles": 1,
+    "num_replicates": 2,
+    "num_restarts": 1,
+    "num_runs": 1,
+    "num_samples": 1,
+    "num_simulations": 1,
+    "num_temperatures": 1,
+    "num_visited": 0,
+    "num_warmup": 0,
+    "num_worst": 0,
+    "pretraining_iterations": 1,
+    "trials": 1,
+}
+# Other numbers, and their bounds, as `check_number` takes them.
+_REAL: dict[str, dict[str, float]] = {
+    "accuracy": {"above": 0.0, "below": 1.0},
+    "clip": {"above": 0.0},
+    "delay": {"least": 1.0},
+    "discount": {"least": 0.0, "most": 1.0},
+    "entropy_weight": {"least": 0.0},
+    "forgetting_rate": {"above": 0.5, "most": 1.0},
+    "learning_rate": {"above": 0.0},
+    "probability": {"above": 0.0, "below": 1.0},
+    "share": {"above": 0.0, "most": 1.0},
+    "share_labelled": {"least": 0.0, "most": 1.0},
+    "smallest": {"least": 0.0, "most": 1.0},
+    "smoothing": {"least": 0.0},
+    "target_accept_prob": {"above": 0.0, "below": 1.0},
+    "temperature": {"above": 0.0},
+    "tolerance": {"above": 0.0},
+    "trace_decay": {"least": 0.0, "most": 1.0},
+    "within": {"above": 0.0},
+}
+_CHOICES = {"chain_method": ("vectorized", "sequential")}
+
+
+def check_values(values: Mapping[str, Any], optional: Collection[str] = ()) -> None:
+    """Check arguments by their names; those of other names are left to whoever takes them.
+
+    Args:
+        values: The arguments.
+        optional: Of these, those that may be None.
+
+    Raises:
+        ValueError: Naming the argument, what it may be and what was given.
+
+    Example:
+        >>> check_values({"num_chains": 4, "tolerance": None}, optional=["tolerance"])
+    """
+    for name, value in values.items():
+        if value is None and name in optional:
+            continue
+        if name == "seed":
+            check_seed(value)
+        elif name in _WHOLE:
+            check_count(name, value, _WHOLE[name])
+        elif name in _REAL:
+            check_number(name, value, **_REAL[name])
+        elif name in _CHOICES:
+            check_choice(name, value, _CHOICES[name])
+
+
+def is_known(name: str) -> bool:
+    """Whether `check_values` checks an argument of this name."""
+    return name == "seed" or any(name in known for known in (_WHOLE, _REAL, _CHOICES))
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """One of some texts.
+
+    Raises:
+        ValueError: Naming the argument and what is allowed.
+    """
+    allowed = tuple(choices)
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    return value
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+) -> float:
+    """A finite number within bounds; truth values and texts are none.
+
+    Args:
+        name: The argument, for the message.
+        value: What was given.
+        above: It must be greater.
+        least: It must not be less.
+        below: It must be less.
+        most: It must not be greater.
+
+    Raises:
+        ValueError: Naming the argument and what is allowed.
+
+    Example:
+        >>> check_number("tolerance", 1e-3, above=0)
+        0.001
+    """
+    number = isinstance(value, int | float | np.integer | np.floating)
+    fits = number and not isinstance(value, bool) and abs(value) < math.inf
+    fits = fits and (above is None or value > above) and (least is None or value >= least)
+    if not fits or (below is not None and value >= below) or (most is not None and value > most):
+        told = _told(above, least, below, most)
+        raise ValueError(f"{name} must be a {told}, got {value!r}")
+    return float(value)
+
+
+def _told(above: float | None, least: float | None, below: float | None, most: float | None) -> str:
+    """Bounds in words."""
+    if least is not None and most is not None:
+        return f"number from {least:g} to {most:g}"
+    if above is not None and below is not None:
+        return f"number strictly between {above:g} and {below:g}"
+    if above == 0 and most is None:
+        return "positive number"
+    words = (("above", above), ("of at least", least), ("below", below), ("at most", most))
+    told = " and ".join(f"{word} {bound:g}" for word, bound in words if bound is not None)
+    return f"finite number {told}".rstrip()
 
 
 def check_seed(seed: Any, largest: int | None = None) -> int:

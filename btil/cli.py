@@ -818,6 +818,7 @@ def report(
     """  # noqa: D301  # click needs the character itself
     from btil.analysis.debriefing import debrief
     from btil.analysis.report import prepare_directory
+    from btil.arguments import check_values
     from btil.inference.fit import fit as infer
     from btil.inference.storage import load_posterior
 
@@ -838,6 +839,7 @@ def report(
         initial,
         shared,
     )
+    check_values({"max_episodes": max_episodes})
     world = None if task is None else _task(task, map)
     reading = _Reading(num_latents, unknown_labels, drop_last)
     directory = prepare_directory(out)

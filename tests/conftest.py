@@ -12,6 +12,9 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
 # What spreads its work over devices finds four; everything else uses the first.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 os.environ["MPLBACKEND"] = "Agg"
+# Arrays of different ranks or types that meet by mistake are errors; `numpyro_as_it_is` lets be.
+os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
+os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 
 # Plans are kept for one run, shared by its workers: an old one could hide a broken planner.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -46,6 +49,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             "The study page was not tested in a browser: there is no Chromium. "
             "Debian: apt install chromium; or name one by BTIL_BROWSER."
         )
+
+
+@pytest.fixture
+def numpyro_as_it_is() -> Iterator[None]:
+    """For tests that call NumPyro themselves: its code lets ranks and types meet."""
+    from btil.promotion import promotion_allowed
+
+    with promotion_allowed():
+        yield
 
 
 @pytest.fixture

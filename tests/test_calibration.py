@@ -209,10 +209,13 @@ def test_every_step_labelled_leaves_no_latents_to_rank():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"share_labelled": 1.2}, "share_labelled must be from 0 to 1"),
-        ({"num_draws": 0}, "num_draws must be at least 1"),
-        ({"num_cells": 0}, "num_cells must be at least 1"),
-        ({"num_simulations": 0}, "num_simulations must be at least 1"),
+        (
+            {"share_labelled": 1.2},
+            "share_labelled must be a number from 0 to 1",
+        ),
+        ({"num_draws": 0}, "num_draws must be a whole number of at least 1"),
+        ({"num_cells": 0}, "num_cells must be a whole number of at least 1"),
+        ({"num_simulations": 0}, "num_simulations must be a whole number of at least 1"),
         ({"method": "magic"}, "unknown method 'magic'"),
     ],
 )
@@ -638,7 +641,10 @@ def test_the_command_prints_verdicts_writes_a_page_and_goes_on(tmp_path, monkeyp
     [
         (("--method", "magic"), "unknown method 'magic'"),
         (("--num-episodes", 4), "--num-episodes is 4; allowed are 1 to 3"),
-        (("--share-labelled", 1.5), "share_labelled must be from 0 to 1"),
+        (
+            ("--share-labelled", 1.5),
+            "share_labelled must be a number from 0 to 1",
+        ),
         (("--num-chains", 2), "num_chains"),
     ],
 )

@@ -213,6 +213,7 @@ def test_a_step_is_predicted_before_anything_of_it_is_seen(hearty: NumpyroPoster
     assert np.abs(hearty.filter(demos)["ann"][2] - hearty.filter(changed)["ann"][2]).max() > 0.1
 
 
+@pytest.mark.usefixtures("numpyro_as_it_is")
 def test_the_density_of_the_numpyro_model_has_the_channel() -> None:
     demos = demonstrations()
     _, bound = bind_model(btil.NumpyroModel(hearts), demos)

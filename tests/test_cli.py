@@ -464,9 +464,15 @@ def test_compare_prints_a_table_and_writes_a_report(
         (("--methods", "mfvi", "--num-chains", 2), "none of mfvi has the option --num-chains"),
         (("--methods", "mfvi", "--reference", "gibbs"), "reference: 'gibbs'"),
         (("--methods", "mfvi", "--test", "none.csv"), "none.csv: No such file"),
-        (("--methods", "mfvi", "--accuracy", 1.5), "accuracy must be a number between 0 and 1"),
+        (
+            ("--methods", "mfvi", "--accuracy", 1.5),
+            "accuracy must be a number strictly between 0 and 1",
+        ),
         (("--share-labelled", 0.5), "--share-labelled goes with --simulate-truth"),
-        (("--simulate-truth", "--share-labelled", 1.5), "share_labelled must be between 0 and 1"),
+        (
+            ("--simulate-truth", "--share-labelled", 1.5),
+            "share_labelled must be a number from 0 to 1",
+        ),
     ],
 )
 def test_compare_refuses_bad_options(folder: Path, tmp_path: Path, options, says: str) -> None:

@@ -435,7 +435,11 @@ PARAMETRIC = dataclasses.replace(MODEL, policy=HierarchicalDirichletCPT(parents=
         ({"reference": "nuts"}, ValueError, "'nuts' is not among mfvi"),
         ({"options": {"gibbs": {}}}, ValueError, "options: no method gibbs"),
         ({"options": {"mfvi": {"num_chains": 2}}}, TypeError, "no option 'num_chains'"),
-        ({"accuracy": 0.0}, ValueError, "accuracy must be a number between 0 and 1, got 0.0"),
+        (
+            {"accuracy": 0.0},
+            ValueError,
+            "accuracy must be a number strictly between 0 and 1, got 0.0",
+        ),
         ({"truth": prior_tables(*OTHER, np.random.default_rng(0))}, ValueError, "truth: policy_"),
         ({"model": PARAMETRIC, "evidence": True}, ValueError, "Dirichlet rows only; this family"),
     ],

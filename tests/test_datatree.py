@@ -131,3 +131,21 @@ def test_axes_of_a_common_parameter_are_its_own() -> None:
     assert (transition.shape, policy.shape) == ((2, 5, 2, 2), (2, 5, 3, 3))
     assert transition["transition_base_latent"].values.tolist() == ["lift", "rest"]
     assert not np.isnan(transition).any()
+
+
+def test_the_tree_says_what_its_draws_are_of():
+    """ArviZ leaves episodes out of any tree; of a mean field's that means nothing."""
+    told = {}
+    for method in SHORT:
+        posterior = btil.fit(model(), team(), method, progress=False, **SHORT[method])
+        tree = posterior.to_datatree(num_draws=5)
+        groups = (tree, tree["posterior"], tree["log_likelihood"], tree["log_likelihood/episodes"])
+        assert len({(one.attrs["draws"], one.attrs.get("warning")) for one in groups}) == 1
+        assert "latents summed out" in tree["log_likelihood"].attrs["unit"]
+        told[method] = tree.attrs
+    assert {method for method, attrs in told.items() if "warning" in attrs} == {"mfvi", "svi"}
+    assert "mean-field approximation" in told["mfvi"]["draws"]
+    assert "arviz.loo" in told["mfvi"]["warning"]
+    assert told["exact"]["draws"] == "independent draws from the posterior"
+    guide = btil.fit(model(), team(), "svi", progress=False, guide="AutoNormal", **SHORT["svi"])
+    assert "a guide that approximates" in guide.to_datatree(num_draws=5).attrs["draws"]

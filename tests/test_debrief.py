@@ -376,7 +376,7 @@ def test_second_debrief_replaces_the_first_and_nothing_else(
     assert first.page.read_bytes() == content
     assert (tmp_path / "tables" / "mine.txt").read_text() == "mine"
     assert (tmp_path / "tables" / "steps.csv").read_text() != "damaged"
-    with pytest.raises(ValueError, match="max_episodes must not be negative"):
+    with pytest.raises(ValueError, match="max_episodes must be a whole number of at least 0"):
         debrief(posterior, posterior.demos, tmp_path, max_episodes=-1)
 
 
@@ -425,7 +425,10 @@ def test_a_grid_world_from_a_shell(tmp_path: Path) -> None:
         (("--posterior", "p.nc", "--method", "gibbs"), "has been learned already"),
         (("--posterior", "p.nc", "--shared"), "has been learned already"),
         (("--task", "chess"), "unknown domain 'chess'; there are movers, cleanup"),
-        (("--max-episodes", "-1", "--max-iterations", 3), "max_episodes must not be negative"),
+        (
+            ("--max-episodes", "-1", "--max-iterations", 3),
+            "max_episodes must be a whole number of at least 0",
+        ),
     ],
 )
 def test_report_refuses(options: tuple[object, ...], says: str, tmp_path: Path) -> None:

@@ -357,6 +357,7 @@ def test_svi_bounds_are_higher_than_those_of_mfvi(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("numpyro_as_it_is")
 def test_the_mean_field_as_a_guide_has_a_bound_in_between(
     mean_fields: dict[str, btil.TeamPosterior], truths: dict[str, Truth], x64: None
 ) -> None:
@@ -666,10 +667,10 @@ def test_a_family_knows_whether_latents_can_change_places(cpt: Any, claimed: boo
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: btil.HierarchicalDirichletCPT(-1.0), "strength must be positive, got -1.0"),
-        (lambda: btil.StickBreakingCPT(0.0), "concentration must be positive, got 0.0"),
-        (lambda: btil.StickyDirichletCPT(1.0, -2.0), "stay must be 0 or more, got -2.0"),
-        (lambda: btil.SoftmaxCPT(weight_scale=np.inf), "weight_scale must be a finite number"),
+        (lambda: btil.HierarchicalDirichletCPT(-1.0), "strength must be a positive number"),
+        (lambda: btil.StickBreakingCPT(0.0), "concentration must be a positive number, got 0.0"),
+        (lambda: btil.StickyDirichletCPT(1.0, -2.0), "stay must be a finite number of at least 0"),
+        (lambda: btil.SoftmaxCPT(weight_scale=np.inf), "weight_scale must be a positive number"),
         (
             lambda: btil.TeamModel(policy=btil.StickyDirichletCPT()),
             "describes a transition, it cannot be a policy",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import btil
 from btil.demonstrations import Demonstrations
 from btil.inference import exact, gibbs
 from btil.inference.chains import judge_chains, split_rhat
@@ -286,7 +287,7 @@ def test_disagreeing_or_too_few_chains_have_not_converged():
 @pytest.mark.parametrize("options", [{"num_chains": 0}, {"num_samples": 0}, {"num_warmup": -1}])
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match="must be a whole number of at least"):
-        fit(ones(), hmm([0, 1]), **options)
+        btil.fit(ones(), hmm([0, 1]), "gibbs", **options)
 
 
 @pytest.mark.slow

@@ -119,5 +119,8 @@ def test_other_tables_are_refused(made):
         check_truth(MODEL, demos_of(2), prior_tables(shared, same, generator))
     with pytest.raises(ValueError, match="is a NumpyroModel, which has no tables to cover"):
         check_truth(btil.NumpyroModel(lambda data: None), demos_of(2), made.tables)
-    with pytest.raises(ValueError, match="share_labelled must be between 0 and 1, got 2"):
+    with pytest.raises(
+        ValueError,
+        match="share_labelled must be a number from 0 to 1, got 2",
+    ):
         simulate_truth(MODEL, demos_of(2), share_labelled=2.0)

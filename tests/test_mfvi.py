@@ -483,8 +483,8 @@ def test_large_concentrations_in_single_precision(
     [
         ({"num_restarts": 0}, "at least 1"),
         ({"max_iterations": 0}, "at least 1"),
-        ({"tolerance": 0.0}, "tolerance must be positive"),
-        ({"tolerance": float("nan")}, "tolerance must be positive"),
+        ({"tolerance": 0.0}, "tolerance must be a positive number"),
+        ({"tolerance": float("nan")}, "tolerance must be a positive number"),
         ({"start": {}}, "start names the sites .*, expected initial_agent_0, policy_agent_0"),
         (
             {

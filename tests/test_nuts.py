@@ -190,17 +190,20 @@ def test_log_weights_are_a_density_and_give_dirichlet_rows():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_chains": 0}, "num_chains must be an integer of at least 1, got 0"),
-        ({"num_samples": 0}, "num_samples must be an integer of at least 1, got 0"),
-        ({"num_warmup": -1}, "num_warmup must be an integer of at least 0, got -1"),
-        ({"max_tree_depth": 0}, "max_tree_depth must be an integer of at least 1"),
-        ({"target_accept_prob": 1.0}, "target_accept_prob must be strictly between 0 and 1"),
+        ({"num_chains": 0}, "num_chains must be a whole number of at least 1, got 0"),
+        ({"num_samples": 0}, "num_samples must be a whole number of at least 1, got 0"),
+        ({"num_warmup": -1}, "num_warmup must be a whole number of at least 0, got -1"),
+        ({"max_tree_depth": 0}, "max_tree_depth must be a whole number of at least 1"),
+        (
+            {"target_accept_prob": 1.0},
+            "target_accept_prob must be a number strictly between 0 and 1",
+        ),
         ({"chain_method": "parallel"}, "chain_method must be one of vectorized, sequential"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        fit(bind(hmm_model(), DEMOS), **options)
+        btil.fit(hmm_model(), DEMOS, "nuts", **options)
 
 
 def test_one_chain_never_converges():

@@ -173,7 +173,7 @@ def test_wrong_actions_are_refused(actions, message):
 def test_unknown_modes_are_refused():
     with pytest.raises(ValueError, match="render_mode must be None, 'human' or 'rgb_array'"):
         TASKS[0].to_parallel_env(render_mode="ansi")
-    with pytest.raises(ValueError, match="max_steps must be positive, got 0"):
+    with pytest.raises(ValueError, match="max_steps must be a whole number of at least 1, got 0"):
         parallel_env(TASKS[0], max_steps=0)
 
 

@@ -232,7 +232,7 @@ def test_film_is_written_whole_or_not_at_all(tmp_path, demos, monkeypatch):
 def test_films_that_cannot_be_are_refused(tmp_path, demos):
     with pytest.raises(ValueError, match=r"the ending must be \.gif"):
         animate_episode(CLEANUP, demos, 0, tmp_path / "episode.mp4")
-    with pytest.raises(ValueError, match="frames_per_second must be positive, got 0"):
+    with pytest.raises(ValueError, match="frames_per_second must be a whole number of"):
         animate_episode(CLEANUP, demos, 0, tmp_path / "episode.gif", frames_per_second=0)
     with pytest.raises(ValueError, match="episodes"):
         animate_episode(CLEANUP, demos, 9, tmp_path / "episode.gif")

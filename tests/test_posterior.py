@@ -217,7 +217,7 @@ def test_no_states_means_every_state() -> None:
         (lambda p: p.transition("ann", 0, {"eve": [0]}, 0), "actions: unknown agent eve"),
         (lambda p: p.transition("ann", [0, 1, 2], [[0, 0], [1, 1]], 0), "differ in length: 2, 3"),
         (lambda p: p.contexts("ann", "reward"), "which must be policy, transition or initial"),
-        (lambda p: p.sample(0), "num_draws must be at least 1"),
+        (lambda p: p.sample(0), "num_draws must be a whole number of at least 1"),
     ],
 )
 def test_a_wrong_question_is_refused(

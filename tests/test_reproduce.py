@@ -759,7 +759,7 @@ def test_progress_goes_to_standard_error(stand_in: StandIn, tmp_path: Path) -> N
         (["table1", "--domain", "cramped_room"], "it has movers, cleanup"),
         (["tableA1", "--methods", "random"], "it has behavioral-cloning, magail, btil"),
         (["table2-overcooked", "--methods", "btil"], "it has random, mfvi"),
-        (["table1", "--trials", "0"], "trials must be a positive integer, got 0"),
+        (["table1", "--trials", "0"], "trials must be a whole number of at least 1, got 0"),
         (["table1", "--seed", "-1"], "seed must be a non-negative integer, got -1"),
         (["table1", "--methods", ","], "--methods"),
     ],

@@ -298,7 +298,7 @@ def test_options_out_of_range_are_refused(options, message) -> None:
 
 def test_a_batch_of_half_an_episode_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size must be a whole number"):
-        stochastic.check_options(bind(rich_model(), five_episodes()), 2.5, None, None)
+        fit(rich_model(), five_episodes(), batch_size=2.5)
 
 
 def test_families_with_parameters_are_refused(file) -> None:
@@ -307,7 +307,7 @@ def test_families_with_parameters_are_refused(file) -> None:
     with pytest.raises(ValueError, match=message):
         fit(model, file, batch_size=2)
     with pytest.raises(ValueError, match=message):
-        stochastic.check_options(bind(model, five_episodes()), 9, None, None)
+        stochastic.check_tables(bind(model, five_episodes()))
 
 
 # ---------------------------------------------------------------------- from a file

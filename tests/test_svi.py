@@ -5,6 +5,7 @@ import pytest
 from enumeration import episode_log_likelihoods, exact_posterior
 from teams import hmm_demos, hmm_model, two_labelled_episodes
 
+import btil
 from btil.inference import svi
 from btil.inference.precision import precision
 from btil.inference.result import DirichletRows, DrawnRows
@@ -227,13 +228,13 @@ def test_the_cap_is_not_convergence():
     [
         ({"guide": "AutoNorml"}, "unknown guide 'AutoNorml'; there are dirichlet, AutoNormal"),
         ({"guide": 3}, "unknown guide 3"),
-        ({"max_iterations": 0}, "max_iterations must be an integer of at least 1, got 0"),
+        ({"max_iterations": 0}, "max_iterations must be a whole number of at least 1, got 0"),
         ({"num_particles": 0}, "num_particles must be"),
         ({"num_samples": 0}, "num_samples must be"),
-        ({"tolerance": 0.0}, "tolerance must be positive"),
-        ({"learning_rate": float("nan")}, "learning_rate must be positive"),
+        ({"tolerance": 0.0}, "tolerance must be a positive number"),
+        ({"learning_rate": float("nan")}, "learning_rate must be a positive number"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        fit(bind(hmm_model(), DEMOS), **options)
+        btil.fit(hmm_model(), DEMOS, "svi", **options)

@@ -183,6 +183,7 @@ def test_known_tables_can_be_possible():
         *(pytest.param(c, marks=pytest.mark.slow) for c in ("two agents", "shared tables")),
     ],
 )
+@pytest.mark.usefixtures("numpyro_as_it_is")
 def test_gradients_agree_in_unconstrained_space(case):
     import jax
     from numpyro.distributions import biject_to, constraints
@@ -206,6 +207,7 @@ def test_gradients_agree_in_unconstrained_space(case):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("numpyro_as_it_is")
 def test_gradients_next_to_given_zeros():
     """The enumerated form has none there; the forward form's are those of differences."""
     import jax

@@ -234,7 +234,7 @@ def test_what_is_wrong_is_refused_and_changes_nothing(
 def test_wrong_questions_are_refused(named: btil.TeamPosterior) -> None:
     with pytest.raises(ValueError, match="estimate must be 'mean' or 'map', got 'mode'"):
         named.tracker(estimate="mode")
-    with pytest.raises(ValueError, match="num_draws must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_draws must be a whole number of at least 1, got 0"):
         named.tracker(num_draws=0)
     with pytest.raises(ValueError, match="state: the joint state is 99"):
         named.tracker().predict(99)

@@ -27,10 +27,10 @@ from btil.analysis.metrics import confusion_matrix, hamming_distance, most_proba
 from btil.analysis.modes import Mode, find_modes, only_chains
 from btil.analysis.plots import expected_visits
 from btil.analysis.quantities import Quantity, quantities
-from btil.arguments import check_options
+from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT
-from btil.inference.fit import fit, method_function, method_options
+from btil.inference.fit import check_given, fit, method_function
 from btil.inference.posterior import TeamPosterior, conform, refuse_excerpt
 from btil.inference.result import check_all_kept, check_keeps_all
 from btil.models.draws import DrawnTables
@@ -310,7 +310,7 @@ def compare(
     seen = {name: others.get(name, demos) for name in chosen}
     if test is not None:
         test = conform(test, demos)
-    _check_accuracy(accuracy)
+    check_values({"accuracy": accuracy, "seed": seed})
     if truth is not None:
         check_truth(model, demos, truth)
     if evidence:
@@ -336,12 +336,6 @@ def compare(
         seed=seed,
         progress=progress,
     )
-
-
-def _check_accuracy(accuracy: Any) -> None:
-    number = isinstance(accuracy, int | float | np.floating) and not isinstance(accuracy, bool)
-    if not number or not 0 < accuracy < 1:
-        raise ValueError(f"accuracy must be a number between 0 and 1, got {accuracy!r}")
 
 
 def _check(
@@ -372,8 +366,7 @@ def _check(
     if reference is not None and reference not in chosen:
         raise ValueError(f"reference: {reference!r} is not among {', '.join(chosen)}")
     for name, given in options.items():
-        allowed = sorted({"dtype", *method_options(chosen[name], model)})
-        check_options(f"options: {chosen[name]}", given, allowed)
+        check_given(chosen[name], given, model, owner=f"options: {chosen[name]}")
         check_keeps_all(f"options: {name}", given)
 
 
@@ -416,7 +409,7 @@ def compare_posteriors(
     reference = next(iter(posteriors)) if reference is None else reference
     if reference not in posteriors:
         raise ValueError(f"reference: {reference!r} is not among {', '.join(posteriors)}")
-    _check_accuracy(accuracy)
+    check_values({"accuracy": accuracy, "seed": seed})
     for posterior in posteriors.values():
         refuse_excerpt(posterior, "a comparison")
     if truth is not None:

@@ -15,6 +15,7 @@ from jaxtyping import Int
 from btil.analysis.compare import Comparison, compare
 from btil.analysis.output import output_console
 from btil.analysis.report import prepare_directory
+from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.domains.overcooked import load, recommended_model
 
@@ -101,8 +102,7 @@ def choose_labelled(num_episodes: int, share: float, seed: int) -> Int[np.ndarra
         >>> len(choose_labelled(8, 0.25, seed=0))
         2
     """
-    if not 0 < share <= 1:
-        raise ValueError(f"share must be above 0 and at most 1, got {share!r}")
+    check_values({"num_episodes": num_episodes, "share": share, "seed": seed})
     number = max(1, round(share * num_episodes))
     return np.sort(np.random.default_rng(seed).choice(num_episodes, number, replace=False))
 

@@ -9,7 +9,8 @@ Two estimators that have nothing in common with a variational bound:
   normaliser is known. Several runs side by side tell the error.
 - `chib`: from a Gibbs run and one point :math:`\theta^*`,
   :math:`\log p(a) = \log p(a \mid \theta^*) + \log p(\theta^*) - \log p(\theta^* \mid a)`, the last
-  term the average of the rows' Dirichlet conditionals at :math:`\theta^*` over drawn latents.
+  term the average of the rows' Dirichlet conditionals at :math:`\theta^*` over drawn latents. Only
+  ratios of Dirichlet densities are taken, which keep their digits at large concentrations.
 
 Where nothing tells latents apart, both average over every renaming of them, which is exact; there
 is no correction by log K! to be right or wrong about. Neither can count a mode that its particles
@@ -36,9 +37,10 @@ from jaxtyping import Array, Float, Int, Key
 
 from btil.analysis.alignment import relabel_rows, symmetries
 from btil.analysis.latent_draws import by_batches
-from btil.arguments import check_count, check_options, check_seed
+from btil.arguments import check_count, check_options, check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
+from btil.inference.exact import count_sequences, coupled_agents
 from btil.inference.fit import fit
 from btil.inference.gibbs import draw_log_tables
 from btil.inference.messages import (
@@ -56,8 +58,12 @@ from btil.inference.posterior import TeamPosterior, refuse_excerpt
 from btil.inference.precision import precision
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, DrawnRows, check_all_kept
+from btil.inference.special import log_beta_ratio
+from btil.inference.starting import num_contexts, open_uses
+from btil.models.cpt import ROLES
 from btil.models.latent_chain import Filtered
 from btil.models.numpyro_model import NumpyroModel
+from btil.models.parametric import check_prior
 from btil.models.team import BoundModel, TeamModel, bind
 from btil.models.team_dbn import log_rows
 
@@ -70,6 +76,8 @@ _LARGEST_SPREAD = 1.0
 _ON_RENAMINGS = "Averaged over the {:,} namings of latents that nothing tells apart."
 # Steps towards the point at which chib takes the posterior's density.
 _CLIMB = 50
+# Rows with smaller cells keep drawn latents where they are: a cell that is not used is never drawn.
+_LEAST_CONCENTRATION = 1e-3
 
 Tables = dict[str, Any]
 Sites = tuple[tuple[str, str, str], ...]
@@ -124,7 +132,8 @@ def log_evidence(
 
     Raises:
         ValueError: If the method or an option's value is unknown, a learned table is not
-            Dirichlet, a posterior is of other data, or the data are impossible.
+            Dirichlet, a posterior is of other data, or the data are impossible; if unlabelled
+            steps read cells with a concentration below 0.001.
         TypeError: If the method has no such option.
 
     Example:
@@ -135,10 +144,9 @@ def log_evidence(
     estimator = ESTIMATORS[method]
     allowed = list(inspect.signature(estimator).parameters)[3:]
     check_options(method, options, allowed)
-    for name, value in options.items():
-        if name != "posterior":
-            least = {"num_warmup": 0, "num_replicates": 2, "num_samples": 25}.get(name, 1)
-            check_count(name, value, least)
+    check_values(options)
+    if "num_samples" in options:  # of fewer draws no tail can be told
+        check_count("num_samples", options["num_samples"], 25)
     seed = check_seed(seed, 2**32 - 1)
     bound = check_estimable(model, demos)
     if not bound.learned:
@@ -156,7 +164,8 @@ def check_estimable(model: TeamModel, demos: Demonstrations) -> BoundModel:
         The model on its data.
 
     Raises:
-        ValueError: Naming the model or table, or how many namings of the latents there are.
+        ValueError: Naming the model or table, or how many namings of the latents there are; if a
+            prior is none, or unlabelled steps read cells with a concentration below 0.001.
     """
     instead = "Compare such models by held-out likelihood (btil.analysis.compare_models)"
     if isinstance(model, NumpyroModel):
@@ -171,8 +180,36 @@ def check_estimable(model: TeamModel, demos: Demonstrations) -> BoundModel:
                 f"{name}: the evidence is estimated for Dirichlet rows only; this family, "
                 f"{type(table.cpt).__name__}, has parameters of its own. {instead}"
             )
+        check_prior(table)
+    _refuse_small_cells(bound)
     _renamings(bound)
     return bound
+
+
+def _refuse_small_cells(bound: BoundModel) -> None:
+    """Refuse priors under which no sampler finds all the latents that the data allow.
+
+    Raises:
+        ValueError: Naming the table, its smallest cell that unlabelled steps read, and the remedy.
+    """
+    for agent, uses in open_uses(bound, num_contexts(bound)).items():
+        by_role = (uses.policy, uses.transition, uses.initial)
+        for role, read in zip(ROLES, by_role, strict=True):
+            table = bound.table(role, agent)
+            if read is None or table.contexts.num_latents < 2 or not read.any():
+                continue
+            concentration = table.cpt.concentration(table.contexts)
+            if role == "policy":  # (contexts, actions), whichever the latent
+                concentration = np.swapaxes(concentration, 1, 2)
+            least = float(concentration[read > 0].min())
+            if least < _LEAST_CONCENTRATION:
+                raise ValueError(
+                    f"{table.name}: unlabelled steps read cells with a concentration of {least:g}; "
+                    f"below {_LEAST_CONCENTRATION:g} draws of the latents stay with the cells that "
+                    "they use already, and the estimate would be of a part of the posterior. Use "
+                    "larger concentrations, label the steps, or, of tiny data, take the elbo of "
+                    'btil.fit(..., "exact")'
+                )
 
 
 def _check_posterior(posterior: Any, method: str, bound: BoundModel) -> None:
@@ -324,11 +361,10 @@ def _heat(
         filtered = _filtered(between(tables, following), setting, sites)
         increment = _log_mass(filtered, setting) - before
         for name, prior in setting.prior.items():
-            points = tables[name][None]
-            ratio = _log_dirichlet(prior, points) - _log_dirichlet(
-                reference.concentration[name], points
-            )
-            increment = increment + (following - temperature) * ratio[0]
+            # log of the prior density over the reference's
+            added = reference.concentration[name] - prior
+            ratio = jnp.sum(log_beta_ratio(prior, added)) - jnp.sum(added * tables[name])
+            increment = increment + (following - temperature) * ratio
         counts = _drawn_counts(own_key, filtered, tables, setting, sites)
         concentration = {
             name: (1 - following) * reference.concentration[name] + following * (u + counts[name])
@@ -347,9 +383,11 @@ def _heat(
     # Systematic resampling, in the runs whose effective number has fallen to a half.
     few = jnp.exp(-jax.nn.logsumexp(2 * weights, axis=1)) < number / 2
     edges = jnp.cumsum(jnp.exp(weights), axis=1)
-    places = (jnp.arange(number) + jax.random.uniform(pick_key, (runs, 1), edges.dtype)) / number
+    ranks = jnp.arange(number, dtype=edges.dtype)[None]
+    places = (ranks + jax.random.uniform(pick_key, (runs, 1), edges.dtype)) / number
     picked = jax.vmap(jnp.searchsorted)(edges / edges[:, -1:], places)
-    picked = jnp.where(few[:, None], jnp.minimum(picked, number - 1), jnp.arange(number))
+    every = jnp.arange(number, dtype=picked.dtype)[None]
+    picked = jnp.where(few[:, None], jnp.minimum(picked, number - 1), every)
     rows = jnp.arange(runs)[:, None]
     tables = {name: values[rows, picked] for name, values in moved.items()}
     weights = jnp.where(few[:, None], -math.log(number), weights)
@@ -433,8 +471,10 @@ def _reference(
     concentration, log_tables = {}, {}
     for name, rows in fitted.items():
         table = bound.tables[name]
-        half = (table.cpt.concentration(table.contexts) + np.asarray(rows.concentration)) / 2
-        w = pad_rows(half, num_rows[name], 1.0)
+        prior, w = table.cpt.concentration(table.contexts), np.asarray(rows.concentration)
+        # In the precision of the fit: its rounding of a large prior is no count.
+        counts = w - prior.astype(w.dtype)
+        w = pad_rows(prior + np.maximum(counts / 2, -prior / 2), num_rows[name], 1.0)
         concentration[name] = jnp.asarray(w)
         log_tables[name] = jnp.asarray(digamma(w) - digamma(w.sum(-1, keepdims=True)))
     return _Reference(concentration, log_tables)
@@ -458,15 +498,14 @@ def _for_renamings(
         for name, rows in particles.log_tables.items()
     }
     runs, number = particles.log_weights.shape
+    # Densities over that of the first name; all have the same normaliser.
     densities = np.zeros((len(renamings), runs, number))
     concentrations = {name: np.asarray(one.concentration) for name, one in fitted.items()}
     for position, permutations in enumerate(renamings):
         for name, w in relabel_rows(bound, concentrations, permutations).items():
-            flat = jnp.asarray(log_tables[name].reshape(-1, *w.shape))
-            densities[position] += np.asarray(_log_dirichlet(jnp.asarray(w), flat)).reshape(
-                runs, number
-            )
-    log_share = densities[0] - np.logaddexp.reduce(densities, axis=0)
+            apart = (w - concentrations[name]) * log_tables[name]
+            densities[position] += apart.reshape(runs, number, -1).sum(-1)
+    log_share = -np.logaddexp.reduce(densities, axis=0)
     weighted = np.logaddexp.reduce(np.asarray(particles.log_weights) + log_share, axis=1)
     return math.log(len(renamings)) + weighted
 
@@ -518,12 +557,14 @@ def _log_ordinates(
     log_points: Tables,
     setting: _Setting,
     sites: Sites,
-) -> Float[Array, "draws points"]:
-    """log density of the rows' Dirichlet conditionals at some points, for drawn latents.
+) -> Float[Array, "draws columns"]:
+    """log density of the rows' Dirichlet conditionals over their prior's, for drawn latents.
+
+    A column for each point, and one whose numbers tell different latents' counts apart.
 
     Args:
         inputs: Keys for the latents, and draws of the log rows, (draws, ...).
-        log_points: Log rows of the points, (points, ...).
+        log_points: Log rows of the points, (points, ...), at which they are taken.
         setting: The model.
         sites: Names of the agents' tables.
     """
@@ -532,25 +573,16 @@ def _log_ordinates(
         own_key, tables = inputs
         filtered = _filtered(tables, setting, sites)
         counts = _drawn_counts(own_key, filtered, tables, setting, sites)
-        total = jnp.zeros(())
+        total = mark = jnp.zeros(())
         for name, prior in setting.prior.items():
-            total = total + _log_dirichlet(prior + counts[name], log_points[name])
-        return total
+            numbers = jnp.sin(1.0 + jnp.arange(prior.size, dtype=prior.dtype))
+            mark = mark + jnp.vdot(counts[name], numbers)
+            axes = tuple(range(1, log_points[name].ndim))
+            total = total + jnp.sum(counts[name][None] * log_points[name], axes)
+            total = total - jnp.sum(log_beta_ratio(prior, counts[name]))
+        return jnp.append(total, mark)
 
     return jax.vmap(one)(inputs)
-
-
-def _log_dirichlet(
-    concentration: Float[Array, "*rows values"], log_points: Float[Array, "points *rows values"]
-) -> Float[Array, " points"]:
-    """log density of independent Dirichlet rows at each point.
-
-    Padding has concentration 1 and points of log 0 = probability 1 there; see `_padded_logs`.
-    """
-    normalizer = jax.scipy.special.gammaln(concentration.sum(-1)).sum()
-    normalizer = normalizer - jax.scipy.special.gammaln(concentration).sum()
-    axes = tuple(range(1, log_points.ndim))
-    return normalizer + ((concentration - 1) * log_points).sum(axes)
 
 
 def _chib(
@@ -594,18 +626,13 @@ def _chib(
         log_points = _padded_logs(stacked, num_rows)
         keys = jax.random.split(jax.random.key(seed), chains * number)
         densities = partial(_log_ordinates, log_points=log_points, setting=setting, sites=sites)
-        ordinates = by_batches(densities, (keys, log_tables))
+        *ordinates, marks = by_batches(densities, (keys, log_tables)).T
         at_point = by_batches(masses, {n: rows[:1] for n, rows in log_points.items()})
-        log_prior = sum(
-            float(_log_dirichlet(prior, log_points[name][:1])[0] - _padding(prior, bound, name))
-            for name, prior in setting.prior.items()
-        )
-        padding = sum(_padding(prior, bound, name) for name, prior in setting.prior.items())
-    logs = np.logaddexp.reduce(ordinates, axis=1) - math.log(len(renamings)) - padding
+    logs = np.logaddexp.reduce(ordinates, axis=0) - math.log(len(renamings))
     in_chains = np.exp(logs - logs.max()).reshape(chains, number, 1)
     size = float(ess(in_chains, "bulk")[0])
     log_ordinate, error = _log_mean(logs, max(1.0, size))
-    value = float(at_point[0]) + log_prior - log_ordinate
+    value = float(at_point[0]) - log_ordinate
     khat = pareto_khat(logs, size / logs.size)
     notes = [
         f"{chains} chains of {number} draws, worth {size:,.0f} independent ones for the density at "
@@ -613,6 +640,12 @@ def _chib(
     ]
     if len(renamings) > 1:
         notes.append(_ON_RENAMINGS.format(len(renamings)))
+    if np.ptp(marks) == 0 and _has_choice(bound):
+        error = max(error, 1 / logs.size)
+        notes.append(
+            f"The latents' counts are the same in all {logs.size:,} draws: others of less "
+            "than one part in that many would not be seen, which is what the error says."
+        )
     reliable = khat <= KHAT_LIMIT
     if not reliable:
         notes.append(
@@ -629,6 +662,11 @@ def _chib(
     return Evidence(value, error, "chib", reliable, khat, tuple(notes))
 
 
+def _has_choice(bound: BoundModel) -> bool:
+    """Whether the labels leave open which cells the data use."""
+    return any(count_sequences(bound, group) > 1 for group in coupled_agents(bound))
+
+
 def _padded_logs(rows: Mapping[str, np.ndarray], num_rows: Mapping[str, int]) -> Tables:
     """Logs of many draws of rows, (draws, ...), in float64; log 1 in padding."""
     tiny = np.finfo(np.float64).tiny
@@ -639,13 +677,6 @@ def _padded_logs(rows: Mapping[str, np.ndarray], num_rows: Mapping[str, int]) ->
         width[1] = (0, num_rows[name] - logs.shape[1])
         padded[name] = jnp.asarray(np.pad(logs, width))
     return padded
-
-
-def _padding(prior: Float[Array, "padded ..."], bound: BoundModel, name: str) -> float:
-    """What `_log_dirichlet` counts for rows of padding: log Gamma(V) each."""
-    size = prior.shape[-1]
-    real = bound.learned[name].shape
-    return (math.prod(prior.shape[:-1]) - math.prod(real[:-1])) * math.lgamma(size)
 
 
 def _renamings(bound: BoundModel) -> list[dict[str, Int[np.ndarray, " latents"]]]:

@@ -7,7 +7,7 @@ import numpy as np
 from btil.analysis.calibration.ranks import Ranked, Share, coverage, place_among
 from btil.analysis.calibration.simulation import Settings, draw_data, named_as_in
 from btil.analysis.plots.rows import expected_visits
-from btil.arguments import check_seed
+from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.posterior import TeamPosterior, conform
 from btil.models.cpt import ROLES
@@ -63,9 +63,7 @@ def simulate_truth(
     Example:
         >>> made = simulate_truth(model, demos, seed=1)  # doctest: +SKIP
     """
-    seed = check_seed(seed)
-    if share_labelled is not None and not 0 <= share_labelled <= 1:
-        raise ValueError(f"share_labelled must be between 0 and 1, got {share_labelled!r}")
+    check_values({"seed": seed, "share_labelled": share_labelled}, optional=["share_labelled"])
     settings = Settings(model, demos, "", {}, 0, 0, share_labelled, seed)
     tables, _, observed = draw_data(settings, 0)
     states = demos if test is None else conform(test, demos)
@@ -112,6 +110,7 @@ def coverage_table(posterior: TeamPosterior, truth: DrawnTables, seed: int = 0) 
     """
     import pandas as pd
 
+    check_values({"seed": seed})
     records = {}
     for role, ranked in _ranked(posterior, truth, seed).items():
         record: dict[str, float] = {"rows": len(ranked.place)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.arguments import check_seed
+from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.models.cpt import improper_rows
 
@@ -105,10 +105,8 @@ def record(
     """
     from tqdm import tqdm
 
-    _check_count("num_episodes", num_episodes)
-    if max_steps is not None:
-        _check_count("max_steps", max_steps)
-    seed = check_seed(seed)
+    numbers = {"num_episodes": num_episodes, "max_steps": max_steps, "seed": seed}
+    check_values(numbers, optional=["max_steps"])
     members = _members(env, policies, latent_transition)
     source = _source(env, members, states_from)
     sizes = _latent_sizes(env, members, num_latents)
@@ -585,11 +583,6 @@ def _fitting(names: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, An
 
 def _alike(observations: Sequence[Sequence[int]]) -> bool:
     return all(values == observations[0] for values in observations)
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be a positive integer, got {value!r}")
 
 
 def _listed(items: Sequence[Any]) -> str:

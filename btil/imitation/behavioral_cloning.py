@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.derived import task_states
 from btil.domains.gridworld.task import GridTask
-from btil.imitation.learning import Learned, require_counts, require_labels, require_positive
+from btil.imitation.learning import Learned, require_labels
 from btil.imitation.networks import (
     OneHotNetwork,
     StateRows,
@@ -28,6 +28,7 @@ from btil.imitation.networks import (
 )
 from btil.inference.progress import progress_line
 from btil.models.lanes import rounded_up
+from btil.promotion import promotion_allowed
 
 _ITERATIONS_PER_CALL = 50
 
@@ -77,8 +78,6 @@ def learn(
         ValueError: If a label is missing or an option has no such value.
     """
     require_labels(demos, known_transition, "behavioral-cloning")
-    require_counts(1, num_iterations=num_iterations, batch_size=batch_size)
-    require_positive(learning_rate=learning_rate)
     check_layers(hidden, activation)
 
     states = task_states(task, demos)
@@ -208,9 +207,11 @@ def _advance(
     def update(i: Array, carry: tuple) -> tuple:
         networks, optimizer_state, losses = carry
         loss, gradient = jax.value_and_grad(total_loss)(networks, chosen[i])
-        change, optimizer_state = optax.adam(learning_rate).update(gradient, optimizer_state)
-        networks = optax.apply_updates(networks, change)
-        return networks, optimizer_state, losses.at[i].set(loss / has_examples.sum())
+        with promotion_allowed():
+            change, optimizer_state = optax.adam(learning_rate).update(gradient, optimizer_state)
+            networks = optax.apply_updates(networks, change)
+        mean = loss / has_examples.sum().astype(loss.dtype)
+        return networks, optimizer_state, losses.at[i].set(mean)
 
     start = (networks, optimizer_state, jnp.zeros(len(chosen)))
     return jax.lax.fori_loop(0, count, update, start)

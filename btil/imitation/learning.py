@@ -5,13 +5,12 @@ import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.arguments import check_count, check_options, check_seed
+from btil.arguments import check_options, check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.derived import has_task_variables
 from btil.domains.gridworld.task import GridTask
@@ -149,6 +148,7 @@ def learn(
     Source: the paper, "Baselines and Metrics" and Appendix D.
     """
     check_options(method, options, method_options(method))
+    check_values(options, [n for n, default in method_options(method).items() if default is None])
     seed = check_seed(seed, 2**32 - 1)
     checked = task_demonstrations(task, demos)
     begun = time.perf_counter()
@@ -288,24 +288,3 @@ def require_labels(demos: Demonstrations, known_transition: bool, method: str) -
             f"{demos.step_in_episode[row]} has none for {demos.agents[agent]}; select the labelled "
             "episodes, or use 'btil'"
         )
-
-
-def require_counts(smallest: int, **values: int) -> None:
-    """Refuse options that are not whole numbers of at least `smallest`, naming them.
-
-    Raises:
-        ValueError: If one is not.
-    """
-    for name, value in values.items():
-        check_count(name, value, smallest)
-
-
-def require_positive(**values: float) -> None:
-    """Refuse options that are not positive and finite, naming them.
-
-    Raises:
-        ValueError: If one is not.
-    """
-    for name, value in values.items():
-        if not (isinstance(value, Real) and np.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be positive and finite, got {value!r}")

@@ -28,7 +28,7 @@ from btil.domains.gridworld.derived import task_states
 from btil.domains.gridworld.simulate import advance, draw, first_latents
 from btil.domains.gridworld.task import GridTask
 from btil.imitation.behavioral_cloning import clone, stack_examples
-from btil.imitation.learning import Learned, require_counts, require_labels, require_positive
+from btil.imitation.learning import Learned, require_labels
 from btil.imitation.networks import (
     OneHotNetwork,
     StateRows,
@@ -42,6 +42,7 @@ from btil.imitation.networks import (
 from btil.imitation.ppo import clipped_surrogate, entropy, generalized_advantages, taken_log_probs
 from btil.inference.progress import progress_line
 from btil.models.lanes import rounded_up
+from btil.promotion import promotion_allowed
 
 # Rows for states at the start of a run on a large map: more rows make every update slower, and
 # running out of them costs a compilation.
@@ -253,24 +254,6 @@ def learn(
         ValueError: If a label is missing or an option has no such value.
     """
     require_labels(demos, known_transition, "magail")
-    require_counts(
-        1,
-        num_iterations=num_iterations,
-        batch_size=batch_size,
-        num_runs=num_runs,
-        max_steps=max_steps,
-        pretraining_iterations=pretraining_iterations,
-        discriminator_updates=discriminator_updates,
-        first_discriminator_updates=first_discriminator_updates,
-        num_epochs=num_epochs,
-    )
-    require_counts(0, first_iterations=first_iterations)
-    require_positive(learning_rate=learning_rate, clip=clip)
-    for name, share in {"discount": discount, "trace_decay": trace_decay}.items():
-        if not 0 <= share <= 1:
-            raise ValueError(f"{name} must be between 0 and 1, got {share!r}")
-    if not (np.isfinite(entropy_weight) and entropy_weight >= 0):
-        raise ValueError(f"entropy_weight must be 0 or more, got {entropy_weight!r}")
     check_layers(hidden, activation)
     check_layers(discriminator_hidden, activation)
     if batch_size % num_runs:
@@ -473,7 +456,7 @@ def _train_discriminator(
         return _step(trainee, gradient, learning_rate), total + value
 
     trainee, total = jax.lax.fori_loop(0, count, update, (trainee, jnp.zeros(())))
-    return trainee, total / count
+    return trainee, total / jnp.asarray(count, total.dtype)
 
 
 @jax.jit
@@ -523,8 +506,10 @@ def _train_players(
 
 
 def _step(trainee: Trainee, gradient: Any, learning_rate: float | Array) -> Trainee:
-    change, optimizer_state = optax.adam(learning_rate).update(gradient, trainee.optimizer_state)
-    return Trainee(optax.apply_updates(trainee.networks, change), optimizer_state)
+    optimizer = optax.adam(learning_rate)
+    with promotion_allowed():
+        change, optimizer_state = optimizer.update(gradient, trainee.optimizer_state)
+        return Trainee(optax.apply_updates(trainee.networks, change), optimizer_state)
 
 
 def _policy_tables(

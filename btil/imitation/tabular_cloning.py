@@ -36,11 +36,9 @@ def learn(
             decoded but refused.
 
     Raises:
-        ValueError: If a label is missing, or `smoothing` is negative.
+        ValueError: If a label is missing.
     """
     require_labels(demos, known_transition, "tabular-cloning")
-    if not (np.isfinite(smoothing) and smoothing >= 0):
-        raise ValueError(f"smoothing must be 0 or more, got {smoothing!r}")
     states = task_states(task, demos)
     policies = {}
     for i, agent in enumerate(task.agents):

@@ -269,7 +269,10 @@ class Ascents:
         """A sweep from each of several concentrations; all are begun before one is waited for."""
         begun = [
             self._ascend(
-                self._with_concentration(state, point), self._before_all(), np.asarray(1), False
+                self._with_concentration(state, point),
+                self._before_all(),
+                np.asarray(1, np.int32),
+                False,
             )
             for point in points
         ]
@@ -333,7 +336,7 @@ class Ascents:
             self._line.update(len(bounds))
         patient = patient and self._inspected
         while True:
-            allowed = np.asarray(min(SWEEPS_PER_CALL, most - len(bounds)))
+            allowed = np.asarray(min(SWEEPS_PER_CALL, most - len(bounds)), np.int32)
             now = self._ascend(state, elbo, allowed, not patient)
             bounds = np.concatenate([bounds, np.asarray(now.trace)[: int(now.sweeps)]])
             state, elbo = now.upcoming, now.elbo

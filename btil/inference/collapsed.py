@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from btil.inference.result import DrawnRows, NormalParameters
-from btil.models.parametric import constrain, given_log_rows
+from btil.models.parametric import central_concentration, constrain, given_log_rows
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, model_data
 
@@ -22,6 +22,34 @@ def collapsed_data(bound: BoundModel, dtype: np.dtype) -> tuple[Structure, Model
     """The bound model's structure and its arrays, floating-point ones in `dtype`."""
     structure, data = model_data(bound)
     return structure, jax.tree.map(partial(_cast, dtype=dtype), data)
+
+
+def refuse_large_priors(
+    bound: BoundModel, dtype: np.dtype, limits: Mapping[str, float], method: str
+) -> None:
+    """Refuse priors whose log density would be noise, or its gradient take for ever.
+
+    Args:
+        bound: The model on its data.
+        dtype: Floating-point type of the fit.
+        limits: The largest sum of a row's concentrations, by type.
+        method: For the message.
+
+    Raises:
+        ValueError: Naming the table, its largest sum and what does instead.
+    """
+    name = np.dtype(dtype).name
+    for site, table in bound.learned.items():
+        if not table.cpt.dirichlet_rows:
+            continue
+        largest = float(central_concentration(table).sum(-1).max())
+        if largest > limits[name]:
+            more = "dtype='float64', " * (largest <= limits["float64"])
+            raise ValueError(
+                f"{site}: the prior concentrations of a row add up to {largest:g}; {method} in "
+                f"{name} keeps its digits up to {limits[name]:g}. Use {more}method 'mfvi' or "
+                "'gibbs', or give the rows by a KnownCPT: they are as good as known"
+            )
 
 
 def _cast(values: Any, dtype: np.dtype) -> Array:

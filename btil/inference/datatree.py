@@ -1,12 +1,21 @@
 """A posterior as an xarray DataTree, the form in which ArviZ takes it."""
 
+import itertools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
 from btil.inference.chains import moments_rhat
-from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
+from btil.inference.result import (
+    DirichletRows,
+    DrawnParameters,
+    DrawnRows,
+    MixtureRows,
+    MomentRows,
+    NormalParameters,
+)
 from btil.models.numpyro_model import NumpyroModel
 from btil.models.parametric import parameter_axes, parametric_site
 from btil.models.team import ROLE_AXES, Table, make_contexts
@@ -18,6 +27,42 @@ if TYPE_CHECKING:
 
 
 Axes = tuple[tuple[str, ...], dict[str, Shaped[np.ndarray, " values"]]]
+
+
+class TreeNames:
+    """Names for a tree, in which "/" separates groups: "_" stands for it, and none is given twice.
+
+    Of names that would be alike ("p/q" and "p_q") the one without a slash stays as it is, and the
+    others get a number at the end. A variable and an axis cannot have one name either.
+
+    Args:
+        sites: Names of variables; they come first.
+        axes: Names of axes.
+    """
+
+    def __init__(self, sites: Iterable[str], axes: Iterable[str]) -> None:
+        self._given: dict[tuple[str, str], str] = {}
+        for kind, names in (("site", sites), ("axis", axes)):
+            for name in sorted(names, key=lambda name: "/" in name):
+                self(name, kind)
+
+    def __call__(self, name: str, kind: str) -> str:
+        """The tree's name; the same each time for the same name of a site, axis or moment."""
+        if (kind, name) not in self._given:
+            # Sites and moments are in groups of their own, axes in both.
+            apart = {"site": "moment", "moment": "site"}.get(kind)
+            taken = {"chain", "draw"} | {n for (k, _), n in self._given.items() if k != apart}
+            plain = name.replace("/", "_")
+            numbered = itertools.chain([plain], (f"{plain}_{k}" for k in itertools.count(2)))
+            self._given[kind, name] = next(one for one in numbered if one not in taken)
+        return self._given[kind, name]
+
+
+def tree_names(posterior: "TeamPosterior") -> TreeNames:
+    """The names of a posterior's sites and of the axes of its tables."""
+    sites = [*posterior.result.rows, *posterior.result.parameters]
+    tables = [posterior.bound.tables[name] for name in posterior.result.rows]
+    return TreeNames(sites, itertools.chain.from_iterable(map(_table_axes, tables)))
 
 
 def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr.DataTree":
@@ -41,22 +86,22 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
     if not chains or len(chains) < len(kept):
         draws = {name: values[None] for name, values in posterior.sample(num_draws, seed).items()}
     variables = {}
-    axes = _parameter_axes(posterior)
-    # A slash would make paths of names in a tree.
+    names = tree_names(posterior)
+    axes = _parameter_axes(posterior, names)
     for name, values in draws.items():
         if name in result.rows:
-            dims, coords = _named_axes(posterior, posterior.bound.tables[name])
+            dims, coords = _named_axes(posterior, posterior.bound.tables[name], names)
             if isinstance(moments := result.rows[name], MomentRows):
                 coords = coords | {dims[0]: coords[dims[0]][moments.kept]}
         else:
-            numbered = tuple(f"{_tree_name(name)}_dim_{k}" for k in range(values.ndim - 2))
+            numbered = tuple(names(f"{name}_dim_{k}", "axis") for k in range(values.ndim - 2))
             dims, coords = axes.get(name, ((), {}))
             dims, coords = (dims, coords) if len(dims) == len(numbered) else (numbered, {})
-        variables[_tree_name(name)] = xr.DataArray(
-            values, dims=("chain", "draw", *dims), coords=coords
+        variables[names(name, "site")] = xr.DataArray(
+            values, dims=("chain", "draw", *dims), coords=coords, attrs={"site": name}
         )
     groups = {"posterior": xr.Dataset(variables)}
-    if of_every_row := _moments(posterior):
+    if of_every_row := _moments(posterior, names):
         groups["moments"] = xr.Dataset(of_every_row)
     if result.sample_stats:
         groups["sample_stats"] = xr.Dataset(
@@ -65,13 +110,44 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
     if not posterior.bound.excerpt:
         groups |= _data_groups(posterior, draws)
     tree = xr.DataTree.from_dict(groups)
-    tree.attrs |= {"method": posterior.method, "created_by": "btil", "seed": posterior.seed}
+    told = _what_draws_are(posterior)
+    tree.attrs |= {"method": posterior.method, "created_by": "btil", "seed": posterior.seed} | told
+    tree["posterior"].attrs |= told
+    if "log_likelihood" in groups:
+        of_episodes = {"unit": "an episode under a draw, latents summed out, all agents"} | told
+        tree["log_likelihood"].attrs |= of_episodes
+        tree["log_likelihood"]["episodes"].attrs |= of_episodes
     for group in tree.children.values():
         group.attrs["inference_library"] = "btil"
         for name in ("chain", "draw"):
             if name in group.dims and name not in group.coords:
                 group.coords[name] = np.arange(group.sizes[name])
     return tree
+
+
+def _what_draws_are(posterior: "TeamPosterior") -> dict[str, str]:
+    """Attributes that tell what the draws are of; a warning where it is not the posterior."""
+    result = posterior.result
+    answers = [*result.rows.values(), *result.parameters.values()]
+    if not answers:
+        return {"draws": "none: nothing was learned"}
+    if result.sample_stats:
+        return {"draws": f"Markov chains ({posterior.method}) that tend to the posterior"}
+    if any(isinstance(one, MixtureRows) for one in answers):
+        return {"draws": "independent draws from the posterior"}
+    if any(isinstance(one, DirichletRows | NormalParameters) for one in answers):
+        kind = "independent draws from q, a mean-field approximation of the posterior"
+    else:
+        kind = "independent draws from q, a guide that approximates the posterior"
+    return {
+        "draws": kind,
+        "warning": (
+            "not draws from the posterior: intervals are those of q, and arviz.loo, which "
+            "takes log_likelihood for that of posterior draws, estimates nothing from them. Score "
+            "held-out episodes (btil.analysis.compare_models(..., 'held_out')), or leave episodes "
+            "out with gibbs, nuts or exact"
+        ),
+    }
 
 
 def _data_groups(posterior: "TeamPosterior", draws: dict[str, Any]) -> dict[str, "xr.Dataset"]:
@@ -110,22 +186,20 @@ def _data_groups(posterior: "TeamPosterior", draws: dict[str, Any]) -> dict[str,
     return groups
 
 
-def _moments(posterior: "TeamPosterior") -> dict[str, "xr.DataArray"]:
+def _moments(posterior: "TeamPosterior", names: TreeNames) -> dict[str, "xr.DataArray"]:
     """Mean and standard deviation of each chain, and split R-hat, where not all draws were kept."""
     import xarray as xr
 
     found = {}
     for name, rows in posterior.result.rows.items():
         if isinstance(rows, MomentRows):
-            dims, coords = _named_axes(posterior, posterior.bound.tables[name])
+            dims, coords = _named_axes(posterior, posterior.bound.tables[name], names)
             mean, sd = rows.chain_moments()
-            for kind, values in (("mean", mean), ("sd", sd)):
-                found[f"{_tree_name(name)}_{kind}"] = xr.DataArray(
-                    values, dims=("chain", *dims), coords=coords
+            for kind, values in (("mean", mean), ("sd", sd), ("rhat", moments_rhat(rows))):
+                own = dims if kind == "rhat" else ("chain", *dims)
+                found[names(f"{names(name, 'site')}_{kind}", "moment")] = xr.DataArray(
+                    values, dims=own, coords=coords, attrs={"site": name}
                 )
-            found[f"{_tree_name(name)}_rhat"] = xr.DataArray(
-                moments_rhat(rows), dims=dims, coords=coords
-            )
     return found
 
 
@@ -152,7 +226,7 @@ def _log_likelihood(
     return np.reshape(values, (chains, num_draws, -1))
 
 
-def _parameter_axes(posterior: "TeamPosterior") -> dict[str, Axes]:
+def _parameter_axes(posterior: "TeamPosterior", tree: TreeNames) -> dict[str, Axes]:
     """Dimension names and labels of the parameters whose families, or own model, tell their axes.
 
     Axes that a table has too are called as the table's are; where agents have the parameter in
@@ -160,7 +234,7 @@ def _parameter_axes(posterior: "TeamPosterior") -> dict[str, Axes]:
     """
     if isinstance(posterior.model, NumpyroModel):
         return {
-            site: _own_axes(posterior, names, posterior.result.parameters[site])
+            site: _own_axes(posterior, names, posterior.result.parameters[site], tree)
             for site, names in posterior.model.axes.items()
         }
     known: dict[str, Axes] = {}
@@ -169,13 +243,13 @@ def _parameter_axes(posterior: "TeamPosterior") -> dict[str, Axes]:
             continue
         shared = parametric_site(table).cpt.shared_parameters
         role = table.contexts.role
-        names, labels = _named_axes(posterior, table)
+        names, labels = _named_axes(posterior, table, tree)
         of_table = dict(zip(ROLE_AXES[role], names, strict=True))
         for parameter, site in parametric_site(table).parameters:
             dims, coords = [], {}
             for axis in parameter_axes(table, parameter):
                 same = of_table.get(axis)
-                dims.append(_tree_name(f"{site}_{axis}" if shared or not same else same))
+                dims.append(tree(f"{site}_{axis}", "axis") if shared or not same else same)
                 if same:
                     coords[dims[-1]] = labels[same]
             before = known.setdefault(site, (tuple(dims), coords))
@@ -184,7 +258,9 @@ def _parameter_axes(posterior: "TeamPosterior") -> dict[str, Axes]:
     return known
 
 
-def _own_axes(posterior: "TeamPosterior", names: tuple[str, ...], parameter: Any) -> Axes:
+def _own_axes(
+    posterior: "TeamPosterior", names: tuple[str, ...], parameter: Any, tree: TreeNames
+) -> Axes:
     """Axes as an own model names them; of columns of the data with the names of their values."""
     demos = posterior.demos
     columns = {*demos.num_states, *(f"{k}_{a}" for k in ("latent", "action") for a in demos.agents)}
@@ -192,16 +268,21 @@ def _own_axes(posterior: "TeamPosterior", names: tuple[str, ...], parameter: Any
     for name, size in zip(names, parameter.draws.shape[2:], strict=True):
         column = name.removeprefix("next_")
         if column in columns and len(demos.value_names(column)) == size:
-            coords[_tree_name(name)] = np.array(demos.value_names(column))
-    return tuple(map(_tree_name, names)), coords
+            coords[tree(name, "axis")] = np.array(demos.value_names(column))
+    return tuple(tree(name, "axis") for name in names), coords
 
 
-def _named_axes(posterior: "TeamPosterior", table: Table) -> Axes:
+def _table_axes(table: Table) -> tuple[str, ...]:
+    """Names of a table's axes, per agent where the table is."""
+    role = table.contexts.role
+    return tuple(f"{axis}{table.name.removeprefix(role)}" for axis in ROLE_AXES[role])
+
+
+def _named_axes(posterior: "TeamPosterior", table: Table, tree: TreeNames) -> Axes:
     """Dimension names of a table's axes, and the labels along them."""
     demos = posterior.demos
     role = table.contexts.role
-    suffix = table.name.removeprefix(role)
-    dims = tuple(_tree_name(f"{axis}{suffix}") for axis in ROLE_AXES[role])
+    dims = tuple(tree(name, "axis") for name in _table_axes(table))
     agent = table.agents[0]
     contexts = make_contexts(posterior.model, role, agent, demos)
     labels: dict[str, list[str]] = {
@@ -221,11 +302,6 @@ def _named_axes(posterior: "TeamPosterior", table: Table) -> Axes:
         kind = axis.removeprefix("next_") if axis.startswith("next_") else axis.split("_")[-1]
         coords[dim] = np.array(labels[kind])
     return dims, coords
-
-
-def _tree_name(name: str) -> str:
-    """A name for a tree, in which "/" separates groups."""
-    return name.replace("/", "_")
 
 
 def _column(parent: str, variables: Any) -> str:

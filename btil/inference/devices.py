@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from btil.arguments import check_count
+from btil.arguments import check_values
 
 # The name of the mesh's axis.
 AXIS = "devices"
@@ -32,7 +32,7 @@ def make_mesh(devices: int | None) -> Mesh | None:
     """
     if devices is None:
         return None
-    check_count("devices", devices, 1)
+    check_values({"devices": devices})
     found = jax.devices()
     if devices > len(found):
         raise ValueError(
@@ -51,7 +51,11 @@ def provide_devices(devices: int) -> None:
     """Let the CPU count as so many devices, where that is still open: for commands.
 
     Accelerators stay as many as they are.
+
+    Raises:
+        ValueError: If it is no number of devices.
     """
+    check_values({"devices": devices})
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     try:

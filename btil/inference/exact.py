@@ -5,9 +5,11 @@ Given the latents the rows' posterior is Dirichlet, and the evidence of a sequen
 .. math:: p(a, x) = \prod_{rows} \frac{B(u + n(a, x))}{B(u)}
           \prod_t p_{fixed}(a_t, x_t \mid x_{t-1}),
 
-with n the counts along the sequence and B the multivariate beta function. The posterior of the
-rows is the mixture of these Dirichlets, weighted by the evidence. Sequences of equal counts are
-one component: they are merged while they grow, step by step, so that few are ever held.
+with n the counts along the sequence and B the multivariate beta function. Each ratio is multiplied
+up as it comes about, draw by draw as from a Polya urn: its factors are probabilities, so nothing
+cancels, however large or small the concentrations. The posterior of the rows is the mixture of
+these Dirichlets, weighted by the evidence. Sequences of equal counts are one component: they are
+merged while they grow, step by step, so that few are ever held.
 
 Agents are independent of each other unless they share a learned table; those that do form a
 group, whose sequences are summed over jointly.
@@ -18,7 +20,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import gammaln, logsumexp
+from scipy.special import logsumexp
 
 from btil.inference.checkpoint import NOWHERE, Checkpoint, Saved
 from btil.inference.messages import filter_lanes, lay_out, pad_rows, potentials
@@ -34,7 +36,8 @@ class Sequences(NamedTuple):
     Attributes:
         latent: The latent at the last step.
         counts: Uses of each cell of the group's learned tables.
-        log_weight: Log of the summed products of fixed tables' probabilities.
+        log_weight: Log of their summed probability: given rows as they are, rows to learn
+            integrated out.
     """
 
     latent: Int[np.ndarray, " sequences"]
@@ -208,15 +211,14 @@ def fit_group(bound: BoundModel, group: tuple[str, ...]) -> tuple[dict[str, Mixt
     )
     for agent in group:
         sequences = walk(sequences, bound, agent, offsets)
-    log_evidence = sequences.log_weight.copy()
     concentration = {}
     for name, table in tables.items():
         prior = table.cpt.concentration(table.contexts)
         counts = sequences.counts[:, offsets[name] : offsets[name] + prior.size]
         concentration[name] = prior + counts.reshape(-1, *table.shape)
-        log_evidence += log_beta(concentration[name]) - log_beta(prior[None])
-    log_total = float(logsumexp(log_evidence))
-    weights = np.exp(log_evidence - log_total)
+    log_total = float(logsumexp(sequences.log_weight))
+    weights = np.exp(sequences.log_weight - log_total)
+    weights /= weights.sum()  # log_total is rounded
     rows = {name: MixtureRows(weights, w, _label(group)) for name, w in concentration.items()}
     return rows, log_total
 
@@ -240,14 +242,20 @@ def walk(sequences: Sequences, bound: BoundModel, agent: str, offsets: dict[str,
     position = demos.agents.index(agent)
     tables = [bound.table(role, agent) for role in ("policy", "transition", "initial")]
     log_fixed = {t.name: None if t.learned else log_rows(t.prior_mean()) for t in tables}
+    prior = {t.name: t.cpt.concentration(t.contexts) for t in tables if t.learned}
 
     def use(grown: Sequences, name: str, cell: tuple[Any, ...]) -> Sequences:
         known = log_fixed[name]
         if known is not None:
             return grown._replace(log_weight=grown.log_weight + known[cell])
-        flat = np.ravel_multi_index(np.broadcast_arrays(*cell), bound.tables[name].shape)
-        grown.counts[np.arange(len(grown.counts)), offsets[name] + flat] += 1
-        return grown
+        *row, value = np.broadcast_arrays(*cell)
+        *rows_of_table, values = bound.tables[name].shape
+        first = np.ravel_multi_index(row, rows_of_table) * values
+        columns = offsets[name] + first[:, None] + np.arange(values)
+        sequence = np.arange(len(grown.counts))
+        urns = prior[name][tuple(row)] + grown.counts[sequence[:, None], columns]
+        grown.counts[sequence, offsets[name] + first + value] += 1
+        return grown._replace(log_weight=grown.log_weight + log_predictive(urns, value))
 
     policy, transition, initial = (table.name for table in tables)
     for episode, (first, length) in enumerate(
@@ -281,12 +289,22 @@ def walk(sequences: Sequences, bound: BoundModel, agent: str, offsets: dict[str,
     return sequences
 
 
-def log_beta(
-    concentration: Float[np.ndarray, "components ..."],
-) -> Float[np.ndarray, " components"]:
-    """Log of the multivariate beta function, summed over the rows of each component."""
-    per_row = gammaln(concentration).sum(-1) - gammaln(concentration.sum(-1))
-    return per_row.reshape(len(per_row), -1).sum(-1)
+def log_predictive(
+    urns: Float[np.ndarray, "sequences values"], drawn: Int[np.ndarray, " sequences"]
+) -> Float[np.ndarray, " sequences"]:
+    r"""Log probability of the next draw from Polya urns, :math:`\log(w_j / \sum_i w_i)`.
+
+    Taken as :math:`-\log(1 + \sum_{i \ne j} w_i / w_j)`, it has all its digits near certainty too,
+    however large or small the weights.
+
+    Args:
+        urns: Prior concentration plus uses so far, of the row that each sequence draws from.
+        drawn: The cell that it draws.
+    """
+    others = urns.copy()
+    at = np.arange(len(urns)), drawn
+    others[at] = 0.0
+    return -np.log1p(others.sum(-1) / urns[at])
 
 
 def known_log_evidence(bound: BoundModel, agents: list[str]) -> float:

@@ -3,11 +3,12 @@
 import importlib
 import inspect
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from btil.arguments import check_count, check_options, check_seed
+from btil.arguments import check_options, check_seed, check_values
 from btil.coding import warn
 from btil.demonstration_files import DemonstrationsFile
 from btil.demonstrations import Demonstrations
@@ -88,7 +89,7 @@ def fit(
         >>> posterior = btil.fit(model, demos, method="mfvi")  # doctest: +SKIP
     """
     function = method_function(method, model)
-    check_options(method, options, method_options(method, model))
+    check_given(method, options, model)
     seed = check_seed(seed, 2**32 - 1)
     if not isinstance(model, TeamModel):
         raise ValueError(f"model must be a TeamModel, got {type(model).__name__}")
@@ -140,13 +141,36 @@ def method_function(method: str, model: Any = None) -> Any:
     Raises:
         ValueError: If there is no such method, or it does not fit the model.
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
     if isinstance(model, NumpyroModel) and method not in _FOR_OWN_MODELS:
         raise ValueError(
             f"method {method!r} needs tables; {model} is fitted by {' or '.join(_FOR_OWN_MODELS)}"
         )
     return importlib.import_module(METHODS[method]).fit
+
+
+def check_given(
+    method: str, options: Mapping[str, Any], model: Any = None, owner: str | None = None
+) -> None:
+    """Refuse options that a method does not have, and values that they cannot have.
+
+    Args:
+        method: The method.
+        options: The options given.
+        model: The model; None: any with tables.
+        owner: Whose options they are, for the message; None: the method's.
+
+    Raises:
+        TypeError: Naming the unknown options and those it has.
+        ValueError: Naming the option, what it may be and what was given.
+    """
+    defaults = method_options(method, model)
+    allowed = defaults if owner is None else [*defaults, "dtype"]
+    check_options(method if owner is None else owner, options, allowed)
+    check_values(options, [name for name, default in defaults.items() if default is None])
+    if "dtype" in options:
+        as_dtype(options["dtype"])
 
 
 def method_options(method: str, model: Any = None) -> dict[str, Any]:
@@ -198,7 +222,6 @@ def _check_file(method: str, model: TeamModel, options: dict[str, Any]) -> None:
             "a file opened by open_demonstrations is learned from batch by batch, by method "
             f"'mfvi' with batch_size=...; {instead}"
         )
-    check_count("batch_size", options["batch_size"], 1)
 
 
 def _fit_file(
@@ -215,8 +238,7 @@ def _fit_file(
     from btil.inference import stochastic
     from btil.inference.streaming import streamed
 
-    rates = (options.get(name) for name in ("batch_size", "delay", "forgetting_rate"))
-    stochastic.check_options(bind(model, file.first), *rates)
+    stochastic.check_tables(bind(model, file.first))
     if checkpoint is None or not resume:
         Checkpoint(checkpoint, resume=resume)  # what it refuses, it refuses before a long pass
     with streamed(model, file, _check_possible) as (data, log_evidence, checksum):

@@ -77,9 +77,9 @@ def forward_backward(
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
         move, weight = inputs
         # Sums are spelled out: then no step writes its moves down before they are added up.
-        predicted = sum((previous[k] * move[k] for k in range(latents)), nothing)
+        predicted = sum((previous[k, None] * move[k] for k in range(latents)), nothing)
         normalizer = jnp.sum(predicted * weight, axis=0)
-        gain = weight / jnp.where(normalizer > 0, normalizer, 1.0)
+        gain = weight / jnp.where(normalizer > 0, normalizer, 1.0)[None]
         return predicted * gain, (normalizer, previous, predicted, gain)
 
     def backward(
@@ -87,7 +87,7 @@ def forward_backward(
     ) -> tuple[Array, Array]:
         move, gain = inputs
         future = gain * future
-        return sum((move[:, j] * future[j] for j in range(latents)), nothing), future
+        return sum((move[:, j] * future[j, None] for j in range(latents)), nothing), future
 
     nothing = jnp.zeros_like(likelihood[0])
     uniform = jnp.full(likelihood.shape[1:], 1 / latents, likelihood.dtype)

@@ -80,6 +80,8 @@ _ITERATIONS_PER_CALL = 25
 # all together; so large a share of them at a time.
 _MANY_CELLS = 16384
 _SHARE_AGAIN = 32
+# Stands for a Gamma draw that was refused: no log is as large.
+_REFUSED = math.inf
 
 Sites = tuple[tuple[str, str, str], ...]
 
@@ -155,7 +157,7 @@ def _draw_many(
     def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         turn, draws = carry
         size = number // _SHARE_AGAIN
-        places = jnp.nonzero(jnp.isnan(draws), size=size, fill_value=number)[0]
+        places = jnp.nonzero(draws == _REFUSED, size=size, fill_value=number)[0]
         own = concentration.at[places].get(mode="fill", fill_value=1.0)
         turn, drawn = _draw_in_turns(key, turn, own)
         return turn, draws.at[places].set(drawn, mode="drop")
@@ -172,20 +174,20 @@ def _draw_in_turns(
     def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         turn, draws = carry
         proposed = _propose(key, turn, concentration)
-        return turn + 1, jnp.where(jnp.isnan(draws), proposed, draws)
+        return turn + 1, jnp.where(draws == _REFUSED, proposed, draws)
 
-    begin = (jnp.asarray(turn, jnp.int32), jnp.full_like(concentration, jnp.nan))
+    begin = (jnp.asarray(turn, jnp.int32), jnp.full_like(concentration, _REFUSED))
     return lax.while_loop(_any_refused, again, begin)
 
 
 def _any_refused(carry: tuple[Array, Array]) -> Bool[Array, ""]:
-    return jnp.any(jnp.isnan(carry[1]))
+    return jnp.any(carry[1] == _REFUSED)
 
 
 def _propose(
     key: Key[Array, ""], turn: Any, concentration: Float[Array, " some"]
 ) -> Float[Array, " some"]:
-    """One try of `draw_log_gammas` for some cells; NaN where it is refused."""
+    """One try of `draw_log_gammas` for some cells; `_REFUSED` where it is refused."""
     shape, dtype = concentration.shape, concentration.dtype
     uniforms = jax.random.uniform(jax.random.fold_in(key, turn), (3, *shape), dtype)
     scale = concentration + 2 / 3
@@ -198,13 +200,13 @@ def _propose(
     surely = uniforms[1] > 0.0331 * normal**4
     fits = possible & (surely | (jnp.log1p(-uniforms[1]) < log_ratio))
     proposed = jnp.log(scale) + log_cube + jnp.log1p(-uniforms[2]) / concentration
-    return jnp.where(fits, proposed, jnp.nan)
+    return jnp.where(fits, proposed, _REFUSED)
 
 
 def draw_log_tables(
     key: Key[Array, ""], concentration: dict[str, Float[Array, "..."]]
 ) -> dict[str, Float[Array, "..."]]:
-    """Logs of independent Dirichlet rows, floored at the log of the smallest normal number.
+    """Logs of independent Dirichlet rows.
 
     Normalised in logs: at concentrations of 0.001 gamma draws underflow, their logs do not.
     """
@@ -216,8 +218,7 @@ def draw_log_tables(
     for (name, table), part in zip(
         concentration.items(), jnp.split(log_gamma, ends[:-1]), strict=True
     ):
-        log_row = jax.nn.log_softmax(part.reshape(table.shape))
-        log_tables[name] = jnp.maximum(log_row, jnp.log(jnp.finfo(log_row.dtype).tiny))
+        log_tables[name] = jax.nn.log_softmax(part.reshape(table.shape))
     return log_tables
 
 
@@ -398,7 +399,7 @@ def _advance(
 
 
 def _exponentials(logs: dict[str, Float[Array, "..."]]) -> dict[str, Float[Array, "..."]]:
-    """Rows from their logs. Some machines flush exp(log tiny) to zero."""
+    """Rows from their logs; none is zero, or data would become impossible."""
     return {
         name: jnp.maximum(jnp.exp(rows), jnp.finfo(rows.dtype).tiny) for name, rows in logs.items()
     }
@@ -406,7 +407,8 @@ def _exponentials(logs: dict[str, Float[Array, "..."]]) -> dict[str, Float[Array
 
 def _adaptation(number: Array, num_warmup: Any) -> Float[Array, ""]:
     """Ever smaller steps of the tuning, and none after the warmup."""
-    return jnp.where(number < num_warmup, (number + 1.0) ** -0.6, 0.0)
+    step = number.astype(jnp.zeros(()).dtype) + 1.0
+    return jnp.where(number < num_warmup, step**-0.6, 0.0)
 
 
 def fit(
@@ -447,14 +449,9 @@ def fit(
         says that no split R-hat, of a row's cell or of the total log likelihood, reaches 1.05.
 
     Raises:
-        ValueError: If an option is out of range.
+        ValueError: If devices or chains do not fit, or `keep_rows` names a table or context that
+            there is not.
     """
-    for name, count, least in (
-        ("num_chains", num_chains, 1),
-        ("num_samples", num_samples, 1),
-        ("num_warmup", num_warmup, 0),
-    ):
-        check_count(name, count, least)
     mesh = make_mesh(devices)
     check_chains(num_chains, mesh)
     kept = _kept_rows(bound, keep_rows)

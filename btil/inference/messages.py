@@ -220,7 +220,7 @@ def smooth(filtered: Filtered, start: Bool[Array, "length lanes"]) -> Smoothed:
         marginal = jnp.where(last[None], jnp.exp(log_filtered), from_next)
         # Rounding would otherwise build up over 100,000 steps.
         total = jnp.sum(marginal, axis=0)
-        marginal = marginal / jnp.where(total > 0, total, 1.0)
+        marginal = marginal / jnp.where(total > 0, total, 1.0)[None]
         pair = kernel * marginal[None]
         return (jnp.sum(pair, axis=1), fresh), Smoothed(marginal, pair)
 
@@ -250,7 +250,8 @@ def sample_paths(
         log_filtered, kernel, fresh, uniform = inputs
         weights = jnp.where(last[None], jnp.exp(log_filtered), from_next)
         cumulative = jnp.cumsum(weights, axis=0)
-        latent = jnp.sum(cumulative <= uniform * cumulative[-1], axis=0)
+        below = cumulative <= (uniform * cumulative[-1])[None]
+        latent = jnp.sum(below, axis=0, dtype=jnp.int32)
         before = jnp.take_along_axis(kernel, latent[None, None], axis=1)[:, 0]
         return (before, fresh), latent
 

@@ -29,7 +29,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 from scipy import special
 
-from btil.arguments import check_count
 from btil.inference.ascents import SWEEPS_PER_CALL, Ascents, fall_allowance, judge
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import collapsed_data, drawn_parameters, rows_as_draws
@@ -54,7 +53,12 @@ from btil.inference.parameters import (
 from btil.inference.precision import on_device
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, NormalParameters, RowsPosterior
-from btil.inference.special import by_cell, digamma_and_remainder, log_gamma
+from btil.inference.special import (
+    by_cell,
+    digamma_and_remainder,
+    log_gamma,
+    stirling_remainder,
+)
 from btil.inference.starting import (
     agent_sites,
     doubtful_rate,
@@ -322,7 +326,7 @@ def ascend(
             running=running,
         )
 
-    trace = jnp.full((SWEEPS_PER_CALL,), jnp.nan, elbo.dtype)
+    trace = jnp.zeros((SWEEPS_PER_CALL,), elbo.dtype)
     begin = _Progress(state, state, elbo, trace, jnp.zeros((), jnp.int32), jnp.asarray(True))
     return lax.while_loop(proceed, body, begin)
 
@@ -382,14 +386,10 @@ def fit(
     Raises:
         ValueError: If an option is out of range, or a start has a wrong site, shape or value.
     """
-    check_count("num_restarts", num_restarts, 1)
-    check_count("max_iterations", max_iterations, 1)
-    if tolerance is not None and not tolerance > 0:
-        raise ValueError(f"tolerance must be positive, got {tolerance!r}")
     if batch_size is not None:
         from btil.inference import stochastic
 
-        stochastic.check_options(bound, batch_size, delay, forgetting_rate)
+        stochastic.check_tables(bound)
         if batch_size < bound.demos.num_episodes:
             return stochastic.fit(
                 stochastic.in_memory(bound),
@@ -425,7 +425,10 @@ def fit(
     problem = Problem(
         prior={name: on_device(u, dtype) for name, u in prior.items()},
         prior_remainder={
-            name: (on_device(_remainder(u), dtype), on_device(_remainder(u.sum(-1)), dtype))
+            name: (
+                on_device(stirling_remainder(u), dtype),
+                on_device(stirling_remainder(u.sum(-1)), dtype),
+            )
             for name, u in prior.items()
         },
         log_fixed={
@@ -549,11 +552,6 @@ def chains(
     )
 
 
-def _remainder(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """What Stirling's formula leaves of log Gamma, in double precision."""
-    return special.gammaln(x) - ((x - 0.5) * np.log(x) - x + 0.5 * np.log(2 * np.pi))
-
-
 def _begin(
     counts: Mapping[str, np.ndarray],
     prior: Mapping[str, np.ndarray],
@@ -646,14 +644,20 @@ def counts_of_start(
     start: Mapping[str, Any], bound: BoundModel, prior: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """What a start has on top of the prior."""
+    if not isinstance(start, Mapping):
+        raise ValueError(f"start must be a mapping {{site: concentrations}}, got {start!r}")
     if set(start) != set(prior):
         raise ValueError(
-            f"start names the sites {', '.join(sorted(start))}, expected {', '.join(sorted(prior))}"
+            f"start names the sites {', '.join(sorted(map(str, start)))}, expected "
+            f"{', '.join(sorted(prior))}"
         )
     counts = {}
     for name, padded in prior.items():
-        values = np.asarray(start[name], np.float64)
         shape = bound.tables[name].shape
+        try:
+            values = np.asarray(start[name], np.float64)
+        except (TypeError, ValueError):
+            values = np.full(0, np.nan)  # no numbers, whatever the shape
         if values.shape != shape or not np.all(np.isfinite(values) & (values > 0)):
             raise ValueError(
                 f"start of {name}: expected positive finite concentrations of shape {shape}, got "

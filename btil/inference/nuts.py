@@ -33,7 +33,7 @@ from numpyro.infer.reparam import Reparam
 
 from btil.inference.chains import judge_chains
 from btil.inference.checkpoint import NOWHERE, Checkpoint
-from btil.inference.collapsed import collapsed_data, functional_rows
+from btil.inference.collapsed import collapsed_data, functional_rows, refuse_large_priors
 from btil.inference.devices import (
     SPLIT,
     SPLIT_SECOND,
@@ -52,11 +52,13 @@ from btil.models.parametric import central_concentration, constrain
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, forward_model
 from btil.models.tracing import traced_anew
+from btil.promotion import promotion_allowed
 
 # Transitions between two looks at the progress line.
 _TRANSITIONS_PER_CALL = 10
 _STATISTICS = ("diverging", "potential_energy", "energy", "num_steps", "accept_prob")
-_CHAIN_METHODS = ("vectorized", "sequential")
+# Largest sum of a row's prior concentrations: the potential energy has it as a factor.
+_LARGEST_PRIORS = {"float32": 1e5, "float64": 1e13}
 
 
 class LogWeights(dist.Distribution):
@@ -95,7 +97,8 @@ class LogWeights(dist.Distribution):
 
     def log_prob(self, value: Float[Array, "*rows values"]) -> Float[Array, "*rows"]:
         """Log density of the log weights."""
-        u, k = self.concentration, self.shape_parameter
+        u = jnp.broadcast_to(self.concentration, value.shape)
+        k = jnp.broadcast_to(self.shape_parameter, value.shape[:-1])
         log_sum = logsumexp(value, axis=-1)
         row = jnp.sum(u * (value - log_sum[..., None]) - gammaln(u), -1) + gammaln(jnp.sum(u, -1))
         return row + k * (log_sum - jnp.exp(log_sum)) + k * jnp.log(k) - gammaln(k)
@@ -205,7 +208,8 @@ def kernel_programs(
     """
 
     def start(keys: Array, inputs: Any) -> Any:
-        return jax.vmap(lambda key: kernel.init(key, num_warmup, None, (inputs,), {}))(keys)
+        with promotion_allowed():
+            return jax.vmap(lambda key: kernel.init(key, num_warmup, None, (inputs,), {}))(keys)
 
     def advance(states: Any, inputs: Any, count: Array) -> Any:
         def keep(states: Any) -> Chains:
@@ -214,7 +218,8 @@ def kernel_programs(
 
         def body(i: Array, carry: Any) -> Any:
             states, kept = carry
-            states = jax.vmap(lambda state: kernel.sample(state, (inputs,), {}))(states)
+            with promotion_allowed():
+                states = jax.vmap(lambda state: kernel.sample(state, (inputs,), {}))(states)
             new = keep(states)
             return states, jax.tree.map(lambda all_, one: all_.at[i].set(one), kept, new)
 
@@ -397,7 +402,8 @@ def fit(
         R-hat < 1.05 in every cell that varies and there is more than one chain.
 
     Raises:
-        ValueError: If an option is out of range.
+        ValueError: If devices or chains do not fit, or a prior is larger than it can be computed
+            with.
 
     References:
         Hoffman, Gelman (2014), The No-U-Turn Sampler; Phan, Pradhan, Jankowiak (2019),
@@ -405,9 +411,6 @@ def fit(
     """
     if chain_method is None:
         chain_method = "vectorized" if isinstance(bound, BoundNumpyroModel) else "sequential"
-    check_options(
-        num_chains, num_warmup, num_samples, target_accept_prob, max_tree_depth, chain_method
-    )
     mesh = make_mesh(devices)
     check_chains(num_chains, mesh)
     settings = Settings(int(num_warmup), float(target_accept_prob), int(max_tree_depth))
@@ -415,6 +418,7 @@ def fit(
     if isinstance(bound, BoundNumpyroModel):
         programs, inputs = own_programs(bound, settings, mesh), bound.data
     else:
+        refuse_large_priors(bound, dtype, _LARGEST_PRIORS, "nuts")
         structure, data = collapsed_data(bound, dtype)
         programs = make_programs(structure, settings, np.dtype(dtype), mesh)
         inputs = Inputs(data, _weight_shapes(bound, dtype))
@@ -449,35 +453,6 @@ def fit(
         },
         parameters={site: DrawnParameters(values) for site, values in parameters.items()},
     )
-
-
-def check_options(
-    num_chains: Any,
-    num_warmup: Any,
-    num_samples: Any,
-    target_accept_prob: Any,
-    max_tree_depth: Any,
-    chain_method: Any,
-) -> None:
-    """Refuse options out of range, naming what is allowed."""
-    least = {"num_chains": 1, "num_warmup": 0, "num_samples": 1, "max_tree_depth": 1}
-    given = {
-        "num_chains": num_chains,
-        "num_warmup": num_warmup,
-        "num_samples": num_samples,
-        "max_tree_depth": max_tree_depth,
-    }
-    for name, value in given.items():
-        if not isinstance(value, int | np.integer) or value < least[name]:
-            raise ValueError(f"{name} must be an integer of at least {least[name]}, got {value!r}")
-    if not 0 < target_accept_prob < 1:
-        raise ValueError(
-            f"target_accept_prob must be strictly between 0 and 1, got {target_accept_prob!r}"
-        )
-    if chain_method not in _CHAIN_METHODS:
-        raise ValueError(
-            f"chain_method must be one of {', '.join(_CHAIN_METHODS)}, got {chain_method!r}"
-        )
 
 
 def _weight_shapes(bound: BoundModel, dtype: np.dtype) -> dict[str, Float[Array, "..."]]:

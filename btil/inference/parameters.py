@@ -32,6 +32,7 @@ from btil.models.parametric import (
     unconstrained_shapes,
 )
 from btil.models.team import BoundModel
+from btil.promotion import promotion_allowed
 
 # Points at which an expectation over the normals is taken: 16 and their mirror images.
 _HALF_OF_POINTS = 16
@@ -366,7 +367,8 @@ def _maximise(function: Callable[[Normals], Array], start: Normals) -> Normals:
         memory = jax.tree.map(
             lambda old, fresh: jnp.where(curved, old, fresh), now.memory, quasi_newton.init(first)
         )
-        uphill, memory = quasi_newton.update(gradient, memory, point)
+        with promotion_allowed():
+            uphill, memory = quasi_newton.update(gradient, memory, point)
         gain, one, tried = now.value - value, jnp.ones_like(value), now.tried + 1
         moved = _Ascent(point, value, gradient, -uphill, one, gain, tried, memory)
         shorter = now._replace(length=_BACKTRACKING * now.length, tried=tried)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from btil.arguments import check_flag
+from btil.arguments import check_flag, check_values
 from btil.demonstrations import Demonstrations, read_as_seen
 from btil.inference.collapsed import collapsed_data, functional_rows
 from btil.inference.messages import (
@@ -496,6 +496,7 @@ class TeamPosterior:
         if num_draws is not None:
             smoothed = self.smooth(demos, use_labels, estimate, num_draws, seed)
             return np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
+        check_values({"seed": seed})
         bound = self._bind(demos, use_labels)
         layout = lay_out(bound, coarse=True)
         paths = []
@@ -519,6 +520,7 @@ class TeamPosterior:
         of the average over draws: the log predictive density of an episode. -inf where an episode
         is impossible.
         """
+        check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
         bound = self._bind(self._conformed(demos), use_labels=True)
         layout = lay_out(bound, coarse=True)
         if num_draws is None:
@@ -548,6 +550,7 @@ class TeamPosterior:
         seed: int,
         program: Callable[..., PerAgent],
     ) -> PerAgent:
+        check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
         returned = "action" if program is _predicted_actions else "latent"
         bound = self._bind(self._conformed(demos, returned), use_labels)
         layout = lay_out(bound, coarse=True)
@@ -651,6 +654,7 @@ class TeamPosterior:
         """
         from btil.inference.tracker import Tracker
 
+        check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
         return Tracker(self, estimate, num_draws, seed)
 
     # ------------------------------------------------------------------ draws
@@ -662,11 +666,10 @@ class TeamPosterior:
         picked at random, without replacement while there are enough.
 
         Raises:
-            ValueError: If `num_draws` is not at least 1, or the draws of some rows only were kept
-                (gibbs with `keep_rows`).
+            ValueError: If `num_draws` or `seed` is no such number, or the draws of some rows only
+                were kept (gibbs with `keep_rows`).
         """
-        if num_draws < 1:
-            raise ValueError(f"num_draws must be at least 1, got {num_draws}")
+        check_values({"num_draws": num_draws, "seed": seed})
         check_all_kept(self.result.rows, "draws from the posterior")
         return self._sample(num_draws, seed, self.result.rows)
 
@@ -753,9 +756,18 @@ class TeamPosterior:
         those, and `moments` has mean (`policy_ann_mean`), standard deviation (`_sd`) of each chain
         and split R-hat (`_rhat`) of every row. After a fit to a file batch by batch there are no
         data, so the last three groups are left out.
+
+        The attribute `draws`, of the tree and of the groups `posterior` and `log_likelihood`, says
+        what the draws are of. Those of a mean field or a guide are not the posterior's, and a
+        `warning` beside it says so: `arviz.loo` of such a tree is a number, but estimates nothing.
+
+        Names of variables and axes have "_" for "/", which separates groups in a tree; of names
+        that would then be alike, or like another thing's, the later ones get a number at the end
+        (the attribute `site` has the name that the posterior knows).
         """
         from btil.inference.datatree import build_datatree
 
+        check_values({"num_draws": num_draws, "seed": seed})
         return build_datatree(self, num_draws, seed)
 
     def save(self, path: Any) -> None:

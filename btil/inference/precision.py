@@ -20,7 +20,10 @@ def as_dtype(dtype: Any) -> np.dtype:
     Raises:
         ValueError: If it is not float32 or float64.
     """
-    chosen = default_dtype() if dtype is None else np.dtype(dtype)
+    try:
+        chosen = default_dtype() if dtype is None else np.dtype(dtype)
+    except TypeError:
+        chosen = np.dtype(object)  # whatever it was meant to be
     if chosen not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"dtype must be float32 or float64 (or None), got {dtype!r}")
     return chosen

@@ -26,8 +26,7 @@ class DirichletRows(NamedTuple):
 
     def sd(self) -> Float[np.ndarray, "..."]:
         """Standard deviation of every cell."""
-        mean = self.mean()
-        return np.sqrt(mean * (1 - mean) / (self.concentration.sum(-1, keepdims=True) + 1))
+        return np.sqrt(_dirichlet_variance(self.concentration))
 
     def mode(self) -> Float[np.ndarray, "..."]:
         """The densest row, (w - 1) / sum(w - 1); the mean where a w < 1 leaves no mode."""
@@ -62,8 +61,12 @@ class MixtureRows(NamedTuple):
 
     def sd(self) -> Float[np.ndarray, "..."]:
         """Standard deviation of every cell, between and within components."""
-        second = np.tensordot(self.weights, _dirichlet_second_moment(self.concentration), 1)
-        return np.sqrt(np.maximum(second - self.mean() ** 2, 0.0))
+        within = np.tensordot(self.weights, _dirichlet_variance(self.concentration), 1)
+        means = self.concentration / self.concentration.sum(-1, keepdims=True)
+        # From one of them on, so that equal means are no distance apart.
+        apart = means - means[0]
+        apart = apart - np.tensordot(self.weights, apart, 1)
+        return np.sqrt(within + np.tensordot(self.weights, apart**2, 1))
 
     def draw_components(self, num_draws: int, generator: np.random.Generator) -> np.ndarray:
         """The component of each draw."""
@@ -248,9 +251,14 @@ class FitResult(NamedTuple):
     contraction_rate: float | None = None
 
 
-def _dirichlet_second_moment(concentration: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    total = concentration.sum(-1, keepdims=True)
-    return concentration * (concentration + 1) / (total * (total + 1))
+def _dirichlet_variance(concentration: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Variance of every cell of Dirichlet rows, without differences of nearly equal numbers."""
+    w = np.asarray(concentration, np.float64)
+    zeros = np.zeros_like(w[..., :1])
+    before = np.concatenate([zeros, np.cumsum(w[..., :-1], -1)], -1)
+    after = np.concatenate([np.cumsum(w[..., :0:-1], -1)[..., ::-1], zeros], -1)
+    total = w.sum(-1, keepdims=True)
+    return w / total * ((before + after) / total) / (total + 1)
 
 
 def dirichlet_mode(concentration: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

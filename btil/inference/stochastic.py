@@ -29,15 +29,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy import special
 
-from btil.arguments import check_count
 from btil.inference import forward_backward
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.messages import LaneIndex, pad_rows
 from btil.inference.mfvi import Chain, chains, counts_of_start, dirichlet_moments, judge
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, RowsPosterior
+from btil.inference.special import rows_divergence
 from btil.inference.starting import (
     OpenUses,
     agent_sites,
@@ -482,14 +481,8 @@ def concentrations(state: State, problem: Problem) -> dict[str, Float[np.ndarray
 
 def divergence(state: State, problem: Problem) -> float:
     """Sum of the KL divergences of all rows from their priors; on the host, in double precision."""
-    total = 0.0
-    for name, rows in concentrations(state, problem).items():
-        w, u = rows.astype(np.float64), problem.prior[name].astype(np.float64)
-        log_mean = special.digamma(w) - special.digamma(w.sum(-1, keepdims=True))
-        by_cell = special.gammaln(u) - special.gammaln(w) + (w - u) * log_mean
-        by_row = special.gammaln(w.sum(-1)) - special.gammaln(u.sum(-1)) + by_cell.sum(-1)
-        total += float(by_row.sum())
-    return total
+    rows = concentrations(state, problem)
+    return sum(rows_divergence(w, problem.prior[name]) for name, w in rows.items())
 
 
 def _in_order(problem: Problem) -> Iterator[Batch]:
@@ -548,19 +541,12 @@ def has_settled(trace: Float[np.ndarray, " epochs"]) -> bool:
     return bool(abs(drift) + 2 * error < _SETTLED * abs(last.mean()))
 
 
-def check_options(bound: BoundModel, batch_size: Any, delay: Any, forgetting_rate: Any) -> None:
+def check_tables(bound: BoundModel) -> None:
     """Refuse what cannot be learned batch by batch.
 
     Raises:
-        ValueError: If an option is out of range, or a table's rows depend on parameters.
+        ValueError: If a table's rows depend on parameters.
     """
-    check_count("batch_size", batch_size, 1)
-    if delay is not None and not (np.isfinite(delay) and delay >= 1):
-        raise ValueError(f"delay must be a finite number of at least 1, got {delay!r}")
-    if forgetting_rate is not None and not 0.5 < forgetting_rate <= 1:
-        raise ValueError(
-            f"forgetting_rate must be above 0.5 and at most 1, got {forgetting_rate!r}"
-        )
     for name, table in bound.tables.items():
         if table.parametric:
             raise ValueError(
@@ -608,16 +594,12 @@ def fit(
         at the epoch's end), then the exact bound of each sweep over everything.
 
     Raises:
-        ValueError: If an option is out of range, or a table has parameters.
+        ValueError: If a table has parameters, or more than one device is asked for.
     """
     bound = data.bound
-    check_options(bound, batch_size, delay, forgetting_rate)
-    check_count("num_restarts", num_restarts, 1)
-    check_count("max_iterations", max_iterations, 1)
+    check_tables(bound)
     if devices not in (None, 1):
         raise ValueError(f"batches are learned from on one device, got devices={devices!r}")
-    if tolerance is not None and not tolerance > 0:
-        raise ValueError(f"tolerance must be positive, got {tolerance!r}")
     problem = make_problem(data, batch_size, delay, forgetting_rate, seed, dtype, start)
     allowed = _TOLERANCE if tolerance is None else float(tolerance)
     runs, going = _restored(checkpoint, problem)

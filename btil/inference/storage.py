@@ -330,13 +330,13 @@ def _demonstrations_record(demos: Demonstrations) -> dict[str, Any]:
 
 def _family_record(given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping):
-        shared = {id(f): f for f in given.values() if isinstance(f, Shared)}
+        shared = [f for f in given.values() if isinstance(f, Shared)]
         return {
             "by_agent": {
                 agent: {"reference": "shared"} if isinstance(f, Shared) else _family_record(f)
                 for agent, f in given.items()
             },
-            "shared": [_family_record(f) for f in shared.values()],
+            "shared": [_family_record(f) for f in shared[:1]],  # there is no other
         }
     if isinstance(given, Shared):
         return {"family": "Shared", "cpt": _family_record(given.cpt)}

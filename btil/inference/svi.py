@@ -32,9 +32,9 @@ from btil.inference.collapsed import (
     drawn_log_likelihood,
     drawn_parameters,
     functional_rows,
+    refuse_large_priors,
     rows_as_draws,
 )
-from btil.inference.mfvi import dirichlet_divergence, dirichlet_moments
 from btil.inference.progress import progress_line
 from btil.inference.result import (
     DirichletRows,
@@ -45,12 +45,14 @@ from btil.inference.result import (
     ParameterPosterior,
     RowsPosterior,
 )
+from btil.inference.special import rows_divergence
 from btil.inference.starting import starting_concentrations
 from btil.models.numpyro_model import BoundNumpyroModel, EpisodeData, Evaluated, evaluate
 from btil.models.parametric import normal_of_unconstrained
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, forward_model
 from btil.models.tracing import traced_anew
+from btil.promotion import promotion_allowed
 
 DIRICHLET = "dirichlet"
 AUTOGUIDES = (
@@ -70,6 +72,9 @@ _BOUND_PARTICLES = 1000
 _BATCH = 50
 _FEWEST_ITERATIONS = 400
 _FIRST_LOG_SCALE = -1.0
+# Largest sum of a row's prior concentrations. Beyond, log densities are differences of log Gammas
+# that agree in all digits, and JAX's gradient of a Gamma draw is wrong or takes seconds.
+_LARGEST_PRIORS = {"float32": 1e5, "float64": 1e8}
 
 Guide = str | type[autoguide.AutoGuide]
 
@@ -303,14 +308,17 @@ def target_programs(
         # The state made along the way is not used, and XLA leaves it out.
         return build(jax.random.key(0), inputs, num_particles)[0]
 
+    @promotion_allowed()
     def start(key: Array, inputs: Any) -> Any:
         return build(key, inputs)[1]
 
+    @promotion_allowed()
     def advance(state: Any, inputs: Any, count: Array) -> Any:
         svi = rebuild(inputs, settings.num_particles)
 
         return update(svi, state, inputs, count)
 
+    @promotion_allowed()
     def bounds(state: Any, key: Array, inputs: Any) -> Any:
         svi = rebuild(inputs)
         params = svi.get_params(state)
@@ -322,6 +330,7 @@ def target_programs(
 
         return jax.lax.map(one, jax.random.split(key, _BOUND_PARTICLES), batch_size=_BATCH)
 
+    @promotion_allowed()
     def collect(state: Any, key: Array, inputs: Any, number: int) -> Any:
         svi = rebuild(inputs)
         return target.collect(svi.guide, svi.get_params(state), key, inputs, number)
@@ -350,7 +359,7 @@ def update(svi: SVI, state: Any, inputs: Any, count: Array) -> tuple[Any, Float[
         return state, trace.at[i].set(-loss)
 
     dtype = jax.eval_shape(svi.evaluate, state, inputs).dtype
-    trace = jnp.full((_ITERATIONS_PER_CALL,), jnp.nan, dtype)
+    trace = jnp.zeros((_ITERATIONS_PER_CALL,), dtype)
     return jax.lax.fori_loop(0, count, body, (state, trace))
 
 
@@ -462,7 +471,7 @@ def fit(
         and no trace of it: `notes["log_joint"]` then holds the log joint density at the point.
 
     Raises:
-        ValueError: If the guide is unknown or an option is out of range.
+        ValueError: If the guide is unknown, or a prior larger than it can be computed with.
 
     References:
         Ranganath, Gerrish, Blei (2014), Black box variational inference; Figurnov, Mohamed, Mnih
@@ -478,16 +487,6 @@ def fit(
         )
     if guide != DIRICHLET:
         guide_class(guide)
-    for name, count in (
-        ("max_iterations", max_iterations),
-        ("num_particles", num_particles),
-        ("num_samples", num_samples),
-    ):
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
-    for name, value in (("tolerance", tolerance), ("learning_rate", learning_rate)):
-        if not (np.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be positive, got {value!r}")
     settings = Settings(guide, float(learning_rate), int(num_particles))
     if isinstance(bound, BoundNumpyroModel):
         problem = _own_problem(bound, settings)
@@ -554,6 +553,7 @@ def _table_problem(
     bound: BoundModel, settings: Settings, seed: int, dtype: np.dtype, num_samples: int
 ) -> Problem:
     """Tables: their programs are kept by their structure."""
+    refuse_large_priors(bound, dtype, _LARGEST_PRIORS, "svi")
     structure, data = collapsed_data(bound, dtype)
     start = {
         name: jnp.asarray(values, dtype)
@@ -612,16 +612,8 @@ def _dirichlet_bounds(
         for name, values in concentrations.items()
     }
     log_likelihood = np.asarray(drawn_log_likelihood(structure, data, draws), np.float64).sum(-1)
-    fitted, prior = dirichlet_moments(concentrations), dirichlet_moments(data.concentration)
     divergence = sum(
-        float(
-            dirichlet_divergence(
-                values,
-                fitted[name],
-                data.concentration[name],
-                (prior[name].cells[-1], prior[name].sums[-1]),
-            )
-        )
+        rows_divergence(np.asarray(values), np.asarray(data.concentration[name]))
         for name, values in concentrations.items()
     )
     return log_likelihood - divergence

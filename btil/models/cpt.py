@@ -6,6 +6,7 @@ learned with a Dirichlet prior, known, static or uniform.
 """
 
 import importlib
+import inspect
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from btil.arguments import check_number
+
 Parents = tuple[str, ...] | Mapping[str, tuple[str, ...]]
 ROLES = ("policy", "transition", "initial")
+# Concentrations whose sums, logs and digammas are numbers in single precision as well.
+CONCENTRATIONS = (1e-30, 1e30)
 # What rounding may do to the sum of a probability vector: single-precision tables are welcome.
 SUM_TOLERANCE = 1e-5
+# Numbers that a repr writes out.
+_MOST_WRITTEN = 1000
 
 
 def improper_rows(rows: Float[np.ndarray, "*rows values"]) -> Bool[np.ndarray, "*rows"]:
@@ -128,13 +135,8 @@ def positive_number(family: str, name: str, value: Any, zero: bool = False) -> f
     Raises:
         ValueError: Naming the family, the argument and its value.
     """
-    number = isinstance(value, int | float | np.integer | np.floating)
-    if not number or isinstance(value, bool) or not np.isfinite(value):
-        raise ValueError(f"{family}: {name} must be a finite number, got {value!r}")
-    if value < 0 or (value == 0 and not zero):
-        allowed = "0 or more" if zero else "positive"
-        raise ValueError(f"{family}: {name} must be {allowed}, got {value!r}")
-    return float(value)
+    bound = {"least" if zero else "above": 0.0}
+    return check_number(f"{family}: {name}", value, **bound)
 
 
 class CPT:
@@ -221,8 +223,82 @@ class CPT:
                 )
 
 
-@dataclass(frozen=True, eq=False)
-class DirichletCPT(CPT):
+class MadeOfArguments:
+    """Mixed into a family that is what its constructor was given, and never changes.
+
+    Two with equal arguments are equal: they share compiled programs, and agents who have equal
+    `Shared` tables have one. The repr makes the family anew, with the names of btil at hand, unless
+    an argument is a function or a table of more than 1000 numbers.
+
+    Every argument of the constructor is an attribute of the same name, or of the one that
+    `argument_attributes` has for it. (A subclass of which that is not true goes by its attributes.)
+    """
+
+    argument_attributes: ClassVar[Mapping[str, str]] = {}
+
+    def _given(self) -> dict[str, Any]:
+        kept = vars(self)
+        names = inspect.signature(type(self)).parameters
+        attributes = {name: self.argument_attributes.get(name, name) for name in names}
+        if not kept.keys() >= set(attributes.values()):
+            return dict(kept)
+        return {name: kept[attribute] for name, attribute in attributes.items()}
+
+    def arguments(self) -> dict[str, Any] | None:
+        """The arguments that make this family anew, for a file; None if one is a function."""
+        given = self._given()
+        return None if any(map(callable, given.values())) else given
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={_source(value)}" for name, value in self._given().items())
+        return f"{type(self).__name__}({given})"
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or type(self) is not type(other):
+            return self is other
+        assert isinstance(other, MadeOfArguments)
+        theirs = other._given()
+        return all(_same(value, theirs[name]) for name, value in self._given().items())
+
+    def __hash__(self) -> int:
+        # Of a table the shape: it may be large, and equality is looked at in any case.
+        parts = (_hashable(value) for value in self._given().values())
+        return hash((type(self), *parts))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} never changes; make another one")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} never changes; make another one")
+
+
+def _source(value: Any) -> str:
+    """A value as a person would write it."""
+    if isinstance(value, np.ndarray) and value.size > _MOST_WRITTEN:
+        return f"<{'x'.join(map(str, value.shape))} numbers>"
+    written = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(written, list):
+        return f"[{', '.join(map(_source, written))}]"
+    if isinstance(written, float) and not np.isfinite(written):
+        return f"float('{written}')"
+    return repr(written)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return one is other if callable(one) or callable(other) else one == other
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.shape if value.ndim else value.item()
+    if isinstance(value, Mapping):
+        return frozenset(value.items())
+    return id(value) if callable(value) else value
+
+
+class DirichletCPT(MadeOfArguments, CPT):
     r"""Learned rows with independent Dirichlet priors.
 
     For every context c and latent x, the row is
@@ -237,22 +313,24 @@ class DirichletCPT(CPT):
         parents: Names of the parents, or a mapping {agent: names}.
 
     Raises:
-        ValueError: If a concentration is not positive and finite, or does not broadcast.
+        ValueError: If a concentration is not positive and finite (1e-30 to 1e30), or does not
+            broadcast.
 
     Example:
         >>> DirichletCPT(1.2, parents=("state",)).parents
         ('state',)
     """
 
-    concentration_per_cell: float | Float[np.ndarray, "..."]
-    parents: Parents = ()
+    argument_attributes: ClassVar[Mapping[str, str]] = {"concentration": "concentration_per_cell"}
+    concentration_per_cell: Float[np.ndarray, "..."]
 
     def __init__(self, concentration: Any = 1.0, parents: Any = ()) -> None:
         values = np.array(concentration, dtype=np.float64)
-        if values.size == 0 or not np.all(np.isfinite(values) & (values > 0)):
+        least, most = CONCENTRATIONS
+        if values.size == 0 or not np.all((values >= least) & (values <= most)):
             raise ValueError(
-                "DirichletCPT: concentration must be positive and finite in every cell, got "
-                f"{concentration!r}"
+                "DirichletCPT: concentration must be positive and finite in every cell, from "
+                f"{least:g} to {most:g}, got {concentration!r}"
             )
         values.flags.writeable = False
         object.__setattr__(self, "concentration_per_cell", values)
@@ -262,10 +340,6 @@ class DirichletCPT(CPT):
     def learned(self) -> bool:
         """Always true."""
         return True
-
-    def arguments(self) -> dict[str, Any] | None:
-        """Concentration and parents."""
-        return {"concentration": self.concentration_per_cell, "parents": self.parents}
 
     def concentration(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
         """Dirichlet concentration of every row, shape `contexts.shape`."""
@@ -297,7 +371,6 @@ class DirichletCPT(CPT):
         )
 
 
-@dataclass(frozen=True, eq=False)
 class StickyDirichletCPT(DirichletCPT):
     r"""Learned transition rows whose Dirichlet priors favour staying.
 
@@ -324,7 +397,7 @@ class StickyDirichletCPT(DirichletCPT):
         diarization (there the base measure is learned as well, see `StickBreakingCPT`).
     """
 
-    stay: float = 0.0
+    stay: float
 
     def __init__(self, concentration: Any = 1.0, stay: float = 10.0, parents: Any = ()) -> None:
         super().__init__(concentration, parents)
@@ -337,21 +410,12 @@ class StickyDirichletCPT(DirichletCPT):
         if role != "transition":
             raise ValueError(f"StickyDirichletCPT describes a transition, it cannot be a {role}")
 
-    def arguments(self) -> dict[str, Any] | None:
-        """Concentration, stay and parents."""
-        return {
-            "concentration": self.concentration_per_cell,
-            "stay": self.stay,
-            "parents": self.parents,
-        }
-
     def concentration(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
         """Dirichlet concentration of every row, shape `contexts.shape`."""
         return super().concentration(contexts) + self.stay * np.eye(contexts.num_latents)
 
 
-@dataclass(frozen=True, eq=False)
-class KnownCPT(CPT):
+class KnownCPT(MadeOfArguments, CPT):
     """Given rows; nothing is learned. Zeros are allowed.
 
     Args:
@@ -373,7 +437,6 @@ class KnownCPT(CPT):
     """
 
     table_or_function: Any
-    parents: Parents = ()
 
     def __init__(self, table_or_function: Any, parents: Any = ()) -> None:
         value = table_or_function
@@ -382,12 +445,6 @@ class KnownCPT(CPT):
             value.flags.writeable = False
         object.__setattr__(self, "table_or_function", value)
         object.__setattr__(self, "parents", check_parents(parents, "KnownCPT"))
-
-    def arguments(self) -> dict[str, Any] | None:
-        """Table and parents; None for a function."""
-        if callable(self.table_or_function):
-            return None
-        return {"table_or_function": self.table_or_function, "parents": self.parents}
 
     def probabilities(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
         """The rows of the contexts, checked to be probability vectors."""
@@ -455,8 +512,7 @@ def _look_up(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class StaticCPT(CPT):
+class StaticCPT(MadeOfArguments, CPT):
     """A transition in which the latent never changes, T_x = 1(x = x') (the paper, Section 4)."""
 
     def validate(self, role: str) -> None:
@@ -469,8 +525,7 @@ class StaticCPT(CPT):
         return np.array(np.broadcast_to(np.eye(contexts.num_latents), contexts.shape))
 
 
-@dataclass(frozen=True, eq=False)
-class UniformCPT(CPT):
+class UniformCPT(MadeOfArguments, CPT):
     """Every row uniform: 1/V in each of V cells."""
 
     def probabilities(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
@@ -478,7 +533,7 @@ class UniformCPT(CPT):
         return np.full(contexts.shape, 1.0 / contexts.num_values)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Shared:
     """One table for all agents instead of one each.
 

@@ -1,14 +1,19 @@
 """Tables whose rows are alike: they scatter around base rows that are learned with them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro import distributions as dist
 
-from btil.models.cpt import Contexts, Parents, check_parents, positive_number
+from btil.models.cpt import (
+    Contexts,
+    MadeOfArguments,
+    Parents,
+    check_parents,
+    positive_number,
+)
 from btil.models.parametric import ParametricCPT, Values
 
 # Prior of a strength that is learned: half of it within a factor of 3 of 7 pseudo-counts.
@@ -23,8 +28,7 @@ def _strength(strength: float | None, parameters: Values) -> Any:
     return parameters["strength"] if strength is None else strength
 
 
-@dataclass(frozen=True, eq=False, init=False)
-class HierarchicalDirichletCPT(ParametricCPT):
+class HierarchicalDirichletCPT(MadeOfArguments, ParametricCPT):
     r"""Rows of all contexts scatter around one base row per latent.
 
     .. math:: \beta_x \sim \mathrm{Dirichlet}(\gamma, \dots, \gamma), \qquad
@@ -62,6 +66,7 @@ class HierarchicalDirichletCPT(ParametricCPT):
     parents: Parents
     shared_parameters: bool
 
+    argument_attributes: ClassVar[Mapping[str, str]] = {"shared_base": "shared_parameters"}
     parameter_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {"base": ("latent", "value")}
 
     def __init__(
@@ -91,16 +96,6 @@ class HierarchicalDirichletCPT(ParametricCPT):
         if self.stay and role != "transition":
             raise ValueError(f"HierarchicalDirichletCPT: stay is for a transition, not a {role}")
 
-    def arguments(self) -> dict[str, Any] | None:
-        """Strength, base concentration, stay, parents and whether the base is shared."""
-        return {
-            "strength": self.strength,
-            "base_concentration": self.base_concentration,
-            "stay": self.stay,
-            "parents": self.parents,
-            "shared_base": self.shared_parameters,
-        }
-
     def exchangeable_latents(self, contexts: Contexts, first: int, second: int) -> bool:
         """Always: no latent is special in this prior."""
         return True
@@ -119,8 +114,7 @@ class HierarchicalDirichletCPT(ParametricCPT):
         return concentration[None]
 
 
-@dataclass(frozen=True, eq=False, init=False)
-class StickBreakingCPT(ParametricCPT):
+class StickBreakingCPT(MadeOfArguments, ParametricCPT):
     r"""As many latents as the data need, out of the K that are offered.
 
     .. math:: v_k \sim \mathrm{Beta}(1, \gamma), \quad
@@ -159,6 +153,7 @@ class StickBreakingCPT(ParametricCPT):
     stay: float
     parents: Parents
 
+    argument_attributes: ClassVar[Mapping[str, str]] = {"concentration": "stick_concentration"}
     parameter_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sticks": ("stick",)}
 
     def __init__(
@@ -186,15 +181,6 @@ class StickBreakingCPT(ParametricCPT):
         if self.stay and role != "transition":
             raise ValueError(f"StickBreakingCPT: stay is for a transition, not an {role}")
 
-    def arguments(self) -> dict[str, Any] | None:
-        """Concentration, strength, stay and parents."""
-        return {
-            "concentration": self.stick_concentration,
-            "strength": self.strength,
-            "stay": self.stay,
-            "parents": self.parents,
-        }
-
     def priors(self, contexts: Contexts) -> Mapping[str, dist.Distribution]:
         """The sticks, and the strength where it is learned.
 
@@ -213,7 +199,7 @@ class StickBreakingCPT(ParametricCPT):
         weights = stick_breaking(parameters["sticks"])
         concentration = _strength(self.strength, parameters) * weights
         if self.stay:
-            concentration = concentration + self.stay * jnp.eye(len(weights))
+            concentration = concentration[None] + self.stay * jnp.eye(len(weights))
         # One axis for the contexts, and in a transition (where rows may differ) one for latents.
         return concentration[None]
 

@@ -37,12 +37,12 @@ def _log_sum_exp(
     """
     peak = lax.stop_gradient(jnp.max(logits, axis=0))
     peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
-    weights = jnp.exp(logits - peak)
+    weights = jnp.exp(logits - peak[None])
     total = jnp.sum(weights, axis=0)
     possible = total > 0
     safe_total = jnp.where(possible, total, 1.0)
     value = jnp.where(possible, jnp.log(safe_total) + peak, -jnp.inf)
-    return value, weights / safe_total
+    return value, weights / safe_total[None]
 
 
 def forward_filter(
@@ -169,7 +169,8 @@ class LatentChain(dist.Distribution):
         """log p(actions, labels) of each episode, latents summed out; -inf if impossible."""
         steps = self.event_shape[0]
         latents = self.log_initial.shape[-1]
-        real = jnp.arange(steps) < self.lengths[:, None]
+        lengths = jnp.asarray(self.lengths)
+        real = jnp.arange(steps, dtype=lengths.dtype)[None] < lengths[:, None]
         action = jnp.where(real, value, 0)
         log_likelihood = jnp.take_along_axis(
             self.log_policy, action[:, :, None, None], axis=-1
@@ -208,4 +209,4 @@ def agreement(labels: Int[Array, "..."], latents: int, axis: int = -1) -> Bool[A
     shape = [1] * (labels.ndim + 1)
     shape[axis] = latents
     known = jnp.expand_dims(labels, axis)
-    return (known < 0) | (known == jnp.arange(latents).reshape(shape))
+    return (known < 0) | (known == jnp.arange(latents, dtype=known.dtype).reshape(shape))

@@ -34,6 +34,7 @@ from btil.models.team import (
     site_name,
 )
 from btil.models.tracing import Trace, reading_anew, trace, traced_anew
+from btil.promotion import promotion_allowed
 
 _AXES = {
     "log_initial": "(episodes, latents)",
@@ -442,6 +443,7 @@ def _arrivals(demos: Demonstrations) -> Int[np.ndarray, " moves"]:
     return np.delete(np.arange(demos.num_steps), demos.episode_starts)
 
 
+@promotion_allowed()
 def _sites(
     model: NumpyroModel, data: EpisodeData
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
@@ -506,6 +508,7 @@ def _checked_sites(
     return shapes
 
 
+@promotion_allowed()
 def replay(
     function: Callable[[EpisodeData], Any],
     data: EpisodeData,

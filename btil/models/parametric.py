@@ -18,8 +18,9 @@ from jaxtyping import Array, Float
 from numpyro import distributions as dist
 from numpyro.distributions.transforms import biject_to
 
-from btil.models.cpt import CPT, Contexts
+from btil.models.cpt import CONCENTRATIONS, CPT, Contexts
 from btil.models.lanes import rounded_up
+from btil.promotion import promotion_allowed
 
 if TYPE_CHECKING:
     from btil.models.team import BoundModel, Table
@@ -255,6 +256,7 @@ def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, dist.Distributio
     return priors
 
 
+@promotion_allowed()
 def constrain(priors: Mapping[str, dist.Distribution], unconstrained: Values) -> dict[str, Array]:
     """Parameters from unconstrained space to where their priors live."""
     return {site: biject_to(prior.support)(unconstrained[site]) for site, prior in priors.items()}
@@ -268,6 +270,7 @@ def unconstrained_shapes(priors: Mapping[str, dist.Distribution]) -> dict[str, t
     }
 
 
+@promotion_allowed()
 def unconstrained_log_density(
     priors: Mapping[str, dist.Distribution], unconstrained: Values
 ) -> Float[Array, ""]:
@@ -292,19 +295,24 @@ def normal_of_unconstrained(
 def given_concentration(
     table: ParametricSite, parameters: Values, inputs: Values
 ) -> Float[Array, "..."]:
-    """Concentrations of the table's rows, not broadcast; `parameters` by their sites.
+    """Concentrations of the table's rows, with all axes but not broadcast, `parameters` by sites.
 
     Kept above the smallest normal number: a parameter that rounds to zero leaves a density.
     """
-    values = table.cpt.row_concentration(table.own(parameters), inputs)
+    values = _with_axes(table, table.cpt.row_concentration(table.own(parameters), inputs))
     return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
+
+
+def _with_axes(table: ParametricSite, values: Float[Array, "..."]) -> Float[Array, "..."]:
+    """All of a table's axes, those that are left out as ones of length 1."""
+    return values.reshape((1,) * (len(table.shape) - values.ndim) + values.shape)
 
 
 def given_log_rows(
     table: ParametricSite, parameters: Values, inputs: Values
 ) -> Float[Array, "..."]:
-    """Logs of rows that are a function of the parameters, not broadcast."""
-    return table.cpt.log_rows(table.own(parameters), inputs)
+    """Logs of rows that are a function of the parameters, with all axes but not broadcast."""
+    return _with_axes(table, table.cpt.log_rows(table.own(parameters), inputs))
 
 
 def check_prior(table: "Table") -> None:
@@ -336,7 +344,9 @@ def check_prior(table: "Table") -> None:
             f"({', '.join(_AXES[: len(shape)])}){' or what broadcasts to it' * table.parametric}"
         )
     if kind != "log_rows":
-        wrong, allowed = ~(np.isfinite(values) & (values > 0)), "positive finite numbers"
+        least, most = CONCENTRATIONS
+        wrong = ~((values >= least) & (values <= most))
+        allowed = f"positive finite numbers, {least:g} to {most:g}"
     else:
         sums = np.exp(np.broadcast_to(values, shape)).sum(-1)
         wrong, allowed = ~(np.abs(sums - 1) < 1e-5), "logs of rows that sum to 1"

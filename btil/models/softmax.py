@@ -1,7 +1,6 @@
 """Tables that are regressions: log-linear in features of the parents, or in a planner's values."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
@@ -10,14 +9,20 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro import distributions as dist
 
-from btil.models.cpt import Contexts, Parents, check_parents, positive_number, rows_of
+from btil.models.cpt import (
+    Contexts,
+    MadeOfArguments,
+    Parents,
+    check_parents,
+    positive_number,
+    rows_of,
+)
 from btil.models.parametric import ParametricCPT, Values
 
 Columns = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False, init=False)
-class SoftmaxCPT(ParametricCPT):
+class SoftmaxCPT(MadeOfArguments, ParametricCPT):
     r"""Multinomial logistic regression of the row on features of its context.
 
     .. math:: \theta_{c,x,v} \propto \exp\Big( b_{x,v} + \sum_f \phi_f(c)\, W_{x,f,v} \Big),
@@ -71,16 +76,6 @@ class SoftmaxCPT(ParametricCPT):
         object.__setattr__(self, "features", features)
         for name, value in (("weight_scale", weight_scale), ("bias_scale", bias_scale)):
             object.__setattr__(self, name, positive_number("SoftmaxCPT", name, value))
-
-    def arguments(self) -> dict[str, Any] | None:
-        """Parents and scales; None with features of one's own."""
-        if self.features is not None:
-            return None
-        return {
-            "parents": self.parents,
-            "weight_scale": self.weight_scale,
-            "bias_scale": self.bias_scale,
-        }
 
     def exchangeable_latents(self, contexts: Contexts, first: int, second: int) -> bool:
         """Always: no latent is special in this prior."""
@@ -146,8 +141,7 @@ class SoftmaxCPT(ParametricCPT):
         return found
 
 
-@dataclass(frozen=True, eq=False, init=False)
-class GoalConditionedCPT(ParametricCPT):
+class GoalConditionedCPT(MadeOfArguments, ParametricCPT):
     r"""A policy that acts on a planner's values, one set of them per latent.
 
     .. math:: \pi(a \mid s, x) = (1 - \epsilon)
@@ -203,12 +197,6 @@ class GoalConditionedCPT(ParametricCPT):
         if role != "policy":
             raise ValueError(f"GoalConditionedCPT describes a policy, it cannot be a {role}")
 
-    def arguments(self) -> dict[str, Any] | None:
-        """Values, parents and the biases' scale; None with values by a function."""
-        if callable(self.values):
-            return None
-        return {"values": self.values, "parents": self.parents, "bias_scale": self.bias_scale}
-
     def priors(self, contexts: Contexts) -> Mapping[str, dist.Distribution]:
         """Rationality, biases and lapse."""
         return {
@@ -240,7 +228,7 @@ class GoalConditionedCPT(ParametricCPT):
         self, parameters: Values, inputs: Values
     ) -> Float[Array, "contexts latents actions"]:
         """Log of the softmax of scaled values and biases, mixed with a uniform lapse."""
-        scores = parameters["rationality"] * inputs["values"] + parameters["bias"]
+        scores = parameters["rationality"] * inputs["values"] + parameters["bias"][None, None]
         # A finite stand-in for -inf keeps the gradient of a forbidden action zero, not NaN.
         scores = jnp.where(inputs["forbidden"] > 0, -1e9, scores)
         lapse = parameters["lapse"]

@@ -27,7 +27,7 @@ ROLE_AXES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class TeamModel:
     r"""What we believe of a team before seeing it: for each agent three tables.
 
@@ -73,13 +73,15 @@ class TeamModel:
                         f"got {family!r}"
                     )
                 (family.cpt if isinstance(family, Shared) else family).validate(role)
-            shared = {id(family) for family in families if isinstance(family, Shared)}
-            if len(shared) > 1:
-                raise ValueError(
-                    f"{role}: one Shared table per role; give the agents the same Shared object"
-                )
+            shared = [family for family in families if isinstance(family, Shared)]
+            if any(family != shared[0] for family in shared):
+                raise ValueError(f"{role}: one Shared table per role; give the agents the same one")
             if isinstance(given, Mapping):
                 object.__setattr__(self, role, dict(given))
+
+    def __hash__(self) -> int:
+        given = (getattr(self, role) for role in ROLES)
+        return hash(tuple(frozenset(g.items()) if isinstance(g, Mapping) else g for g in given))
 
     def family(self, role: str, agent: str) -> Family:
         """The family of one agent's table.

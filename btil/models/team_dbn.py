@@ -280,7 +280,7 @@ def enumerated_model(structure: Structure, data: ModelData) -> None:
     lengths = jnp.asarray(data.lengths)
     episodes = len(lengths)
     num_steps = data.steps[structure.agents[0].agent].actions.shape[1]
-    real = (jnp.arange(num_steps) < lengths[:, None]).T
+    real = (jnp.arange(num_steps, dtype=lengths.dtype)[None] < lengths[:, None]).T
 
     def by_step(sites: AgentSites) -> tuple[Array, Array, Array, Array]:
         steps = jax.tree.map(jnp.asarray, data.steps[sites.agent])

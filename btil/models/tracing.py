@@ -21,6 +21,7 @@ import numpy as np
 from jax.extend.core import Jaxpr
 
 from btil.identity import checksum, functions_reached
+from btil.promotion import promotion_allowed
 
 _numbers = itertools.count(1)
 
@@ -74,6 +75,7 @@ class Trace(NamedTuple):
         return checksum((self.program.text, results, self.constants))
 
 
+@promotion_allowed()
 def trace(function: Callable[..., Any], *arguments: Any, written: Any = None) -> Trace:
     """Trace a function anew, whatever JAX remembers of it.
 

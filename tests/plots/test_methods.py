@@ -148,7 +148,7 @@ def test_restarts_are_ordered_by_where_they_end(bound, mfvi):
     assert left.get_yscale() == right.get_yscale() == "log"
     with pytest.raises(ValueError, match="nuts has no runs from several starting points"):
         plot_restarts(make(bound, mfvi.result.rows, "nuts"))
-    with pytest.raises(ValueError, match="within must be positive"):
+    with pytest.raises(ValueError, match="within must be a positive number"):
         plot_restarts(best, within=0.0)
 
 

@@ -14,6 +14,7 @@ from btil.analysis.calibration.ranks import (
 )
 from btil.analysis.calibration.run import PROBABILITY, Calibration
 from btil.analysis.plots.layout import legend_below, look, make_axes
+from btil.arguments import check_values
 from btil.figures import figure_style
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def plot_ecdf_pit(
     """
     from matplotlib.lines import Line2D
 
+    check_values({"probability": probability})
     present = _groups(calibrations)
     chosen = present if groups is None else list(groups)
     unknown = [group for group in chosen if group not in present]

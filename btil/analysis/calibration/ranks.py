@@ -26,6 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from btil.arguments import check_values
+
 # Below so many simulations a band says nothing.
 _FEWEST_SIMULATIONS = 10
 _NORMAL_95 = 1.959964
@@ -194,6 +196,7 @@ def tested(ranked: Ranked) -> Float[np.ndarray, " simulations"]:
 
 def band_probability(probability: float) -> float:
     """Probability of the band that is part of a verdict: half of what may go wrong is its."""
+    check_values({"probability": probability})
     return 1 - (1 - probability) / 2
 
 

@@ -27,10 +27,10 @@ from btil.analysis.calibration.simulation import (
     run_simulation,
     unpinned_agents,
 )
-from btil.arguments import check_options, check_seed
+from btil.arguments import check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
-from btil.inference.fit import method_options
+from btil.inference.fit import check_given
 from btil.inference.progress import progress_line
 from btil.inference.result import check_keeps_all
 from btil.models.team import TeamModel, bind
@@ -407,19 +407,15 @@ def _check(settings: Settings, num_simulations: int) -> None:
         raise ValueError(f"model must be a TeamModel, got {type(settings.model).__name__}")
     if not isinstance(settings.demos, Demonstrations):
         raise ValueError(f"demos must be Demonstrations, got {type(settings.demos).__name__}")
-    check_options(settings.method, settings.options, [*method_options(settings.method), "dtype"])
+    check_given(settings.method, settings.options, settings.model, owner=settings.method)
     check_keeps_all(settings.method, settings.options)
     numbers = {
         "num_simulations": num_simulations,
         "num_draws": settings.num_draws,
         "num_cells": settings.num_cells,
+        "share_labelled": settings.share_labelled,
     }
-    for name, value in numbers.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value!r}")
-    share = settings.share_labelled
-    if share is not None and not 0 <= share <= 1:
-        raise ValueError(f"share_labelled must be from 0 to 1, or None, got {share!r}")
+    check_values(numbers, optional=["share_labelled"])
     if any(table.parametric for table in bind(settings.model, settings.demos).learned.values()):
         _check_names(settings, num_simulations)
 

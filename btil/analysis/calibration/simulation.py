@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 from numpyro.distributions.transforms import biject_to
-from scipy.special import gammaln, xlogy
 
 from btil.analysis.alignment import align, latents_pinned
 from btil.analysis.calibration.ranks import (
@@ -34,6 +33,7 @@ from btil.inference.messages import (
 from btil.inference.posterior import TeamPosterior
 from btil.inference.precision import precision
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
+from btil.inference.special import log_dirichlet
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, prior_tables
 from btil.models.lanes import rounded_up
@@ -41,6 +41,7 @@ from btil.models.parametric import all_priors, given_concentration, parametric_s
 from btil.models.simulate import simulate
 from btil.models.team import BoundModel, Table, TeamModel, context_visits
 from btil.models.team_dbn import log_rows
+from btil.promotion import promotion_allowed
 
 # Random numbers of a simulation, in streams of their own: methods are then given the same data.
 _TRUTH, _LABELS, _FIT, _RANKS = range(4)
@@ -350,7 +351,7 @@ def unconstrained_parameters(
     """
     described = tuple(parametric_site(t) for t in bound.learned.values() if t.parametric)
     found = {}
-    with precision(np.float64):
+    with precision(np.float64), promotion_allowed():
         for site, prior in all_priors(described).items():
             values = jnp.asarray(parameters[site], np.float64)
             free = np.asarray(biject_to(prior.support).inv(values))
@@ -375,10 +376,9 @@ def log_prior(
             concentration = _given_concentrations(table, parameters)
         else:
             concentration = table.cpt.concentration(table.contexts)[None]
-        density = xlogy(concentration - 1, rows[site]) - gammaln(concentration)
-        axes = tuple(range(1, density.ndim))
-        total += density.sum(axes) + gammaln(concentration.sum(-1)).sum(axes[:-1])
-    with precision(np.float64):
+        density = log_dirichlet(concentration, rows[site])
+        total += density.reshape(len(total), -1).sum(1)
+    with precision(np.float64), promotion_allowed():
         for site, prior in all_priors(tuple(described)).items():
             total += np.asarray(prior.log_prob(jnp.asarray(parameters[site], np.float64)))
     return total

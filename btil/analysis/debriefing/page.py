@@ -14,6 +14,7 @@ from btil.analysis.debriefing.sections import Told, apart_word, body_of, summary
 from btil.analysis.decoding import decoded_table
 from btil.analysis.output import html_figure, html_page, save_figure, staged_page
 from btil.analysis.report import prepare_directory
+from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.fit import fit
 from btil.inference.posterior import TeamPosterior, conform, refuse_excerpt
@@ -92,8 +93,7 @@ def debrief(
     Example:
         >>> btil.analysis.debrief(posterior, demos, "debrief").summary  # doctest: +SKIP
     """
-    if max_episodes < 0:
-        raise ValueError(f"max_episodes must not be negative, got {max_episodes}")
+    check_values({"max_episodes": max_episodes})
     refuse_excerpt(posterior, "a debrief")
     directory = prepare_directory(directory)
     judge = _learn_again(posterior, demos, progress) if relearn else None

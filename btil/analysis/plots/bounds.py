@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btil.analysis.plots.layout import make_axes
+from btil.arguments import check_values
 from btil.figures import BLUE, VERMILION, figure_style
 from btil.inference.posterior import TeamPosterior
 
@@ -110,8 +111,7 @@ def plot_restarts(
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-    if not within > 0:
-        raise ValueError(f"within must be positive, got {within}")
+    check_values({"within": within})
     traces = [np.asarray(trace, np.float64) for trace in posterior.result.restart_traces]
     if not traces:
         raise ValueError(f"{posterior.method} has no runs from several starting points; mfvi has")

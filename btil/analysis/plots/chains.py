@@ -1,5 +1,6 @@
 """Chains of draws, drawn by ArviZ under the names in the data."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from textwrap import fill
@@ -227,7 +228,7 @@ def plot_prior_posterior(
             quantity = "probability"
         cells = _Cells(title, names, drawn[None], quantity)
         cell = int(np.abs(drawn.mean(0) - before.mean(0)).argmax())
-        name = _arviz_name(fill(cells.label(cell), 38))
+        name = _arviz_name(fill(cells.label(cell), 38), groups["prior"])
         groups["prior"][name] = before[None, :, cell]
         groups["posterior"][name] = drawn[None, :, cell]
         quantities.append(quantity)
@@ -285,29 +286,29 @@ def _worst_cells(
     posterior: TeamPosterior, cells: Sequence[_Cells], width: int
 ) -> "xarray.DataTree":
     """Of each the cell whose chains agree least, under its full name, broken at that width."""
-    variables = {}
+    variables: dict[str, Any] = {}
     for one in cells:
         rhat = split_rhat(one.draws)
         worst = int(np.where(np.isnan(rhat), -np.inf, rhat).argmax())
-        variables[_arviz_name(fill(one.label(worst), width))] = one.draws[..., worst]
+        variables[_arviz_name(fill(one.label(worst), width), variables)] = one.draws[..., worst]
     return _arviz_tree(posterior, variables)
 
 
 def _all_cells(posterior: TeamPosterior, cells: Sequence[_Cells]) -> "xarray.DataTree":
     """All cells, under the letter of their row or parameter."""
-    return _arviz_tree(
-        posterior,
-        {
-            _arviz_name(f"{letter(number)}  {name}".rstrip()): one.draws[..., cell]
-            for number, one in enumerate(cells)
-            for cell, name in enumerate(one.names)
-        },
-    )
+    variables: dict[str, Any] = {}
+    for number, one in enumerate(cells):
+        for cell, name in enumerate(one.names):
+            title = _arviz_name(f"{letter(number)}  {name}".rstrip(), variables)
+            variables[title] = one.draws[..., cell]
+    return _arviz_tree(posterior, variables)
 
 
-def _arviz_name(name: str) -> str:
-    """ArviZ takes a slash for a path."""
-    return name.replace("/", "∕")
+def _arviz_name(name: str, taken: Mapping[str, Any]) -> str:
+    """ArviZ takes a slash for a path; of names that look alike each gets a panel of its own."""
+    plain = name.replace("/", "∕")
+    numbered = itertools.chain([plain], (f"{plain} ({k})" for k in itertools.count(2)))
+    return next(one for one in numbered if one not in taken)
 
 
 def _arviz_tree(posterior: TeamPosterior, variables: Mapping[str, Any]) -> "xarray.DataTree":

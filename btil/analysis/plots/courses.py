@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btil.analysis.plots.layout import legend_below, look, make_axes
+from btil.arguments import check_values
 from btil.figures import figure_style
 
 if TYPE_CHECKING:
@@ -30,11 +31,12 @@ def plot_courses(
         The figure.
 
     Raises:
-        ValueError: If there is no course.
+        ValueError: If there is no course, or `accuracy` is not between 0 and 1.
     """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    check_values({"accuracy": accuracy})
     if not courses:
         raise ValueError("courses: there is no method to draw")
     with figure_style():

@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from btil.analysis.plots.layout import ROLES, make_axes
 from btil.analysis.plots.rows import RowChoice, chains_of, expected_visits, letter, row_title
+from btil.arguments import check_values
 from btil.figures import figure_style
 from btil.inference.chains import RHAT_LIMIT, split_rhat
 from btil.inference.posterior import TeamPosterior
@@ -163,6 +164,7 @@ def plot_row_diagnostics(
     """
     if statistic not in _STATISTICS:
         raise ValueError(f"statistic must be one of {', '.join(_STATISTICS)}, got {statistic!r}")
+    check_values({"num_worst": num_worst})
     table = row_diagnostics(posterior, with_ess=statistic == "ess")
     known = table[table[statistic].notna()]
     worst = known.sort_values(

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from btil.analysis.alignment import align, shared_contexts
 from btil.analysis.plots.layout import ROLES, legend_below, make_axes
 from btil.analysis.plots.rows import cell_intervals, expected_visits
+from btil.arguments import check_values
 from btil.figures import figure_style
 from btil.inference.posterior import TeamPosterior
 
@@ -67,6 +68,7 @@ def plot_method_against_method(
     Example:
         >>> plot_method_against_method(nuts, {"mean field": mfvi})  # doctest: +SKIP
     """
+    check_values({"max_cells": max_cells})
     _check_others(others)
     visits = expected_visits(reference)
     with figure_style():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.arguments import check_index
+from btil.arguments import check_index, check_values
 from btil.inference.chains import split_rhat
 from btil.inference.posterior import TeamPosterior, refuse_excerpt
 from btil.inference.result import (
@@ -58,6 +58,7 @@ def choose_rows(
     Raises:
         ValueError: If the posterior has no chains.
     """
+    check_values({"num_worst": num_worst, "num_visited": num_visited})
     rhats = {}
     for site, draws in chains_of(posterior).items():
         cells = split_rhat(draws)
@@ -183,7 +184,8 @@ def check_parameter(name: str, parameters: Iterable[str]) -> None:
 def parameter_names(posterior: TeamPosterior, site: str) -> tuple[str, ...]:
     """The names of a parameter's cells, such as "[help, push]"; an empty one for a number."""
     # The tree knows the names along the axes; two draws are enough for that.
-    values: Any = posterior.to_datatree(num_draws=2)["posterior"][site.replace("/", "_")]
+    variables: Any = posterior.to_datatree(num_draws=2)["posterior"].data_vars.values()
+    values = next(one for one in variables if one.attrs["site"] == site)
     axes = [
         values.coords[axis].values.astype(str).tolist()
         if axis in values.coords

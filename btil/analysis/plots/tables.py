@@ -11,7 +11,7 @@ from jaxtyping import Float
 from btil.analysis.metrics import agent_position
 from btil.analysis.plots.layout import legend_below, look, make_axes
 from btil.analysis.plots.rows import cell_intervals, context_words, read_counts
-from btil.arguments import check_index
+from btil.arguments import check_index, check_values
 from btil.figures import BLUE, figure_style
 from btil.inference.posterior import TeamPosterior
 from btil.models.team import Table
@@ -54,6 +54,7 @@ def _read_rows(
 
     Most matter those read most often, or those in which latents change most often.
     """
+    check_values({"max_contexts": max_contexts})
     agent_position(posterior.demos, agent)
     table = posterior.bound.table(role, agent)
     number = len(table.contexts.rows)
@@ -248,6 +249,7 @@ def plot_transition_graph(
     """
     from matplotlib.lines import Line2D
 
+    check_values({"smallest": smallest})
     _, chosen, rows = _read_rows(posterior, "transition", agent, contexts, max_contexts, True)
     titles = [
         fill(", ".join(context_words(posterior, "transition", agent, c)) or f"{agent}, always", 44)

@@ -34,6 +34,7 @@ from btil.analysis.reproduction.targets import (
 )
 from btil.analysis.reproduction.trials import Trial, run_trials
 from btil.analysis.reproduction.workspace import Protocol, Workspace
+from btil.arguments import check_values
 from btil.coding import DataWarning
 from btil.files import check_writable, replacing
 
@@ -131,10 +132,7 @@ def reproduce(
     rows = target_rows(target, protocol, domains, methods)
     if trials is None:
         trials = _QUICK_TRIALS if quick else _TRIALS
-    if isinstance(trials, bool) or not isinstance(trials, int) or trials < 1:
-        raise ValueError(f"trials must be a positive integer, got {trials!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be a non-negative integer, got {seed!r}")
+    check_values({"trials": trials, "seed": seed})
     workspace = Workspace(prepare_directory(out), protocol, seed)
     for ending in _ENDINGS:
         file = workspace.folder / f"{target}{ending}"

@@ -11,6 +11,7 @@ from gymnasium.spaces import Discrete
 from jaxtyping import UInt8
 from pettingzoo import ParallelEnv
 
+from btil.arguments import check_values
 from btil.domains.gridworld.pictures import render
 from btil.domains.gridworld.task import GridTask
 
@@ -89,9 +90,7 @@ class GridParallelEnv(ParallelEnv[str, np.int64, np.int64]):
                 f"render_mode must be None, {' or '.join(map(repr, _RENDER_MODES))}; "
                 f"got {render_mode!r}"
             )
-        whole = isinstance(max_steps, int | np.integer) and not isinstance(max_steps, bool)
-        if not whole or max_steps < 1:
-            raise ValueError(f"max_steps must be positive, got {max_steps!r}")
+        check_values({"max_steps": max_steps})
         self.task = task
         self.render_mode = render_mode
         self.max_steps = max_steps

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from btil.arguments import check_index
+from btil.arguments import check_index, check_values
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.derived import task_states
 from btil.domains.gridworld.grid import DOWN, HOLD, LEFT, RIGHT, STAY, UP
@@ -439,8 +439,7 @@ def animate_episode(
     """
     from matplotlib.animation import PillowWriter
 
-    if frames_per_second < 1:
-        raise ValueError(f"frames_per_second must be positive, got {frames_per_second}")
+    check_values({"frames_per_second": frames_per_second})
     check_writable(path, (".gif",))
     played = demos.select([episode])
     states = task_states(task, played)

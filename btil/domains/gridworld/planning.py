@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from btil.arguments import check_values
 from btil.files import replacing
 
 DISCOUNT = 0.95
@@ -128,8 +129,7 @@ def softmax_policy(
     Raises:
         ValueError: If the temperature is not positive and finite.
     """
-    if not (np.isfinite(temperature) and temperature > 0):
-        raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
+    check_values({"temperature": temperature})
     q = _finite(np.swapaxes(action_values, 1, 2))
     with np.errstate(over="ignore"):  # the most negative number, divided, is minus infinity
         weights = np.exp((q - q.max(-1, keepdims=True)) / temperature)

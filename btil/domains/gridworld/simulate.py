@@ -1,13 +1,12 @@
 """Episodes of a simulated team, all at once."""
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.arguments import check_seed
+from btil.arguments import check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.task import GridTask
 from btil.models.cpt import improper_rows
@@ -24,8 +23,7 @@ def simulate(
     max_steps: int,
 ) -> Demonstrations:
     """Run a team; see `GridTask.simulate`."""
-    num_episodes = _positive("num_episodes", num_episodes)
-    max_steps = _positive("max_steps", max_steps)
+    check_values({"num_episodes": num_episodes, "max_steps": max_steps})
     rules = _checked_policies(task, policies)
     num_agents = len(task.agents)
 
@@ -125,16 +123,6 @@ def draw(probs: Float[np.ndarray, "k n"], u: Float[np.ndarray, " k"]) -> Int[np.
 
 def _seeds(seed: int, num_episodes: int) -> list[np.random.SeedSequence]:
     return np.random.SeedSequence(check_seed(seed)).spawn(num_episodes)
-
-
-def _positive(name: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if isinstance(value, bool) or number < 1:
-        raise ValueError(f"{name} must be a positive integer, got {value!r}")
-    return number
 
 
 def _checked_policies(task: GridTask, policies: Mapping[str, Any]) -> list[np.ndarray]:

@@ -1159,6 +1159,8 @@ def _summary(posterior: "TeamPosterior") -> str:
                 f"{one['rows']:,} rows with a cell at 1.05 or more, least ESS "
                 f"{one['min_ess_bulk']:.0f}"
             )
+            if "max_split_rhat" in chains:
+                text += f", largest split R-hat of rows without draws {one['max_split_rhat']:.3f}"
         lines.append(text)
     if not learned:
         lines.append("learned    nothing: every table is given")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from btil.inference.chains import moments_rhat
+from btil.inference.chains import moments_split_rhat
 from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
 from btil.models.numpyro_model import NumpyroModel
 from btil.models.parametric import parameter_axes, parametric_site
@@ -123,8 +123,8 @@ def _moments(posterior: "TeamPosterior") -> dict[str, "xr.DataArray"]:
                 found[f"{_tree_name(name)}_{kind}"] = xr.DataArray(
                     values, dims=("chain", *dims), coords=coords
                 )
-            found[f"{_tree_name(name)}_rhat"] = xr.DataArray(
-                moments_rhat(rows), dims=dims, coords=coords
+            found[f"{_tree_name(name)}_split_rhat"] = xr.DataArray(
+                moments_split_rhat(rows), dims=dims, coords=coords
             )
     return found
 

@@ -444,7 +444,8 @@ def fit(
 
     Returns:
         Draws of the learned rows and each episode's log likelihood under each draw. `converged`
-        says that no split R-hat, of a row's cell or of the total log likelihood, reaches 1.05.
+        says that no R-hat, of a row's cell or of the total log likelihood, reaches 1.05; of rows
+        whose draws are not kept, no split R-hat.
 
     Raises:
         ValueError: If an option is out of range.
@@ -553,7 +554,7 @@ def fit(
     total = log_likelihood.sum(-1, dtype=np.float64)
     chains = {n: one.draws if isinstance(one, DrawnRows) else one for n, one in answers.items()}
     chains |= {name: one.draws for name, one in parameters.items()}
-    verdict = judge_chains(chains | {"total log likelihood": total[..., None]})
+    verdict = judge_chains(chains, log_likelihood=log_likelihood)
     return FitResult(
         rows=answers,
         converged=verdict.converged,

@@ -197,7 +197,8 @@ def fit_nuts(
     draws, stats = found.draws, found.statistics
     kept, log_likelihood = _with_deterministic(bound, draws)
     num_divergences = int(stats["diverging"].sum())
-    verdict = judge_chains({n: np.atleast_3d(v) for n, v in kept.items()}, num_divergences)
+    drawn = {n: np.atleast_3d(v) for n, v in kept.items()}
+    verdict = judge_chains(drawn, num_divergences, log_likelihood)
     return FitResult(
         rows={},
         converged=verdict.converged,

@@ -1,5 +1,6 @@
 """`btil.compare`: several inference methods on the same demonstrations, side by side."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -557,7 +558,11 @@ def compare_posteriors(
 
 def _leading(posterior: TeamPosterior, modes: Sequence[Mode]) -> TeamPosterior:
     """The chains of the first mode alone, where there are several."""
-    return only_chains(posterior, modes[0].chains) if len(modes) > 1 else posterior
+    if len(modes) < 2:
+        return posterior
+    alone = only_chains(posterior, modes[0].chains)
+    reason = f"{_chains(modes[0])} alone, as the chains do not overlap; of all: {posterior.reason}"
+    return dataclasses.replace(alone, result=alone.result._replace(converged=False, reason=reason))
 
 
 # ---------------------------------------------------------------------- one method
@@ -894,9 +899,7 @@ def _difference(
     return _average(np.mean, np.abs(one.mean - base.mean)[chosen]), found
 
 
-def _sd_ratio(
-    one: _Cells, base: _Cells, chosen: Bool[np.ndarray, " cells"]
-) -> tuple[float, float]:
+def _sd_ratio(one: _Cells, base: _Cells, chosen: Bool[np.ndarray, " cells"]) -> tuple[float, float]:
     """Median ratio of standard deviations, and its Monte Carlo error."""
     chosen = chosen & (base.sd > _NO_SD)
     sd, other = one.sd[chosen], base.sd[chosen]
@@ -1101,7 +1104,7 @@ def _notes_on_convergence(
 ) -> list[str]:
     notes = []
     for name, verdict in verdicts.items():
-        record = table.loc[name]
+        record: dict[Any, Any] = table.loc[name].to_dict()
         if record.get("rows_above", 0) > 0:
             why = (
                 ""

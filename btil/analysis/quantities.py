@@ -7,7 +7,6 @@ import numpy as np
 
 from btil.inference.chains import RHAT_LIMIT
 
-
 # What is measured against the reference, and means nothing unless that has converged.
 MEASURED = (
     "seconds_to_accuracy",

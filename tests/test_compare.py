@@ -387,7 +387,7 @@ def test_renamed_latents_are_no_difference(
     train: btil.Demonstrations, test_data: btil.Demonstrations
 ) -> None:
     one = posterior(train.without_labels(), 5)
-    found = compare_posteriors({"one": one, "other": swapped(one)}, test_data)
+    found = compare_posteriors({"one": one, "other": swapped(one)}, test_data, num_draws=20)
     assert found.table.loc["other", "mean_difference"] < 1e-12
     assert compare_rows(swapped(one), one).mean_difference > 0.05
     # The errors are those of the best of all namings, of each agent.
@@ -426,7 +426,7 @@ def test_names_pinned_by_labels_stay(
     train: btil.Demonstrations, test_data: btil.Demonstrations
 ) -> None:
     one = posterior(train, 5)
-    found = compare_posteriors({"one": one, "other": swapped(one)}, test_data)
+    found = compare_posteriors({"one": one, "other": swapped(one)}, test_data, num_draws=20)
     assert found.table.loc["other", "mean_difference"] > 0.05
     assert found.named["other"].result.rows == found.posteriors["other"].result.rows
     assert any(note.startswith("Mental states of ann and bob: labels") for note in found.notes)
@@ -435,7 +435,7 @@ def test_names_pinned_by_labels_stay(
 def test_agents_that_share_a_table_are_renamed_together(test_data: btil.Demonstrations) -> None:
     model = dataclasses.replace(MODEL, transition=btil.Shared(btil.DirichletCPT(1.0)))
     one = posterior(test_data.without_labels(), 6, model)
-    named = compare_posteriors({"one": one}, test_data).named["one"]
+    named = compare_posteriors({"one": one}, test_data, num_draws=20).named["one"]
     wrong = {}
     for candidate, found in (("as it is", one), ("named", named), ("swapped", swapped(one))):
         decoded = found.decode(test_data.without_labels())

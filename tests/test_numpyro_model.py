@@ -253,7 +253,9 @@ def test_own_models_and_tables_are_compared_and_reported(
     svi: TeamPosterior,
     tmp_path: Path,
 ) -> None:
-    found = compare_posteriors({"svi": svi, "nuts": nuts, "tables": exact}, data, "nuts")
+    found = compare_posteriors(
+        {"svi": svi, "nuts": nuts, "tables": exact}, data, "nuts", num_draws=20
+    )
     errors = found.table["viterbi_error_agent_0"]
     assert errors.between(0, 1).all()
     expected = [p.log_likelihood(data.without_labels()).sum() / 9 for p in (svi, nuts, exact)]

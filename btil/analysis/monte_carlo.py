@@ -106,15 +106,16 @@ def blocks_of_draws(posterior: TeamPosterior, num_draws: int, seed: int) -> list
     else:
         lots = [
             (some_draws(few, np.s_[chain : chain + 1, stretch]), len(stretch))
-            for chain, stretch in _stretches_of_chains(*shape)
+            for chain, stretch in stretches_of_chains(*shape)
         ]
     seeds = np.random.SeedSequence(seed).generate_state(len(lots)).tolist()
     return [Block(*lot, own) for lot, own in zip(lots, seeds, strict=True)]
 
 
-def _stretches_of_chains(
+def stretches_of_chains(
     num_chains: int, length: int
 ) -> Iterator[tuple[int, Int[np.ndarray, " draws"]]]:
+    """Blocks of chains: each with its chain and its draws, chain by chain."""
     parts = max(1, round(_NUM_BLOCKS / num_chains))
     for chain in range(num_chains):
         for stretch in _stretches(length, parts):
@@ -133,7 +134,7 @@ def without_each_block(posterior: TeamPosterior) -> Iterator[TeamPosterior]:
     shape = drawn_shape(posterior)
     if shape is None:
         return
-    for chain, stretch in _stretches_of_chains(*shape):
+    for chain, stretch in stretches_of_chains(*shape):
         kept = np.ones(shape, bool)
         kept[chain, stretch] = False
         if kept.any():
@@ -147,7 +148,7 @@ def moments_without_each_block(
     """Mean and standard deviation of every cell with each block of draws left out."""
     center = draws.mean((0, 1), dtype=np.float64)
     numbers, sums, squares = [], [], []
-    for chain, stretch in _stretches_of_chains(*draws.shape[:2]):
+    for chain, stretch in stretches_of_chains(*draws.shape[:2]):
         apart = draws[chain, stretch] - center
         numbers.append(len(stretch))
         sums.append(apart.sum(0))
@@ -175,11 +176,28 @@ def average_over(
     blocks: list[Block], function: Callable[[Block], Float[np.ndarray, "..."]]
 ) -> Average:
     """Average over all draws of what `function` averages over the draws of a block."""
+    return _averaged(blocks, np.stack([function(block) for block in blocks]))
+
+
+def log_average_over(
+    blocks: list[Block], function: Callable[[Block], Float[np.ndarray, "..."]]
+) -> Average:
+    """Log of the average, of which `function` gives the log for the draws of a block."""
+    logs = np.stack([function(block) for block in blocks])
+    largest = logs.max(0)
+    largest = np.where(np.isfinite(largest), largest, 0.0)
+    average = _averaged(blocks, np.exp(logs - largest))
+    with np.errstate(divide="ignore"):
+        return Average(
+            np.log(average.whole) + largest, [np.log(one) + largest for one in average.without]
+        )
+
+
+def _averaged(blocks: list[Block], values: Float[np.ndarray, "blocks ..."]) -> Average:
     sizes = np.array([block.num_draws for block in blocks], float)
-    values = np.stack([function(block) * block.num_draws for block in blocks])
-    total = values.sum(0)
-    left = sizes.sum() - sizes
-    without = [(total - own) / rest for own, rest in zip(values, left, strict=True) if rest > 0]
+    weighted = values * np.reshape(sizes, (-1, *(1,) * (values.ndim - 1)))
+    total, left = weighted.sum(0), sizes.sum() - sizes
+    without = [(total - own) / rest for own, rest in zip(weighted, left, strict=True) if rest > 0]
     return Average(total / sizes.sum(), without)
 
 

@@ -184,19 +184,28 @@ def test_held_out_episodes_are_averaged_over_draws(two):
     assert any("rather too small" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("way", ["loo", "held_out"])
-def test_seeds_differ_by_the_error_that_is_told(policies, way):
-    """Eight seeds of one posterior: their spread is the Monte Carlo error."""
-    posterior, demos = policies["sure"], held_out().without_labels()
-    found = [
-        _averaged(posterior, demos, 100, seed)
-        if way == "held_out"
-        else _leave_out("sure", posterior, 1000, False, seed, False)
-        for seed in range(8)
-    ]
-    values = np.array([one.elpd.sum() for one in found])
-    errors = np.array([one.chance for one in found])
-    assert 0.5 < values.std(ddof=1) / np.sqrt((errors**2).mean()) < 1.6
+def calibrated(scores):
+    """Whether sums over many seeds of one posterior spread as their Monte Carlo errors say."""
+    spread = np.std([one.elpd.sum() for one in scores], ddof=1)
+    return 0.7 < spread / np.sqrt(np.mean([one.chance**2 for one in scores])) < 1.4
+
+
+def test_seeds_differ_by_the_error_that_is_told(policies):
+    demos = held_out().without_labels()
+    assert calibrated([_averaged(policies["sure"], demos, 40, seed) for seed in range(16)])
+
+
+def test_chains_differ_by_the_error_that_is_told(two):
+    """Log likelihoods that go up and down together over some draws, in both chains."""
+    runs = []
+    for seed in range(40):
+        noise = np.random.default_rng(seed).normal(0, 0.3, (2, 600, 8))
+        for draw in range(1, 600):
+            noise[:, draw] = 0.7 * noise[:, draw - 1] + np.sqrt(1 - 0.7**2) * noise[:, draw]
+        chains = two.result._replace(log_likelihood=noise - 3)
+        one = dataclasses.replace(two, method="gibbs", result=chains)
+        runs.append(_leave_out("one", one, 1200, False, 0, False))
+    assert calibrated(runs)
 
 
 def test_much_chance_is_told(two):

@@ -490,6 +490,9 @@ def compare(
     accuracy: Annotated[
         float, typer.Option(help="Error of probabilities; the time to it is told.")
     ] = 0.01,
+    num_draws: Annotated[
+        int, typer.Option(help="Posterior draws that beliefs about DATA2 are averaged over.")
+    ] = 1000,
     num_latents: NumLatents = None,
     model: Model = None,
     policy_parents: PolicyParents = None,
@@ -573,6 +576,7 @@ def compare(
         truth=truth,
         evidence=evidence,
         accuracy=accuracy,
+        num_draws=num_draws,
     )
     for name, posterior in comparison.posteriors.items():
         _refuse_failure(name, posterior)

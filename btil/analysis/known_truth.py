@@ -142,7 +142,8 @@ def read_truth(path: Any, model: TeamModel, demos: Demonstrations) -> DrawnTable
         raise FileNotFoundError(f"no such file: {source}")
     tables = bind(model, demos).tables
     try:
-        with np.load(source, allow_pickle=False) as file:
+        # NumPy leaves a damaged file open that it has opened itself.
+        with open(source, "rb") as stream, np.load(stream, allow_pickle=False) as file:
             known = {
                 str(site): KnownRows(file[f"contexts_{number}"], file[f"rows_{number}"])
                 for number, site in enumerate(file["sites"])

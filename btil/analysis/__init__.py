@@ -1,6 +1,7 @@
 """What we make of it: metrics, comparison, plots, reports."""
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -208,6 +209,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
         return value
+    if importlib.util.find_spec(f"{__name__}.{name}"):  # a module of this folder
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module 'btil.analysis' has no attribute {name!r}")
 
 

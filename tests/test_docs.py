@@ -29,8 +29,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 # So little is done of what is asked for.
 LITTLE = {
-    "num_warmup": 3,
-    "num_samples": 8,
+    "num_warmup": 100,
+    "num_samples": 100,
     "num_restarts": 2,
     "max_iterations": 3,
     "num_particles": 1,

@@ -161,8 +161,8 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "modes",
             "groups of chains",
             "Chains that do not overlap are in different groups: they sit in different modes, or "
-            "have not run long enough to meet. They are not averaged; what follows is of the group "
-            "with the largest log likelihood.",
+            "have not run long enough to meet. Where there are several they are not averaged, and "
+            "what follows is of the group with the largest log likelihood.",
             count,
         ),
         Quantity(

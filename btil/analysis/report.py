@@ -660,8 +660,10 @@ def _decoded(comparison: "Comparison") -> str:
 def _draws(comparison: "Comparison") -> str:
     """Over how many draws beliefs are averaged."""
     draws = comparison.decoded["draws"].dropna().groupby(level="method", sort=False).max()
-    told = [f"{number:,.0f} by {name}" for name, number in draws.items()]
-    return f"; averages are over {listed(told)}"
+    if draws.nunique() == 1:
+        return f"; averages are over {draws.iloc[0]:,.0f} draws of each method"
+    told = [f"{number:,.0f} of {name}" for name, number in draws.items()]
+    return f"; averages are over so many draws: {listed(told)}"
 
 
 def _records(table: "pd.DataFrame") -> list[tuple[tuple[str, ...], dict[str, Any]]]:

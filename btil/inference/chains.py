@@ -397,7 +397,7 @@ def judge_chains(
         if not np.isnan(largest_split):
             told.append(f"largest split R-hat of rows without draws {largest_split:.3f}")
         if num_cells:
-            told.append(f"{num_above} of {num_cells} cells at {RHAT_LIMIT} or above")
+            told.append(f"{num_above:,} of {num_cells:,} cells at {RHAT_LIMIT} or above")
         else:
             told.append("no cell varies")
         reason = f"{num_chains} chains: {', '.join(told)}"

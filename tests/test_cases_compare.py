@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import btil
 from btil.analysis import report
 from btil.analysis.compare import compare_posteriors
+from btil.analysis.evidence import Evidence
 from btil.cli import app
 from btil.inference.result import DrawnRows
 
@@ -284,3 +285,15 @@ def test_a_truth_is_read_as_it_was_written(reported, tmp_path):
     (tmp_path / "truth.npz").write_bytes((folder / "truth.npz").read_bytes()[:200])
     with pytest.raises(ValueError, match=r"truth\.npz: this is no truth written by btil"):
         btil.analysis.read_truth(tmp_path / "truth.npz", PLAIN, found.demos)
+
+
+@pytest.mark.parametrize("error", [0.25, np.nan])
+def test_an_estimate_of_the_evidence_comes_back_as_it_was(vague, error, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_pictures", lambda comparison: iter(()))
+    estimate = Evidence(-9.5, error, "smc", False, None, ("Runs differ.",))
+    found = compare_posteriors({"mfvi": vague}, evidence=estimate)
+    found.report(tmp_path)
+    again = btil.analysis.load_comparison(tmp_path)
+    np.testing.assert_equal(again.evidence, estimate)
+    pd.testing.assert_frame_equal(again.table, found.table)
+    assert found.table.loc["mfvi", "evidence_gap"] == pytest.approx(-9.5 - vague.elbo)

@@ -14,12 +14,12 @@ from btil.analysis.monte_carlo import (
     evenly_spaced,
     jackknife_error,
     log_average_over,
+    means_without_each_block,
     moments_without_each_block,
     together,
-    without_each_block,
 )
 from btil.inference.posterior import TeamPosterior
-from btil.inference.result import DirichletRows, DrawnRows, FitResult
+from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows, FitResult
 from btil.models.team import bind
 
 BOUND = bind(hmm_model(), hmm_demos([0, 1, 1, 0, 1, 0]))
@@ -70,7 +70,7 @@ def test_fewer_draws_are_evenly_spaced_and_the_same_number_of_each_chain():
     plain = posterior(rows)
     assert evenly_spaced(plain, 22) == (plain, 22)
     assert drawn_shape(plain) is None
-    assert list(without_each_block(plain)) == []
+    assert list(means_without_each_block(plain)) == []
     blocks = blocks_of_draws(plain, 50, 3)
     assert [block.num_draws for block in blocks] == [3] * 10 + [2] * 10
     assert [b.seed for b in blocks] == [b.seed for b in blocks_of_draws(plain, 50, 3)]
@@ -79,23 +79,26 @@ def test_fewer_draws_are_evenly_spaced_and_the_same_number_of_each_chain():
 
 def test_draws_left_out_are_those_of_a_block():
     whole = numbered(4, 10)
-    for one, block in zip(without_each_block(whole), blocks_of_draws(whole, 40, 0), strict=True):
-        kept = set(first_cells(one).ravel()) | set(first_cells(block.posterior).ravel())
-        assert kept == set(range(40))
-        assert first_cells(one).shape == (1, 40 - block.num_draws)
+    parameters = {"skill": DrawnParameters(np.arange(40.0).reshape(4, 10))}
+    whole = dataclasses.replace(whole, result=whole.result._replace(parameters=parameters))
+    blocks = blocks_of_draws(whole, 40, 0)
+    for one, block in zip(means_without_each_block(whole), blocks, strict=True):
+        left = sorted(set(range(40)) - set(first_cells(block.posterior).ravel()))
+        assert one.result.parameters["skill"].draws.tolist() == [left]
+        np.testing.assert_allclose(first_cells(one), [[np.mean(left)]])
 
 
 def test_moments_are_those_of_the_draws_that_are_left():
     draws = np.random.default_rng(0).gamma(2.0, size=(3, 11, 2, 2)).astype(np.float32)
-    rows = {site: DrawnRows(np.zeros((3, 11, *shape))) for site, shape in SITES.items()}
-    rows["policy_agent_0"] = DrawnRows(draws[:, :, None])
     means, sds = moments_without_each_block(draws)
-    left = list(without_each_block(posterior(rows)))
-    assert len(means) == len(left) == 21
-    for mean, sd, one in zip(means, sds, left, strict=True):
-        other = one.result.rows["policy_agent_0"]
-        np.testing.assert_allclose(mean, other.mean()[0], rtol=1e-6)
-        np.testing.assert_allclose(sd, other.sd()[0], rtol=1e-5)
+    assert len(means) == 21
+    parts = [part for chain in draws for part in np.array_split(np.arange(len(chain)), 7)]
+    for number, (mean, sd, part) in enumerate(zip(means, sds, parts, strict=True)):
+        kept = np.ones((3, 11), bool)
+        kept[number // 7, part] = False
+        left = draws[kept].astype(float)
+        np.testing.assert_allclose(mean, left.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(sd, left.std(0), rtol=1e-9)
 
 
 def test_averages_weigh_blocks_by_their_draws():
@@ -169,4 +172,4 @@ def test_chains_of_a_guide_are_draws_too(mean_field):
     rows = {site: DrawnRows(np.full((1, 40, *shape), 0.5)) for site, shape in SITES.items()}
     guide = dataclasses.replace(posterior(rows), method="svi")
     assert [block.num_draws for block in blocks_of_draws(guide, 40, 0)] == [2] * 20
-    assert len(list(without_each_block(guide))) == 20
+    assert len(list(means_without_each_block(guide))) == 20

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import pandas as pd
 import pytest
 from numpyro import distributions as dist
 from numpyro.infer.util import log_density
@@ -267,7 +268,9 @@ def test_own_models_and_tables_are_compared_and_reported(
     assert any("svi and nuts: by a NumPyro model" in note for note in found.notes)
     page = found.report(tmp_path).read_text(encoding="utf-8")
     assert "Two latents that say what is done." in page
-    assert "model=btil.NumpyroModel(hmm)" in page
+    assert "nuts&#x27;: btil.NumpyroModel(hmm)" in page
+    again = btil.analysis.load_comparison(tmp_path, {"svi": svi.model, "nuts": nuts.model})
+    pd.testing.assert_frame_equal(again.table, found.table, rtol=1e-6)
     assert "Dirichlet prior of concentration 1" in page
     assert (tmp_path / "figures" / "trace_nuts.png").is_file()
     assert not (tmp_path / "figures" / "sd_ratios.png").exists()

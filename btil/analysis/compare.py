@@ -35,9 +35,9 @@ from btil.analysis.monte_carlo import (
     average_over,
     blocks_of_draws,
     jackknife_error,
+    means_without_each_block,
     moments_without_each_block,
     together,
-    without_each_block,
 )
 from btil.analysis.plots import expected_visits
 from btil.analysis.quantities import MEASURED, Quantity, quantities
@@ -696,31 +696,33 @@ def _score_decoded(
                 block.posterior.smooth(unlabelled, num_draws=block.num_draws, seed=block.seed)
             ),
         )
-        # Means of rows are as uncertain as draws are few.
-        others = list(without_each_block(posterior))
-        kinds = {
-            "smoothed": (
-                posterior.smooth(unlabelled),
-                [one.smooth(unlabelled) for one in others],
-            ),
-            _AVERAGED: (
-                _by_agent(averaged.whole, test),
-                [_by_agent(one, test) for one in averaged.without],
-            ),
-            "filtered": (
-                posterior.filter(unlabelled),
-                [one.filter(unlabelled) for one in others],
-            ),
+        beliefs = _by_agent(averaged.whole, test)
+        scores = {
+            "smoothed": _scored(test, posterior.smooth(unlabelled)),
+            _AVERAGED: _scored(test, beliefs),
+            "filtered": _scored(test, posterior.filter(unlabelled)),
         }
+        without: dict[str, list[dict[str, DecodedScores]]] = {kind: [] for kind in scores}
+        without[_AVERAGED] = [_scored(test, _by_agent(one, test)) for one in averaged.without]
+        # Means of rows are as uncertain as draws are few.
+        for one in means_without_each_block(posterior):
+            without["smoothed"].append(_scored(test, one.smooth(unlabelled)))
+            without["filtered"].append(_scored(test, one.filter(unlabelled)))
         for agent in scored_agents(test):
-            for kind, (beliefs, without) in kinds.items():
-                records[name, agent, kind] = _scores_record(
-                    score_beliefs(test, beliefs, agent),
-                    [score_beliefs(test, one, agent) for one in without],
-                ) | ({"draws": sum(b.num_draws for b in blocks)} if kind == _AVERAGED else {})
-            counted = reliability_by_episode(test, kinds[_AVERAGED][0], agent)
+            for kind, own in scores.items():
+                record = _scores_record(own[agent], [one[agent] for one in without[kind]])
+                if kind == _AVERAGED:
+                    record["draws"] = sum(block.num_draws for block in blocks)
+                records[name, agent, kind] = record
+            counted = reliability_by_episode(test, beliefs, agent)
             reliabilities.setdefault(agent, {})[name] = counted
     return records, reliabilities
+
+
+def _scored(
+    test: Demonstrations, beliefs: Mapping[str, Float[np.ndarray, "steps ..."]]
+) -> dict[str, DecodedScores]:
+    return {agent: score_beliefs(test, beliefs, agent) for agent in scored_agents(test)}
 
 
 def _side_by_side(

@@ -126,20 +126,44 @@ def _stretches(length: int, parts: int) -> list[Int[np.ndarray, " draws"]]:
     return np.array_split(np.arange(length), min(length, parts))
 
 
-def without_each_block(posterior: TeamPosterior) -> Iterator[TeamPosterior]:
-    """The posterior with each block of its draws left out; nothing where it is no set of draws.
+def means_without_each_block(posterior: TeamPosterior) -> Iterator[TeamPosterior]:
+    """The posterior with each block of its draws left out, as far as its means go.
 
-    For the errors of what is asked of mean rows.
+    For the errors of what is asked of mean rows. Of rows each has one draw, their mean.
+
+    Yields:
+        Posteriors; nothing where the posterior is no set of draws, or one block is all.
     """
     shape = drawn_shape(posterior)
     if shape is None:
         return
-    for chain, stretch in stretches_of_chains(*shape):
+    result = posterior.result
+    means = {
+        site: moments_without_each_block(rows.draws)[0]
+        for site, rows in result.rows.items()
+        if isinstance(rows, DrawnRows)
+    }
+    for number, (chain, stretch) in enumerate(stretches_of_chains(*shape)):
         kept = np.ones(shape, bool)
         kept[chain, stretch] = False
-        if kept.any():
-            # One chain of all that is left: its rows' means are what is wanted.
-            yield some_draws(posterior, tuple(axis[None] for axis in np.nonzero(kept)))
+        if not kept.any():
+            return
+        # One chain of all that is left.
+        left = tuple(axis[None] for axis in np.nonzero(kept))
+        rows = {site: DrawnRows(own[number][None, None]) for site, own in means.items()}
+        parameters = {
+            site: DrawnParameters(one.draws[left]) if isinstance(one, DrawnParameters) else one
+            for site, one in result.parameters.items()
+        }
+        yield dataclasses.replace(
+            posterior,
+            result=result._replace(
+                rows=dict(result.rows) | rows,
+                parameters=parameters,
+                log_likelihood=None,
+                sample_stats={},
+            ),
+        )
 
 
 def moments_without_each_block(

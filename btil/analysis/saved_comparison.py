@@ -1,6 +1,7 @@
 """A comparison on disk: what its page says can be had again from the files beside it."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -110,12 +111,12 @@ def _record(comparison: Comparison, grouped: Mapping[str, list[str]]) -> dict[st
         "no_differences": comparison.no_differences,
         "convergence": {n: one._asdict() for n, one in comparison.convergence.items()},
         "groups": dict(grouped),
-        "accuracy": comparison.accuracy,
+        "accuracy": float(comparison.accuracy),
         "num_draws": comparison.num_draws,
         "seed": comparison.seed,
         "test": comparison.test is not None,
         "truth": comparison.truth is not None,
-        "evidence": None if comparison.evidence is None else comparison.evidence._asdict(),
+        "evidence": None if comparison.evidence is None else _plain(comparison.evidence),
         "notes": list(comparison.notes),
     }
 
@@ -139,5 +140,14 @@ def _read_record(path: Path) -> dict[str, Any]:
     return record
 
 
+def _plain(evidence: Evidence) -> dict[str, Any]:
+    """For JSON, which has no numbers that are none."""
+    return {
+        name: None if isinstance(one, float) and not math.isfinite(one) else one
+        for name, one in evidence._asdict().items()
+    }
+
+
 def _evidence(record: Mapping[str, Any]) -> Evidence:
-    return Evidence(**{**record, "notes": tuple(record["notes"])})
+    known = {n: math.nan if record[n] is None else record[n] for n in ("value", "standard_error")}
+    return Evidence(**{**record, **known, "notes": tuple(record["notes"])})

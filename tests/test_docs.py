@@ -29,12 +29,14 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 # So little is done of what is asked for.
 LITTLE = {
-    "num_warmup": 100,
-    "num_samples": 100,
+    "num_warmup": 3,
+    "num_samples": 8,
     "num_restarts": 2,
     "max_iterations": 3,
     "num_particles": 1,
 }
+# Leaving episodes out by weighing draws, as this page does, needs more of them.
+MORE = {"docs/comparison.md": {"num_warmup": 100, "num_samples": 100}}
 # A block that begins with its own file name is a script, and has a process of its own.
 SCRIPT = re.compile(r"# (\w+\.py)\n")
 # A cluster of one machine, as Slurm would tell of it.
@@ -59,7 +61,7 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
 
 
 @pytest.fixture
-def in_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_little(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Less of everything that takes long, wherever it is called from."""
     from btil.analysis import compare
     from btil.inference import chains
@@ -69,9 +71,9 @@ def in_little(monkeypatch: pytest.MonkeyPatch) -> None:
     def little_fit(model: Any, demos: Any, method: str = "mfvi", **options: Any) -> Any:
         known = fitting.method_options(method, model)
         little = {
-            name: min(limit, options.get(name, known[name]))
-            for name, limit in LITTLE.items()
-            if name in known
+            option: min(limit, options.get(option, known[option]))
+            for option, limit in (LITTLE | MORE.get(name, {})).items()
+            if option in known
         }
         return whole(model, demos, method, **options | little)
 
@@ -79,16 +81,14 @@ def in_little(monkeypatch: pytest.MonkeyPatch) -> None:
         if module.__name__.startswith("btil") and module.__dict__.get("fit") is whole:
             monkeypatch.setattr(module, "fit", little_fit)
     monkeypatch.setattr(btil, "fit", little_fit)
-    for name, limits in (
-        ("calibrate", {"num_simulations": 10}),
-        ("posterior_predictive_check", {"num_draws": 20}),
+    few_particles = {"num_replicates": 2, "num_particles": 4, "num_temperatures": 2}
+    for module, function, limits in (
+        (btil.analysis, "calibrate", {"num_simulations": 10}),
+        (btil.analysis, "posterior_predictive_check", {"num_draws": 20}),
+        (compare, "blocks_of_draws", {"num_draws": 20}),
+        (compare, "log_evidence", few_particles),
     ):
-        monkeypatch.setattr(btil.analysis, name, at_most(getattr(btil.analysis, name), limits))
-    for name, limits in (
-        ("blocks_of_draws", {"num_draws": 20}),
-        ("log_evidence", {"num_replicates": 2, "num_particles": 4, "num_temperatures": 2}),
-    ):
-        monkeypatch.setattr(compare, name, at_most(getattr(compare, name), limits))
+        monkeypatch.setattr(module, function, at_most(getattr(module, function), limits))
     # Chains so short do not agree; what is drawn of those that do is drawn all the same.
     monkeypatch.setattr(chains, "RHAT_LIMIT", float("inf"))
 

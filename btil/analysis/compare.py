@@ -538,7 +538,7 @@ def compare_posteriors(
         seed=seed,
         notes=(
             *_notes_on_reference(reference, chosen.fault),
-            *_notes_on_data(posteriors, reference),
+            *_notes_on_data(posteriors, reference, measured),
             *_notes_on_names(posteriors, test),
             *_notes_on_modes(modes),
             *_notes_on_convergence(table, verdicts, modes),
@@ -1002,13 +1002,18 @@ def _frame(records: Mapping[Any, Mapping[str, Any]], *names: str) -> "pd.DataFra
 # ---------------------------------------------------------------------- notes
 
 
-def _notes_on_data(posteriors: Mapping[str, TeamPosterior], reference: str) -> list[str]:
+def _notes_on_data(
+    posteriors: Mapping[str, TeamPosterior], reference: str, measured: bool
+) -> list[str]:
     demos = posteriors[reference].demos
+    rows = (
+        ", and their rows differ for that reason too. Rows are compared over contexts that both "
+        "have seen."
+    )
     return [
         f"{name} learned from {counted(posterior.demos.num_episodes, 'episode')}, {reference} "
-        f"from {counted(demos.num_episodes, 'episode')}: their bounds are of different data, and "
-        "their rows differ for that reason too. Rows are compared over contexts that both have "
-        "seen."
+        f"from {counted(demos.num_episodes, 'episode')}: their bounds are of different data"
+        f"{rows if measured else '.'}"
         for name, posterior in posteriors.items()
         if posterior.demos != demos
     ]

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import btil
-from btil.inference.chains import ess, moments_rhat, rhat
+from btil.inference.chains import ess, moments_split_rhat, rhat
 from btil.inference.collapsed import collapsed_data
 from btil.inference.nuts import Inputs, Settings, _weight_shapes, make_programs
 from btil.inference.precision import precision
@@ -52,7 +52,7 @@ def gibbs(demos: btil.Demonstrations, num_warmup: int, num_samples: int, keep_ro
         model, demos, "gibbs", num_warmup=num_warmup, num_samples=num_samples, seed=1, **options
     )
     rows = [one for one in posterior.result.rows.values() if isinstance(one, MomentRows)]
-    hats = np.concatenate([moments_rhat(one).ravel() for one in rows])
+    hats = np.concatenate([moments_split_rhat(one).ravel() for one in rows])
     hats = hats[~np.isnan(hats)]
     kept = [
         rhat(np.asarray(one.draws, np.float64).reshape(CHAINS, num_samples, -1)) for one in rows
@@ -67,10 +67,10 @@ def gibbs(demos: btil.Demonstrations, num_warmup: int, num_samples: int, keep_ro
     print(f"  per iteration of all chains {1e3 * seconds / (num_warmup + num_samples):.0f} ms")
     print(f"  compiling                   about {first.wall_time:.0f} s, apart")
     print(f"  peak memory of the process  {_peak():.2f} GB (all draws would be {whole:.1f} GB)")
-    print(f"  cells with R-hat >= 1.05    {100 * np.mean(hats >= 1.05):.3f}% of {len(hats):,}")
-    print(f"  quantiles of R-hat          50% {np.median(hats):.4f}, "
+    print(f"  cells, split R-hat >= 1.05  {100 * np.mean(hats >= 1.05):.3f}% of {len(hats):,}")
+    print(f"  quantiles of split R-hat    50% {np.median(hats):.4f}, "
           f"99% {np.quantile(hats, 0.99):.4f}, largest {hats.max():.3f}")  # fmt: skip
-    print(f"  of rows kept, ranked        largest {max(np.nanmax(one) for one in kept):.3f}")
+    print(f"  R-hat of rows kept          largest {max(np.nanmax(one) for one in kept):.3f}")
     print(f"  of the log likelihood       R-hat {float(rhat(total[..., None])[0]):.3f}, "
           f"bulk ESS {float(ess(total[..., None])[0]):.0f}")  # fmt: skip
     print(f"  verdict                     {posterior.reason}")

@@ -541,6 +541,9 @@ def compare(
     accuracy: Annotated[
         float, typer.Option(help="Error of probabilities; the time to it is told.")
     ] = 0.01,
+    num_draws: Annotated[
+        int, typer.Option(help="Posterior draws that beliefs about DATA2 are averaged over.")
+    ] = 1000,
     num_latents: NumLatents = None,
     unknown_labels: UnknownLabels = None,
     drop_last: DropLast = False,
@@ -628,6 +631,7 @@ def compare(
         truth=truth,
         evidence=evidence,
         accuracy=accuracy,
+        num_draws=num_draws,
     )
     for name, posterior in comparison.posteriors.items():
         _refuse_failure(name, posterior)
@@ -1239,6 +1243,8 @@ def _summary(posterior: "TeamPosterior") -> str:
                 f"{one['rows']:,} rows with a cell at 1.05 or more, least ESS "
                 f"{one['min_ess_bulk']:.0f}"
             )
+            if "max_split_rhat" in chains:
+                text += f", largest split R-hat of rows without draws {one['max_split_rhat']:.3f}"
         lines.append(text)
     if not learned:
         lines.append("learned    nothing: every table is given")

@@ -111,6 +111,7 @@ def comparison(train: btil.Demonstrations, test_data: btil.Demonstrations) -> An
         truth=TRUTH,
         evidence=True,
         accuracy=0.05,
+        num_draws=100,
     )
 
 
@@ -200,14 +201,24 @@ def test_chains_are_told_one_by_one(comparison: Any, test_data: btil.Demonstrati
     assert len(disagree) == (row["rows_above"] > 0)
 
 
+def by_draw(fitted: TeamPosterior, demos: btil.Demonstrations) -> dict[str, Any]:
+    """Smoothed beliefs averaged over every draw of a posterior's chains, one after the other."""
+    beliefs: dict[str, Any] = {}
+    chains, draws = next(iter(fitted.result.rows.values())).draws.shape[:2]
+    for at in itertools.product(range(chains), range(draws)):
+        rows = {n: DrawnRows(r.draws[at][None, None]) for n, r in fitted.result.rows.items()}
+        alone = dataclasses.replace(fitted, result=fitted.result._replace(rows=rows))
+        for agent, own in alone.smooth(demos).items():
+            beliefs[agent] = beliefs.get(agent, 0.0) + own / (chains * draws)
+    return beliefs
+
+
 def test_decoded_latents_are_scored(comparison: Any, test_data: btil.Demonstrations) -> None:
     unlabelled = test_data.without_labels()
     for name, fitted in comparison.posteriors.items():
-        beliefs = {
-            "smoothed": fitted.smooth(unlabelled),
-            "smoothed, averaged": fitted.smooth(unlabelled, num_draws=50, seed=3),
-            "filtered": fitted.filter(unlabelled),
-        }
+        beliefs = {"smoothed": fitted.smooth(unlabelled), "filtered": fitted.filter(unlabelled)}
+        if name == "gibbs":
+            beliefs["smoothed, averaged"] = by_draw(fitted, unlabelled)
         for i, agent in enumerate(AGENTS):
             for kind, own in beliefs.items():
                 found = comparison.decoded.loc[(name, agent, kind)]
@@ -221,9 +232,38 @@ def test_decoded_latents_are_scored(comparison: Any, test_data: btil.Demonstrati
                 assert found["surer_than_right"] == pytest.approx(excess)
             shown = comparison.table.loc[name]
             averaged = comparison.decoded.loc[(name, agent, "smoothed, averaged")]
+            assert averaged["draws"] == (60 if name == "gibbs" else 100)
             assert shown[f"log_score_{agent}"] == averaged["log_score"]
             assert shown[f"log_score_error_{agent}"] == averaged["log_score_error"]
+            assert averaged["log_score_error"] > averaged["log_score_monte_carlo"] > 0
+            # Means of Dirichlet rows are known, those of chains are not.
+            exactly = np.isnan(
+                comparison.decoded.loc[(name, agent, "filtered"), "brier_monte_carlo"]
+            )
+            assert exactly == (name != "gibbs")
             assert comparison.reliabilities[agent][name].steps.sum() == 10
+
+
+def test_differences_tell_what_may_be_chance(comparison: Any) -> None:
+    """Both from the draws: the mean absolute error of means, and the spread of a median."""
+    gibbs = comparison.posteriors["gibbs"].result.rows
+    exact = comparison.posteriors["exact"].result.rows
+    errors, ratios = [], []
+    for site, rows in gibbs.items():
+        draws = rows.draws.reshape(2, 30, -1).astype(float)
+        blocks = np.concatenate([np.split(chain, 10) for chain in draws])  # three draws each
+        means = blocks.mean(1)
+        errors.append(means.std(0, ddof=1) / np.sqrt(20))
+        without = [np.delete(blocks, k, 0).reshape(57, -1).std(0) for k in range(20)]
+        ratios.append(np.array(without) / exact[site].sd().ravel())
+    row = comparison.table.loc["gibbs"]
+    expected = np.sqrt(2 / np.pi) * np.concatenate(errors).mean()
+    assert row["mean_difference_error"] == pytest.approx(expected)
+    medians = np.median(np.concatenate(ratios, axis=1), axis=1)
+    assert row["sd_ratio_error"] == pytest.approx(np.sqrt(19 * medians.var()))
+    assert np.isnan(comparison.table.loc["mfvi", "mean_difference_error"])
+    told = comparison.written(quantity(comparison, "sd_ratio"), "gibbs")
+    assert told == f"{row['sd_ratio']:.2f} ± {row['sd_ratio_error']:.2f}"
 
 
 def test_bounds_are_set_against_the_evidence(comparison: Any) -> None:
@@ -347,7 +387,7 @@ def test_renamed_latents_are_no_difference(
     train: btil.Demonstrations, test_data: btil.Demonstrations
 ) -> None:
     one = posterior(train.without_labels(), 5)
-    found = compare_posteriors({"one": one, "other": swapped(one)}, test_data)
+    found = compare_posteriors({"one": one, "other": swapped(one)}, test_data, num_draws=20)
     assert found.table.loc["other", "mean_difference"] < 1e-12
     assert compare_rows(swapped(one), one).mean_difference > 0.05
     # The errors are those of the best of all namings, of each agent.
@@ -386,7 +426,7 @@ def test_names_pinned_by_labels_stay(
     train: btil.Demonstrations, test_data: btil.Demonstrations
 ) -> None:
     one = posterior(train, 5)
-    found = compare_posteriors({"one": one, "other": swapped(one)}, test_data)
+    found = compare_posteriors({"one": one, "other": swapped(one)}, test_data, num_draws=20)
     assert found.table.loc["other", "mean_difference"] > 0.05
     assert found.named["other"].result.rows == found.posteriors["other"].result.rows
     assert any(note.startswith("Mental states of ann and bob: labels") for note in found.notes)
@@ -395,7 +435,7 @@ def test_names_pinned_by_labels_stay(
 def test_agents_that_share_a_table_are_renamed_together(test_data: btil.Demonstrations) -> None:
     model = dataclasses.replace(MODEL, transition=btil.Shared(btil.DirichletCPT(1.0)))
     one = posterior(test_data.without_labels(), 6, model)
-    named = compare_posteriors({"one": one}, test_data).named["one"]
+    named = compare_posteriors({"one": one}, test_data, num_draws=20).named["one"]
     wrong = {}
     for candidate, found in (("as it is", one), ("named", named), ("swapped", swapped(one))):
         decoded = found.decode(test_data.without_labels())
@@ -440,6 +480,7 @@ PARAMETRIC = dataclasses.replace(MODEL, policy=HierarchicalDirichletCPT(parents=
             ValueError,
             "accuracy must be a number strictly between 0 and 1, got 0.0",
         ),
+        ({"num_draws": 5}, ValueError, "num_draws must be a whole number of at least 20, got 5"),
         ({"truth": prior_tables(*OTHER, np.random.default_rng(0))}, ValueError, "truth: policy_"),
         ({"model": PARAMETRIC, "evidence": True}, ValueError, "Dirichlet rows only; this family"),
     ],
@@ -473,26 +514,3 @@ def test_other_data_are_refused_before_any_fit(
         btil.compare(MODEL, train, ("mfvi",), test=other)
     with pytest.raises(ValueError, match="agents"):
         btil.compare(MODEL, train, ("mfvi",), demos_by_method={"mfvi": other})
-
-
-def test_reference_is_one_that_saw_everything(
-    train: btil.Demonstrations, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fitted = []
-
-    def made_up(
-        model: Any, demos: btil.Demonstrations, method: str, **options: Any
-    ) -> TeamPosterior:
-        fitted.append((method, demos.num_episodes))
-        return posterior(demos, len(fitted))
-
-    monkeypatch.setattr("btil.analysis.compare.fit", made_up)
-    few = train.select([0])
-    methods = ("mfvi", "gibbs", "nuts")
-    assert btil.compare(MODEL, train, methods).reference == "nuts"
-    found = btil.compare(MODEL, train, methods, demos_by_method={"nuts": few})
-    assert found.reference == "gibbs"
-    assert fitted[-3:] == [("mfvi", 3), ("gibbs", 3), ("nuts", 1)]
-    # Where nothing tells latents apart the exact answer is the same for all of them.
-    unlabelled = train.without_labels()
-    assert btil.compare(MODEL, unlabelled, ("exact", "mfvi", "gibbs")).reference == "gibbs"

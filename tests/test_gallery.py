@@ -52,6 +52,40 @@ def test_page_is_what_the_command_writes():
     assert page == make_gallery.page(), "run `make gallery`, or edit docs/make_gallery.py instead"
 
 
+def test_pictures_are_what_their_calls_draw():
+    """Each remembers what drew it, which is what the page prints and what the code is today."""
+    from PIL import Image
+
+    old = []
+    for section in make_gallery.SECTIONS:
+        for entry in section.entries:
+            with Image.open(DOCS / make_gallery.FIGURES / f"{entry.name}.png") as image:
+                drawn_by = image.text.get(make_gallery.DRAWN_BY)
+            if drawn_by != make_gallery.drawn_by(section, entry):
+                old.append(entry.name)
+    assert not old, (
+        f"{', '.join(old)}: drawn by another call or by older code. Draw them again with `python "
+        "docs/make_gallery.py <name>`, look at them, and commit them."
+    )
+
+
+def test_another_setup_call_or_code_is_noticed(monkeypatch):
+    section = make_gallery.SECTIONS[0]
+    entry = section.entries[0]
+    known = make_gallery.drawn_by(section, entry)
+    assert known == make_gallery.drawn_by(section, entry)
+    others = [
+        make_gallery.drawn_by(section._replace(setup=section.setup + "more = 1\n"), entry),
+        make_gallery.drawn_by(section, entry._replace(call=entry.call.replace("1", "2"))),
+    ]
+    source = inspect.getsource(inspect.getmodule(analysis.plot_timeline))
+    for changed in (source + "\n# a comment", source + "\nmore = 1\n"):
+        monkeypatch.setattr(make_gallery.inspect, "getsource", lambda module, it=changed: it)
+        others.append(make_gallery.drawn_by(section, entry))
+    assert others.pop(2) == known
+    assert known not in others
+
+
 def test_figures_are_there_and_small():
     files = {file.name: file.stat().st_size for file in (DOCS / make_gallery.FIGURES).iterdir()}
     assert set(files) == {f"{entry.name}.png" for entry in ENTRIES}

@@ -13,7 +13,6 @@ from scipy import stats
 import btil
 from btil.demonstrations import Demonstrations
 from btil.inference import exact, gibbs
-from btil.inference.chains import judge_chains, split_rhat
 from btil.inference.messages import filter_lanes, lay_out, potentials, sample_paths
 from btil.inference.precision import precision
 from btil.models.cpt import DirichletCPT, KnownCPT, Shared, StaticCPT, UniformCPT
@@ -257,31 +256,6 @@ def test_gamma_draws_have_their_distribution(dtype):
     for concentration in np.unique(shapes):
         draws = np.exp(log_draws[shapes == concentration])
         assert stats.kstest(draws, stats.gamma(concentration).cdf).pvalue > 1e-3
-
-
-def test_split_rhat_is_that_of_arviz():
-    import arviz
-
-    rng = np.random.default_rng(0)
-    draws = rng.normal(size=(4, 100, 2, 3)) + rng.normal(size=(4, 1, 2, 3)) * 0.3
-    expected = arviz.rhat(draws, method="split", chain_axis=0, draw_axis=1)
-    np.testing.assert_allclose(split_rhat(draws), expected, rtol=1e-10)
-    draws[..., 0, 0] = 0.1
-    rhat = split_rhat(draws.astype(np.float32))
-    assert np.isnan(rhat[0, 0])
-    assert np.isfinite(rhat.ravel()[1:]).all()
-    assert np.isnan(split_rhat(draws[:, :3])).all()
-
-
-def test_disagreeing_or_too_few_chains_have_not_converged():
-    agree = np.random.default_rng(0).normal(size=(4, 200, 1))
-    apart = agree + np.arange(4)[:, None, None]
-    verdict = judge_chains({"policy": apart, "total": agree})
-    assert not verdict.converged
-    assert "1 of 2 cells at 1.05 or above" in verdict.reason
-    assert judge_chains({"policy": agree, "total": agree}).converged
-    assert not judge_chains({"total": agree[:1]}).converged
-    assert not judge_chains({"total": agree[:, :3]}).converged
 
 
 @pytest.mark.parametrize("options", [{"num_chains": 0}, {"num_samples": 0}, {"num_warmup": -1}])

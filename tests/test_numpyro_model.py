@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import pandas as pd
 import pytest
 from numpyro import distributions as dist
 from numpyro.infer.util import log_density
@@ -255,7 +256,9 @@ def test_own_models_and_tables_are_compared_and_reported(
     svi: TeamPosterior,
     tmp_path: Path,
 ) -> None:
-    found = compare_posteriors({"svi": svi, "nuts": nuts, "tables": exact}, data, "nuts")
+    found = compare_posteriors(
+        {"svi": svi, "nuts": nuts, "tables": exact}, data, "nuts", num_draws=20
+    )
     errors = found.table["viterbi_error_agent_0"]
     assert errors.between(0, 1).all()
     expected = [p.log_likelihood(data.without_labels()).sum() / 9 for p in (svi, nuts, exact)]
@@ -267,7 +270,9 @@ def test_own_models_and_tables_are_compared_and_reported(
     assert any("svi and nuts: by a NumPyro model" in note for note in found.notes)
     page = found.report(tmp_path).read_text(encoding="utf-8")
     assert "Two latents that say what is done." in page
-    assert "model=btil.NumpyroModel(hmm)" in page
+    assert "nuts&#x27;: btil.NumpyroModel(hmm)" in page
+    again = btil.analysis.load_comparison(tmp_path, {"svi": svi.model, "nuts": nuts.model})
+    pd.testing.assert_frame_equal(again.table, found.table, rtol=1e-6)
     assert "Dirichlet prior of concentration 1" in page
     assert (tmp_path / "figures" / "trace_nuts.png").is_file()
     assert not (tmp_path / "figures" / "sd_ratios.png").exists()

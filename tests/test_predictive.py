@@ -241,10 +241,32 @@ def test_places_count_ties_half_and_pass_over_what_is_not_there():
         np.array([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [np.nan, 1.0]]),
         "steps",
         1.0,
+        np.arange(4),
     )
     assert check.place[0] == pytest.approx(0.5)
     assert np.isnan(check.place[1])
+    # Leaving out one draw after the other: 0.25, 0.5, 0.75 and 0.5.
+    np.testing.assert_allclose(check.place_error, [np.sqrt(3 / 32), np.nan])
     assert not check.table["surprising"].any()
+
+
+def test_places_differ_from_seed_to_seed_by_the_error_that_is_told():
+    demos = random_demos(lengths=(6, 5))
+    fitted = btil.fit(rich_model(), demos, progress=False)
+    found = [
+        posterior_predictive_check(fitted, num_draws=40, seed=seed, num_contexts=0)
+        for seed in range(6)
+    ]
+    places, errors = (
+        np.array([getattr(one, name) for one in found]) for name in ("place", "place_error")
+    )
+    # A statistic that a single draw has tells no error.
+    inside = ((places > 0.05) & (places < 0.95) & np.isfinite(errors)).all(0)
+    assert inside.sum() > 10
+    ratio = places[:, inside].var(0, ddof=1).mean() / (errors[:, inside] ** 2).mean()
+    assert 0.6 < np.sqrt(ratio) < 1.5
+    row = found[0].table.iloc[0]
+    assert row["place_error"] == errors[0, 0]
 
 
 @pytest.mark.parametrize(

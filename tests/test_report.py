@@ -58,8 +58,9 @@ def comparison() -> Any:
         part(slice(40, 60), 20),
         seed=5,
         progress=False,
-        options={"gibbs": {"num_chains": 2, "num_warmup": 20, "num_samples": 40}},
+        options={"gibbs": {"num_chains": 2, "num_warmup": 50, "num_samples": 800}},
         truth=prior_tables(model, part(slice(0, 40), 20), np.random.default_rng(1)),
+        num_draws=100,
     )
 
 
@@ -99,6 +100,7 @@ def test_page_holds_every_number_of_the_table(page: Path, comparison: Any) -> No
             assert comparison.written(quantity, name) in shown
     assert all(note in shown for note in comparison.notes)
     assert "seed=5" in shown
+    assert comparison.no_differences is None
 
 
 def test_sections_tell_what_is_new_to_a_reader(page: Path, comparison: Any) -> None:
@@ -200,25 +202,37 @@ def test_table_and_posteriors_can_be_read_back(page: Path, comparison: Any) -> N
         table["log_likelihood_per_step"], comparison.table["log_likelihood_per_step"]
     )
     assert btil.read_demonstrations(page.parent / "test.npz") == comparison.test
-    for name, posterior in comparison.posteriors.items():
+    for name, posterior in comparison.named.items():
         loaded = btil.load_posterior(page.parent / "posteriors" / f"{name}.nc")
         assert loaded.demos == posterior.demos
         for site, rows in posterior.result.rows.items():
             np.testing.assert_array_equal(loaded.result.rows[site].mean(), rows.mean())
 
 
+def test_the_certainty_of_methods_is_that_of_the_data(comparison: Any) -> None:
+    def said(ratio: float, error: float = np.nan) -> str:
+        table = comparison.table.copy()
+        table.loc["mfvi", ["sd_ratio_in_use", "sd_ratio_in_use_error"]] = ratio, error
+        measured = dataclasses.replace(comparison, table=table, no_differences=None)
+        return report._certainty(measured)
+
+    assert said(1.01) == "Over the rows in use mfvi is about as certain as it (median 1.01)."
+    assert said(0.71) == "Over the rows in use mfvi is more certain (median 0.71)."
+    assert said(1.40) == "Over the rows in use mfvi is less certain (median 1.40)."
+    assert said(0.71, 0.2) == "Over the rows in use mfvi is about as certain as it (median 0.71)."
+    assert said(np.nan) == ""
+
+
 def test_lines_of_the_page_fit_again(
     page: Path, comparison: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = Links(page.read_text(encoding="utf-8")).text
-    lines = shown[shown.index("import btil\n") : shown.index('comparison.report("again")')]
+    lines = shown[shown.rindex("import btil\n") : shown.index('comparison.report("again")')]
     monkeypatch.chdir(page.parent)
     again: dict[str, Any] = {}
     exec(lines, again)
-    assert "# truth=...: the tables that the data were made from" in lines
-    # Times differ, and the truth has not been given.
-    differ = [n for n in comparison.table.columns if "second" in n or n.startswith("coverage")]
-    assert len(differ) == 8
+    differ = [n for n in comparison.table.columns if "second" in n]  # times
+    assert len(differ) == 4
     pd.testing.assert_frame_equal(
         again["comparison"].table.drop(columns=differ, errors="ignore"),
         comparison.table.drop(columns=differ),
@@ -259,7 +273,7 @@ def test_report_that_fails_leaves_the_old_one(
     def fail(*args: Any) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(report, "write_demonstrations", fail)
+    monkeypatch.setattr(report, "save_comparison", fail)
     monkeypatch.setattr(report, "_pictures", lambda one: iter(()))
     with pytest.raises(OSError, match="disk full"):
         comparison.report(tmp_path)

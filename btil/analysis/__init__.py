@@ -1,6 +1,7 @@
 """What we make of it: metrics, comparison, plots, reports."""
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
         plot_error_ratios,
         plot_latents,
     )
-    from btil.analysis.compare import Comparison
+    from btil.analysis.compare import Comparison, compare_posteriors
     from btil.analysis.debriefing import Debrief, debrief
     from btil.analysis.evidence import Evidence, log_evidence
-    from btil.analysis.known_truth import KnownTruth, simulate_truth
+    from btil.analysis.known_truth import KnownTruth, read_truth, simulate_truth
     from btil.analysis.metrics import (
         StepShare,
         confusion_matrix,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     )
     from btil.analysis.predictive import PredictiveCheck, posterior_predictive_check
     from btil.analysis.reproduction.run import Reproduction, reproduce
+    from btil.analysis.saved_comparison import load_comparison
     from btil.analysis.selection import ModelComparison, compare_models
     from btil.analysis.teamwork import misaligned_stretches, misalignment_probability
 
@@ -82,6 +84,7 @@ _LAZY = {
     "calibrate": "btil.analysis.calibration",
     "choose_rows": "btil.analysis.plots",
     "compare_models": "btil.analysis.selection",
+    "compare_posteriors": "btil.analysis.compare",
     "confusion_matrix": "btil.analysis.metrics",
     "context_visits": "btil.models.team",
     "debrief": "btil.analysis.debriefing",
@@ -90,6 +93,7 @@ _LAZY = {
     "hamming_distance": "btil.analysis.metrics",
     "interchangeable_latents": "btil.analysis.alignment",
     "latents_pinned": "btil.analysis.alignment",
+    "load_comparison": "btil.analysis.saved_comparison",
     "log_evidence": "btil.analysis.evidence",
     "majority_class_error": "btil.analysis.metrics",
     "match_latents": "btil.analysis.alignment",
@@ -121,6 +125,7 @@ _LAZY = {
     "policy_weights": "btil.analysis.metrics",
     "posterior_means": "btil.analysis.alignment",
     "posterior_predictive_check": "btil.analysis.predictive",
+    "read_truth": "btil.analysis.known_truth",
     "relabel_rows": "btil.analysis.alignment",
     "reproduce": "btil.analysis.reproduction.run",
     "row_diagnostics": "btil.analysis.plots",
@@ -146,6 +151,7 @@ __all__ = [
     "calibrate",
     "choose_rows",
     "compare_models",
+    "compare_posteriors",
     "confusion_matrix",
     "context_visits",
     "debrief",
@@ -154,6 +160,7 @@ __all__ = [
     "hamming_distance",
     "interchangeable_latents",
     "latents_pinned",
+    "load_comparison",
     "log_evidence",
     "majority_class_error",
     "match_latents",
@@ -185,6 +192,7 @@ __all__ = [
     "policy_weights",
     "posterior_means",
     "posterior_predictive_check",
+    "read_truth",
     "relabel_rows",
     "reproduce",
     "row_diagnostics",
@@ -201,6 +209,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
         return value
+    if importlib.util.find_spec(f"{__name__}.{name}"):  # a module of this folder
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module 'btil.analysis' has no attribute {name!r}")
 
 

@@ -1,5 +1,6 @@
 """`btil.compare`: several inference methods on the same demonstrations, side by side."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from btil.analysis.alignment import (
     agents_with_common_latents,
@@ -19,20 +20,34 @@ from btil.analysis.alignment import (
     shared_contexts,
 )
 from btil.analysis.calibration.ranks import Reliability, bins_of
-from btil.analysis.decoded import reliability_by_episode, score_beliefs, scored_agents
+from btil.analysis.decoded import (
+    DecodedScores,
+    reliability_by_episode,
+    score_beliefs,
+    scored_agents,
+)
 from btil.analysis.efficiency import Course, Target, course, latent_chains, own_course
 from btil.analysis.evidence import Evidence, check_estimable, log_evidence
 from btil.analysis.known_truth import check_truth, coverage_table
 from btil.analysis.metrics import confusion_matrix, hamming_distance, most_probable
 from btil.analysis.modes import Mode, find_modes, only_chains
+from btil.analysis.monte_carlo import (
+    average_over,
+    blocks_of_draws,
+    jackknife_error,
+    means_without_each_block,
+    moments_without_each_block,
+    together,
+)
 from btil.analysis.plots import expected_visits
-from btil.analysis.quantities import Quantity, quantities
-from btil.arguments import check_values
+from btil.analysis.quantities import MEASURED, Quantity, quantities
+from btil.analysis.reference import Convergence, choose_reference, convergence
+from btil.arguments import check_count, check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT
 from btil.inference.fit import check_given, fit, method_function
 from btil.inference.posterior import TeamPosterior, conform, refuse_excerpt
-from btil.inference.result import check_all_kept, check_keeps_all
+from btil.inference.result import DrawnRows, RowsPosterior, check_all_kept, check_keeps_all
 from btil.models.draws import DrawnTables
 from btil.models.numpyro_model import NumpyroModel
 from btil.models.team import TeamModel
@@ -42,12 +57,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-_DEFAULT_REFERENCES = ("exact", "nuts", "gibbs")
 # Names become file names of the report.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# Draws that beliefs about held-out mental states are averaged over.
-_DRAWS_OF_BELIEFS = 50
 _AVERAGED = "smoothed, averaged"
+# With fewer draws an average says little, and its error nothing.
+_FEWEST_DRAWS = 20
 # A standard deviation below this is rounding, the cell is known.
 _NO_SD = 1e-7
 
@@ -71,14 +85,22 @@ class Comparison:
         reliabilities: {agent: {name: how sure and how often right}} of held-out mental states.
         evidence: The log evidence of the reference's data, if it was asked for.
         accuracy: Error that is small enough where the time to it is told.
+        num_draws: Posterior draws that beliefs are averaged over, at most.
+        seed: Seeds these draws.
         notes: Sentences on how the numbers came about and what to be careful with.
         reference: The name of the method that differences are taken from.
+        no_differences: Why none are taken from it: it has not converged. Differences, ratios of
+            standard deviations and times to its accuracy are then missing. None where they are
+            there.
+        convergence: {name: whether it has converged, and why (not)}, of chains with their latents
+            matched.
         test: Held-out demonstrations, or None.
         aligned: The posteriors with latents that nothing tells apart in the reference's order.
         compared: Of these, where chains do not overlap, the group of the largest log likelihood
             alone: differences are between these.
         named: These with such latents named after the labels of the test data where it has some:
             decoding errors are of these.
+        truth: The tables that the data were made from, or None.
     """
 
     posteriors: dict[str, TeamPosterior]
@@ -91,12 +113,17 @@ class Comparison:
     reliabilities: dict[str, dict[str, Reliability]]
     evidence: Evidence | None
     accuracy: float
+    num_draws: int
+    seed: int
     notes: tuple[str, ...]
     reference: str
+    no_differences: str | None
+    convergence: dict[str, Convergence]
     test: Demonstrations | None
     aligned: dict[str, TeamPosterior]
     compared: dict[str, TeamPosterior]
     named: dict[str, TeamPosterior]
+    truth: DrawnTables | None
 
     def __repr__(self) -> str:
         return f"Comparison({', '.join(self.posteriors)}; reference {self.reference})"
@@ -108,7 +135,12 @@ class Comparison:
 
     @property
     def others(self) -> dict[str, TeamPosterior]:
-        """Of `compared` those that have learned tables in common with the reference."""
+        """Of `compared` those that can be held against the reference: with tables in common.
+
+        None where the reference has not converged.
+        """
+        if self.no_differences is not None:
+            return {}
         tables = self.compared[self.reference].result.rows.keys()
         return {
             name: posterior
@@ -166,13 +198,23 @@ class Comparison:
     # ------------------------------------------------------------------ pictures
 
     def plot_method_against_method(self) -> "Figure":
-        """Posterior means with intervals, every method against the reference."""
+        """Posterior means with intervals, every method against the reference.
+
+        Raises:
+            ValueError: If the reference has not converged.
+        """
+        self._check_reference()
         from btil.analysis.plots import plot_method_against_method
 
         return plot_method_against_method(self.compared[self.reference], self.others)
 
     def plot_sd_ratios(self) -> "Figure":
-        """Posterior standard deviations over those of the reference."""
+        """Posterior standard deviations over those of the reference.
+
+        Raises:
+            ValueError: If the reference has not converged.
+        """
+        self._check_reference()
         from btil.analysis.plots import plot_sd_ratios
 
         return plot_sd_ratios(self.compared[self.reference], self.others)
@@ -184,7 +226,12 @@ class Comparison:
         return plot_elbo_traces(self.posteriors)
 
     def plot_courses(self) -> "Figure":
-        """How each method comes near the reference as time goes on."""
+        """How each method comes near the reference as time goes on.
+
+        Raises:
+            ValueError: If the reference has not converged.
+        """
+        self._check_reference()
         from btil.analysis.plots import plot_courses
 
         shown = {
@@ -238,6 +285,10 @@ class Comparison:
 
         return write_report(self, directory, command)
 
+    def _check_reference(self) -> None:
+        if self.no_differences is not None:
+            raise ValueError(f"nothing can be measured against it: {self.no_differences}")
+
     def _posterior(self, name: str | None) -> TeamPosterior:
         chosen = next(iter(self.posteriors)) if name is None else name
         if chosen not in self.posteriors:
@@ -261,12 +312,14 @@ def compare(
     truth: DrawnTables | None = None,
     evidence: bool = False,
     accuracy: float = 0.01,
+    num_draws: int = 1000,
 ) -> Comparison:
     """Fit the same model by several methods and set their answers side by side.
 
     Rows of tables are compared context by context, over the contexts that both methods have seen,
     after matching the latents where nothing pins their order. Chains that sit in different modes
-    are told apart and not averaged. `docs/comparison.md` explains every number.
+    are told apart and not averaged. Against a reference that has not converged nothing is measured.
+    `docs/comparison.md` explains every number.
 
     Args:
         model: What is believed before.
@@ -277,8 +330,8 @@ def compare(
         seed: The seed of every fit.
         progress: Whether to show progress lines.
         reference: The name that differences are taken from. None: "exact" (where latents are told
-            apart), "nuts" or "gibbs", the first of them that sees all of `demos`, else the first
-            name.
+            apart), "nuts" or "gibbs", the first of them that sees as many steps as any other and
+            has converged; if none has, the first of them, and without any of them the first name.
         options: {name: options of `btil.fit`}.
         demos_by_method: {name: demonstrations} for methods that are to see other episodes, say
             fewer because they are slow.
@@ -287,6 +340,8 @@ def compare(
         evidence: Whether to estimate the log evidence, for the gap of the bounds to it. It takes
             about as long as a run of gibbs.
         accuracy: Error that is small enough where the time to it is told.
+        num_draws: Posterior draws that beliefs about mental states are averaged over, of every
+            method so many; of chains, no more than they have.
 
     Returns:
         The comparison.
@@ -311,17 +366,11 @@ def compare(
     if test is not None:
         test = conform(test, demos)
     check_values({"accuracy": accuracy, "seed": seed})
+    num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
     if truth is not None:
         check_truth(model, demos, truth)
     if evidence:
         check_estimable(model, demos)
-    if reference is None:
-        whole = [name for name in chosen if seen[name] is demos]
-        # Without labels the exact answer averages over all orders of the latents.
-        told_apart = all(latents_pinned(model, demos).values())
-        preferred = _DEFAULT_REFERENCES if told_apart else _DEFAULT_REFERENCES[1:]
-        candidates = [n for method in preferred for n in whole if chosen[n] == method]
-        reference = next(iter([*candidates, *chosen]))
     posteriors = {
         name: fit(model, seen[name], method, seed=seed, progress=progress, **options.get(name, {}))
         for name, method in chosen.items()
@@ -333,6 +382,7 @@ def compare(
         truth=truth,
         evidence=evidence,
         accuracy=accuracy,
+        num_draws=num_draws,
         seed=seed,
         progress=progress,
     )
@@ -376,8 +426,9 @@ def compare_posteriors(
     reference: str | None = None,
     *,
     truth: DrawnTables | None = None,
-    evidence: bool = False,
+    evidence: bool | Evidence = False,
     accuracy: float = 0.01,
+    num_draws: int = 1000,
     seed: int = 0,
     progress: bool = True,
 ) -> Comparison:
@@ -386,10 +437,12 @@ def compare_posteriors(
     Args:
         posteriors: {name: posterior} of the same team under the same model.
         test: Held-out episodes.
-        reference: The name that differences are taken from; None: the first.
+        reference: As in `compare`.
         truth: As in `compare`.
-        evidence: As in `compare`.
+        evidence: As in `compare`; or an estimate of the log evidence of the reference's data that
+            is there already.
         accuracy: As in `compare`.
+        num_draws: As in `compare`.
         seed: Seeds the evidence, and draws that beliefs and intervals are taken from.
         progress: Whether estimating the evidence shows a progress line.
 
@@ -406,18 +459,20 @@ def compare_posteriors(
     posteriors = dict(posteriors)
     for name, posterior in posteriors.items():
         check_all_kept(posterior.result.rows, f"posteriors: {name}")
-    reference = next(iter(posteriors)) if reference is None else reference
-    if reference not in posteriors:
+    if not posteriors:
+        raise ValueError("posteriors: name at least one")
+    if reference is not None and reference not in posteriors:
         raise ValueError(f"reference: {reference!r} is not among {', '.join(posteriors)}")
     check_values({"accuracy": accuracy, "seed": seed})
+    num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
     for posterior in posteriors.values():
         refuse_excerpt(posterior, "a comparison")
+    chosen = choose_reference(posteriors, reference)
+    reference, anchor = chosen.name, chosen.posterior
     if truth is not None:
-        check_truth(posteriors[reference].model, posteriors[reference].demos, truth)
-    if evidence:
-        check_estimable(posteriors[reference].model, posteriors[reference].demos)
-    # Chains may differ in names: a reference's are put in the order of its first.
-    anchor = align(posteriors[reference], only_chains(posteriors[reference], [0]))
+        check_truth(anchor.model, anchor.demos, truth)
+    if evidence is True:
+        check_estimable(anchor.model, anchor.demos)
     modes = {reference: find_modes(anchor)}
     leading = _leading(anchor, modes[reference])
     visits = expected_visits(leading)
@@ -429,31 +484,37 @@ def compare_posteriors(
         if name not in modes:
             modes[name] = find_modes(aligned[name])
         compared[name] = _leading(aligned[name], modes[name])
+    verdicts = {name: convergence(posterior) for name, posterior in aligned.items()}
     named = {name: name_by_labels(posterior, test) for name, posterior in compared.items()}
-    decoded, reliabilities = _score_decoded(named, test, seed)
+    decoded, reliabilities = _score_decoded(named, test, num_draws, seed)
     coverage = {
         name: coverage_table(posterior, truth, seed)
         for name, posterior in compared.items()
         if truth is not None and posterior.result.rows
     }
-    estimate = _estimate_evidence(posteriors, reference, seed, progress) if evidence else None
-    courses = _courses(compared, reference, visits)
+    estimate = None if isinstance(evidence, bool) else evidence
+    if evidence is True:
+        estimate = _estimate_evidence(posteriors, reference, seed, progress)
+    measured = chosen.fault is None
+    courses = _courses(compared, reference, visits) if measured else {}
     records = {
-        name: _fit_record(posterior, aligned[name], modes[name])
+        name: _fit_record(posterior, aligned[name], modes[name], verdicts[name])
         | _time_record(courses.get(name), accuracy)
         | _evidence_record(posterior, posteriors[reference], estimate)
         | _held_out(named[name], test)
         | _decoded_record(decoded, name)
         | _coverage_record(coverage.get(name))
-        | compare_rows(compared[name], leading, visits)._asdict()
+        | (compare_rows(compared[name], leading, visits)._asdict() if measured else {})
         for name, posterior in posteriors.items()
     }
-    table = pd.DataFrame.from_dict(records, orient="index").rename_axis("method")
     every = [c for q in quantities(anchor.demos.agents, accuracy) for c in q.columns]
-    table = table[[column for column in every if column in table]]
+    table = pd.DataFrame.from_dict(records, orient="index").rename_axis("method")
+    table = table[[column for column in every if column in table]].dropna(axis="columns", how="all")
+    if not measured and leading.result.rows:  # the columns are there, and have nothing to say
+        table = table.assign(**dict.fromkeys(MEASURED, np.nan))
     return Comparison(
         posteriors=posteriors,
-        table=table.dropna(axis="columns", how="all"),
+        table=table,
         chains=_compare_chains(aligned, test),
         modes=_compare_modes(aligned, modes, test),
         decoded=_frame(decoded, "method", "agent", "belief"),
@@ -462,40 +523,49 @@ def compare_posteriors(
         reliabilities=reliabilities,
         evidence=estimate,
         accuracy=accuracy,
+        num_draws=num_draws,
+        seed=seed,
         notes=(
-            f"Differences are taken from {reference}.",
-            *_notes_on_data(posteriors, reference),
+            *_notes_on_reference(reference, chosen.fault),
+            *_notes_on_data(posteriors, reference, measured),
             *_notes_on_names(posteriors, test),
             *_notes_on_modes(modes),
-            *_notes_on_convergence(table, modes),
+            *_notes_on_convergence(table, verdicts, modes),
             *_notes_on_evidence(estimate),
             *_notes_on_truth(truth, posteriors),
         ),
         reference=reference,
+        no_differences=chosen.fault,
+        convergence=verdicts,
         test=test,
         aligned=aligned,
         compared=compared,
         named=named,
+        truth=truth,
     )
 
 
 def _leading(posterior: TeamPosterior, modes: Sequence[Mode]) -> TeamPosterior:
     """The chains of the first mode alone, where there are several."""
-    return only_chains(posterior, modes[0].chains) if len(modes) > 1 else posterior
+    if len(modes) < 2:
+        return posterior
+    alone = only_chains(posterior, modes[0].chains)
+    reason = f"{_chains(modes[0])} alone, as the chains do not overlap; of all: {posterior.reason}"
+    return dataclasses.replace(alone, result=alone.result._replace(converged=False, reason=reason))
 
 
 # ---------------------------------------------------------------------- one method
 
 
 def _fit_record(
-    posterior: TeamPosterior, aligned: TeamPosterior, modes: Sequence[Mode]
+    posterior: TeamPosterior, aligned: TeamPosterior, modes: Sequence[Mode], verdict: Convergence
 ) -> dict[str, Any]:
     """What a fit says of itself, and how well its chains agree once their latents are matched."""
     record: dict[str, Any] = {
         "episodes": posterior.demos.num_episodes,
         "seconds": posterior.wall_time,
-        "converged": posterior.converged,
-        "reason": posterior.reason,
+        "converged": verdict.converged,
+        "reason": verdict.reason,
         "elbo": posterior.elbo,
         "elbo_se": posterior.elbo_se,
     }
@@ -591,9 +661,11 @@ def _coverage_record(table: "pd.DataFrame | None") -> dict[str, float]:
 
 
 def _score_decoded(
-    named: Mapping[str, TeamPosterior], test: Demonstrations | None, seed: int
+    named: Mapping[str, TeamPosterior], test: Demonstrations | None, num_draws: int, seed: int
 ) -> tuple[dict[tuple[str, str, str], dict[str, Any]], dict[str, dict[str, Reliability]]]:
     """Beliefs about held-out mental states: under the point estimate, averaged over draws, live.
+
+    Errors are those over episodes and those of draws together.
 
     Returns:
         Scores by method, agent and kind of belief; how sure and how often right, by agent and
@@ -601,25 +673,77 @@ def _score_decoded(
     """
     records: dict[tuple[str, str, str], dict[str, Any]] = {}
     reliabilities: dict[str, dict[str, Reliability]] = {}
-    if test is not None and scored_agents(test):
-        for name, posterior in named.items():
-            averaged = posterior.smooth(test, num_draws=_DRAWS_OF_BELIEFS, seed=seed)
-            kinds = {
-                "smoothed": posterior.smooth(test),
-                _AVERAGED: averaged,
-                "filtered": posterior.filter(test),
-            }
-            for agent in scored_agents(test):
-                for kind, beliefs in kinds.items():
-                    scores = score_beliefs(test, beliefs, agent)
-                    record: dict[str, Any] = {"steps": scores.steps}
-                    for score in scores._fields[1:]:
-                        value, error = getattr(scores, score)
-                        record |= {score: value, f"{score}_error": error}
-                    records[name, agent, kind] = record
-                counted = reliability_by_episode(test, averaged, agent)
-                reliabilities.setdefault(agent, {})[name] = counted
+    if test is None or not scored_agents(test):
+        return records, reliabilities
+    for name, posterior in named.items():
+        blocks = blocks_of_draws(posterior, num_draws, seed)
+        averaged = average_over(
+            blocks,
+            lambda block: _side_by_side(
+                block.posterior.smooth(test, num_draws=block.num_draws, seed=block.seed)
+            ),
+        )
+        beliefs = _by_agent(averaged.whole, test)
+        scores = {
+            "smoothed": _scored(test, posterior.smooth(test)),
+            _AVERAGED: _scored(test, beliefs),
+            "filtered": _scored(test, posterior.filter(test)),
+        }
+        without: dict[str, list[dict[str, DecodedScores]]] = {kind: [] for kind in scores}
+        without[_AVERAGED] = [_scored(test, _by_agent(one, test)) for one in averaged.without]
+        # Means of rows are as uncertain as draws are few.
+        for one in means_without_each_block(posterior):
+            without["smoothed"].append(_scored(test, one.smooth(test)))
+            without["filtered"].append(_scored(test, one.filter(test)))
+        for agent in scored_agents(test):
+            for kind, own in scores.items():
+                record = _scores_record(own[agent], [one[agent] for one in without[kind]])
+                if kind == _AVERAGED:
+                    record["draws"] = sum(block.num_draws for block in blocks)
+                records[name, agent, kind] = record
+            counted = reliability_by_episode(test, beliefs, agent)
+            reliabilities.setdefault(agent, {})[name] = counted
     return records, reliabilities
+
+
+def _scored(
+    test: Demonstrations, beliefs: Mapping[str, Float[np.ndarray, "steps ..."]]
+) -> dict[str, DecodedScores]:
+    return {agent: score_beliefs(test, beliefs, agent) for agent in scored_agents(test)}
+
+
+def _side_by_side(
+    beliefs: Mapping[str, Float[np.ndarray, "steps ..."]],
+) -> Float[np.ndarray, "steps latents"]:
+    """Beliefs about all agents in one array."""
+    return np.concatenate(list(beliefs.values()), axis=1)
+
+
+def _by_agent(
+    beliefs: Float[np.ndarray, "steps latents"], demos: Demonstrations
+) -> dict[str, Float[np.ndarray, "steps ..."]]:
+    """The reverse of it."""
+    parts = np.split(beliefs, np.cumsum(demos.num_latents)[:-1], axis=1)
+    return dict(zip(demos.agents, parts, strict=True))
+
+
+def _scores_record(scores: DecodedScores, without: Sequence[DecodedScores]) -> dict[str, Any]:
+    """Scores, their errors, and how much of these is Monte Carlo error.
+
+    Args:
+        scores: The scores.
+        without: Those with each block of draws left out; none where draws play no part.
+    """
+    record: dict[str, Any] = {"steps": scores.steps}
+    for score in scores._fields[1:]:
+        value, error = getattr(scores, score)
+        chance = float(jackknife_error([getattr(one, score).value for one in without]))
+        record |= {
+            score: value,
+            f"{score}_error": float(together(error, chance)),
+            f"{score}_monte_carlo": chance,
+        }
+    return record
 
 
 def _decoded_record(
@@ -647,17 +771,70 @@ class RowDifference(NamedTuple):
     Attributes:
         shared_rows: Rows (context and latent) of learned tables that both have.
         mean_difference: Mean over their cells of |posterior mean - reference's posterior mean|.
+        mean_difference_error: By how much the Monte Carlo errors of the two may have changed it:
+            the mean of their absolute values, as is expected. Two posteriors that are the same
+            differ by about so much. NaN where neither has draws.
         mean_difference_in_use: The same over rows in use.
+        mean_difference_in_use_error: Of that.
         sd_ratio: Median over cells of sd / reference's sd; cells that the reference knows exactly
             are left out.
+        sd_ratio_error: Its Monte Carlo standard error.
         sd_ratio_in_use: The same over rows in use.
+        sd_ratio_in_use_error: Of that.
     """
 
     shared_rows: int
     mean_difference: float
+    mean_difference_error: float
     mean_difference_in_use: float
+    mean_difference_in_use_error: float
     sd_ratio: float
+    sd_ratio_error: float
     sd_ratio_in_use: float
+    sd_ratio_in_use_error: float
+
+
+class _Cells(NamedTuple):
+    """Cells that two posteriors have in common, as the one has them.
+
+    Attributes:
+        mean: Posterior means.
+        sd: Posterior standard deviations.
+        means: Means with each block of draws left out; no blocks where there are no draws.
+        sds: Standard deviations likewise.
+    """
+
+    mean: Float[np.ndarray, " cells"]
+    sd: Float[np.ndarray, " cells"]
+    means: Float[np.ndarray, "blocks cells"]
+    sds: Float[np.ndarray, "blocks cells"]
+
+
+def _cells_of(rows: RowsPosterior, contexts: Int[np.ndarray, " contexts"]) -> _Cells:
+    mean, sd = rows.mean()[contexts].ravel(), rows.sd()[contexts].ravel()
+    if not isinstance(rows, DrawnRows):
+        return _Cells(mean, sd, np.zeros((0, len(mean))), np.zeros((0, len(sd))))
+    without = moments_without_each_block(rows.draws[:, :, contexts])
+    return _Cells(mean, sd, *(values.reshape(len(values), -1) for values in without))
+
+
+def _pooled(tables: Sequence[_Cells]) -> _Cells:
+    """The cells of several tables; those without draws are the same whatever is left out."""
+    number = max((len(cells.means) for cells in tables), default=0)
+    means, sds = (
+        [own if len(own) else np.broadcast_to(whole, (number, len(whole))) for whole, own in pairs]
+        for pairs in (
+            [(cells.mean, cells.means) for cells in tables],
+            [(cells.sd, cells.sds) for cells in tables],
+        )
+    )
+    nothing = np.zeros((number, 0))
+    return _Cells(
+        np.concatenate([np.zeros(0), *(cells.mean for cells in tables)]),
+        np.concatenate([np.zeros(0), *(cells.sd for cells in tables)]),
+        np.concatenate([nothing, *means], axis=1),
+        np.concatenate([nothing, *sds], axis=1),
+    )
 
 
 def compare_rows(
@@ -672,29 +849,59 @@ def compare_rows(
         reference: The other.
         visits: `expected_visits(reference)`, if they are there already.
     """
-    num_rows = 0
-    tables = [np.zeros((4, 0))]
     visits = expected_visits(reference) if visits is None else visits
+    num_rows = 0
+    ours, theirs, read = [], [], [np.zeros(0)]
     for site, rows in posterior.result.rows.items():
         if site not in reference.result.rows:
             continue
-        ours, theirs = shared_contexts(posterior, reference, site)
-        other = reference.result.rows[site]
-        difference = np.abs(rows.mean()[ours] - other.mean()[theirs])
-        read = np.broadcast_to(visits[site][theirs][..., None], difference.shape)
-        cells = (difference, rows.sd()[ours], other.sd()[theirs], read)
-        tables.append(np.stack([values.ravel() for values in cells]))
-        num_rows += math.prod(difference.shape[:-1])
-    difference, sd, reference_sd, read = np.concatenate(tables, axis=1)
-    uncertain, in_use = reference_sd > _NO_SD, read >= 1
-    ratio = np.divide(sd, reference_sd, where=uncertain, out=np.full_like(sd, np.nan))
+        own, other = shared_contexts(posterior, reference, site)
+        ours.append(_cells_of(rows, own))
+        theirs.append(_cells_of(reference.result.rows[site], other))
+        shape = (len(own), *rows.mean().shape[1:])
+        read.append(np.broadcast_to(visits[site][other][..., None], shape).ravel())
+        num_rows += math.prod(shape[:-1])
+    one, base = _pooled(ours), _pooled(theirs)
+    if posterior is reference:  # its errors are the same: nothing is left to chance
+        base = base._replace(means=base.means[:0], sds=base.sds[:0])
+        one = one._replace(means=one.means[:0], sds=one.sds[:0])
+    every, in_use = np.ones(len(one.mean), bool), np.concatenate(read) >= 1
     return RowDifference(
         num_rows,
-        _average(np.mean, difference),
-        _average(np.mean, difference[in_use]),
-        _average(np.median, ratio[uncertain]),
-        _average(np.median, ratio[in_use & uncertain]),
+        *_difference(one, base, every),
+        *_difference(one, base, in_use),
+        *_sd_ratio(one, base, every),
+        *_sd_ratio(one, base, in_use),
     )
+
+
+def _difference(
+    one: _Cells, base: _Cells, chosen: Bool[np.ndarray, " cells"]
+) -> tuple[float, float]:
+    """Mean absolute difference of means, and what Monte Carlo errors have to do with it."""
+    errors = [jackknife_error(cells.means[:, chosen]) for cells in (one, base)]
+    found = float("nan")
+    if not all(np.isnan(error).all() for error in errors):
+        # The mean absolute value of a normal error.
+        error = np.sqrt(sum(np.nan_to_num(error) ** 2 for error in errors) * 2 / np.pi)
+        found = _average(np.mean, error)
+    return _average(np.mean, np.abs(one.mean - base.mean)[chosen]), found
+
+
+def _sd_ratio(one: _Cells, base: _Cells, chosen: Bool[np.ndarray, " cells"]) -> tuple[float, float]:
+    """Median ratio of standard deviations, and its Monte Carlo error."""
+    chosen = chosen & (base.sd > _NO_SD)
+    sd, other = one.sd[chosen], base.sd[chosen]
+    if not len(sd):
+        return np.nan, np.nan
+    with np.errstate(divide="ignore", invalid="ignore"):
+        without = [
+            np.median(one.sds[:, chosen] / other, axis=1),
+            np.median(sd / base.sds[:, chosen], axis=1),
+        ]
+    errors = [float(jackknife_error(values)) for values in without]
+    error = float(np.hypot(*np.nan_to_num(errors))) if not np.isnan(errors).all() else np.nan
+    return float(np.median(sd / other)), error
 
 
 def _average(function: Callable[..., Any], values: Float[np.ndarray, " cells"]) -> float:
@@ -782,13 +989,18 @@ def _frame(records: Mapping[Any, Mapping[str, Any]], *names: str) -> "pd.DataFra
 # ---------------------------------------------------------------------- notes
 
 
-def _notes_on_data(posteriors: Mapping[str, TeamPosterior], reference: str) -> list[str]:
+def _notes_on_data(
+    posteriors: Mapping[str, TeamPosterior], reference: str, measured: bool
+) -> list[str]:
     demos = posteriors[reference].demos
+    rows = (
+        ", and their rows differ for that reason too. Rows are compared over contexts that both "
+        "have seen."
+    )
     return [
         f"{name} learned from {counted(posterior.demos.num_episodes, 'episode')}, {reference} "
-        f"from {counted(demos.num_episodes, 'episode')}: their bounds are of different data, and "
-        "their rows differ for that reason too. Rows are compared over contexts that both have "
-        "seen."
+        f"from {counted(demos.num_episodes, 'episode')}: their bounds are of different data"
+        f"{rows if measured else '.'}"
         for name, posterior in posteriors.items()
         if posterior.demos != demos
     ]
@@ -876,13 +1088,27 @@ def _chains(mode: Mode) -> str:
     return f"chain{'s' if len(mode.chains) > 1 else ''} {numbers}"
 
 
-def _notes_on_convergence(table: "pd.DataFrame", modes: Mapping[str, Sequence[Mode]]) -> list[str]:
+def _notes_on_reference(reference: str, fault: str | None) -> list[str]:
+    if fault is None:
+        return [f"Differences are taken from {reference}."]
+    return [
+        f"No differences, ratios of standard deviations or times to an accuracy: they would be "
+        f"taken from {reference}, and {fault}. Let it run longer, or name another reference."
+    ]
+
+
+def _notes_on_convergence(
+    table: "pd.DataFrame",
+    verdicts: Mapping[str, Convergence],
+    modes: Mapping[str, Sequence[Mode]],
+) -> list[str]:
     notes = []
-    for name, record in table.iterrows():
+    for name, verdict in verdicts.items():
+        record: dict[Any, Any] = table.loc[name].to_dict()
         if record.get("rows_above", 0) > 0:
             why = (
                 ""
-                if len(modes[str(name)]) > 1
+                if len(modes[name]) > 1
                 else " Either they have not run long enough or they sit in different modes; the "
                 "means and standard deviations of those rows are not to be relied on."
             )
@@ -890,8 +1116,8 @@ def _notes_on_convergence(table: "pd.DataFrame", modes: Mapping[str, Sequence[Mo
                 f"{name}: the chains disagree (R-hat of {RHAT_LIMIT} or more in a cell) about "
                 f"{int(record['rows_above']):,} of {int(record['rows']):,} rows of the tables.{why}"
             )
-        elif not record["converged"]:
-            notes.append(f"{name} did not converge: {record['reason']}.")
+        elif not verdict.converged:
+            notes.append(f"{name} did not converge: {verdict.reason}.")
     return notes
 
 

@@ -1,17 +1,21 @@
 """Recordings whose truth is known because it was made up, and how often posteriors cover it."""
 
-from typing import TYPE_CHECKING, NamedTuple
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from btil.analysis.calibration.ranks import Ranked, Share, coverage, place_among
 from btil.analysis.calibration.simulation import Settings, draw_data, named_as_in
+from btil.analysis.monte_carlo import evenly_spaced
 from btil.analysis.plots.rows import expected_visits
 from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
+from btil.files import replacing
 from btil.inference.posterior import TeamPosterior, conform
 from btil.models.cpt import ROLES
-from btil.models.draws import DrawnTables
+from btil.models.draws import DrawnTables, KnownRows
 from btil.models.numpyro_model import NumpyroModel
 from btil.models.simulate import simulate
 from btil.models.team import TeamModel, bind
@@ -93,6 +97,68 @@ def check_truth(model: TeamModel, demos: Demonstrations, truth: DrawnTables) -> 
             )
 
 
+def write_truth(truth: DrawnTables, path: Any) -> None:
+    """Write the rows and parameters that are known of a truth to an NPZ file, for `read_truth`.
+
+    Rows that nobody has asked for yet are not there: they would be drawn when asked for.
+
+    Args:
+        truth: The tables.
+        path: The file; it is replaced once the new one is complete.
+    """
+    sites = list(truth.known)
+    arrays: dict[str, Any] = {
+        "sites": np.array(sites, np.str_),
+        "parameters": np.array(list(truth.parameters), np.str_),
+    }
+    for number, site in enumerate(sites):
+        arrays[f"contexts_{number}"] = truth.known[site].contexts
+        arrays[f"rows_{number}"] = truth.known[site].rows
+    for number, value in enumerate(truth.parameters.values()):
+        arrays[f"parameter_{number}"] = value
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def read_truth(path: Any, model: TeamModel, demos: Demonstrations) -> DrawnTables:
+    """Tables written by `write_truth`.
+
+    Args:
+        path: The file.
+        model: The model that they are tables of.
+        demos: Demonstrations that tell agents, state variables and sizes.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, or the tables are those of another model.
+
+    Example:
+        >>> truth = read_truth("report/truth.npz", model, demos)  # doctest: +SKIP
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"no such file: {source}")
+    tables = bind(model, demos).tables
+    try:
+        # NumPy leaves a damaged file open that it has opened itself.
+        with open(source, "rb") as stream, np.load(stream, allow_pickle=False) as file:
+            known = {
+                str(site): KnownRows(file[f"contexts_{number}"], file[f"rows_{number}"])
+                for number, site in enumerate(file["sites"])
+            }
+            parameters = {
+                str(site): file[f"parameter_{number}"]
+                for number, site in enumerate(file["parameters"])
+            }
+    except (ValueError, LookupError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{source}: this is no truth written by btil, or it is damaged") from error
+    for site, one in known.items():
+        shape = tables[site].shape[1:] if site in tables else None
+        if one.rows.shape[1:] != shape or len(one.rows) != len(one.contexts):
+            raise ValueError(f"{source}: {site} is no table of the model, or has another shape")
+    return DrawnTables(tables, parameters, np.random.default_rng(0), known)
+
+
 def coverage_table(posterior: TeamPosterior, truth: DrawnTables, seed: int = 0) -> "pd.DataFrame":
     """How often central posterior intervals cover the true probabilities.
 
@@ -137,7 +203,9 @@ def _ranked(posterior: TeamPosterior, truth: DrawnTables, seed: int) -> dict[str
     """Places of the true cells among draws, (rows, values), by role and for all."""
     posterior = named_as_in(posterior, truth)
     visits = expected_visits(posterior)
-    draws = posterior.sample(_DRAWS, seed)
+    # Of chains each draw once: a draw that counts twice makes its chain no longer.
+    few, number = evenly_spaced(posterior, _DRAWS)
+    draws = few.sample(number, seed)
     generator = np.random.default_rng([seed, 5])
     found: dict[str, list[np.ndarray]] = {}
     tiny = np.finfo(posterior.dtype).tiny

@@ -17,6 +17,7 @@ References:
     discrepancies, Statistica Sinica 6; Dawid (1984), The prequential approach, JRSS A 147.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +26,7 @@ from jaxtyping import Float, Int, Shaped
 
 from btil.analysis.alignment import latents_pinned
 from btil.analysis.latent_draws import draw_latents, drawn_rows
+from btil.analysis.monte_carlo import blocks_of_draws, jackknife_error
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.messages import lay_out
@@ -104,6 +106,7 @@ class PredictiveCheck:
         replicated: The same of replicated data.
         replicate: "steps" or "episodes".
         share_labelled: Share of the steps whose latents are labels.
+        blocks: Block of each draw (`btil.analysis.monte_carlo`), for Monte Carlo errors.
     """
 
     statistics: tuple[Statistic, ...]
@@ -111,6 +114,7 @@ class PredictiveCheck:
     replicated: Float[np.ndarray, "draws statistics"]
     replicate: str
     share_labelled: float
+    blocks: Int[np.ndarray, " draws"]
 
     def __repr__(self) -> str:
         number = len(self.surprising())
@@ -119,11 +123,36 @@ class PredictiveCheck:
     @property
     def place(self) -> Float[np.ndarray, " statistics"]:
         """Share of the draws in which the replicate lies below what was seen; ties count half."""
+        below, number = (values.sum(0) for values in self._below())
+        return np.where(number > 0, below / np.maximum(number, 1), np.nan)
+
+    @property
+    def place_error(self) -> Float[np.ndarray, " statistics"]:
+        """Monte Carlo standard error of each place: by how much other draws would move it.
+
+        Of places of 0 or 1, which have no spread, that of two more draws of either kind (Agresti
+        and Coull, 1998).
+        """
+        below, number = (
+            np.stack([values[self.blocks == block].sum(0) for block in np.unique(self.blocks)])
+            for values in self._below()
+        )
+        left = number.sum(0) - number
+        without = np.where(left > 0, (below.sum(0) - below) / np.maximum(left, 1), np.nan)
+        many = number.sum(0)
+        middle = (below.sum(0) + 2) / (many + 4)
+        at_end = np.sqrt(middle * (1 - middle) / (many + 4))
+        inside = (self.place > 0) & (self.place < 1)
+        found = np.where(inside, jackknife_error(without), at_end)
+        return np.where(many > 0, found, np.nan)
+
+    def _below(
+        self,
+    ) -> tuple[Float[np.ndarray, "draws statistics"], Int[np.ndarray, "draws statistics"]]:
+        """Whether the replicate lies below what was seen, and whether that is known, by draw."""
         known = ~(np.isnan(self.observed) | np.isnan(self.replicated))
         below = (self.replicated < self.observed) + 0.5 * (self.replicated == self.observed)
-        number = known.sum(0)
-        share = np.where(known, below, 0.0).sum(0) / np.maximum(number, 1)
-        return np.where(number > 0, share, np.nan)
+        return np.where(known, below, 0.0), known.astype(int)
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -132,7 +161,8 @@ class PredictiveCheck:
         Columns: `group`, `agent`, `statistic`, `given`; `observed`, the mean over draws, with its
         `sd` over draws (0 where nothing about it is inferred); `predicted`, `low` and `high`, mean
         and central 89% interval of the replicates; `place` of what was seen among the replicates,
-        0 (below all) to 1 (above all); `surprising`, whether less than 1% of them lie beyond it.
+        0 (below all) to 1 (above all), with its Monte Carlo error `place_error`; `surprising`,
+        whether less than 1% of them lie beyond it.
         """
         import pandas as pd
 
@@ -143,7 +173,7 @@ class PredictiveCheck:
         table["predicted"] = _mean(self.replicated)
         for name, level in zip(("low", "high"), levels, strict=True):
             table[name] = _mean(self.replicated, lambda v, at=level: np.quantile(v, at))
-        table["place"] = place
+        table["place"], table["place_error"] = place, self.place_error
         table["surprising"] = np.minimum(place, 1 - place) < SURPRISING
         return table
 
@@ -165,7 +195,8 @@ class PredictiveCheck:
             "posterior: where the model decides about them it is easily agreed with."
         )
         return [
-            f"{len(self.observed)} posterior draws; actions and mental states replicated {how}.",
+            f"{len(self.observed)} posterior draws; actions and mental states replicated {how}. "
+            "Behind ± is the Monte Carlo error of a place.",
             latents,
             "The model has seen these data if it was fitted to them: places are then nearer to 0.5 "
             "than uniform ones, and what is surprising is so all the more.",
@@ -187,7 +218,7 @@ class PredictiveCheck:
                 f"{row['observed']:.3f}",
                 f"{row['predicted']:.3f}",
                 f"{row['low']:.3f} to {row['high']:.3f}",
-                f"{row['place']:.3f}",
+                f"{row['place']:.3f} ± {row['place_error']:.3f}",
                 "*" if row["surprising"] else "",
             )
         return table
@@ -265,7 +296,7 @@ def posterior_predictive_check(
         demos: The recordings; None: those it was fitted to. As in `log_likelihood` the data are
             actions and labels: labelled steps count as they are, the mental states of others are
             drawn given them. Of actions alone: `demos.without_labels()`.
-        num_draws: Posterior draws, each with one replicate.
+        num_draws: Posterior draws, each with one replicate; of chains no more than they have.
         seed: Seeds everything.
         replicate: "steps", one step ahead, or "episodes", whole episodes on the recorded states:
             see the module. Use "episodes" where states do not depend on actions.
@@ -306,7 +337,11 @@ def posterior_predictive_check(
     counter = _Counter(bound, num_contexts, replicate == "episodes")
     generator = np.random.default_rng([seed, 4])
     observed, replicated = [], []
-    for draw, (tables, rows) in enumerate(drawn_rows(posterior, bound, num_draws, seed)):
+    blocks = blocks_of_draws(posterior, num_draws, seed)
+    drawn = itertools.chain.from_iterable(
+        drawn_rows(block.posterior, bound, block.num_draws, block.seed) for block in blocks
+    )
+    for draw, (tables, rows) in enumerate(drawn):
         key = jax.random.fold_in(jax.random.key(seed), draw)
         seen = _as_play(bound, draw_latents(posterior, bound, layout, rows, key), demos.actions)
         if replicate == "episodes":
@@ -322,6 +357,7 @@ def posterior_predictive_check(
         replicated=np.array(replicated),
         replicate=replicate,
         share_labelled=float((demos.latents >= 0).mean()),
+        blocks=np.repeat(np.arange(len(blocks)), [block.num_draws for block in blocks]),
     )
 
 

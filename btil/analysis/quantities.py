@@ -7,6 +7,16 @@ import numpy as np
 
 from btil.inference.chains import RHAT_LIMIT
 
+# What is measured against the reference, and means nothing unless that has converged.
+MEASURED = (
+    "seconds_to_accuracy",
+    "mean_difference",
+    "mean_difference_in_use",
+    "sd_ratio",
+    "sd_ratio_in_use",
+    "shared_rows",
+)
+
 
 class Quantity(NamedTuple):
     """One column of the table: what it is called, what it says, how it is written.
@@ -91,13 +101,14 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
                 "log_score",
                 "log score",
                 "Mean log probability of the true mental state at held-out labelled steps, knowing "
-                "the whole episode, averaged over draws. Nearer to 0 is better.",
+                "the whole episode, averaged over draws. Nearer to 0 is better. The standard error "
+                "is that over episodes and that of the draws together.",
             ),
             (
                 "surer_than_right",
                 "surer than right",
                 "How probable the most probable mental state is said to be, minus how often it is "
-                "the true one. Above 0 is too sure.",
+                "the true one. Above 0 is too sure. Standard error as above.",
             ),
         )
         for position, agent in enumerate(agents)
@@ -114,7 +125,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "converged",
             "converged",
             "Whether the method met its own criterion: the bound stopped rising, or the chains "
-            "agree.",
+            "agree, their mental states matched where nothing tells them apart.",
             lambda value: "yes" if value else "NO",
         ),
         Quantity("reason", "reason", "Why the method stopped.", str),
@@ -150,8 +161,8 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "modes",
             "groups of chains",
             "Chains that do not overlap are in different groups: they sit in different modes, or "
-            "have not run long enough to meet. They are not averaged; what follows is of the group "
-            "with the largest log likelihood.",
+            "have not run long enough to meet. Where there are several they are not averaged, and "
+            "what follows is of the group with the largest log likelihood.",
             count,
         ),
         Quantity(
@@ -209,8 +220,10 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "mean_difference",
             "mean difference",
             "Mean absolute difference of the posterior mean probabilities from the reference "
-            "method's.",
+            "method's. Behind ±, about how large it would be by Monte Carlo error alone: that "
+            "much may be chance.",
             number(4),
+            error="mean_difference_error",
         ),
         Quantity(
             "mean_difference_in_use",
@@ -218,19 +231,22 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "The same over the rows that the reference expects its data to have read at least "
             "once. All others stay near their prior by any method.",
             number(4),
+            error="mean_difference_in_use_error",
         ),
         Quantity(
             "sd_ratio",
             "sd ratio",
             "Posterior standard deviation over the reference's, median over all probabilities. "
-            "Below 1: more certain than the reference.",
+            "Below 1: more certain than the reference. Behind ± its Monte Carlo standard error.",
             number(2),
+            error="sd_ratio_error",
         ),
         Quantity(
             "sd_ratio_in_use",
             "… of rows in use",
             "The same over the rows in use.",
             number(2),
+            error="sd_ratio_in_use_error",
         ),
         Quantity(
             "shared_rows",

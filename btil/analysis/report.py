@@ -20,7 +20,8 @@ from btil.analysis.output import (
     save_figure,
     staged_page,
 )
-from btil.demonstrations import Demonstrations, write_demonstrations
+from btil.analysis.saved_comparison import save_comparison
+from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT
 from btil.models.cpt import ROLES, DirichletCPT, StickyDirichletCPT
 from btil.models.numpyro_model import BoundNumpyroModel, NumpyroModel
@@ -60,6 +61,8 @@ _SCORES = {
 }
 
 
+# Ratios nearer to 1 than this are not worth a word.
+_ABOUT_EQUAL = 0.05
 _DECODED = "Decoded mental states: sure, and right"
 
 
@@ -110,7 +113,9 @@ def prepare_directory(path: Any) -> Path:
 
 
 def write_report(comparison: "Comparison", directory: Any, command: str | None = None) -> Path:
-    """Write `report.html`, `figures/`, its tables, `posteriors/` and the test data to a folder.
+    """Write `report.html`, `figures/`, its tables, and what its numbers come from to a folder.
+
+    `btil.analysis.load_comparison` has the comparison again from there.
 
     Everything is first written to a folder of its own and moved when it is complete, the page
     last; files of an earlier report there are replaced, other files stay.
@@ -128,8 +133,7 @@ def write_report(comparison: "Comparison", directory: Any, command: str | None =
     """
     directory = prepare_directory(directory)
     with staged_page(directory, PAGE, _LIST) as staging:
-        for folder in ("figures", "posteriors"):
-            (staging / folder).mkdir()
+        (staging / "figures").mkdir()
         shown = [_draw(picture, staging / "figures") for picture in _pictures(comparison)]
         comparison.table.to_csv(staging / "table.csv")
         for name in ("chains", "modes", "decoded", "coverage"):
@@ -138,10 +142,7 @@ def write_report(comparison: "Comparison", directory: Any, command: str | None =
                 table.to_csv(staging / f"{name}.csv")
         if comparison.reliabilities:
             comparison.reliability_table().to_csv(staging / "reliability.csv", index=False)
-        for name, posterior in comparison.posteriors.items():
-            posterior.save(staging / "posteriors" / f"{name}.nc")
-        if comparison.test is not None:
-            write_demonstrations(comparison.test, staging / "test.npz")
+        save_comparison(comparison, staging)
         page = _page(comparison, shown, command)
         (staging / PAGE).write_text(page, encoding="utf-8")
     return directory / PAGE
@@ -170,8 +171,8 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             comparison.plot_sd_ratios(),
             "How certain each method is: posterior standard deviations of the probabilities over "
             f"those by {reference}. Points are medians, bars the middle half, lines 90% of the "
-            f"probabilities. Left of 1 a method is more certain than {reference}; mean field tends "
-            "to be too certain where labels are few.",
+            f"probabilities. Left of 1 a method is more certain than {reference}, right of it "
+            f"less. {_certainty(comparison)}",
         )
     if any(p.elbo_trace is not None for p in comparison.posteriors.values()):
         yield Picture(
@@ -179,7 +180,7 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             "Optimisation",
             comparison.plot_elbo_traces(),
             "The lower bound of the log evidence as optimisation goes on. It has converged where "
-            "the line is flat; svi's estimates are noisy.",
+            f"the line is flat{_noisy(comparison)}.",
         )
     if comparison.courses:
         yield Picture(
@@ -255,6 +256,26 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             )
 
 
+def _certainty(comparison: "Comparison") -> str:
+    """What standard deviations say about each method, in a sentence or two."""
+    said = []
+    for name in comparison.others:
+        record: dict[Any, Any] = comparison.table.loc[name].to_dict()
+        ratio = record["sd_ratio_in_use"]
+        if np.isnan(ratio):
+            continue
+        error = np.nan_to_num(record.get("sd_ratio_in_use_error", np.nan))
+        about = abs(ratio - 1) < max(_ABOUT_EQUAL, 2 * error)
+        kind = "about as" if about else "more" if ratio < 1 else "less"
+        said.append(f"{name} is {kind} certain{' as it' if about else ''} (median {ratio:.2f})")
+    return f"Over the rows in use {listed(said)}." if said else ""
+
+
+def _noisy(comparison: "Comparison") -> str:
+    noisy = [n for n, p in comparison.posteriors.items() if p.method == "svi"]
+    return f"; the estimates of {listed(noisy)} are noisy" if noisy else ""
+
+
 class _Shown(NamedTuple):
     """A figure as the page holds it."""
 
@@ -299,9 +320,12 @@ def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) ->
     models = len(_by_model(comparison))
     lead = (
         f"{'One team model' if models == 1 else f'{models} models of a team'}, learned from "
-        "demonstrations by different inference methods; differences are taken from "
-        f"{comparison.reference}."
+        "demonstrations by different inference methods; "
     )
+    if comparison.no_differences is None:
+        lead += f"differences are taken from {comparison.reference}."
+    else:
+        lead += f"no differences are told, as {comparison.reference} has not converged."
     return html_page(title, lead, body, links)
 
 
@@ -491,8 +515,8 @@ def _convergence(comparison: "Comparison") -> str:
     html = html_table(
         ("method", "converged", "why it stopped"),
         [
-            (name, "yes" if p.converged else "NO", p.reason)
-            for name, p in comparison.posteriors.items()
+            (name, "yes" if one.converged else "NO", one.reason)
+            for name, one in comparison.convergence.items()
         ],
         numbers=False,
     )
@@ -573,6 +597,11 @@ def _known_truth(comparison: "Comparison") -> str:
 
 def _time(comparison: "Comparison") -> str:
     """How the time to an accuracy is found."""
+    if comparison.no_differences is not None:
+        return (
+            "<p>No times to an accuracy: they would be told from the nearness to "
+            f"{escape(comparison.reference)}, and {escape(comparison.no_differences)}.</p>\n"
+        )
     if not comparison.courses:
         return ""
     reached = {n: c.reached(comparison.accuracy) for n, c in comparison.courses.items()}
@@ -607,7 +636,8 @@ def _decoded(comparison: "Comparison") -> str:
         "score is the mean log probability of the true state (0 at best), the Brier score the mean "
         "squared distance (0 at best, 2 at worst). Sureness is the mean probability of the most "
         "probable state: the larger, the sharper. It should equal the share of steps at which that "
-        "state is right; what it exceeds it by is too sure. Errors are over episodes.</p>\n"
+        "state is right; what it exceeds it by is too sure. Errors are those over episodes and "
+        f"those of the draws together{_draws(comparison)}.</p>\n"
     )
 
     agents = comparison.demos.agents
@@ -625,6 +655,15 @@ def _decoded(comparison: "Comparison") -> str:
             )
         ],
     )
+
+
+def _draws(comparison: "Comparison") -> str:
+    """Over how many draws beliefs are averaged."""
+    draws = comparison.decoded["draws"].dropna().groupby(level="method", sort=False).max()
+    if draws.nunique() == 1:
+        return f"; averages are over {draws.iloc[0]:,.0f} draws of each method"
+    told = [f"{number:,.0f} of {name}" for name, number in draws.items()]
+    return f"; averages are over so many draws: {listed(told)}"
 
 
 def _records(table: "pd.DataFrame") -> list[tuple[tuple[str, ...], dict[str, Any]]]:
@@ -647,11 +686,17 @@ def _rerun(comparison: "Comparison", command: str | None) -> str:
     if command is not None:
         html += f"<p>In a shell:</p>\n<pre>{escape(command)}</pre>\n"
     html += (
-        "<p>In Python, from this folder. The posteriors carry their model and their "
-        "demonstrations; a model with a table given by a function is passed as "
-        "<code>load_posterior(path, model=...)</code>.</p>\n"
-        f"<pre>{escape(_python(comparison))}</pre>\n"
+        "<p>In Python, from this folder: these numbers from what is saved here. "
+        "<code>posteriors</code> holds what the table tells of; <code>all_chains</code>, if there "
+        "is such a folder, also the chains that it leaves out.</p>\n"
+        f"<pre>{escape(_python_again(comparison))}</pre>\n"
     )
+    if not _own_models(comparison):
+        html += (
+            "<p>All fits anew. The posteriors carry their model and their demonstrations; a model "
+            "with a table given by a function is passed as <code>load_posterior(path, model=...)"
+            f"</code>.</p>\n<pre>{escape(_python(comparison))}</pre>\n"
+        )
     seeds = sorted({p.seed for p in comparison.posteriors.values()})
     from btil import __version__
 
@@ -664,10 +709,26 @@ def _rerun(comparison: "Comparison", command: str | None) -> str:
     )
 
 
+def _own_models(comparison: "Comparison") -> dict[str, str]:
+    """Names of the NumPyro models of the modeler's own, by those of their posteriors."""
+    return {
+        name: p.model.name
+        for name, p in comparison.posteriors.items()
+        if isinstance(p.model, NumpyroModel)
+    }
+
+
+def _python_again(comparison: "Comparison") -> str:
+    """Python lines that read the comparison back."""
+    own = [f"{n!r}: btil.NumpyroModel({f})" for n, f in _own_models(comparison).items()]
+    models = f", model={{{', '.join(own)}}}" if own else ""
+    return (
+        f'import btil\n\ncomparison = btil.analysis.load_comparison("."{models})\ncomparison.table'
+    )
+
+
 def _python(comparison: "Comparison") -> str:
-    """Python lines that fit and compare once more; of own models that read and compare."""
-    if any(isinstance(p.model, NumpyroModel) for p in comparison.posteriors.values()):
-        return _python_of_own(comparison)
+    """Python lines that fit and compare once more."""
     reference = comparison.posteriors[comparison.reference]
     methods = {name: p.method for name, p in comparison.posteriors.items()}
     options = {name: dict(p.options) for name, p in comparison.posteriors.items() if p.options}
@@ -679,30 +740,16 @@ def _python(comparison: "Comparison") -> str:
     if comparison.test is not None:
         lines.append('    test=btil.read_demonstrations("test.npz"),')
     lines += [f"    seed={reference.seed},", f"    accuracy={comparison.accuracy!r},"]
-    lines += [f"    reference={comparison.reference!r},"]
+    lines += [f"    num_draws={comparison.num_draws},", f"    reference={comparison.reference!r},"]
     if options:
         lines.append(f"    options={options!r},")
     if comparison.evidence is not None:
         lines.append("    evidence=True,")
-    if len(comparison.coverage):
-        lines.append("    # truth=...: the tables that the data were made from")
+    if comparison.truth is not None:
+        read = 'btil.analysis.read_truth("truth.npz", whole.model, whole.demos)'
+        lines.append(f"    truth={read},")
     if others:
         lines.append("    demos_by_method={")
         lines += [f"        {n!r}: saved[{n!r}].demos," for n in others]
         lines.append("    },")
-    return "\n".join([*lines, ")", 'comparison.report("again")'])
-
-
-def _python_of_own(comparison: "Comparison") -> str:
-    lines = ["import btil", "from btil.analysis.compare import compare_posteriors", "", "saved = {"]
-    for name, posterior in comparison.posteriors.items():
-        model = posterior.model
-        given = (
-            f", model=btil.NumpyroModel({model.name})" if isinstance(model, NumpyroModel) else ""
-        )
-        lines.append(f'    {name!r}: btil.load_posterior("posteriors/{name}.nc"{given}),')
-    lines += ["}", "comparison = compare_posteriors(", "    saved,"]
-    if comparison.test is not None:
-        lines.append('    test=btil.read_demonstrations("test.npz"),')
-    lines += [f"    reference={comparison.reference!r},", f"    accuracy={comparison.accuracy!r},"]
     return "\n".join([*lines, ")", 'comparison.report("again")'])

@@ -21,6 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from btil.analysis.monte_carlo import (
+    blocks_of_draws,
+    jackknife_error,
+    log_average_over,
+    stretches_of_chains,
+    together,
+)
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
@@ -36,6 +43,8 @@ WAYS = ("loo", "held_out")
 # An error over fewer episodes says nothing; with less than so many it is a rough one.
 _FEWEST = {"loo": 5, "held_out": 2}
 _ROUGH = 20
+# Monte Carlo error that makes up more than this share of an error is told of.
+_MUCH_CHANCE = 0.5
 # Pareto k-hat up to which importance sampling is relied on, whatever the number of draws.
 _LARGEST_KHAT = 0.7
 
@@ -45,11 +54,13 @@ class _Scores(NamedTuple):
 
     Attributes:
         elpd: Of each episode.
+        chance: Monte Carlo standard error of their sum; 0 where nothing is averaged over draws.
         khat: Pareto k-hat of each; NaN where nothing is approximated. None: not by importance.
         in_sample: Log of the average density under the whole posterior; None: held out.
     """
 
     elpd: Float[np.ndarray, " episodes"]
+    chance: float
     khat: Float[np.ndarray, " episodes"] | None = None
     in_sample: Float[np.ndarray, " episodes"] | None = None
 
@@ -60,9 +71,11 @@ class ModelComparison:
 
     Attributes:
         table: A row per model, the best first: `elpd`, the summed log predictive density, with its
-            standard error `se` over episodes; `difference` from the best and `difference_se`, from
-            the differences episode by episode; and of leaving out `num_parameters`, by how much
-            the whole posterior would have flattered the model, `max_khat` and `refits`.
+            standard error `se`; `difference` from the best and `difference_se`, from the
+            differences episode by episode; `monte_carlo_se`, the part of `se` that more draws would
+            take away; and of leaving out `num_parameters`, by how much the whole posterior would
+            have flattered the model, `max_khat` and `refits`. Standard errors are those over
+            episodes and those of the draws together.
         episodes: Log predictive density of each episode, a column per model.
         method: "loo" or "held_out".
         notes: What to be careful with.
@@ -131,7 +144,8 @@ def compare_models(
     .. math:: \sum_m \log \frac{1}{K} \sum_k p(a_m \mid s_m, \theta_k)
 
     Differences are more certain than the values, as all models find the same episodes hard. A
-    difference of a few of its standard errors, and of more than about 4, is one to act on.
+    difference of a few of its standard errors, and of more than about 4, is one to act on. Errors
+    are those over episodes and the Monte Carlo errors of the draws together.
 
     Args:
         posteriors: {name: posterior} of different models (parents, families, numbers of latents)
@@ -306,13 +320,13 @@ def _leave_out(
 
     if not _learned(posterior):
         fixed = posterior.log_likelihood(posterior.demos)
-        return _Scores(fixed, np.full(len(fixed), np.nan), fixed)
+        return _Scores(fixed, 0.0, np.full(len(fixed), np.nan), fixed)
     log_likelihood = _of_draws(posterior, num_draws, seed)
     number = math.prod(log_likelihood.shape[:2])
     worth = ess(log_likelihood.sum(-1, keepdims=True)) if posterior.method != "exact" else number
     relative = float(np.clip(np.nan_to_num(np.ravel(worth)[0], nan=number) / number, 0.0, 1.0))
-    elpd, khat, _ = array_stats.loo(
-        log_likelihood, chain_axis=0, draw_axis=1, r_eff=max(relative, 1 / number)
+    log_weights, khat = array_stats.psislw(
+        log_likelihood, r_eff=max(relative, 1 / number), axis=(0, 1)
     )
     limit = min(1 - 1 / math.log10(number), _LARGEST_KHAT)
     beyond = np.flatnonzero(khat > limit)
@@ -324,12 +338,35 @@ def _leave_out(
             f"{limit:.2f}; refit=True fits the model anew without each of them, or take "
             "method='held_out'"
         )
+    log_terms = log_weights + np.moveaxis(log_likelihood, -1, 0)
+    elpd = np.logaddexp.reduce(log_terms, axis=(1, 2))
+    weighed = np.delete(np.arange(len(elpd)), beyond)
+    chances = [_chance_of_weighing(log_weights[weighed], (log_terms.T - elpd).T[weighed])]
     for m in beyond:
-        elpd[m] = _without(posterior, int(m), num_draws, seed, progress)
+        elpd[m], chance = _without(posterior, int(m), num_draws, seed, progress)
+        chances.append(chance)
         khat[m] = np.nan
     flat = log_likelihood.reshape(number, -1)
     in_sample = np.logaddexp.reduce(flat, axis=0) - math.log(number)
-    return _Scores(elpd, khat, in_sample)
+    return _Scores(elpd, float(np.linalg.norm(chances)), khat, in_sample)
+
+
+def _chance_of_weighing(
+    log_weights: Float[np.ndarray, "episode chain draw"],
+    log_shares: Float[np.ndarray, "episode chain draw"],
+) -> float:
+    r"""Monte Carlo error of a sum of log densities, each weighed over the same draws.
+
+    To first order a draw s moves :math:`\log \sum_s w_s p_s`, the weights summing to one, by
+    :math:`w_s (p_s / \sum w p - 1)`; what the draws of a block move is independent of other blocks.
+
+    Args:
+        log_weights: log w_s.
+        log_shares: log of w_s p_s over their sum.
+    """
+    moved = (np.exp(log_shares) - np.exp(log_weights)).sum(0)
+    blocks = [moved[chain, draws].sum() for chain, draws in stretches_of_chains(*moved.shape)]
+    return math.sqrt(len(blocks) / (len(blocks) - 1) * np.square(blocks).sum())
 
 
 def _learned(posterior: TeamPosterior) -> bool:
@@ -358,8 +395,8 @@ def _of_draws(
 
 def _without(
     posterior: TeamPosterior, episode: int, num_draws: int, seed: int, progress: bool
-) -> float:
-    """Log predictive density of an episode under the model fitted to the others."""
+) -> tuple[float, float]:
+    """Log predictive density of an episode under the model fitted to the others, and its error."""
     others = np.delete(np.arange(posterior.demos.num_episodes), episode)
     fitted = fit(
         posterior.model,
@@ -370,15 +407,30 @@ def _without(
         dtype=posterior.dtype,
         **posterior.options,
     )
-    left = posterior.demos.select([episode])
-    return float(fitted.log_likelihood(left, num_draws=num_draws, seed=seed)[0])
+    left = _averaged(fitted, posterior.demos.select([episode]), num_draws, seed)
+    return float(left.elpd[0]), left.chance
 
 
 def _predict(posterior: TeamPosterior, demos: Demonstrations, num_draws: int, seed: int) -> _Scores:
     shown = demos.without_labels()
     if not _learned(posterior):
-        return _Scores(posterior.log_likelihood(shown))
-    return _Scores(posterior.log_likelihood(shown, num_draws=num_draws, seed=seed))
+        return _Scores(posterior.log_likelihood(shown), 0.0)
+    return _averaged(posterior, shown, num_draws, seed)
+
+
+def _averaged(
+    posterior: TeamPosterior, demos: Demonstrations, num_draws: int, seed: int
+) -> _Scores:
+    """Log of the average density of each episode over posterior draws."""
+    found = log_average_over(
+        blocks_of_draws(posterior, num_draws, seed),
+        lambda block: block.posterior.log_likelihood(
+            demos, num_draws=block.num_draws, seed=block.seed
+        ),
+    )
+    totals = [one.sum() for one in found.without]
+    with np.errstate(invalid="ignore"):  # of impossible episodes
+        return _Scores(found.whole, float(jackknife_error(totals)))
 
 
 # ---------------------------------------------------------------------- what comes of it
@@ -402,11 +454,13 @@ def _summarize(
     for name, own in scores.items():
         with np.errstate(invalid="ignore"):
             gaps = own.elpd - scores[best].elpd
+        chances = () if name == best else (own.chance, scores[best].chance)
         record: dict[str, Any] = {
             "elpd": float(own.elpd.sum()),
-            "se": error(own.elpd),
+            "se": float(together(error(own.elpd), own.chance)),
             "difference": float(gaps.sum()),
-            "difference_se": error(gaps),
+            "difference_se": float(together(error(gaps), *chances)),
+            "monte_carlo_se": own.chance,
         }
         if own.khat is not None and own.in_sample is not None:
             record["num_parameters"] = float((own.in_sample - own.elpd).sum())
@@ -442,6 +496,12 @@ def _notes(
         notes = [f"{demos.num_episodes} held-out episodes; scored: actions, labels are dropped."]
     if demos.num_episodes < _ROUGH:
         notes.append("With so few episodes the standard errors are rough, and rather too small.")
+    for name, row in table.iterrows():
+        if row["monte_carlo_se"] > _MUCH_CHANCE * row["se"]:
+            notes.append(
+                f"{name}: {row['monte_carlo_se']:.2f} of the error {row['se']:.2f} is Monte Carlo "
+                "error; more draws would take it away."
+            )
     infinite = table.index[~np.isfinite(table["elpd"])].tolist()
     if infinite:
         notes.append(f"Impossible under {', '.join(infinite)}: at least one episode.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from btil.inference.chains import moments_rhat
+from btil.inference.chains import moments_split_rhat
 from btil.inference.result import (
     DirichletRows,
     DrawnParameters,
@@ -195,8 +195,12 @@ def _moments(posterior: "TeamPosterior", names: TreeNames) -> dict[str, "xr.Data
         if isinstance(rows, MomentRows):
             dims, coords = _named_axes(posterior, posterior.bound.tables[name], names)
             mean, sd = rows.chain_moments()
-            for kind, values in (("mean", mean), ("sd", sd), ("rhat", moments_rhat(rows))):
-                own = dims if kind == "rhat" else ("chain", *dims)
+            for kind, values in (
+                ("mean", mean),
+                ("sd", sd),
+                ("split_rhat", moments_split_rhat(rows)),
+            ):
+                own = dims if kind == "split_rhat" else ("chain", *dims)
                 found[names(f"{names(name, 'site')}_{kind}", "moment")] = xr.DataArray(
                     values, dims=own, coords=coords, attrs={"site": name}
                 )

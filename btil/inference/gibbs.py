@@ -446,7 +446,8 @@ def fit(
 
     Returns:
         Draws of the learned rows and each episode's log likelihood under each draw. `converged`
-        says that no split R-hat, of a row's cell or of the total log likelihood, reaches 1.05.
+        says that no R-hat, of a row's cell or of the total log likelihood, reaches 1.05; of rows
+        whose draws are not kept, no split R-hat.
 
     Raises:
         ValueError: If devices or chains do not fit, or `keep_rows` names a table or context that
@@ -550,7 +551,7 @@ def fit(
     total = log_likelihood.sum(-1, dtype=np.float64)
     chains = {n: one.draws if isinstance(one, DrawnRows) else one for n, one in answers.items()}
     chains |= {name: one.draws for name, one in parameters.items()}
-    verdict = judge_chains(chains | {"total log likelihood": total[..., None]})
+    verdict = judge_chains(chains, log_likelihood=log_likelihood)
     return FitResult(
         rows=answers,
         converged=verdict.converged,

@@ -399,7 +399,8 @@ def fit(
     Returns:
         Chains of every learned site; per draw `diverging`, `potential_energy`, `energy`,
         `num_steps` and `accept_prob`; the log likelihood of every episode. Converged where
-        R-hat < 1.05 in every cell that varies and there is more than one chain.
+        R-hat < 1.05 in every cell that varies and of the log likelihood, and there is more than
+        one chain.
 
     Raises:
         ValueError: If devices or chains do not fit, or a prior is larger than it can be computed
@@ -435,7 +436,7 @@ def fit(
     rows = {name: values for name, values in found.draws.items() if name in bound.learned}
     parameters = {name: values for name, values in found.draws.items() if name not in rows}
     num_divergences = int(statistics["diverging"].sum())
-    verdict = judge_chains(rows | parameters, num_divergences)
+    verdict = judge_chains(rows | parameters, num_divergences, found.log_likelihood)
     deepest = int((statistics["num_steps"] >= 2**max_tree_depth - 1).sum())
     return FitResult(
         rows={name: DrawnRows(values) for name, values in rows.items()},

@@ -724,8 +724,9 @@ class TeamPosterior:
 
         None where the method has no chains. Constant cells (fully labelled rows, K = 1, structural
         zeros) have no R-hat: they are left out and counted. R-hat and ESS are ArviZ's
-        rank-normalised ones; where the draws of some rows only were kept they are of those, and
-        `max_rhat` is no less than the largest split R-hat of all rows.
+        rank-normalised ones, of every cell; where the draws of some rows only were kept they are of
+        those, and there is a column `max_split_rhat`: the largest plain split R-hat of the others,
+        which is all that their moments tell. `rows_above` counts rows of both kinds.
         """
         stats = self.result.sample_stats
         if not stats:
@@ -744,6 +745,8 @@ class TeamPosterior:
         table = pd.DataFrame.from_dict(
             {name: record._asdict() for name, record in records.items()}, orient="index"
         )
+        if not any(isinstance(one, MomentRows) for one in drawn.values()):
+            table = table.drop(columns="max_split_rhat")
         table["divergences"] = int(np.sum(stats["diverging"])) if "diverging" in stats else None
         return table.rename_axis("site")
 
@@ -754,8 +757,8 @@ class TeamPosterior:
         draw, episode), observed_data, constant_data. Methods without chains give one chain of
         `num_draws` independent draws. Where the draws of some rows only were kept, `posterior` has
         those, and `moments` has mean (`policy_ann_mean`), standard deviation (`_sd`) of each chain
-        and split R-hat (`_rhat`) of every row. After a fit to a file batch by batch there are no
-        data, so the last three groups are left out.
+        and plain split R-hat (`_split_rhat`) of every row. After a fit to a file batch by batch
+        there are no data, so the last three groups are left out.
 
         The attribute `draws`, of the tree and of the groups `posterior` and `log_likelihood`, says
         what the draws are of. Those of a mean field or a guide are not the posterior's, and a

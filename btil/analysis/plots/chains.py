@@ -26,7 +26,7 @@ from btil.analysis.plots.rows import (
     value_names,
 )
 from btil.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, figure_style
-from btil.inference.chains import split_rhat
+from btil.inference.chains import rhat
 from btil.inference.posterior import TeamPosterior
 
 if TYPE_CHECKING:
@@ -288,8 +288,8 @@ def _worst_cells(
     """Of each the cell whose chains agree least, under its full name, broken at that width."""
     variables: dict[str, Any] = {}
     for one in cells:
-        rhat = split_rhat(one.draws)
-        worst = int(np.where(np.isnan(rhat), -np.inf, rhat).argmax())
+        hats = rhat(one.draws)
+        worst = int(np.where(np.isnan(hats), -np.inf, hats).argmax())
         variables[_arviz_name(fill(one.label(worst), width), variables)] = one.draws[..., worst]
     return _arviz_tree(posterior, variables)
 

@@ -45,7 +45,7 @@ def plot_reliability(
             above, below = panels[column], panels[number + column]
             draw_reliability(above, below, own, names)
             above.set(xlim=(0, 1.02), ylim=(0, 1.02), title=agent)
-            below.set(xlim=(0, 1.02), ylim=(0, None), xlabel="probability of the most probable")
+            below.set(xlim=(0, 1.02), ylim=(0, None), xlabel="probability of the likeliest state")
         panels[0].set_ylabel("share right")
         panels[number].set_ylabel("share of steps")
         handles = [

@@ -10,15 +10,13 @@ from btil.analysis.plots.layout import ROLES, make_axes
 from btil.analysis.plots.rows import RowChoice, chains_of, expected_visits, letter, row_title
 from btil.arguments import check_values
 from btil.figures import figure_style
-from btil.inference.chains import RHAT_LIMIT, split_rhat
+from btil.inference.chains import RHAT_LIMIT, ess, rhat
 from btil.inference.posterior import TeamPosterior
 
 if TYPE_CHECKING:
     import matplotlib.figure
     import pandas as pd
 
-# Cells of which autocorrelations are made at once.
-_BLOCK = 500
 _ENOUGH_A_CHAIN = 100
 _STATISTICS = ("rhat", "ess")
 
@@ -32,10 +30,9 @@ def row_diagnostics(posterior: TeamPosterior, with_ess: bool = True) -> "pd.Data
 
     Returns:
         A line per row: `site`, `context`, `latent` (-1 in an initial table), `visits` (expected
-        reads by the training data), `rhat` (largest split R-hat of its cells, NaN where none
-        varies or there are too few draws) and `ess` (least effective sample size of its cells'
-        means; NaN likewise). Both are of the plain draws, not of their ranks: this is to look over
-        many rows quickly, `posterior.draws_info` judges.
+        reads by the training data), `rhat` (largest R-hat of its cells, NaN where none varies or
+        there are too few draws) and `ess` (least bulk effective sample size of its cells; NaN
+        likewise): those of `posterior.draws_info`, row by row.
 
     Raises:
         ValueError: If the posterior has no chains.
@@ -53,11 +50,11 @@ def row_diagnostics(posterior: TeamPosterior, with_ess: bool = True) -> "pd.Data
         )
     visits = expected_visits(posterior)
     for site, draws in chains.items():
-        rhat = split_rhat(draws)
-        size = mean_ess(draws) if with_ess else np.full(rhat.shape, np.nan)
-        index = np.indices(rhat.shape[:-1]).reshape(rhat.ndim - 1, -1)
-        nothing = np.isnan(rhat).all(-1)
-        worst = np.where(np.isnan(rhat), -np.inf, rhat).max(-1)
+        hats = rhat(draws)
+        size = ess(draws) if with_ess else np.full(hats.shape, np.nan)
+        index = np.indices(hats.shape[:-1]).reshape(hats.ndim - 1, -1)
+        nothing = np.isnan(hats).all(-1)
+        worst = np.where(np.isnan(hats), -np.inf, hats).max(-1)
         least = np.where(np.isnan(size), np.inf, size).min(-1)
         parts.append(
             pd.DataFrame(
@@ -72,70 +69,6 @@ def row_diagnostics(posterior: TeamPosterior, with_ess: bool = True) -> "pd.Data
             )
         )
     return pd.concat(parts, ignore_index=True)
-
-
-def mean_ess(draws: Float[np.ndarray, "chain draw ..."]) -> Float[np.ndarray, "..."]:
-    r"""Effective sample size of every cell's mean, all cells at once.
-
-    .. math:: n_\mathrm{eff} = \frac{m n}{-1 + 2 \sum_k \hat P_k}
-
-    over the m half-chains of n draws, with :math:`\hat P_k` Geyer's sums of autocorrelations at
-    lags 2k and 2k + 1, up to the first that is not positive and none larger than the one before.
-    ArviZ's `ess(method="mean")`, in microseconds instead of milliseconds a cell.
-
-    Args:
-        draws: One cell's chains, or any array of them.
-
-    Returns:
-        NaN where a cell never varies, or there are fewer than eight draws a chain.
-
-    References:
-        Geyer (1992), Practical Markov chain Monte Carlo; Vehtari et al. (2021), Section 3.2.
-
-    Example:
-        >>> generator = np.random.default_rng(0)
-        >>> 1500 < float(mean_ess(generator.normal(size=(4, 500)))) < 2800
-        True
-    """
-    half = draws.shape[1] // 2
-    if half < 4:
-        return np.full(draws.shape[2:], np.nan)
-    # As ArviZ does: a middle draw, if there is one, is left out.
-    halves = np.concatenate([draws[:, :half], draws[:, -half:]]).reshape(2 * len(draws), half, -1)
-    parts = [
-        _block_ess(np.moveaxis(halves[:, :, i : i + _BLOCK], -1, 0).astype(np.float64))
-        for i in range(0, halves.shape[-1], _BLOCK)
-    ]
-    return np.concatenate([np.zeros(0), *parts]).reshape(draws.shape[2:])
-
-
-def _block_ess(halves: Float[np.ndarray, "cells halves draw"]) -> Float[np.ndarray, " cells"]:
-    from scipy.fft import irfft, next_fast_len, rfft
-
-    _, number, length = halves.shape
-    means = halves.mean(-1)
-    padded = next_fast_len(2 * length, real=True)
-    spectrum = rfft(halves - means[..., None], padded)
-    power = (spectrum.real**2 + spectrum.imag**2).mean(1)
-    covariance = irfft(power, padded)[:, :length] / length
-    within = covariance[:, :1] * length / (length - 1)
-    total = covariance[:, :1] + means.var(-1, ddof=1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        correlation = 1 - (within - covariance) / total
-    correlation[:, 0] = 1.0
-    pairs = (length - 1) // 2
-    even = correlation[:, 0 : 2 * pairs : 2]
-    sums = even + correlation[:, 1 : 2 * pairs : 2]
-    # The first pair that is not positive ends the sum; of it the even lag may still count.
-    ended = np.cumsum(sums <= 0, axis=1) > 0
-    last = np.where(ended.any(1), ended.argmax(1), pairs - 1)
-    kept = np.where(np.arange(pairs) >= last[:, None], 0.0, sums)
-    rest = np.maximum(even[np.arange(len(last)), last], 0.0)
-    time = -1 + 2 * np.minimum.accumulate(kept, axis=1).sum(1) + rest
-    size = number * length
-    time = np.maximum(time, 1 / np.log10(size))
-    constant = np.ptp(halves, axis=(1, 2)) == 0
-    return np.where(constant, np.nan, size / time)
 
 
 def plot_row_diagnostics(

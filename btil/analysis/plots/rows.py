@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.arguments import check_index, check_values
-from btil.inference.chains import split_rhat
+from btil.inference.chains import rhat
 from btil.inference.posterior import TeamPosterior, refuse_excerpt
 from btil.inference.result import (
     DirichletRows,
@@ -61,7 +61,7 @@ def choose_rows(
     check_values({"num_worst": num_worst, "num_visited": num_visited})
     rhats = {}
     for site, draws in chains_of(posterior).items():
-        cells = split_rhat(draws)
+        cells = rhat(draws)
         rhats[site] = np.where(np.isnan(cells), -np.inf, cells).max(-1)
     if not rhats:  # a model of the modeler's own has parameters alone
         return ()

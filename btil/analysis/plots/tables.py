@@ -302,7 +302,7 @@ def _draw_graph(
         if seldom:
             continue
         for target in range(number):
-            probability = mean[latent, target]
+            probability = float(mean[latent, target])
             if target == latent or probability < smallest:
                 continue
             spread = float(rows.high[context, latent, target] - rows.low[context, latent, target])

@@ -171,7 +171,7 @@ def test_parents_known_only_later_are_refused(role: str, parent: str) -> None:
             lambda: btil.TeamModel(
                 policy={
                     "ann": btil.Shared(btil.DirichletCPT(1.0)),
-                    "bob": btil.Shared(btil.DirichletCPT(1.0)),
+                    "bob": btil.Shared(btil.DirichletCPT(2.0)),
                 }
             ),
             "one Shared table per role",

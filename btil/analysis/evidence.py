@@ -78,6 +78,10 @@ _ON_RENAMINGS = "Averaged over the {:,} namings of latents that nothing tells ap
 _CLIMB = 50
 # Rows with smaller cells keep drawn latents where they are: a cell that is not used is never drawn.
 _LEAST_CONCENTRATION = 1e-3
+# With smaller ones particles of a mean field stay near it. Of 40 models of six steps each `smc` was
+# wrong by more than 0.05 and five errors, saying nothing, in 15 with cells from 0.01, in 5 from
+# 0.03, in 1 (by 0.07) from 0.1; `chib` in none.
+_LEAST_FOR_PARTICLES = 0.1
 
 Tables = dict[str, Any]
 Sites = tuple[tuple[str, str, str], ...]
@@ -181,17 +185,26 @@ def check_estimable(model: TeamModel, demos: Demonstrations) -> BoundModel:
                 f"{type(table.cpt).__name__}, has parameters of its own. {instead}"
             )
         check_prior(table)
-    _refuse_small_cells(bound)
+    least, site = _smallest_cell(bound)
+    if least < _LEAST_CONCENTRATION:
+        raise ValueError(
+            f"{site}: unlabelled steps read cells with a concentration of {least:g}; below "
+            f"{_LEAST_CONCENTRATION:g} draws of the latents stay with the cells that they use "
+            "already, and the estimate would be of a part of the posterior. Use larger "
+            "concentrations, label the steps, or, of tiny data, take the elbo of btil.fit(..., "
+            '"exact")'
+        )
     _renamings(bound)
     return bound
 
 
-def _refuse_small_cells(bound: BoundModel) -> None:
-    """Refuse priors under which no sampler finds all the latents that the data allow.
+def _smallest_cell(bound: BoundModel) -> tuple[float, str]:
+    """The smallest concentration of a cell that an unlabelled step may use, and its table.
 
-    Raises:
-        ValueError: Naming the table, its smallest cell that unlabelled steps read, and the remedy.
+    Of such a cell no draw of the latents makes use unless one did already: below about 1 over the
+    number of draws a chain stays where it is, and particles do long before.
     """
+    smallest, site = np.inf, ""
     for agent, uses in open_uses(bound, num_contexts(bound)).items():
         by_role = (uses.policy, uses.transition, uses.initial)
         for role, read in zip(ROLES, by_role, strict=True):
@@ -202,14 +215,9 @@ def _refuse_small_cells(bound: BoundModel) -> None:
             if role == "policy":  # (contexts, actions), whichever the latent
                 concentration = np.swapaxes(concentration, 1, 2)
             least = float(concentration[read > 0].min())
-            if least < _LEAST_CONCENTRATION:
-                raise ValueError(
-                    f"{table.name}: unlabelled steps read cells with a concentration of {least:g}; "
-                    f"below {_LEAST_CONCENTRATION:g} draws of the latents stay with the cells that "
-                    "they use already, and the estimate would be of a part of the posterior. Use "
-                    "larger concentrations, label the steps, or, of tiny data, take the elbo of "
-                    'btil.fit(..., "exact")'
-                )
+            if least < smallest:
+                smallest, site = least, table.name
+    return smallest, site
 
 
 def _check_posterior(posterior: Any, method: str, bound: BoundModel) -> None:
@@ -455,7 +463,15 @@ def _smc(
             "The runs differ by much: the value is rather a lower bound, and its error is not to "
             "be relied on. More temperatures and particles bring them together."
         )
-    return Evidence(value, error, "smc", spread <= _LARGEST_SPREAD, None, tuple(notes))
+    least, site = _smallest_cell(bound)
+    if least < _LEAST_FOR_PARTICLES:
+        notes.append(
+            f"{site}: unlabelled steps read cells with a concentration of {least:g}; below "
+            f"{_LEAST_FOR_PARTICLES:g} particles stay in the mean field's mode, and what lies in "
+            "others is not counted. Method 'chib' fares better."
+        )
+    reliable = spread <= _LARGEST_SPREAD and least >= _LEAST_FOR_PARTICLES
+    return Evidence(value, error, "smc", reliable, None, tuple(notes))
 
 
 def _reference(

@@ -471,7 +471,7 @@ def judge(
                 f"contraction rate of {end.rate:.3f}",
             )
         if len(trace) < max_iterations:
-            capped = "the ways on from a saddle that were tried led no higher"
+            capped = "no way on from the last saddle led higher, or there were too many"
         place = (
             "the bound still grows along some direction"
             if end.rate >= 1

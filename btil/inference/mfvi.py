@@ -347,24 +347,27 @@ def fit(
     delay: float | None = None,
     forgetting_rate: float | None = None,
 ) -> FitResult:
-    """Coordinate ascent from the labelled steps' counts, and from random starts if asked.
+    """Coordinate ascent from the labelled steps' counts to an optimum, and from elsewhere if asked.
 
-    The first run starts from the prior plus the counts of the labelled steps; where that is
-    symmetric in some latents (nothing labelled, say) the unlabelled steps are dealt out at random
-    first, several times over should the bound not rise above that of the symmetric answer (of so
-    little data that to tell latents apart does not pay, that answer is the maximum). Further
-    restarts always are random. The run with the highest bound is kept.
+    The first run starts from the prior plus the counts of the labelled steps. Where the ascent
+    ends is looked at (`btil.inference.contraction`): from a saddle, where the bound stands still
+    for a while, it goes on along the direction that grows, and where more than the tolerance is
+    still to come it goes on as it is. Without labels, and with few of them where the bound is flat,
+    ascents from unlabelled steps that are dealt out at random compete with it; they take its place
+    where it is symmetric in some latents. Further restarts always are random. The run with the
+    highest bound is kept.
 
     Args:
         bound: The model on its data.
-        seed: Seeds the random starts.
+        seed: Seeds random starts and directions.
         progress: Whether to show a progress line.
         dtype: float32 or float64.
         checkpoint: Where progress is saved.
         num_restarts: Number of runs.
-        tolerance: Absolute change of the ELBO per sweep that ends a run. None: 1e-4, or four
-            machine epsilons of the bound where single precision resolves no less.
-        max_iterations: Most sweeps of a run.
+        tolerance: What the ELBO may still gain, in nats, and the least change per sweep after
+            which the end is looked at. None: 1e-4, or four machine epsilons of the bound where
+            single precision resolves no less.
+        max_iterations: Most sweeps of an ascent.
         start: Dirichlet concentrations {site: (contexts, latents, values)} to start the first
             run from, instead of the labelled counts; a symmetric one is treated alike. Parametric
             tables start from the labelled counts all the same.
@@ -373,15 +376,15 @@ def fit(
         batch_size: Learn from so many episodes at a time, drawn at random
             (`btil.inference.stochastic`); None, or no fewer than there are: from all at once.
             Its trace has an estimate of the bound per epoch, then the exact bound of each of the
-            sweeps over everything that follow. `max_iterations` counts both, `tolerance` is the
-            change of the exact bound per sweep as a share of it (None: 1e-5).
+            sweeps over everything that follow. `max_iterations` counts both, `tolerance` is what
+            the exact bound may still gain as a share of it (None: 1e-4).
         delay: With a batch size, tau of the steps (t + tau)^-kappa (None: 10).
         forgetting_rate: kappa, above 0.5 and at most 1 (None: 0.6).
 
     Returns:
-        Dirichlet rows, the bound and its trace. With parametric families also normals of the
-        parameters, and draws of the rows that are a function of them; `elbo` is then an estimate
-        with a standard error, at points that the fit has not seen.
+        Dirichlet rows, the bound and its trace, the contraction rate. With parametric families also
+        normals of the parameters, and draws of the rows that are a function of them; `elbo` is then
+        an estimate with a standard error, at points that the fit has not seen.
 
     Raises:
         ValueError: If an option is out of range, or a start has a wrong site, shape or value.

@@ -31,9 +31,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from btil.inference import forward_backward
+from btil.inference.ascents import End, judge
 from btil.inference.checkpoint import NOWHERE, Checkpoint
+from btil.inference.contraction import fisher_information, step_length, still_to_come
 from btil.inference.messages import LaneIndex, pad_rows
-from btil.inference.mfvi import Chain, chains, counts_of_start, dirichlet_moments, judge
+from btil.inference.mfvi import Chain, chains, counts_of_start, dirichlet_moments
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, RowsPosterior
 from btil.inference.special import rows_divergence
@@ -55,7 +57,7 @@ POLICY, ARRIVAL, ACTION, LABEL = range(4)
 _DELAY = 10.0
 _FORGETTING_RATE = 0.6
 # Change of the bound, as a share of it, that ends the sweeps over everything.
-_TOLERANCE = 1e-5
+_TOLERANCE = 1e-4
 # Change of its estimate per epoch that ends the batches, and the fewest epochs to tell.
 _SETTLED = 1e-3
 _FEWEST_EPOCHS = 8
@@ -152,6 +154,7 @@ class State(NamedTuple):
         steps: Their steps.
         trace: Estimates of the bound, one per finished epoch.
         bounds: The exact bound at each sweep over everything.
+        lengths: The length of each such sweep's step (`contraction.step_length`).
     """
 
     iteration: int
@@ -161,6 +164,7 @@ class State(NamedTuple):
     steps: int
     trace: Float[np.ndarray, " epochs"]
     bounds: Float[np.ndarray, " sweeps"]
+    lengths: Float[np.ndarray, " sweeps"]
 
 
 class Batch(NamedTuple):
@@ -516,9 +520,34 @@ def sweep(state: State, problem: Problem) -> tuple[State, float]:
             read = batch.rows[name]
             counts[name][read] += np.asarray(found)[: len(read)]
     bound = log_evidence - divergence(state, problem)
-    bounds = np.append(state.bounds, bound)
+    rows = [w.astype(np.float64) for w in concentrations(state, problem).values()]
+    residual = [
+        (u + counts[name] - w).ravel()
+        for (name, u), w in zip(problem.prior.items(), rows, strict=True)
+    ]
+    length = step_length(np.concatenate(residual), fisher_information(rows))
     counts = {name: values.astype(state.counts[name].dtype) for name, values in counts.items()}
-    return state._replace(counts=counts, scale=1.0, bounds=bounds), bound
+    following = state._replace(
+        counts=counts,
+        scale=1.0,
+        bounds=np.append(state.bounds, bound),
+        lengths=np.append(state.lengths, length),
+    )
+    return following, bound
+
+
+def end_of(lengths: Float[np.ndarray, " sweeps"]) -> End:
+    """What kind of place the last sweeps led to, as far as their steps tell.
+
+    The length of a step is a square, and falls by the contraction rate's square a sweep in the end.
+    A full look (`ascents.Ascents`) would take tens of passes over the data.
+    """
+    if len(lengths) < 2 or not np.all(np.isfinite(lengths[-2:])):
+        return End()
+    if not lengths[-2] > 0:  # nothing moves
+        return End(0.0, float(lengths[-1]))
+    rate = float(np.sqrt(lengths[-1] / lengths[-2]))
+    return End(rate, still_to_come(float(lengths[-1]), rate))
 
 
 def has_settled(trace: Float[np.ndarray, " epochs"]) -> bool:
@@ -581,7 +610,7 @@ def fit(
         batch_size: Episodes of a batch.
         checkpoint: Where progress is saved.
         num_restarts: Number of runs; the one with the highest bound is kept.
-        tolerance: Change of the exact bound per sweep, as a share of it, that ends a run.
+        tolerance: What the exact bound may still gain, as a share of it; ends a run.
         max_iterations: Most epochs and sweeps of a run; the last two sweeps are made in any case.
         start: Concentrations to start the first run from.
         devices: None or 1: a batch is learned from on one device.
@@ -620,7 +649,10 @@ def fit(
             line.refresh()
     state = max(runs, key=lambda run: (np.isfinite(run.bounds[-1]), run.bounds[-1]))
     elbo = float(state.bounds[-1])
-    verdict = judge(state.bounds, allowed * abs(elbo), max_iterations, dtype)
+    end = end_of(state.lengths)
+    verdict = judge(
+        state.bounds, allowed * abs(elbo), max_iterations - len(state.trace), dtype, end
+    )
     rows: dict[str, RowsPosterior] = {
         name: DirichletRows(w) for name, w in concentrations(state, problem).items()
     }
@@ -636,6 +668,7 @@ def fit(
             "epochs": len(state.trace),
             "sweeps": len(state.bounds),
         },
+        contraction_rate=None if np.isnan(end.rate) else end.rate,
     )
 
 
@@ -659,6 +692,7 @@ def first_state(problem: Problem, again: bool = False) -> State:
         steps=0,
         trace=np.zeros(0),
         bounds=np.zeros(0),
+        lengths=np.zeros(0),
     )
 
 
@@ -676,10 +710,10 @@ def _run(
     while True:
         following, bound = sweep(state, problem)
         if len(state.bounds):
-            change = abs(bound - state.bounds[-1])
+            end = end_of(following.lengths)
             capped = len(state.trace) + len(following.bounds) >= max_iterations
-            if capped or not change >= tolerance * abs(bound):
-                yield state._replace(bounds=following.bounds), True
+            if capped or not end.to_come >= tolerance * abs(bound):
+                yield state._replace(bounds=following.bounds, lengths=following.lengths), True
                 return
         state = following
         yield state, False

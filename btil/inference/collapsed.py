@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -9,13 +10,33 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from btil.inference.result import DrawnRows, NormalParameters
-from btil.models.parametric import constrain, given_log_rows
+from btil.inference.points import normal_points, power_of_two
+from btil.inference.precision import precision
+from btil.inference.result import (
+    ConditionalRows,
+    FunctionalRows,
+    JointNormals,
+    NormalParameters,
+    ParameterPosterior,
+    at_noise,
+)
+from btil.models.parametric import (
+    ParametricSite,
+    all_priors,
+    constrain,
+    given_concentration,
+    given_log_rows,
+    parametric_sites,
+)
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, model_data
 
 # Draws evaluated side by side: bounds the memory.
 _DRAWS_AT_ONCE = 50
+# Points over which normal parameters are averaged in what is reported: as many as there may be
+# cells of tables at all points.
+_FEWEST_POINTS, _MOST_POINTS = 256, 2048
+_REPORTED_CELLS = 2**25
 
 
 def collapsed_data(bound: BoundModel, dtype: np.dtype) -> tuple[Structure, ModelData]:
@@ -39,37 +60,123 @@ def drawn_log_likelihood(
     return jax.lax.map(one, rows, batch_size=_DRAWS_AT_ONCE)
 
 
-@partial(jax.jit, static_argnames=("structure",))
-def functional_rows(
-    structure: Structure, data: ModelData, parameters: dict[str, Float[Array, "draw ..."]]
+@partial(jax.jit, static_argnames=("tables",))
+def given_rows(
+    tables: tuple[ParametricSite, ...],
+    data: ModelData,
+    parameters: dict[str, Float[Array, "draw ..."]],
 ) -> dict[str, Float[Array, "draw ..."]]:
-    """Rows that are a function of the parameters, under each of a batch of draws."""
+    """What the parameters say of rows, under each of a batch of draws.
 
-    def one(values: dict[str, Array]) -> dict[str, Array]:
-        return {
-            table.name: jnp.broadcast_to(
-                jnp.exp(given_log_rows(table, values, data.inputs[table.name])), table.shape
-            )
-            for table in structure.functional
-        }
+    Args:
+        tables: The parametric tables.
+        data: The model's arrays.
+        parameters: Draws of the parameters, where their priors live.
 
-    return jax.lax.map(one, parameters, batch_size=_DRAWS_AT_ONCE)
-
-
-def drawn_parameters(
-    parameters: Mapping[str, NormalParameters], structure: Structure, num_draws: int, seed: int
-) -> dict[str, Float[Array, "draw ..."]]:
-    """Draws of normal parameters where their priors live."""
-    generator = np.random.default_rng([seed, 3])
-    normals = {site: one.sample(num_draws, generator) for site, one in parameters.items()}
-    dtypes = {site: one.location.dtype for site, one in parameters.items()}
-    unconstrained = {site: jnp.asarray(v, dtypes[site]) for site, v in normals.items()}
-    return jax.vmap(partial(constrain, structure.priors))(unconstrained)
+    Returns:
+        Of each table the concentrations of its rows, or its rows where these are a function of the
+        parameters.
+    """
+    return jax.lax.map(partial(_given_rows, tables, data), parameters, batch_size=_DRAWS_AT_ONCE)
 
 
-def rows_as_draws(
-    structure: Structure, data: ModelData, parameters: dict[str, Float[Array, "draw ..."]]
-) -> dict[str, DrawnRows]:
-    """Rows that are a function of the parameters, as one chain of draws."""
-    rows = functional_rows(structure, data, parameters)
-    return {name: DrawnRows(np.asarray(values)[None]) for name, values in rows.items()}
+def _given_rows(
+    tables: tuple[ParametricSite, ...], data: ModelData, parameters: Mapping[str, Array]
+) -> dict[str, Array]:
+    found = {}
+    for table in tables:
+        inputs = data.inputs[table.name]
+        if table.cpt.dirichlet_rows:
+            rows = given_concentration(table, parameters, inputs)
+        else:
+            rows = jnp.exp(given_log_rows(table, parameters, inputs))
+        found[table.name] = jnp.broadcast_to(rows, table.shape)
+    return found
+
+
+@partial(jax.jit, static_argnames=("tables",))
+def _row_moments(
+    tables: tuple[ParametricSite, ...],
+    data: ModelData,
+    parameters: dict[str, Float[Array, "draw ..."]],
+    counts: dict[str, Float[Array, "..."]],
+) -> dict[str, tuple[Float[Array, "..."], Float[Array, "..."]]]:
+    """Averages over draws of E[row | parameters] and of E[row^2 | parameters]."""
+
+    def add(totals: Any, parameters: dict[str, Array]) -> tuple[Any, None]:
+        moments = {}
+        for name, rows in _given_rows(tables, data, parameters).items():
+            if name in counts:
+                w = rows + counts[name]
+                size = jnp.sum(w, -1, keepdims=True)
+                moments[name] = w / size, w * (w + 1) / (size * (size + 1))
+            else:
+                moments[name] = rows, rows**2
+        return jax.tree.map(jnp.add, totals, moments), None
+
+    dtype = next(iter(parameters.values())).dtype
+    zeros = {table.name: (jnp.zeros(table.shape, dtype),) * 2 for table in tables}
+    totals, _ = jax.lax.scan(add, zeros, parameters)
+    number = len(next(iter(parameters.values())))
+    return jax.tree.map(lambda total: total / number, totals)
+
+
+def parameters_at_points(
+    bound: BoundModel, parameters: Mapping[str, ParameterPosterior]
+) -> dict[str, Float[np.ndarray, "point ..."]]:
+    """Normal parameters where their priors live, at points that stand for their normals.
+
+    What is reported of them are averages over these, whatever the seed.
+    """
+    tables = parametric_sites(bound)
+    size = sum(prod(table.shape) for table in tables)
+    number = min(max(power_of_two(_REPORTED_CELLS // max(size, 1)), _FEWEST_POINTS), _MOST_POINTS)
+    return constrained(tables, at_noise(parameters, partial(normal_points, number=number)))
+
+
+def constrained(
+    tables: tuple[ParametricSite, ...], unconstrained: Mapping[str, Float[np.ndarray, "draw ..."]]
+) -> dict[str, Float[np.ndarray, "draw ..."]]:
+    """Draws of parameters where their priors live, in double precision."""
+    priors = {name: prior for name, prior in all_priors(tables).items() if name in unconstrained}
+    with precision(np.float64):
+        values = jax.vmap(partial(constrain, priors))(dict(unconstrained))
+    return {name: np.asarray(value) for name, value in values.items()}
+
+
+def rows_given_parameters(
+    bound: BoundModel,
+    parameters: Mapping[str, NormalParameters | JointNormals],
+    counts: Mapping[str, Float[np.ndarray, "..."]],
+) -> dict[str, ConditionalRows | FunctionalRows]:
+    """Rows of parametric tables whose parameters are normal.
+
+    Args:
+        bound: The model on its data.
+        parameters: All parameters.
+        counts: n of the tables whose rows are Dirichlet(u(parameters) + n). Of the others only those
+            are looked at whose rows are a function of the parameters.
+    """
+    found: dict[str, ConditionalRows | FunctionalRows] = {}
+    with precision(np.float64) as dtype:
+        structure, data = collapsed_data(bound, dtype)
+        tables = tuple(
+            table
+            for table in structure.parametric
+            if table.name in counts or not table.cpt.dirichlet_rows
+        )
+        if not tables:
+            return {}
+        own = {name: jnp.asarray(n, dtype) for name, n in counts.items()}
+        moments = _row_moments(tables, data, parameters_at_points(bound, parameters), own)
+        middle = constrained(tables, {n: one.location[None] for n, one in parameters.items()})
+        centre = given_rows(tables, data, middle)
+    for name, (mean, square) in moments.items():
+        average = np.asarray(mean)
+        deviation = np.sqrt(np.maximum(np.asarray(square) - average**2, 0.0))
+        if name in counts:
+            n = np.asarray(counts[name], np.float64)
+            found[name] = ConditionalRows(n, np.asarray(centre[name])[0] + n, average, deviation)
+        else:
+            found[name] = FunctionalRows(average, deviation)
+    return found

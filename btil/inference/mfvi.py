@@ -13,8 +13,8 @@ After a local step the bound is exactly
 
 with Z_m the normalisers of the messages. It never falls.
 
-Parametric families (`btil.ParametricCPT`) add one factor q(parameters), independent normals in
-unconstrained space; the global step sets it together with the rows (`inference/parameters.py`).
+Parametric families (`btil.ParametricCPT`) add a factor q(parameters) q(rows | parameters), normal in
+unconstrained space and Dirichlet; the global step sets it (`inference/parameters.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ from scipy import special
 
 from btil.arguments import check_count
 from btil.inference.checkpoint import NOWHERE, Checkpoint
-from btil.inference.collapsed import collapsed_data, drawn_parameters, rows_as_draws
+from btil.inference.collapsed import rows_given_parameters
 from btil.inference.devices import SPLIT_SECOND, make_mesh, place, size_of, split_lanes
 from btil.inference.forward_backward import local_step, scaling_suffices
 from btil.inference.messages import (
@@ -44,16 +44,16 @@ from btil.inference.parameters import (
     Families,
     FamilyData,
     Normals,
-    divergence,
     expected_log_rows,
     family_data,
     first_normals,
+    joint_normals,
     update,
 )
 from btil.inference.precision import on_device
 from btil.inference.progress import progress_line
-from btil.inference.result import DirichletRows, FitResult, NormalParameters, RowsPosterior
-from btil.inference.special import by_cell, digamma_and_remainder, log_gamma
+from btil.inference.result import DirichletRows, FitResult, RowsPosterior
+from btil.inference.special import by_cell, digamma_and_remainder
 from btil.inference.starting import agent_sites, is_symmetric, labelled_counts, random_counts
 from btil.models.team import BoundModel
 from btil.models.team_dbn import log_rows
@@ -61,9 +61,11 @@ from btil.models.team_dbn import log_rows
 _SWEEPS_PER_CALL = 20
 # Further random starts where the first ended no higher than the symmetric one.
 _ESCAPES = 8
-# Sets of fresh points for the bound with parametric families, and draws of rows kept then.
+# With parametric families: the points of a fit, other sets of them for its bound, and steps for the
+# parameters before the first sweep.
+_OWN_POINTS = 0
 _FRESH_POINTS = 8
-_ROW_DRAWS = 200
+_FIRST_STEPS = 8
 
 
 class Chain(NamedTuple):
@@ -85,13 +87,15 @@ class State(NamedTuple):
     """What the next sweep needs.
 
     Attributes:
-        concentration: w of every site of Dirichlet rows; rows are padded as in
-            `Layout.num_rows`.
-        normals: q of the parameters of parametric families.
+        concentration: w of every site of Dirichlet rows that no parameter stands behind; rows are
+            padded as in `Layout.num_rows`.
+        counts: n of every site whose rows are Dirichlet(u(parameters) + n), padded alike.
+        normals: q of the parameters of parametric families; None without such.
     """
 
     concentration: dict[str, Float[Array, "..."]]
-    normals: Normals = Normals({}, {})
+    counts: dict[str, Float[Array, "..."]] = {}  # noqa: RUF012  # never mutated
+    normals: Normals | None = None
 
 
 class Info(NamedTuple):
@@ -152,14 +156,6 @@ def dirichlet_moments(concentration: dict[str, Float[Array, "..."]]) -> dict[str
     return moments
 
 
-def log_beta(
-    concentration: Float[Array, "*rows values"], moments: Moments
-) -> Float[Array, "*rows"]:
-    """Log of the multivariate beta function of every row."""
-    cells = log_gamma(concentration, *moments.cells[1:])
-    return jnp.sum(cells, -1) - log_gamma(jnp.sum(concentration, -1), *moments.sums[1:])
-
-
 def dirichlet_divergence(
     concentration: Float[Array, "*rows values"],
     moments: Moments,
@@ -209,8 +205,14 @@ def sweep(
     moments = dirichlet_moments(state.concentration) if state.concentration else {}
     log_means = {name: one.log_mean for name, one in moments.items()}
     tables = problem.log_fixed | log_means
+    taken = []
     if families:
-        tables |= expected_log_rows(families, state.normals, problem.family_data)
+        assert state.normals is not None
+        given, divergence = expected_log_rows(
+            families, state.normals, problem.family_data, state.counts
+        )
+        tables |= given
+        taken.append(divergence)
     counts = {
         name: jnp.zeros_like(tables[name])
         for name in (*problem.prior, *(family.name for family in families))
@@ -231,33 +233,32 @@ def sweep(
             )
             for name, u in problem.prior.items()
         ),
-        start=jnp.zeros((), log_evidence.dtype),
+        start=sum(taken, jnp.zeros((), log_evidence.dtype)),
     )
-    if families:
-        total = total + divergence(
-            families,
-            state.normals,
-            problem.family_data,
-            state.concentration,
-            log_means,
-            {name: log_beta(state.concentration[name], one) for name, one in moments.items()},
-        )
     updated = global_step(state.normals, problem, families, counts)
     return updated, Info(log_evidence - total, log_evidence, total)
 
 
 def global_step(
-    normals: Normals,
+    normals: Normals | None,
     problem: Problem,
     families: Families,
     counts: Mapping[str, Float[Array, "..."]],
+    num_steps: int = 1,
 ) -> State:
-    """The best q(rows) q(parameters) for given counts of every learned table (Eq. 7)."""
+    """The best q(rows) for given counts of every learned table (Eq. 7).
+
+    With parametric families the best rows given the parameters, and a better q(parameters), by so
+    many steps.
+    """
     concentration = {name: u + counts[name] for name, u in problem.prior.items()}
-    if families:
-        normals, rows = update(families, normals, problem.family_data, counts)
-        concentration |= rows
-    return State(concentration, normals)
+    if normals is None:
+        return State(concentration)
+    conditional = {
+        family.name: counts[family.name] for family in families if family.cpt.dirichlet_rows
+    }
+    normals = update(families, normals, problem.family_data, counts, num_steps)
+    return State(concentration, conditional, normals)
 
 
 class _Progress(NamedTuple):
@@ -430,8 +431,8 @@ def fit(
 
     Returns:
         Dirichlet rows, the bound and its trace. With parametric families also normals of the
-        parameters, and draws of the rows that are a function of them; `elbo` is then an estimate
-        with a standard error, at points that the fit has not seen.
+        parameters, and rows given them; `elbo` is then an estimate with a standard error, at points
+        that the fit has not seen, and the traces are moved to end there.
 
     Raises:
         ValueError: If an option is out of range, or a start has a wrong site, shape or value.
@@ -466,7 +467,7 @@ def fit(
     absolute = 1e-4 if tolerance is None else float(tolerance)
     mesh = make_mesh(devices)
     layout = lay_out(bound, num_devices=size_of(mesh))
-    families, data = family_data(bound, layout, dtype)
+    families, data = family_data(bound, layout, dtype, _OWN_POINTS)
     prior = {
         name: pad_rows(table.cpt.concentration(table.contexts), layout.num_rows[name], 1.0)
         for name, table in bound.learned.items()
@@ -500,7 +501,7 @@ def fit(
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
         ascents = _Ascents(
             begin=lambda counts: _begin(counts, prior, problem, families, dtype),
-            ascend=lambda state, elbo, allowed: ascend(
+            ascend=lambda state, elbo, allowed, problem=problem: ascend(
                 *place((state, elbo), mesh),
                 problem,
                 *tolerances,
@@ -549,7 +550,16 @@ def fit(
         elbo_trace=trace,
         restart_traces=tuple(traces),
     )
-    return _with_parameters(result, bound, layout, state, problem, sites, families, seed, mesh)
+    if not families:
+        return result
+
+    def bound_at(points: int) -> float:
+        fresh = place(family_data(bound, layout, dtype, points)[1], mesh)
+        before = jnp.asarray(-jnp.inf, dtype)
+        once = ascents.ascend(state, before, np.asarray(1), problem._replace(family_data=fresh))
+        return float(once.elbo)
+
+    return _with_parameters(result, bound, state, families, bound_at)
 
 
 def chains(
@@ -612,10 +622,10 @@ def _begin(
         return State({name: on_device(u + counts[name], dtype) for name, u in prior.items()})
     normals = first_normals(families, dtype)
     given = {name: on_device(values, dtype) for name, values in counts.items()}
-    return _settle(normals, problem, families, given)
+    return _settle(normals, problem, families, given, num_steps=_FIRST_STEPS)
 
 
-_settle = jax.jit(global_step, static_argnames=("families",))
+_settle = jax.jit(global_step, static_argnames=("families", "num_steps"))
 
 
 def _added(
@@ -640,52 +650,39 @@ def _signature(
 def _with_parameters(
     result: FitResult,
     bound: BoundModel,
-    layout: Layout,
     state: State,
-    problem: Problem,
-    sites: Sites,
     families: Families,
-    seed: int,
-    mesh: Mesh | None,
+    bound_at: Callable[[int], float],
 ) -> FitResult:
-    """The result with the parametric families' part, and its bound at fresh points."""
-    if not families:
-        return result
-    dtype = next(iter(state.normals.location.values())).dtype
-    estimates = [
-        float(
-            _evaluate(
-                state, problem._replace(family_data=place(fresh, mesh)), sites, families, mesh
-            )
-        )
-        for fresh in (
-            family_data(bound, layout, dtype, number + 1)[1] for number in range(_FRESH_POINTS)
-        )
-    ]
-    normals = {
-        site: NormalParameters(
-            np.asarray(location), np.asarray(np.exp(state.normals.log_scale[site]))
-        )
-        for site, location in state.normals.location.items()
+    """The result with the parametric families' part, and its bound at fresh points.
+
+    Args:
+        result: The result without them.
+        bound: The model on its data.
+        state: Where the fit ended.
+        families: The parametric tables.
+        bound_at: The bound of the state at other points, by their number.
+    """
+    assert state.normals is not None
+    estimates = [bound_at(_OWN_POINTS + 1 + number) for number in range(_FRESH_POINTS)]
+    elbo = float(np.mean(estimates))
+    parameters = joint_normals(families, state.normals)
+    counts = {
+        name: np.asarray(n)[: len(bound.tables[name].contexts.rows)]
+        for name, n in state.counts.items()
     }
-    rows = dict(result.rows)
-    structure, data = collapsed_data(bound, dtype)
-    if structure.functional:
-        drawn = drawn_parameters(normals, structure, _ROW_DRAWS, seed)
-        rows |= rows_as_draws(structure, data, drawn)
+    rows = dict(result.rows) | rows_given_parameters(bound, parameters, counts)
+    # Points that the fit was maximised over flatter it, by about as much in all sweeps.
+    assert result.elbo is not None
+    flattery = result.elbo - elbo
     return result._replace(
         rows={name: rows[name] for name in bound.learned},
-        parameters=normals,
-        elbo=float(np.mean(estimates)),
+        parameters=parameters,
+        elbo=elbo,
         elbo_standard_error=float(np.std(estimates, ddof=1) / np.sqrt(len(estimates))),
+        elbo_trace=result.elbo_trace - flattery,
+        restart_traces=tuple(trace - flattery for trace in result.restart_traces),
     )
-
-
-@partial(jax.jit, static_argnames=("sites", "families", "mesh"))
-def _evaluate(
-    state: State, problem: Problem, sites: Sites, families: Families, mesh: Mesh | None
-) -> Float[Array, ""]:
-    return sweep(state, problem, sites, families, mesh)[1].elbo
 
 
 class _Ascents:
@@ -711,7 +708,7 @@ class _Ascents:
         line: Any,
     ) -> None:
         self._begin = begin
-        self._ascend = ascend
+        self.ascend = ascend
         self._max_iterations = max_iterations
         self._checkpoint = checkpoint
         self._line = line
@@ -751,7 +748,7 @@ class _Ascents:
                 self._line.update(len(trace))
         while True:
             allowed = min(_SWEEPS_PER_CALL, self._max_iterations - len(trace))
-            now = self._ascend(state, elbo, np.asarray(allowed))
+            now = self.ascend(state, elbo, np.asarray(allowed))
             trace = np.concatenate([trace, np.asarray(now.trace)[: int(now.sweeps)]])
             state, elbo = now.upcoming, now.elbo
             self._line.update(int(now.sweeps))

@@ -29,9 +29,8 @@ from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import (
     collapsed_data,
     drawn_log_likelihood,
-    drawn_parameters,
-    functional_rows,
-    rows_as_draws,
+    given_rows,
+    rows_given_parameters,
 )
 from btil.inference.mfvi import dirichlet_divergence, dirichlet_moments
 from btil.inference.progress import progress_line
@@ -427,13 +426,11 @@ def fit(
         parameters = normals = {
             site: NormalParameters(*map(np.asarray, normal)) for site, normal in given.items()
         }
-        if structure.functional:
-            drawn = drawn_parameters(normals, structure, number, seed)
-            rows |= rows_as_draws(structure, data, drawn)
+        rows |= rows_given_parameters(bound, normals, {})
     else:
         draws = dict(found)
         if structure.functional:
-            draws |= functional_rows(structure, data, given)
+            draws |= given_rows(structure.functional, data, given)
         rows = {name: DrawnRows(np.asarray(values)[None]) for name, values in draws.items()}
         parameters = {site: DrawnParameters(np.asarray(v)[None]) for site, v in given.items()}
         log_likelihood = np.asarray(drawn_log_likelihood(structure, data, draws))[None]

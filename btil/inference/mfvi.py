@@ -13,8 +13,8 @@ After a local step the bound is exactly
 
 with Z_m the normalisers of the messages. It never falls.
 
-Parametric families (`btil.ParametricCPT`) add a factor q(parameters) q(rows | parameters), normal in
-unconstrained space and Dirichlet; the global step sets it (`inference/parameters.py`).
+Parametric families (`btil.ParametricCPT`) add a factor q(parameters) q(rows | parameters), normal
+in unconstrained space and Dirichlet; it is set before the local step (`inference/parameters.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,6 @@ from btil.inference.devices import SPLIT_SECOND, make_mesh, place, size_of, spli
 from btil.inference.forward_backward import local_step, scaling_suffices
 from btil.inference.messages import (
     LaneIndex,
-    Layout,
     lay_out,
     pad_rows,
 )
@@ -44,11 +43,10 @@ from btil.inference.parameters import (
     Families,
     FamilyData,
     Normals,
-    expected_log_rows,
     family_data,
     first_normals,
+    fit_normals,
     joint_normals,
-    update,
 )
 from btil.inference.precision import on_device
 from btil.inference.progress import progress_line
@@ -61,11 +59,9 @@ from btil.models.team_dbn import log_rows
 _SWEEPS_PER_CALL = 20
 # Further random starts where the first ended no higher than the symmetric one.
 _ESCAPES = 8
-# With parametric families: the points of a fit, other sets of them for its bound, and steps for the
-# parameters before the first sweep.
+# With parametric families: the points of a fit, and other sets of them for its bound.
 _OWN_POINTS = 0
 _FRESH_POINTS = 8
-_FIRST_STEPS = 8
 
 
 class Chain(NamedTuple):
@@ -89,8 +85,10 @@ class State(NamedTuple):
     Attributes:
         concentration: w of every site of Dirichlet rows that no parameter stands behind; rows are
             padded as in `Layout.num_rows`.
-        counts: n of every site whose rows are Dirichlet(u(parameters) + n), padded alike.
-        normals: q of the parameters of parametric families; None without such.
+        counts: Expected uses n of the cells of every parametric table, padded alike. Rows that are
+            Dirichlet given the parameters are Dirichlet(u(parameters) + n).
+        normals: From where the normals of the parameters are fitted to these counts. A sweep begins
+            with that: q(parameters) of this state are those that the next one begins with.
     """
 
     concentration: dict[str, Float[Array, "..."]]
@@ -205,14 +203,12 @@ def sweep(
     moments = dirichlet_moments(state.concentration) if state.concentration else {}
     log_means = {name: one.log_mean for name, one in moments.items()}
     tables = problem.log_fixed | log_means
-    taken = []
+    normals, taken = state.normals, []
     if families:
-        assert state.normals is not None
-        given, divergence = expected_log_rows(
-            families, state.normals, problem.family_data, state.counts
-        )
-        tables |= given
-        taken.append(divergence)
+        assert normals is not None
+        fitted = fit_normals(families, normals, problem.family_data, state.counts)
+        normals, tables = fitted.normals, tables | fitted.log_means
+        taken.append(fitted.divergence)
     counts = {
         name: jnp.zeros_like(tables[name])
         for name in (*problem.prior, *(family.name for family in families))
@@ -235,7 +231,7 @@ def sweep(
         ),
         start=sum(taken, jnp.zeros((), log_evidence.dtype)),
     )
-    updated = global_step(state.normals, problem, families, counts)
+    updated = global_step(normals, problem, families, counts)
     return updated, Info(log_evidence - total, log_evidence, total)
 
 
@@ -244,21 +240,14 @@ def global_step(
     problem: Problem,
     families: Families,
     counts: Mapping[str, Float[Array, "..."]],
-    num_steps: int = 1,
 ) -> State:
     """The best q(rows) for given counts of every learned table (Eq. 7).
 
-    With parametric families the best rows given the parameters, and a better q(parameters), by so
-    many steps.
+    With parametric families the best rows given the parameters; the next sweep fits the normals of
+    these.
     """
     concentration = {name: u + counts[name] for name, u in problem.prior.items()}
-    if normals is None:
-        return State(concentration)
-    conditional = {
-        family.name: counts[family.name] for family in families if family.cpt.dirichlet_rows
-    }
-    normals = update(families, normals, problem.family_data, counts, num_steps)
-    return State(concentration, conditional, normals)
+    return State(concentration, {family.name: counts[family.name] for family in families}, normals)
 
 
 class _Progress(NamedTuple):
@@ -500,7 +489,7 @@ def fit(
     traces = []
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
         ascents = _Ascents(
-            begin=lambda counts: _begin(counts, prior, problem, families, dtype),
+            begin=lambda counts: _begin(counts, prior, families, dtype),
             ascend=lambda state, elbo, allowed, problem=problem: ascend(
                 *place((state, elbo), mesh),
                 problem,
@@ -553,13 +542,16 @@ def fit(
     if not families:
         return result
 
-    def bound_at(points: int) -> float:
-        fresh = place(family_data(bound, layout, dtype, points)[1], mesh)
+    def once(state: State, points: int) -> _Progress:
+        """One sweep, at points of this number."""
+        data = place(family_data(bound, layout, dtype, points)[1], mesh)
         before = jnp.asarray(-jnp.inf, dtype)
-        once = ascents.ascend(state, before, np.asarray(1), problem._replace(family_data=fresh))
-        return float(once.elbo)
+        return ascents.ascend(state, before, np.asarray(1), problem._replace(family_data=data))
 
-    return _with_parameters(result, bound, state, families, bound_at)
+    fitted = state._replace(normals=once(state, _OWN_POINTS).upcoming.normals)
+    numbers = range(_OWN_POINTS + 1, _OWN_POINTS + 1 + _FRESH_POINTS)
+    bounds = [float(once(fitted, points).elbo) for points in numbers]
+    return _with_parameters(result, bound, fitted, families, bounds)
 
 
 def chains(
@@ -613,19 +605,15 @@ def _remainder(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
 def _begin(
     counts: Mapping[str, np.ndarray],
     prior: Mapping[str, np.ndarray],
-    problem: Problem,
     families: Families,
     dtype: np.dtype,
 ) -> State:
     """The state that belongs to given counts of every learned table."""
+    concentration = {name: on_device(u + counts[name], dtype) for name, u in prior.items()}
     if not families:
-        return State({name: on_device(u + counts[name], dtype) for name, u in prior.items()})
-    normals = first_normals(families, dtype)
-    given = {name: on_device(values, dtype) for name, values in counts.items()}
-    return _settle(normals, problem, families, given, num_steps=_FIRST_STEPS)
-
-
-_settle = jax.jit(global_step, static_argnames=("families", "num_steps"))
+        return State(concentration)
+    given = {family.name: on_device(counts[family.name], dtype) for family in families}
+    return State(concentration, given, first_normals(families, dtype))
 
 
 def _added(
@@ -648,38 +636,33 @@ def _signature(
 
 
 def _with_parameters(
-    result: FitResult,
-    bound: BoundModel,
-    state: State,
-    families: Families,
-    bound_at: Callable[[int], float],
+    result: FitResult, bound: BoundModel, state: State, families: Families, bounds: list[float]
 ) -> FitResult:
-    """The result with the parametric families' part, and its bound at fresh points.
+    """The result with the parametric families' part.
 
     Args:
-        result: The result without them.
+        result: The result without it.
         bound: The model on its data.
-        state: Where the fit ended.
+        state: Where the fit ended, its normals fitted.
         families: The parametric tables.
-        bound_at: The bound of the state at other points, by their number.
+        bounds: The bound of that state at sets of points that it was not fitted by.
     """
-    assert state.normals is not None
-    estimates = [bound_at(_OWN_POINTS + 1 + number) for number in range(_FRESH_POINTS)]
-    elbo = float(np.mean(estimates))
+    assert state.normals is not None and result.elbo is not None
     parameters = joint_normals(families, state.normals)
     counts = {
-        name: np.asarray(n)[: len(bound.tables[name].contexts.rows)]
-        for name, n in state.counts.items()
+        family.name: np.asarray(state.counts[family.name])[: family.shape[0]]
+        for family in families
+        if family.cpt.dirichlet_rows
     }
-    rows = dict(result.rows) | rows_given_parameters(bound, parameters, counts)
-    # Points that the fit was maximised over flatter it, by about as much in all sweeps.
-    assert result.elbo is not None
+    rows = {**result.rows, **rows_given_parameters(bound, parameters, counts)}
+    elbo = float(np.mean(bounds))
+    # Points that normals were fitted by flatter them, in all sweeps by about as much.
     flattery = result.elbo - elbo
     return result._replace(
         rows={name: rows[name] for name in bound.learned},
         parameters=parameters,
         elbo=elbo,
-        elbo_standard_error=float(np.std(estimates, ddof=1) / np.sqrt(len(estimates))),
+        elbo_standard_error=float(np.std(bounds, ddof=1) / np.sqrt(len(bounds))),
         elbo_trace=result.elbo_trace - flattery,
         restart_traces=tuple(trace - flattery for trace in result.restart_traces),
     )

@@ -47,9 +47,12 @@ _FEWEST_POINTS = (64, 4)
 _MOST_POINTS = (1024, 16)
 _CELLS = 2**22
 _CELLS_AT_ONCE = 2**18
-# Evaluations of one update of the normals at most, and what a step that does not pay is cut to.
+# Normals are fitted by so many evaluations at most; after a step that gains much by another one,
+# after one that does not pay by a shorter one.
 _EVALUATIONS = 12
+_LARGE_GAIN = 0.1
 _SHORTENING = 0.25
+_SHORTEST = 1e-3
 _FIRST_SCALE = 0.4
 _LEAPFROG_STEPS = 8
 _TARGET_ACCEPTANCE = 0.8
@@ -101,11 +104,13 @@ class FamilyData(NamedTuple):
         real: False in padding, by table.
         points: Points that stand for a standard normal, for any block as many of the values as it
             has; in parts, one evaluated after the other.
+        evaluations: How often the bound may be evaluated to fit normals; 1 leaves them as they are.
     """
 
     inputs: dict[str, dict[str, Float[Array, "..."]]]
     real: dict[str, Bool[Array, " rows"]]
     points: Float[Array, "parts points values"]
+    evaluations: Int[Array, ""]
 
 
 def family_data(
@@ -117,7 +122,8 @@ def family_data(
         bound: The model on its data.
         layout: Its layout, for the padding.
         dtype: Floating-point type.
-        seed: Picks the points; None: none are needed.
+        seed: Picks the points; 0 are those by which normals are fitted, at others they are only
+            looked at. None: no points are needed.
 
     Returns:
         What programs depend on, and what they are given.
@@ -135,13 +141,14 @@ def family_data(
         }
         real[family.name] = jnp.asarray(np.arange(num_rows) < len(contexts.rows))
     size = max((block.size for block in blocks_of(families)), default=0)
+    evaluations = jnp.asarray(1 if seed else _EVALUATIONS, jnp.int32)
     if seed is None or not size:
-        return families, FamilyData(inputs, real, jnp.zeros((1, 1, size), dtype))
+        return families, FamilyData(inputs, real, jnp.zeros((1, 1, size), dtype), evaluations)
     cells = sum(len(real[family.name]) * int(np.prod(family.shape[1:])) for family in families)
     number = num_points(size, cells)
     at_once = min(number, max(8, power_of_two(_CELLS_AT_ONCE // cells)))
     points = normal_points(size, number, seed).reshape(-1, at_once, size)
-    return families, FamilyData(inputs, real, jnp.asarray(points, dtype))
+    return families, FamilyData(inputs, real, jnp.asarray(points, dtype), evaluations)
 
 
 def num_points(size: int, cells: int) -> int:
@@ -299,35 +306,6 @@ def _sum_at_points(values: Float[Array, "points ..."]) -> Float[Array, " points"
     return jnp.sum(values, axis=tuple(range(1, values.ndim)))
 
 
-@jax.custom_jvp
-def log_beta_gains(concentrations: Tables, counts: Tables) -> dict[str, Float[Array, " points"]]:
-    """log B(u + n) - log B(u) at each point, summed over the rows of each table."""
-    return _gains(row_moments(concentrations, counts), counts)
-
-
-def _gains(moments: Mapping[str, RowMoments], counts: Tables) -> dict[str, Float[Array, " points"]]:
-    return {
-        name: _sum_at_points(counts[name][None] * one.log_mean) - one.divergence
-        for name, one in moments.items()
-    }
-
-
-@log_beta_gains.defjvp
-def _log_beta_gains_jvp(
-    primals: tuple[Tables, Tables], tangents: tuple[Tables, Tables]
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The derivative of log B is E[log row], which comes with its value."""
-    moments = row_moments(*primals)
-    changes = {}
-    for name, one in moments.items():
-        of_u, of_n = (given[name] for given in tangents)
-        after = _sum_at_points(one.log_mean * (of_u + of_n[None]))
-        # Rows that u stands for.
-        repeats = one.log_mean.size // of_u.size
-        changes[name] = after - repeats * _sum_at_points(one.log_mean_before * of_u)
-    return _gains(moments, primals[1]), changes
-
-
 # ---------------------------------------------------------------------- what parameters say
 
 
@@ -346,17 +324,16 @@ class Given(NamedTuple):
     log_rows: dict[str, Float[Array, "..."]]
 
 
-def _given(families: Families, data: FamilyData, values: Float[Array, "blocks values"]) -> Given:
-    """What the parameters say at a point in unconstrained space."""
-    blocks, priors = blocks_of(families), all_priors(families)
-    unconstrained = by_site(blocks, values)
+def _given(families: Families, data: FamilyData, unconstrained: Unconstrained) -> Given:
+    """What the parameters say at one point."""
+    priors = all_priors(families)
     parameters = constrain(priors, unconstrained)
     density = [
         unconstrained_log_density({site: priors[site] for site in block.sites}, unconstrained)
-        for block in blocks
+        for block in blocks_of(families)
     ]
     return Given(
-        jnp.stack(density).astype(values.dtype),
+        jnp.stack(density),
         row_concentrations(families, parameters, data),
         log_functional_rows(families, parameters, data),
     )
@@ -406,26 +383,65 @@ def padded_rows(families: Families, rows: Tables, data: FamilyData) -> dict[str,
     }
 
 
-def _gains_by_table(
-    concentrations: Tables, log_rows: Tables, counts: Tables
-) -> dict[str, Float[Array, " points"]]:
-    """What the uses n of each table add to log p(parameters), at each point.
+class Uses(NamedTuple):
+    """What the uses n of all tables make of what the parameters say, at each point.
 
-    That is log B(u + n) - log B(u), summed over its rows, or the sum of n log(row).
-
-    Args:
-        concentrations: As in `Given`, with the points in front.
-        log_rows: Likewise.
-        counts: n of all tables.
+    Attributes:
+        value: f, of every block.
+        slope: Its derivatives by `Given`.
+        log_means: E[log row] given the parameters, padded.
+        divergence: Of the rows that are Dirichlet from their priors, less the log prior density of
+            the parameters; of every block.
     """
-    own = {name: counts[name] for name in concentrations}
-    found = log_beta_gains(concentrations, own) if own else {}
-    for name, rows in log_rows.items():
-        shared = tuple(
-            axis for axis, size in enumerate(rows.shape[1:]) if size < counts[name].shape[axis]
-        )
-        found[name] = _sum_at_points(jnp.sum(counts[name], shared, keepdims=True)[None] * rows)
-    return found
+
+    value: Float[Array, "points blocks"]
+    slope: Given
+    log_means: dict[str, Float[Array, "points ..."]]
+    divergence: Float[Array, "points blocks"]
+
+
+def _uses(families: Families, given: Given, counts: Tables) -> Uses:
+    r"""Evaluate f, which is the log prior density and, added up over each block's tables,
+
+    :math:`\log B(u + n) - \log B(u)` of each row, with derivative E[log row] under Dirichlet(u + n)
+    less the same under Dirichlet(u), or :math:`n \log \theta` of each cell.
+    """
+    owners = _owners(families)
+    moments = row_moments(given.concentrations, counts)
+    values, divergence = list(given.density.T), list(-given.density.T)
+    by_concentration, by_log_row, log_means = {}, {}, {}
+    for family in families:
+        name = family.name
+        n = counts[name][None]
+        if name in moments:
+            after, before, apart = moments[name]
+            gain = _sum_at_points(n * after) - apart
+            shared = _shared_axes(before, after)
+            repeats = after.size // before.size
+            by_concentration[name] = jnp.sum(after, shared, keepdims=True) - repeats * before
+            log_means[name] = after
+            divergence[owners[name]] = divergence[owners[name]] + apart
+        else:
+            rows = given.log_rows[name]
+            n = jnp.sum(n, _shared_axes(rows, n), keepdims=True)
+            gain = _sum_at_points(n * rows)
+            by_log_row[name] = jnp.broadcast_to(n, rows.shape)
+            log_means[name] = rows
+        values[owners[name]] = values[owners[name]] + gain
+    slope = Given(jnp.ones_like(given.density), by_concentration, by_log_row)
+    return Uses(jnp.stack(values, axis=1), slope, log_means, jnp.stack(divergence, axis=1))
+
+
+def _owners(families: Families) -> dict[str, int]:
+    """The block that each table's parameters are in."""
+    owners = {site: k for k, block in enumerate(blocks_of(families)) for site in block.sites}
+    return {family.name: owners[family.parameters[0][1]] for family in families}
+
+
+def _shared_axes(some: Float[Array, "..."], full: Float[Array, "..."]) -> tuple[int, ...]:
+    """The axes, points aside, along which one entry stands for many."""
+    sizes = zip(some.shape, full.shape, strict=True)
+    return tuple(axis for axis, (own, all_of) in enumerate(sizes) if axis and own < all_of)
 
 
 # ---------------------------------------------------------------------- mean field
@@ -464,35 +480,6 @@ def _entropy(families: Families, normals: Normals) -> Float[Array, " blocks"]:
     return jnp.sum(logs, axis=1) + constant
 
 
-def expected_log_rows(
-    families: Families, normals: Normals, data: FamilyData, counts: Tables
-) -> tuple[dict[str, Array], Float[Array, ""]]:
-    r"""E[log row] of all parametric tables under the mean field, and what they take from the bound.
-
-    .. math:: E_q\Big[\sum_{rows} KL\big(\mathrm{Dir}(u(\phi) + n) \,\|\,
-              \mathrm{Dir}(u(\phi))\big)\Big] + KL(q(\phi) \| p(\phi))
-
-    Args:
-        families: The parametric tables.
-        normals: q of the parameters.
-        data: Their arrays.
-        counts: n of the tables whose rows are Dirichlet given the parameters.
-
-    Returns:
-        Expected log rows by table, padded, and the divergence.
-    """
-
-    def part(points: Float[Array, "points values"]) -> tuple[dict[str, Array], Array]:
-        given = jax.vmap(lambda values: _given(families, data, values))(_at(normals, points))
-        moments = row_moments(given.concentrations, counts)
-        logs = given.log_rows | {name: one.log_mean for name, one in moments.items()}
-        taken = sum((one.divergence for one in moments.values()), -jnp.sum(given.density, 1))
-        return {name: jnp.sum(rows, 0) for name, rows in logs.items()}, jnp.sum(taken)
-
-    logs, taken = _mean_over_points(part, data)
-    return padded_rows(families, logs, data), taken - jnp.sum(_entropy(families, normals))
-
-
 class Look(NamedTuple):
     r"""The bound as a function of the normals, around given ones, in their own coordinates.
 
@@ -503,39 +490,38 @@ class Look(NamedTuple):
         slope: :math:`E_q[\partial f / \partial z]`.
         curvature: :math:`E_q[\partial f / \partial z \; z']`, which is that of the Hessian of f
             along z, by Stein's identity.
+        log_means: E[log row] of all parametric tables, not broadcast.
+        divergence: What they take from the bound, by block.
     """
 
     value: Float[Array, " blocks"]
     slope: Float[Array, "blocks values"]
     curvature: Float[Array, "blocks values values"]
+    log_means: dict[str, Float[Array, "..."]]
+    divergence: Float[Array, " blocks"]
 
 
 def _look(families: Families, normals: Normals, data: FamilyData, counts: Tables) -> Look:
     blocks = blocks_of(families)
-    owner = {
-        family.name: next(
-            number for number, block in enumerate(blocks) if family.parameters[0][1] in block.sites
-        )
-        for family in families
-    }
 
-    def by_block(values: Float[Array, "points blocks values"]) -> Float[Array, "points blocks"]:
-        given = jax.vmap(lambda values: _given(families, data, values))(values)
-        gains = _gains_by_table(given.concentrations, given.log_rows, counts)
-        totals = [
-            sum((gain for name, gain in gains.items() if owner[name] == number), density)
-            for number, density in enumerate(given.density.T)
-        ]
-        return jnp.stack(totals, axis=1)
+    def given(values: Float[Array, "points blocks values"]) -> Given:
+        return jax.vmap(lambda values: _given(families, data, by_site(blocks, values)))(values)
 
     def part(points: Float[Array, "points values"]) -> Look:
-        found, pull_back = jax.vjp(by_block, _at(normals, points))
-        (gradient,) = pull_back(jnp.ones_like(found))
+        found, pull_back = jax.vjp(given, _at(normals, points))
+        uses = _uses(families, found, counts)
+        (gradient,) = pull_back(uses.slope)
         slope = _product("bji,pbj->pbi", normals.factor, gradient)
-        return Look(jnp.sum(found, 0), jnp.sum(slope, 0), _product("pbi,pj->bij", slope, points))
+        curvature = _product("pbi,pj->bij", slope, points)
+        value, slope, log_means, divergence = jax.tree.map(
+            lambda values: jnp.sum(values, axis=0),
+            (uses.value, slope, uses.log_means, uses.divergence),
+        )
+        return Look(value, slope, curvature, log_means, divergence)
 
     look = _mean_over_points(part, data)
-    return look._replace(value=look.value + _entropy(families, normals))
+    entropy = _entropy(families, normals)
+    return look._replace(value=look.value + entropy, divergence=look.divergence - entropy)
 
 
 def _newton_step(
@@ -571,35 +557,55 @@ def _newton_step(
 
 
 class _Ascent(NamedTuple):
-    """Where `update` is: the best normals so far with their look, and what it does next."""
+    """Where `fit_normals` is: the best normals so far with their look, and what it does next.
+
+    Attributes:
+        rate: Of the next step; 0 to look around.
+        promising: Whether another step may pay, by the last one's gain.
+    """
 
     normals: Normals
     look: Look
     rate: Float[Array, " blocks"]
-    steps: Int[Array, " blocks"]
+    promising: Bool[Array, " blocks"]
     tried: Int[Array, ""]
 
 
-def update(
-    families: Families, normals: Normals, data: FamilyData, counts: Tables, num_steps: int = 1
-) -> Normals:
+class FittedNormals(NamedTuple):
+    """Normals for given counts, and what follows for the rows of all parametric tables.
+
+    Attributes:
+        normals: q of the parameters.
+        log_means: E[log row] under the mean field, by table, padded.
+        divergence: What the tables take from the bound,
+            E_q[sum over rows of KL(Dir(u(phi) + n) || Dir(u(phi)))] + KL(q(phi) || p(phi)).
+    """
+
+    normals: Normals
+    log_means: dict[str, Float[Array, "..."]]
+    divergence: Float[Array, ""]
+
+
+def fit_normals(
+    families: Families, normals: Normals, data: FamilyData, counts: Tables
+) -> FittedNormals:
     r"""Better normals for given expected counts of all parametric tables.
 
     With the best rows for each :math:`\phi` put in, the part of the bound that depends on q is
-    :math:`E_q[f(\phi)]` plus its entropy, f as at the head of this module. Newton steps raise it;
-    one that does not is tried again shorter. Expectations are averages over the same points
-    throughout, so that nothing is random and the bound never falls.
+    :math:`E_q[f(\phi)]` plus its entropy, f as at the head of this module. Newton steps raise it:
+    one, and others while they gain much. A step that does not pay is tried again shorter.
+    Expectations are averages over the same points throughout, so that nothing is random and the
+    bound never falls.
 
     Args:
         families: The parametric tables.
-        normals: q of the parameters.
+        normals: Where to start.
         data: Their arrays.
         counts: n of every parametric table.
-        num_steps: Number of steps.
     """
 
     def proceed(now: _Ascent) -> Bool[Array, ""]:
-        return jnp.any(now.steps < num_steps) & (now.tried < _EVALUATIONS)
+        return jnp.any(now.promising) & (now.tried < data.evaluations)
 
     def attempt(now: _Ascent) -> _Ascent:
         trial = _newton_step(families, now.normals, now.look, now.rate)
@@ -607,26 +613,61 @@ def update(
         # Rounding must not keep it from taking the last, short steps. NaN is never better.
         allowed = 16 * jnp.finfo(look.value.dtype).eps * jnp.abs(look.value)
         better = look.value >= now.look.value - allowed
-        moved = better & (now.steps < num_steps)
-
-        def chosen(new: Array, old: Array) -> Array:
-            return jnp.where(moved.reshape(-1, *(1 for _ in new.shape[1:])), new, old)
-
-        normals, look = jax.tree.map(chosen, (trial, look), (now.normals, now.look))
+        moved = better & now.promising
         longer = jnp.where(now.rate > 0, jnp.minimum(now.rate / _SHORTENING, 1.0), 1.0)
         rate = jnp.where(better, longer, _SHORTENING * now.rate)
-        return _Ascent(normals, look, rate, now.steps + moved, now.tried + 1)
+        gain = look.value - now.look.value
+        return _Ascent(
+            *_chosen(families, moved, (trial, look), (now.normals, now.look)),
+            rate,
+            now.promising & jnp.where(moved, gain > _LARGE_GAIN, rate > _SHORTEST),
+            now.tried + 1,
+        )
 
     # The first step, of no length, is there to look around.
     nothing = jnp.zeros_like(normals.location)
+    shapes = jax.eval_shape(lambda normals: _look(families, normals, data, counts), normals)
+    unseen = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
     begin = _Ascent(
         normals,
-        Look(nothing[:, 0] - jnp.inf, nothing, jnp.zeros_like(normals.factor)),
+        unseen._replace(value=unseen.value - jnp.inf),
         nothing[:, 0],
-        jnp.full(len(nothing), -1, jnp.int32),
+        jnp.ones(len(nothing), bool),
         jnp.zeros((), jnp.int32),
     )
-    return lax.while_loop(proceed, attempt, begin).normals
+    found = lax.while_loop(proceed, attempt, begin)
+    return FittedNormals(
+        found.normals,
+        padded_rows(families, found.look.log_means, data),
+        jnp.sum(found.look.divergence),
+    )
+
+
+def _chosen(
+    families: Families,
+    moved: Bool[Array, " blocks"],
+    new: tuple[Normals, Look],
+    old: tuple[Normals, Look],
+) -> tuple[Normals, Look]:
+    """The new normals and their look in the blocks that moved, the old ones in the others."""
+
+    def by_block(new: Array, old: Array) -> Array:
+        return jnp.where(moved.reshape(-1, *(1 for _ in new.shape[1:])), new, old)
+
+    (new_normals, new_look), (old_normals, old_look) = new, old
+    owners = _owners(families)
+    log_means = {
+        name: jnp.where(moved[owners[name]], rows, old_look.log_means[name])
+        for name, rows in new_look.log_means.items()
+    }
+    no_rows: dict[str, Array] = {}
+    normals, look = jax.tree.map(
+        by_block,
+        (new_normals, new_look._replace(log_means=no_rows)),
+        (old_normals, old_look._replace(log_means=no_rows)),
+    )
+    return normals, look._replace(log_means=log_means)
+    raise NotImplementedError
 
 
 # ---------------------------------------------------------------------- Gibbs sampling
@@ -680,23 +721,15 @@ def move(
     References:
         Neal (2011), MCMC using Hamiltonian dynamics; Robbins, Monro (1951).
     """
-    priors = all_priors(families)
-
-    def log_density(unconstrained: Unconstrained) -> Array:
-        parameters = constrain(priors, unconstrained)
-        given = {
-            name: u[None] for name, u in row_concentrations(families, parameters, data).items()
-        }
-        logs = {
-            name: rows[None]
-            for name, rows in log_functional_rows(families, parameters, data).items()
-        }
-        gains = _gains_by_table(given, logs, counts)
-        density = unconstrained_log_density(priors, unconstrained)
-        return sum((gain[0] for gain in gains.values()), density)
-
     flat, unravel = ravel_pytree(moving.unconstrained)
-    value_and_gradient = jax.value_and_grad(lambda values: log_density(unravel(values)))
+
+    def value_and_gradient(values: Float[Array, " values"]) -> tuple[Array, Array]:
+        found, pull_back = jax.vjp(lambda values: _given(families, data, unravel(values)), values)
+        one_point = jax.tree.map(lambda values: values[None], found)
+        uses = _uses(families, one_point, counts)
+        (gradient,) = pull_back(jax.tree.map(lambda values: values[0], uses.slope))
+        return jnp.sum(uses.value), gradient
+
     momentum_key, accept_key, step_key = jax.random.split(key, 3)
     momentum = jax.random.normal(momentum_key, flat.shape, flat.dtype)
     # Steps of varying length keep the trajectory from running in circles.

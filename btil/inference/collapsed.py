@@ -154,8 +154,10 @@ def rows_given_parameters(
     Args:
         bound: The model on its data.
         parameters: All parameters.
-        counts: n of the tables whose rows are Dirichlet(u(parameters) + n). Of the others only those
-            are looked at whose rows are a function of the parameters.
+        counts: n of the tables whose rows are Dirichlet(u(parameters) + n).
+
+    Returns:
+        The rows of these tables, and of those whose rows are a function of the parameters.
     """
     found: dict[str, ConditionalRows | FunctionalRows] = {}
     with precision(np.float64) as dtype:

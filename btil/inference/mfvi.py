@@ -647,7 +647,9 @@ def _with_parameters(
         families: The parametric tables.
         bounds: The bound of that state at sets of points that it was not fitted by.
     """
-    assert state.normals is not None and result.elbo is not None
+    assert state.normals is not None
+    assert result.elbo is not None
+    assert result.elbo_trace is not None
     parameters = joint_normals(families, state.normals)
     counts = {
         family.name: np.asarray(state.counts[family.name])[: family.shape[0]]

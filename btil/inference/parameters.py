@@ -401,10 +401,10 @@ class Uses(NamedTuple):
 
 
 def _uses(families: Families, given: Given, counts: Tables) -> Uses:
-    r"""Evaluate f, which is the log prior density and, added up over each block's tables,
+    r"""The function f of the parameters at the head of this module, and what comes with it.
 
-    :math:`\log B(u + n) - \log B(u)` of each row, with derivative E[log row] under Dirichlet(u + n)
-    less the same under Dirichlet(u), or :math:`n \log \theta` of each cell.
+    The derivative of :math:`\log B(u + n) - \log B(u)` by u is E[log row] under Dirichlet(u + n)
+    less the same under Dirichlet(u).
     """
     owners = _owners(families)
     moments = row_moments(given.concentrations, counts)
@@ -527,12 +527,13 @@ def _look(families: Families, normals: Normals, data: FamilyData, counts: Tables
 def _newton_step(
     families: Families, normals: Normals, look: Look, rate: Float[Array, " blocks"]
 ) -> Normals:
-    r"""A step towards the normals that would be best if f were quadratic, and q as it is in `look`.
+    r"""A step towards the normals that would be best if f were quadratic with these expectations.
 
-    Those have precision :math:`-E_q[f'']` and mean :math:`m - E_q[f'']^{-1} E_q[f']`; a rate below 1
-    goes so far from the present precision, which keeps it positive (a step along the natural
-    gradient). The lower triangle of the curvature is looked at: it vanishes against the identity
-    where the bound that is taken at points is stationary in the lower triangular C.
+    They have precision :math:`-E_q[f'']` and mean :math:`m - E_q[f'']^{-1} E_q[f']`; with a rate
+    below 1 only so much of that precision is mixed with the present one: a step along the natural
+    gradient, and the shorter, the surer the mixture is positive. Of the curvature only the lower
+    triangle is looked at. That is minus the identity where the bound, as it is taken at points, is
+    stationary in the lower triangular C.
 
     References:
         Khan, Nielsen (2018), Fast yet simple natural-gradient descent for variational inference in

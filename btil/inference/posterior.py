@@ -971,28 +971,29 @@ def _sample_normals(
 
     parameters: dict[str, Array] = {}
     noise: dict[str, Array] = {}
-    begin: dict[str, int] = {}
     for name, one in normals.items():
         location = jnp.asarray(one.location)
         if isinstance(one, NormalParameters):
             own = normal_of_unconstrained(priors[name], location, jnp.asarray(one.scale))
             parameters[name] = numpyro.sample(name, own)
             continue
-        group, factor = one.group, jnp.asarray(one.factor)
-        if group not in noise:
-            standard = dist.Normal(jnp.zeros_like(factor[(0,) * location.ndim]), 1.0).to_event(1)
-            noise[group] = numpyro.sample(f"{group}_noise", standard, infer={"is_auxiliary": True})
-            begin[group] = 0
-        unconstrained = location + factor @ noise[group]
+        stretched = 0.0
+        if one.group not in noise:
+            # The density of a group is that of its noise over how much the factors stretch space.
+            factors = [
+                other.factor.reshape(-1, other.factor.shape[-1])
+                for other in normals.values()
+                if isinstance(other, JointNormals) and other.group == one.group
+            ]
+            stretched = float(np.linalg.slogdet(np.concatenate(factors).astype(np.float64))[1])
+            standard = dist.Normal(jnp.zeros(one.factor.shape[-1], location.dtype), 1.0)
+            noise[one.group] = numpyro.sample(
+                f"{one.group}_noise", standard.to_event(1), infer={"is_auxiliary": True}
+            )
+        unconstrained = location + jnp.asarray(one.factor) @ noise[one.group]
         transform = biject_to(priors[name].support)
         value = transform(unconstrained)
-        # The density of all parameters is that of the noise over how much space is stretched, of
-        # which the factor's diagonal is a parameter's share.
-        rows = factor.reshape(-1, factor.shape[-1])[:, begin[group] :]
-        begin[group] += location.size
-        stretched = jnp.sum(jnp.log(jnp.diagonal(rows))) + jnp.sum(
-            transform.log_abs_det_jacobian(unconstrained, value)
-        )
-        point = dist.Delta(value, log_density=-stretched, event_dim=value.ndim)
+        jacobian = jnp.sum(transform.log_abs_det_jacobian(unconstrained, value))
+        point = dist.Delta(value, log_density=-jacobian - stretched, event_dim=value.ndim)
         parameters[name] = numpyro.sample(name, point)
     return parameters

@@ -255,8 +255,7 @@ class JointNormals(NamedTuple):
 
     Attributes:
         location: m.
-        factor: C, the shape of m and a last axis for the group's values. The factors of a group,
-            one below the other, are lower triangular.
+        factor: C, the shape of m and a last axis for z, as many as the group has values.
         group: Names the group.
     """
 

@@ -540,8 +540,8 @@ def _newton_step(
         complex models.
     """
     unit = jnp.eye(normals.factor.shape[-1], dtype=normals.factor.dtype)[None]
-    padding = jnp.asarray(_padding(blocks_of(families)), unit.dtype)[..., None] * unit
-    lower = jnp.tril(look.curvature) - padding
+    padding = _padding(blocks_of(families))
+    lower = jnp.tril(look.curvature) - padding[..., None] * unit
     curvature = lower + jnp.swapaxes(jnp.tril(lower, -1), 1, 2)
     share = rate[:, None, None]
     precision = (1 - share) * unit - share * curvature
@@ -551,9 +551,12 @@ def _newton_step(
         factor, jnp.broadcast_to(unit, factor.shape), left_side=True, lower=False, transpose_a=True
     )
     step = _product("bij,bkj,bk->bi", inverse, inverse, rate[:, None] * look.slope)
+    # What is padding is set anew, so that no sweep hands it on to the next.
     return Normals(
-        normals.location + _product("bij,bj->bi", normals.factor, step),
-        jnp.tril(_product("bij,bjk->bik", normals.factor, inverse)),
+        jnp.where(padding, 0.0, normals.location + _product("bij,bj->bi", normals.factor, step)),
+        jnp.where(
+            padding[..., None], unit, jnp.tril(_product("bij,bjk->bik", normals.factor, inverse))
+        ),
     )
 
 

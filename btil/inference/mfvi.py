@@ -43,6 +43,7 @@ from btil.inference.parameters import (
     Families,
     FamilyData,
     Normals,
+    excess,
     family_data,
     first_normals,
     fit_normals,
@@ -542,15 +543,16 @@ def fit(
     if not families:
         return result
 
-    def once(state: State, points: int) -> _Progress:
-        """One sweep, at points of this number."""
-        data = place(family_data(bound, layout, dtype, points)[1], mesh)
+    def once(state: State, data: FamilyData) -> _Progress:
+        """One sweep, with other points."""
         before = jnp.asarray(-jnp.inf, dtype)
-        return ascents.ascend(state, before, np.asarray(1), problem._replace(family_data=data))
+        other = problem._replace(family_data=place(data, mesh))
+        return ascents.ascend(state, before, np.asarray(1), other)
 
-    fitted = state._replace(normals=once(state, _OWN_POINTS).upcoming.normals)
+    fitted = state._replace(normals=once(state, data).upcoming.normals)
     numbers = range(_OWN_POINTS + 1, _OWN_POINTS + 1 + _FRESH_POINTS)
-    bounds = [float(once(fitted, points).elbo) for points in numbers]
+    points = [family_data(bound, layout, dtype, number)[1] for number in numbers]
+    bounds = [float(once(fitted, fresh).elbo) + excess(families, fresh) for fresh in points]
     return _with_parameters(result, bound, fitted, families, bounds)
 
 

@@ -122,8 +122,8 @@ def family_data(
         bound: The model on its data.
         layout: Its layout, for the padding.
         dtype: Floating-point type.
-        seed: Picks the points; 0 are those by which normals are fitted, at others they are only
-            looked at. None: no points are needed.
+        seed: Picks the points; 0 are those by which normals are fitted. Others are not whitened,
+            and normals are only looked at. None: no points are needed.
 
     Returns:
         What programs depend on, and what they are given.
@@ -147,7 +147,7 @@ def family_data(
     cells = sum(len(real[family.name]) * int(np.prod(family.shape[1:])) for family in families)
     number = num_points(size, cells)
     at_once = min(number, max(8, power_of_two(_CELLS_AT_ONCE // cells)))
-    points = normal_points(size, number, seed).reshape(-1, at_once, size)
+    points = normal_points(size, number, seed, whitened=not seed).reshape(-1, at_once, size)
     return families, FamilyData(inputs, real, jnp.asarray(points, dtype), evaluations)
 
 
@@ -167,6 +167,16 @@ def num_points(size: int, cells: int) -> int:
         for number, each in (_FEWEST_POINTS, _MOST_POINTS)
     )
     return min(max(power_of_two(_CELLS // cells), least), most)
+
+
+def excess(families: Families, data: FamilyData) -> float:
+    r"""By how much :math:`\tfrac12 |z|^2` is larger at the points than for standard normals z.
+
+    Normals that are fitted have the curvature -I in their own coordinates: with this added, the
+    bound at some points has no error that is quadratic in z left.
+    """
+    squares = np.mean(np.asarray(data.points, np.float64) ** 2, axis=(0, 1))
+    return 0.5 * sum(float(np.sum(squares[: one.size] - 1)) for one in blocks_of(families))
 
 
 def blocks_of(families: Families) -> tuple[Block, ...]:

@@ -100,8 +100,11 @@ def _row_moments(
     data: ModelData,
     parameters: dict[str, Float[Array, "draw ..."]],
     counts: dict[str, Float[Array, "..."]],
-) -> dict[str, tuple[Float[Array, "..."], Float[Array, "..."]]]:
-    """Averages over draws of E[row | parameters] and of E[row^2 | parameters]."""
+) -> tuple[dict[str, tuple[Float[Array, "..."], Float[Array, "..."]]], dict[str, Array]]:
+    """Averages over draws of E[row | parameters] and E[row^2 | parameters].
+
+    Of all but the last one; what that says of the rows comes with them.
+    """
 
     def add(totals: Any, parameters: dict[str, Array]) -> tuple[Any, None]:
         moments = {}
@@ -116,9 +119,13 @@ def _row_moments(
 
     dtype = next(iter(parameters.values())).dtype
     zeros = {table.name: (jnp.zeros(table.shape, dtype),) * 2 for table in tables}
-    totals, _ = jax.lax.scan(add, zeros, parameters)
-    number = len(next(iter(parameters.values())))
-    return jax.tree.map(lambda total: total / number, totals)
+    draws, last = (
+        jax.tree.map(lambda v: v[:-1], parameters),
+        {n: v[-1] for n, v in parameters.items()},
+    )
+    totals, _ = jax.lax.scan(add, zeros, draws)
+    number = len(next(iter(draws.values())))
+    return jax.tree.map(lambda total: total / number, totals), _given_rows(tables, data, last)
 
 
 def parameters_at_points(
@@ -128,20 +135,33 @@ def parameters_at_points(
 
     What is reported of them are averages over these, whatever the seed.
     """
-    tables = parametric_sites(bound)
-    size = sum(prod(table.shape) for table in tables)
+    return constrained(parametric_sites(bound), _points(bound, parameters))
+
+
+def _points(
+    bound: BoundModel, parameters: Mapping[str, ParameterPosterior]
+) -> dict[str, Float[np.ndarray, "point ..."]]:
+    """The same in unconstrained space."""
+    size = sum(prod(table.shape) for table in parametric_sites(bound))
     number = min(max(power_of_two(_REPORTED_CELLS // max(size, 1)), _FEWEST_POINTS), _MOST_POINTS)
-    return constrained(tables, at_noise(parameters, partial(normal_points, number=number)))
+    return at_noise(parameters, partial(normal_points, number=number))
 
 
 def constrained(
     tables: tuple[ParametricSite, ...], unconstrained: Mapping[str, Float[np.ndarray, "draw ..."]]
 ) -> dict[str, Float[np.ndarray, "draw ..."]]:
     """Draws of parameters where their priors live, in double precision."""
+    with precision(np.float64) as dtype:
+        given = {name: jnp.asarray(values, dtype) for name, values in unconstrained.items()}
+        return {name: np.asarray(values) for name, values in _constrained(tables, given).items()}
+
+
+@partial(jax.jit, static_argnames=("tables",))
+def _constrained(
+    tables: tuple[ParametricSite, ...], unconstrained: dict[str, Float[Array, "draw ..."]]
+) -> dict[str, Float[Array, "draw ..."]]:
     priors = {name: prior for name, prior in all_priors(tables).items() if name in unconstrained}
-    with precision(np.float64):
-        values = jax.vmap(partial(constrain, priors))(dict(unconstrained))
-    return {name: np.asarray(value) for name, value in values.items()}
+    return jax.vmap(partial(constrain, priors))(unconstrained)
 
 
 def rows_given_parameters(
@@ -170,15 +190,18 @@ def rows_given_parameters(
         if not tables:
             return {}
         own = {name: jnp.asarray(n, dtype) for name, n in counts.items()}
-        moments = _row_moments(tables, data, parameters_at_points(bound, parameters), own)
-        middle = constrained(tables, {n: one.location[None] for n, one in parameters.items()})
-        centre = given_rows(tables, data, middle)
+        # Behind the points, their middle.
+        points = {
+            name: np.concatenate([values, parameters[name].location[None]])
+            for name, values in _points(bound, parameters).items()
+        }
+        moments, centre = _row_moments(tables, data, constrained(structure.parametric, points), own)
     for name, (mean, square) in moments.items():
         average = np.asarray(mean)
         deviation = np.sqrt(np.maximum(np.asarray(square) - average**2, 0.0))
         if name in counts:
             n = np.asarray(counts[name], np.float64)
-            found[name] = ConditionalRows(n, np.asarray(centre[name])[0] + n, average, deviation)
+            found[name] = ConditionalRows(n, np.asarray(centre[name]) + n, average, deviation)
         else:
             found[name] = FunctionalRows(average, deviation)
     return found

@@ -44,7 +44,7 @@ from btil.models.team import BoundModel
 # Fewest and most points of an expectation, each as a number and as a multiple of the values that
 # are normal together; between them as many as there may be cells of tables at all points.
 _FEWEST_POINTS = (64, 4)
-_MOST_POINTS = (1024, 16)
+_MOST_POINTS = (2048, 16)
 _CELLS = 2**22
 _CELLS_AT_ONCE = 2**18
 # Normals are fitted by so many evaluations at most; after a step that gains much by another one,
@@ -194,15 +194,15 @@ def blocks_of(families: Families) -> tuple[Block, ...]:
 
 
 def by_site(
-    blocks: tuple[Block, ...], values: Float[Array, "blocks values *rest"]
-) -> dict[str, Float[Array, "..."]]:
+    blocks: tuple[Block, ...], values: Float[Any, "blocks values *rest"]
+) -> dict[str, Float[Any, "..."]]:
     """What blocks hold of each parameter, in its shape; further axes stay."""
     found = {}
     for number, block in enumerate(blocks):
         begin = 0
         for site, shape in zip(block.sites, block.shapes, strict=True):
             end = begin + int(np.prod(shape))
-            found[site] = values[number, begin:end].reshape(*shape, *values.shape[2:])
+            found[site] = values[number, begin:end].reshape((*shape, *values.shape[2:]))
             begin = end
     return found
 
@@ -220,11 +220,10 @@ def first_normals(families: Families, dtype: np.dtype) -> Normals:
 def joint_normals(families: Families, normals: Normals) -> dict[str, JointNormals]:
     """The normals by parameter, without padding."""
     blocks = blocks_of(families)
-    location, factor = by_site(blocks, normals.location), by_site(blocks, normals.factor)
+    # On the host: cutting arrays up on a device takes a program for each piece.
+    location, factor = (by_site(blocks, np.asarray(values)) for values in normals)
     return {
-        site: JointNormals(
-            np.asarray(location[site]), np.asarray(factor[site])[..., : block.size], block.sites[0]
-        )
+        site: JointNormals(location[site], factor[site][..., : block.size], block.sites[0])
         for block in blocks
         for site in block.sites
     }

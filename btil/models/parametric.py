@@ -362,10 +362,15 @@ def central_concentration(table: "Table") -> Float[np.ndarray, "..."]:
 def _central(table: "Table") -> dict[str, np.ndarray]:
     """One draw: the origin of unconstrained space, a point that favours no latent."""
     with jax.enable_x64(True):
-        priors = parametric_site(table).priors()
-        shapes = unconstrained_shapes(priors)
-        values = constrain(priors, {site: jnp.zeros(shape) for site, shape in shapes.items()})
+        values = _constrained_origin(parametric_site(table))
         return {site: np.asarray(value)[None] for site, value in values.items()}
+
+
+@partial(jax.jit, static_argnames=("table",))
+def _constrained_origin(table: ParametricSite) -> dict[str, Array]:
+    priors = table.priors()
+    shapes = unconstrained_shapes(priors)
+    return constrain(priors, {site: jnp.zeros(shape) for site, shape in shapes.items()})
 
 
 def expected_concentration(

@@ -151,6 +151,8 @@ def constrained(
     tables: tuple[ParametricSite, ...], unconstrained: Mapping[str, Float[np.ndarray, "draw ..."]]
 ) -> dict[str, Float[np.ndarray, "draw ..."]]:
     """Draws of parameters where their priors live, in double precision."""
+    if not unconstrained:
+        return {}
     with precision(np.float64) as dtype:
         given = {name: jnp.asarray(values, dtype) for name, values in unconstrained.items()}
         return {name: np.asarray(values) for name, values in _constrained(tables, given).items()}

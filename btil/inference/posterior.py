@@ -72,8 +72,9 @@ if TYPE_CHECKING:
 
     from btil.inference.tracker import Tracker
 
-# Over so many draws of the parameters rows that no data have reached are averaged, at most.
-_PARAMETER_DRAWS = 1024
+# Rows that no data have reached are averaged over so many draws of the parameters, at most, where
+# these are not normal.
+_PARAMETER_DRAWS = 2048
 
 Tables = Mapping[str, Float[np.ndarray, "..."]]
 LogTables = tuple[Array, Array, Array]
@@ -401,11 +402,12 @@ class TeamPosterior:
                 flat = parameter.draws.reshape(-1, *parameter.draws.shape[2:])
                 number = min(len(flat), _PARAMETER_DRAWS)
                 draws[site] = flat[np.linspace(0, len(flat) - 1, number).round().astype(int)]
-        if draws.keys() >= {site for table in self._parametric for _, site in table.parameters}:
-            return draws
-        generator = np.random.default_rng([self.seed, 2])
-        prior = [prior_parameters(self.bound.tables, generator) for _ in range(_PARAMETER_DRAWS)]
-        return {site: np.stack([one[site] for one in prior]) for site in prior[0]} | draws
+        key = jax.random.key(0)
+        for number, (site, prior) in enumerate(all_priors(self._parametric).items()):
+            if site not in draws:
+                drawn = prior.sample(jax.random.fold_in(key, number), (_PARAMETER_DRAWS,))
+                draws[site] = np.asarray(drawn)
+        return draws
 
     @cached_property
     def _central_parameters(self) -> dict[str, np.ndarray]:

@@ -6,6 +6,7 @@ Every method but `exact` takes such tables. What methods need of them beyond tha
 in unconstrained space, their prior density there) is written here once.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, Any]
 
+# Draws whose rows are evaluated side by side.
+_DRAWS_TOGETHER = 64
 _AXES = ("contexts", "latents", "values")
 
 
@@ -423,8 +426,12 @@ def _sum_over_draws(
         values = given_concentration(table, parameters, inputs)
         return values / jnp.sum(values, -1, keepdims=True) if normalized else values
 
+    number = len(next(iter(draws.values())))
+    together = math.gcd(number, _DRAWS_TOGETHER)
+    parts = jax.tree.map(lambda values: values.reshape(-1, together, *values.shape[1:]), draws)
+
     def add(total: Array, parameters: Values) -> tuple[Array, None]:
-        return total + one(parameters), None
+        return total + jnp.sum(jax.vmap(one)(parameters), axis=0), None
 
     shape = jax.eval_shape(one, jax.tree.map(lambda values: values[0], draws)).shape
-    return jax.lax.scan(add, jnp.zeros(shape), draws)[0]
+    return jax.lax.scan(add, jnp.zeros(shape), parts)[0]

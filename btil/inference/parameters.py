@@ -550,7 +550,7 @@ def _newton_step(
     """
     unit = jnp.eye(normals.factor.shape[-1], dtype=normals.factor.dtype)[None]
     padding = _padding(blocks_of(families))
-    lower = jnp.tril(look.curvature) - padding[..., None] * unit
+    lower = jnp.where(padding[..., None], -unit, jnp.tril(look.curvature))
     curvature = lower + jnp.swapaxes(jnp.tril(lower, -1), 1, 2)
     share = rate[:, None, None]
     precision = (1 - share) * unit - share * curvature

@@ -213,7 +213,7 @@ class StickBreakingCPT(ParametricCPT):
         weights = stick_breaking(parameters["sticks"])
         concentration = _strength(self.strength, parameters) * weights
         if self.stay:
-            concentration = concentration + self.stay * jnp.eye(len(weights))
+            concentration = concentration[None] + self.stay * jnp.eye(len(weights))
         # One axis for the contexts, and in a transition (where rows may differ) one for latents.
         return concentration[None]
 

@@ -256,7 +256,25 @@ def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, dist.Distributio
 
 def constrain(priors: Mapping[str, dist.Distribution], unconstrained: Values) -> dict[str, Array]:
     """Parameters from unconstrained space to where their priors live."""
-    return {site: biject_to(prior.support)(unconstrained[site]) for site, prior in priors.items()}
+    return {site: _constrained(prior, unconstrained[site])[0] for site, prior in priors.items()}
+
+
+def _constrained(
+    prior: dist.Distribution, unconstrained: Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """A parameter where its prior lives, and the log Jacobian of its parts."""
+    while isinstance(prior, dist.Independent):
+        prior = prior.base_dist
+    transform = biject_to(prior.support)
+
+    def one(part: Float[Array, "..."]) -> tuple[Array, Array]:
+        value = transform(part)
+        return value, transform.log_abs_det_jacobian(part, value)
+
+    # Part by part: the transforms themselves mix arrays of different rank.
+    for _ in range(unconstrained.ndim - transform.domain.event_dim):
+        one = jax.vmap(one)
+    return one(unconstrained)
 
 
 def unconstrained_shapes(priors: Mapping[str, dist.Distribution]) -> dict[str, tuple[int, ...]]:
@@ -271,13 +289,11 @@ def unconstrained_log_density(
     priors: Mapping[str, dist.Distribution], unconstrained: Values
 ) -> Float[Array, ""]:
     """Log prior density of all parameters in unconstrained space, Jacobian included."""
-    total = jnp.zeros(())
+    parts = []
     for site, prior in priors.items():
-        transform = biject_to(prior.support)
-        value = transform(unconstrained[site])
-        jacobian = transform.log_abs_det_jacobian(unconstrained[site], value)
-        total = total + prior.log_prob(value) + jnp.sum(jacobian)
-    return total
+        value, jacobian = _constrained(prior, unconstrained[site])
+        parts.append(prior.log_prob(value) + jnp.sum(jacobian))
+    return sum(parts[1:], parts[0]) if parts else jnp.zeros(())
 
 
 def normal_of_unconstrained(

@@ -240,7 +240,7 @@ class GoalConditionedCPT(ParametricCPT):
         self, parameters: Values, inputs: Values
     ) -> Float[Array, "contexts latents actions"]:
         """Log of the softmax of scaled values and biases, mixed with a uniform lapse."""
-        scores = parameters["rationality"] * inputs["values"] + parameters["bias"]
+        scores = parameters["rationality"] * inputs["values"] + parameters["bias"][None, None]
         # A finite stand-in for -inf keeps the gradient of a forbidden action zero, not NaN.
         scores = jnp.where(inputs["forbidden"] > 0, -1e9, scores)
         lapse = parameters["lapse"]

@@ -648,6 +648,12 @@ class TeamPosterior:
             samples |= constrained(self._parametric, normals)
         return samples | self._rows_given(samples, rows, generator)
 
+    def _is_function_of_normals(self, table: ParametricSite) -> bool:
+        parameters = self.result.parameters
+        return not table.cpt.dirichlet_rows and not any(
+            isinstance(parameters[site], DrawnParameters) for _, site in table.parameters
+        )
+
     def _rows_given(
         self,
         samples: Mapping[str, Float[np.ndarray, "draws ..."]],
@@ -659,6 +665,8 @@ class TeamPosterior:
             table
             for table in parametric_sites(self.bound)
             if isinstance(rows.get(table.name), ConditionalRows | FunctionalRows)
+            # Files of btil's first days have other draws of them.
+            or (table.name in rows and self._is_function_of_normals(table))
         )
         if not tables:
             return {}

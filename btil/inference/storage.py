@@ -225,6 +225,9 @@ def _check_shapes(
     for name, one in rows.items():
         if isinstance(one, MomentRows):
             _check_moments(name, one)
+        if isinstance(one, ConditionalRows | FunctionalRows) and len({v.shape for v in one}) > 1:
+            raise ValueError(f"is damaged: the arrays of {name} do not fit each other")
+    _check_normals(parameters)
     expected = {name: table.shape for name, table in bound.learned.items()}
     with np.errstate(all="ignore"):
         kept = {name: posterior.mean().shape for name, posterior in rows.items()}
@@ -244,6 +247,21 @@ def _check_shapes(
         held, wanted = (shapes.get(site, "none") for shapes in (kept, expected))
         if held != wanted:
             raise ValueError(f"{site} has shape {held}, in the model it has {wanted}")
+
+
+def _check_normals(parameters: Mapping[str, Any]) -> None:
+    """Refuse normals whose arrays do not fit each other, or of groups that are not whole."""
+    sizes: dict[str, int] = {}
+    for one in parameters.values():
+        if isinstance(one, JointNormals):
+            sizes[one.group] = sizes.get(one.group, 0) + one.location.size
+    for name, one in parameters.items():
+        if isinstance(one, JointNormals):
+            fits = one.factor.shape == (*one.location.shape, sizes[one.group])
+        else:
+            fits = not isinstance(one, NormalParameters) or one.scale.shape == one.location.shape
+        if not fits:
+            raise ValueError(f"is damaged: the normals of {name} do not fit each other")
 
 
 def _check_moments(name: str, rows: MomentRows) -> None:

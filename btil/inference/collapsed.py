@@ -26,6 +26,7 @@ from btil.models.parametric import (
     constrain,
     given_concentration,
     given_log_rows,
+    mean_over_draws,
     parametric_sites,
 )
 from btil.models.team import BoundModel
@@ -35,7 +36,7 @@ from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, m
 _DRAWS_AT_ONCE = 50
 # Points over which normal parameters are averaged in what is reported: as many as there may be
 # cells of tables at all points.
-_FEWEST_POINTS, _MOST_POINTS = 256, 2048
+_FEWEST_POINTS, _MOST_POINTS = 256, 4096
 _REPORTED_CELLS = 2**25
 
 
@@ -106,7 +107,7 @@ def _row_moments(
     Of all but the last one; what that says of the rows comes with them.
     """
 
-    def add(totals: Any, parameters: dict[str, Array]) -> tuple[Any, None]:
+    def one(parameters: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
         moments = {}
         for name, rows in _given_rows(tables, data, parameters).items():
             if name in counts:
@@ -115,17 +116,11 @@ def _row_moments(
                 moments[name] = w / size, w * (w + 1) / (size * (size + 1))
             else:
                 moments[name] = rows, rows**2
-        return jax.tree.map(jnp.add, totals, moments), None
+        return moments
 
-    dtype = next(iter(parameters.values())).dtype
-    zeros = {table.name: (jnp.zeros(table.shape, dtype),) * 2 for table in tables}
-    draws, last = (
-        jax.tree.map(lambda v: v[:-1], parameters),
-        {n: v[-1] for n, v in parameters.items()},
-    )
-    totals, _ = jax.lax.scan(add, zeros, draws)
-    number = len(next(iter(draws.values())))
-    return jax.tree.map(lambda total: total / number, totals), _given_rows(tables, data, last)
+    last = {name: values[-1] for name, values in parameters.items()}
+    draws = {name: values[:-1] for name, values in parameters.items()}
+    return mean_over_draws(one, draws), _given_rows(tables, data, last)
 
 
 def parameters_at_points(

@@ -44,8 +44,8 @@ from btil.models.team import BoundModel
 # Fewest and most points of an expectation, each as a number and as a multiple of the values that
 # are normal together; between them as many as there may be cells of tables at all points.
 _FEWEST_POINTS = (64, 4)
-_MOST_POINTS = (2048, 16)
-_CELLS = 2**22
+_MOST_POINTS = (256, 32)
+_CELLS = 2**20
 _CELLS_AT_ONCE = 2**18
 # Normals are fitted by so many evaluations at most; after a step that gains much by another one,
 # after one that does not pay by a shorter one.

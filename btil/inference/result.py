@@ -266,7 +266,7 @@ class JointNormals(NamedTuple):
     @property
     def scale(self) -> Float[np.ndarray, "..."]:
         """Standard deviation of every unconstrained value."""
-        return np.sqrt((self.factor**2).sum(-1))
+        return np.asarray(np.sqrt((self.factor**2).sum(-1)))
 
 
 def at_noise(

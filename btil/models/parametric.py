@@ -7,7 +7,7 @@ in unconstrained space, their prior density there) is written here once.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -427,13 +427,12 @@ def _average(
     }
     given = {site: np.asarray(draws[site], np.float64) for _, site in table.parameters}
     with jax.enable_x64(True):
-        total = _sum_over_draws(table, given, inputs, normalized)
-    mean = np.asarray(total) / len(next(iter(given.values())))
+        mean = np.asarray(_mean_over_draws(table, given, inputs, normalized))
     return np.array(np.broadcast_to(mean[: number if len(mean) > 1 else 1], contexts.shape))
 
 
 @partial(jax.jit, static_argnames=("table", "normalized"))
-def _sum_over_draws(
+def _mean_over_draws(
     table: ParametricSite, draws: Values, inputs: Values, normalized: bool
 ) -> Float[Array, "..."]:
     def one(parameters: Values) -> Array:
@@ -442,12 +441,20 @@ def _sum_over_draws(
         values = given_concentration(table, parameters, inputs)
         return values / jnp.sum(values, -1, keepdims=True) if normalized else values
 
+    return mean_over_draws(one, draws)
+
+
+def mean_over_draws(function: Callable[[Any], Any], draws: Values) -> Any:
+    """Average of a function of the parameters over draws of them, some side by side."""
     number = len(next(iter(draws.values())))
     together = math.gcd(number, _DRAWS_TOGETHER)
     parts = jax.tree.map(lambda values: values.reshape(-1, together, *values.shape[1:]), draws)
 
-    def add(total: Array, parameters: Values) -> tuple[Array, None]:
-        return total + jnp.sum(jax.vmap(one)(parameters), axis=0), None
+    def add(total: Any, part: Values) -> tuple[Any, None]:
+        found = jax.vmap(function)(part)
+        return jax.tree.map(lambda t, values: t + jnp.sum(values, axis=0), total, found), None
 
-    shape = jax.eval_shape(one, jax.tree.map(lambda values: values[0], draws)).shape
-    return jax.lax.scan(add, jnp.zeros(shape), parts)[0]
+    shapes = jax.eval_shape(function, jax.tree.map(lambda values: values[0], draws))
+    zeros = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
+    total, _ = jax.lax.scan(add, zeros, parts)
+    return jax.tree.map(lambda values: values / number, total)

@@ -15,7 +15,8 @@ be, and rows that are a function of the parameters are that function. What is le
 q(phi): a multivariate normal in unconstrained space.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -456,21 +457,6 @@ def _shared_axes(some: Float[Array, "..."], full: Float[Array, "..."]) -> tuple[
 # ---------------------------------------------------------------------- mean field
 
 
-def _mean_over_points(
-    function: Callable[[Float[Array, "points values"]], Any], data: FamilyData
-) -> Any:
-    """Average over all points of what a function sums up over the points of one part."""
-    parts, at_once, _ = data.points.shape
-
-    def add(total: Any, part: Float[Array, "points values"]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, function(part)), None
-
-    shapes = jax.eval_shape(function, data.points[0])
-    zeros = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
-    total, _ = lax.scan(add, zeros, data.points)
-    return jax.tree.map(lambda values: values / (parts * at_once), total)
-
-
 def _at(
     normals: Normals, points: Float[Array, "points values"]
 ) -> Float[Array, "points blocks values"]:
@@ -510,6 +496,8 @@ class Look(NamedTuple):
     divergence: Float[Array, " blocks"]
 
 
+# Under jit it is traced once, though it is called for its shapes and in a loop.
+@partial(jax.jit, static_argnames=("families",))
 def _look(families: Families, normals: Normals, data: FamilyData, counts: Tables) -> Look:
     blocks = blocks_of(families)
 
@@ -528,7 +516,8 @@ def _look(families: Families, normals: Normals, data: FamilyData, counts: Tables
         )
         return Look(value, slope, curvature, log_means, divergence)
 
-    look = _mean_over_points(part, data)
+    number = data.points.shape[0] * data.points.shape[1]
+    look = jax.tree.map(lambda sums: jnp.sum(sums, axis=0) / number, lax.map(part, data.points))
     entropy = _entropy(families, normals)
     return look._replace(value=look.value + entropy, divergence=look.divergence - entropy)
 

@@ -543,11 +543,8 @@ def _newton_step(
     curvature = lower + jnp.swapaxes(jnp.tril(lower, -1), 1, 2)
     share = rate[:, None, None]
     precision = (1 - share) * unit - share * curvature
-    # With both axes turned round, a lower triangular factor of the inverse is one solution away.
-    factor = jnp.flip(jnp.linalg.cholesky(jnp.flip(precision, (1, 2))), (1, 2))
-    inverse = lax.linalg.triangular_solve(
-        factor, jnp.broadcast_to(unit, factor.shape), left_side=True, lower=False, transpose_a=True
-    )
+    # Block by block: of a batch the solutions would not be those of LAPACK, which are quicker.
+    inverse = lax.map(_factor_of_inverse, precision)
     step = _product("bij,bkj,bk->bi", inverse, inverse, rate[:, None] * look.slope)
     # What is padding is set anew, so that no sweep hands it on to the next.
     return Normals(
@@ -556,6 +553,14 @@ def _newton_step(
             padding[..., None], unit, jnp.tril(_product("bij,bjk->bik", normals.factor, inverse))
         ),
     )
+
+
+def _factor_of_inverse(precision: Float[Array, "values values"]) -> Float[Array, "values values"]:
+    """The lower triangular A with A A' the inverse of a matrix."""
+    # With both axes turned round its lower triangular factor is an upper one.
+    factor = jnp.flip(jnp.linalg.cholesky(jnp.flip(precision)))
+    unit = jnp.eye(len(precision), dtype=precision.dtype)
+    return lax.linalg.triangular_solve(factor, unit, left_side=True, lower=False, transpose_a=True)
 
 
 class _Ascent(NamedTuple):

@@ -348,3 +348,13 @@ def test_normals_are_fitted_under_all_of_jaxs_checks() -> None:
         found = program(families, first_normals(families, dtype), data, counts)
     assert float(found.divergence) > 0
     assert all(np.isfinite(values).all() for values in jax.tree.leaves(found))
+
+
+def test_rows_of_a_single_cell_leave_no_value_to_be_normal(tmp_path: Any) -> None:
+    demos = hmm_demos([0, 0, 0], [0, 1, 0], num_actions=1)
+    model = btil.TeamModel(btil.HierarchicalDirichletCPT(3.0), btil.DirichletCPT(1.0))
+    posterior = fit(model, demos)
+    assert posterior.elbo == pytest.approx(np.log(0.5 * 0.5 * 0.5), abs=1e-9)
+    posterior.save(tmp_path / "one.nc")
+    again = btil.load_posterior(tmp_path / "one.nc")
+    np.testing.assert_array_equal(again.sample(2)["policy_agent_0"], 1.0)

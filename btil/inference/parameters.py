@@ -141,10 +141,10 @@ def family_data(
             for name, values in family.cpt.inputs(contexts).items()
         }
         real[family.name] = jnp.asarray(np.arange(num_rows) < len(contexts.rows))
-    size = max((block.size for block in blocks_of(families)), default=0)
     evaluations = jnp.asarray(1 if seed else _EVALUATIONS, jnp.int32)
-    if seed is None or not size:
-        return families, FamilyData(inputs, real, jnp.zeros((1, 1, size), dtype), evaluations)
+    if seed is None or not families:
+        return families, FamilyData(inputs, real, jnp.zeros((1, 1, 0), dtype), evaluations)
+    size = _padding(blocks_of(families)).shape[1]
     cells = sum(len(real[family.name]) * int(np.prod(family.shape[1:])) for family in families)
     number = num_points(size, cells)
     at_once = min(number, max(8, power_of_two(_CELLS_AT_ONCE // cells)))
@@ -231,7 +231,8 @@ def joint_normals(families: Families, normals: Normals) -> dict[str, JointNormal
 
 
 def _padding(blocks: tuple[Block, ...]) -> Bool[np.ndarray, "blocks values"]:
-    size = max(block.size for block in blocks)
+    # Rows of a single cell have no values that could be normal; arrays are not empty all the same.
+    size = max(1, *(block.size for block in blocks))
     return np.arange(size) >= np.array([[block.size] for block in blocks])
 
 

@@ -25,7 +25,7 @@ from numpyro.contrib.funsor import config_enumerate, enum
 from numpyro.contrib.funsor import log_density as enumerated_log_density
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.util import log_density
-from scipy import optimize, special, stats
+from scipy import special, stats
 from teams import hmm_demos, random_demos
 
 import btil
@@ -340,20 +340,31 @@ def test_mfvi_bounds_the_evidence_from_below(
     assert np.all(np.diff(posterior.elbo_trace) > -1e-8 * abs(posterior.elbo_trace[-1]))
     evidence, error = truths[which].log_evidence
     allowed = 4 * np.hypot(posterior.elbo_se, error)
-    # Below the evidence, by what it takes to hold parameters, rows and latents independent.
-    assert evidence - 5.0 < posterior.elbo < evidence + allowed
+    # Below the evidence, by what it takes to hold latents independent of parameters and rows.
+    assert evidence - 1.6 < posterior.elbo < evidence + allowed
+
+
+@pytest.mark.parametrize("which", MODELS)
+def test_mfvi_is_nearly_exact_where_every_step_is_labelled(
+    which: str, mean_fields: dict[str, btil.TeamPosterior]
+) -> None:
+    """Then only q(parameters) is no more than a normal; the programs are those of other labels."""
+    labelled = random_demos(3, (3, 1, 3), (2,), (3,), (2, 2), labelled=1.0)
+    truth = truth_of(which, labelled)
+    posterior = btil.fit(MODELS[which], labelled, progress=False, dtype="float64")
+    evidence, error = truth.log_evidence
+    assert evidence - 0.2 < posterior.elbo < evidence + 4 * np.hypot(posterior.elbo_se, error)
+    for site, rows in posterior.result.rows.items():
+        np.testing.assert_allclose(rows.mean(), truth.means[site], atol=0.02)
 
 
 @pytest.mark.slow
-def test_svi_bounds_are_higher_than_those_of_mfvi(
-    mean_fields: dict[str, btil.TeamPosterior], truths: dict[str, Truth]
-) -> None:
-    """Its mean field is over parameters and rows alone: the latents are summed out."""
+def test_the_bound_of_svi_is_one(truths: dict[str, Truth]) -> None:
+    """Its rows are independent of the parameters, and these of each other: it may be lower."""
     posterior = btil.fit(MODELS["functions"], DEMOS, "svi", progress=False, max_iterations=4000)
-    factorised = mean_fields["functions"]
     evidence, error = truths["functions"].log_evidence
-    assert posterior.elbo < evidence + 4 * np.hypot(posterior.elbo_se, error)
-    assert posterior.elbo > factorised.elbo - 4 * np.hypot(posterior.elbo_se, factorised.elbo_se)
+    allowed = 4 * np.hypot(posterior.elbo_se, error)
+    assert evidence - 5.0 < posterior.elbo < evidence + allowed
 
 
 @pytest.mark.slow
@@ -371,33 +382,6 @@ def test_the_mean_field_as_a_guide_has_a_bound_in_between(
     assert error < 0.2
     assert posterior.elbo - 4 * np.hypot(error, posterior.elbo_se) < bound
     assert bound < evidence + 4 * np.hypot(error, evidence_error)
-
-
-def test_mfvi_finds_the_best_normal() -> None:
-    """One parameter, everything labelled: the bound is an integral over one number."""
-    labels = [0, 0, 1, 0, 0, 0, 1, 1, 0, 0]
-    demos = hmm_demos([0] * 10, labels)
-    model = btil.TeamModel(transition=btil.StickBreakingCPT(2.0, strength=3.0))
-    posterior = btil.fit(model, demos, progress=False, dtype="float64")
-    points, weights = np.polynomial.hermite_e.hermegauss(60)
-    weights = weights / weights.sum()
-    counts = np.array([[4.0, 2.0], [2.0, 1.0]])
-
-    def log_beta_of(u: np.ndarray) -> Any:
-        return special.gammaln(u).sum(-1) - special.gammaln(u.sum(-1))
-
-    def loss(location_and_log_scale: np.ndarray) -> float:
-        location, log_scale = location_and_log_scale
-        stick = special.expit(location + np.exp(log_scale) * points)
-        u = 3.0 * np.stack([stick, 1 - stick], -1)
-        log_prior = stats.beta(1, 2.0).logpdf(stick) + np.log(stick * (1 - stick))
-        w = (weights[:, None] * u).sum(0) + counts
-        return -(weights @ (log_prior - 2 * log_beta_of(u)) + log_beta_of(w).sum() + log_scale)
-
-    best = optimize.minimize(loss, [0.0, -1.0], method="Nelder-Mead", tol=1e-10).x
-    found = posterior.result.parameters["transition_agent_0_sticks"]
-    assert float(found.location[0]) == pytest.approx(best[0], abs=0.01)
-    assert float(np.log(found.scale[0])) == pytest.approx(best[1], abs=0.02)
 
 
 # ---------------------------------------------------------------------- what posteriors answer

@@ -11,27 +11,39 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
+from btil.inference.collapsed import constrained
 from btil.inference.posterior import TeamPosterior
-from btil.inference.precision import precision
 from btil.inference.result import (
+    ConditionalRows,
+    DirichletRows,
     DrawnParameters,
     DrawnRows,
+    FunctionalRows,
+    JointNormals,
+    MixtureRows,
     MomentRows,
     NormalParameters,
     ParameterPosterior,
     RowsPosterior,
+    at_noise,
 )
 from btil.models.contexts import match_rows
 from btil.models.cpt import ROLES, permuted_latents
 from btil.models.numpyro_model import NumpyroModel
-from btil.models.parametric import ParametricSite, constrain, parameter_axes, parametric_site
+from btil.models.parametric import parameter_axes, parametric_site, parametric_sites
 from btil.models.team import BoundModel, TeamModel, bind
 
+# The arrays of rows that are not chains.
+_PER_ROW: dict[type, tuple[str, ...]] = {
+    DirichletRows: ("concentration",),
+    MixtureRows: ("concentration",),
+    FunctionalRows: FunctionalRows._fields,
+    ConditionalRows: ConditionalRows._fields,
+}
 # Up to so many permutations are simply tried.
 _MOST_TRIED = 5040
 # Of a mean field that is none any more once its latents are renamed so many draws are taken.
@@ -248,7 +260,8 @@ def rename_latents(
     """The posterior with its latents renamed, rows and parameters of parametric families alike.
 
     Normals of a parameter that is a probability vector over latents (mean field) are none any more
-    once those are renamed: such a parameter is given as 1,000 draws.
+    once those are renamed: such a parameter, and those that are normal together with it, are given
+    as 1,000 draws.
 
     Args:
         posterior: Any posterior.
@@ -268,18 +281,12 @@ def rename_latents(
         if isinstance(one, DrawnRows | MomentRows):
             rows[site] = _renamed_chains(bound, site, one, by_chain)
         else:
-            values = relabel_rows(bound, {site: one.concentration}, by_chain[0])[site]
-            rows[site] = one._replace(concentration=values)
-    parameters = dict(result.parameters)
-    for table in bound.learned.values():
-        if not table.parametric:
-            continue
-        described = parametric_site(table)
-        orders = [np.asarray(own[table.agents[0]]) for own in by_chain]
-        for parameter, site in described.parameters:
-            # Of parameters that agents have in common it is done once.
-            if site in parameters and parameters[site] is result.parameters[site]:
-                parameters[site] = _renamed_parameter(posterior, described, parameter, site, orders)
+            values = {
+                field: relabel_rows(bound, {site: getattr(one, field)}, by_chain[0])[site]
+                for field in _PER_ROW[type(one)]
+            }
+            rows[site] = one._replace(**values)
+    parameters = _renamed_parameters(posterior, by_chain)
     return dataclasses.replace(posterior, result=result._replace(rows=rows, parameters=parameters))
 
 
@@ -308,35 +315,75 @@ def _renamed_chains(
     )
 
 
-def _renamed_parameter(
-    posterior: TeamPosterior,
-    described: ParametricSite,
-    parameter: str,
-    site: str,
-    orders: list[Int[np.ndarray, " latents"]],
-) -> ParameterPosterior:
-    """A parameter with the axes of latents in new orders, one for all chains or one for each."""
-    given = posterior.result.parameters[site]
-    prior = described.priors()[site]
-    axes = parameter_axes(described, parameter)
-    moved = [k for k, axis in enumerate(axes) if axis in ("latent", "next_latent")]
-    if not moved:
+class _Moved(NamedTuple):
+    """How a parameter is renamed.
+
+    Attributes:
+        axes: Its axes of latents.
+        orders: The new orders along them, one for all chains or one for each.
+        normal: Whether normals of its unconstrained values stay such.
+    """
+
+    axes: tuple[int, ...]
+    orders: list[Int[np.ndarray, " latents"]]
+    normal: bool
+
+
+def _renamed_parameters(
+    posterior: TeamPosterior, by_chain: Sequence[Permutations]
+) -> dict[str, ParameterPosterior]:
+    """All parameters with the axes of latents in new orders.
+
+    What is normal together is drawn together, if one of it cannot stay normal.
+    """
+    moved: dict[str, _Moved] = {}
+    for table in posterior.bound.learned.values():
+        if not table.parametric:
+            continue
+        described = parametric_site(table)
+        priors = described.cpt.priors(described.contexts)
+        orders = [np.asarray(own[table.agents[0]]) for own in by_chain]
+        for parameter, site in described.parameters:
+            names = parameter_axes(described, parameter)
+            axes = tuple(k for k, axis in enumerate(names) if axis in ("latent", "next_latent"))
+            # Along these a value in unconstrained space stands for one in constrained space.
+            prior = priors[parameter]
+            free = len(prior.shape()) - prior.support.event_dim
+            # Of parameters that agents have in common it is done once.
+            moved.setdefault(site, _Moved(axes, orders, all(axis < free for axis in axes)))
+    given = dict(posterior.result.parameters)
+    drawn = {
+        one.group if isinstance(one, JointNormals) else site
+        for site, one in given.items()
+        if not isinstance(one, DrawnParameters) and site in moved and not moved[site].normal
+    }
+    normals = {
+        site: one
+        for site, one in given.items()
+        if (one.group if isinstance(one, JointNormals) else site) in drawn
+    }
+    generator = np.random.default_rng([posterior.seed, 3])
+    free_draws = at_noise(normals, lambda size: generator.standard_normal((_PARAMETER_DRAWS, size)))
+    draws = constrained(parametric_sites(posterior.bound), free_draws)
+    given |= {site: DrawnParameters(values[None]) for site, values in draws.items()}
+    return given | {
+        site: _renamed_parameter(given[site], own) for site, own in moved.items() if site in given
+    }
+
+
+def _renamed_parameter(given: ParameterPosterior, moved: _Moved) -> ParameterPosterior:
+    axes, orders, _ = moved
+    if not axes:
         return given
-    # Along these axes a value in unconstrained space stands for one in constrained space.
-    free = (
-        len(prior.shape()) - described.cpt.priors(described.contexts)[parameter].support.event_dim
-    )
     if isinstance(given, NormalParameters):
-        if max(moved) < free:
-            return NormalParameters(*(_reordered(part, moved, orders[0]) for part in given))
-        draws = given.sample(_PARAMETER_DRAWS, np.random.default_rng([posterior.seed, 3]))
-        with precision(np.float64):
-            values = jax.vmap(lambda one: constrain({site: prior}, {site: one})[site])(draws)
-        given = DrawnParameters(np.asarray(values)[None])
-    parts = [given.draws] if len(orders) == 1 else given.draws[:, None]
-    places = [k + 2 for k in moved]
+        return NormalParameters(*(_reordered(part, axes, orders[0]) for part in given))
+    if isinstance(given, JointNormals):
+        location = _reordered(given.location, axes, orders[0])
+        return JointNormals(location, _reordered(given.factor, axes, orders[0]), given.group)
+    chains = [given.draws] if len(orders) == 1 else given.draws[:, None]
+    places = [k + 2 for k in axes]
     return DrawnParameters(
-        np.concatenate([_reordered(p, places, o) for p, o in zip(parts, orders, strict=True)])
+        np.concatenate([_reordered(p, places, o) for p, o in zip(chains, orders, strict=True)])
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -9,13 +10,35 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from btil.inference.result import DrawnRows, NormalParameters
-from btil.models.parametric import central_concentration, constrain, given_log_rows
+from btil.inference.points import normal_points, power_of_two
+from btil.inference.precision import precision
+from btil.inference.result import (
+    ConditionalRows,
+    FunctionalRows,
+    JointNormals,
+    NormalParameters,
+    ParameterPosterior,
+    at_noise,
+)
+from btil.models.parametric import (
+    ParametricSite,
+    all_priors,
+    central_concentration,
+    constrain,
+    given_concentration,
+    given_log_rows,
+    mean_over_draws,
+    parametric_sites,
+)
 from btil.models.team import BoundModel
 from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, model_data
 
 # Draws evaluated side by side: bounds the memory.
 _DRAWS_AT_ONCE = 50
+# Points over which normal parameters are averaged in what is reported: as many as there may be
+# cells of tables at all points.
+_FEWEST_POINTS, _MOST_POINTS = 256, 4096
+_REPORTED_CELLS = 2**25
 
 
 def collapsed_data(bound: BoundModel, dtype: np.dtype) -> tuple[Structure, ModelData]:
@@ -67,37 +90,144 @@ def drawn_log_likelihood(
     return jax.lax.map(one, rows, batch_size=_DRAWS_AT_ONCE)
 
 
-@partial(jax.jit, static_argnames=("structure",))
-def functional_rows(
-    structure: Structure, data: ModelData, parameters: dict[str, Float[Array, "draw ..."]]
+@partial(jax.jit, static_argnames=("tables",))
+def given_rows(
+    tables: tuple[ParametricSite, ...],
+    data: ModelData,
+    parameters: dict[str, Float[Array, "draw ..."]],
 ) -> dict[str, Float[Array, "draw ..."]]:
-    """Rows that are a function of the parameters, under each of a batch of draws."""
+    """What the parameters say of rows, under each of a batch of draws.
 
-    def one(values: dict[str, Array]) -> dict[str, Array]:
-        return {
-            table.name: jnp.broadcast_to(
-                jnp.exp(given_log_rows(table, values, data.inputs[table.name])), table.shape
-            )
-            for table in structure.functional
+    Args:
+        tables: The parametric tables.
+        data: The model's arrays.
+        parameters: Draws of the parameters, where their priors live.
+
+    Returns:
+        Of each table the concentrations of its rows, or its rows where these are a function of the
+        parameters.
+    """
+    return jax.lax.map(partial(_given_rows, tables, data), parameters, batch_size=_DRAWS_AT_ONCE)
+
+
+def _given_rows(
+    tables: tuple[ParametricSite, ...], data: ModelData, parameters: Mapping[str, Array]
+) -> dict[str, Array]:
+    found = {}
+    for table in tables:
+        inputs = data.inputs[table.name]
+        if table.cpt.dirichlet_rows:
+            rows = given_concentration(table, parameters, inputs)
+        else:
+            rows = jnp.exp(given_log_rows(table, parameters, inputs))
+        found[table.name] = jnp.broadcast_to(rows, table.shape)
+    return found
+
+
+@partial(jax.jit, static_argnames=("tables",))
+def _row_moments(
+    tables: tuple[ParametricSite, ...],
+    data: ModelData,
+    parameters: dict[str, Float[Array, "draw ..."]],
+    counts: dict[str, Float[Array, "..."]],
+) -> tuple[dict[str, tuple[Float[Array, "..."], Float[Array, "..."]]], dict[str, Array]]:
+    """Averages over draws of E[row | parameters] and E[row^2 | parameters].
+
+    Of all but the last one; what that says of the rows comes with them.
+    """
+
+    def one(parameters: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
+        moments = {}
+        for name, rows in _given_rows(tables, data, parameters).items():
+            if name in counts:
+                w = rows + counts[name]
+                size = jnp.sum(w, -1, keepdims=True)
+                moments[name] = w / size, w * (w + 1) / (size * (size + 1))
+            else:
+                moments[name] = rows, rows**2
+        return moments
+
+    last = {name: values[-1] for name, values in parameters.items()}
+    draws = {name: values[:-1] for name, values in parameters.items()}
+    return mean_over_draws(one, draws), _given_rows(tables, data, last)
+
+
+def parameters_at_points(
+    bound: BoundModel, parameters: Mapping[str, ParameterPosterior]
+) -> dict[str, Float[np.ndarray, "point ..."]]:
+    """Normal parameters where their priors live, at points that stand for their normals.
+
+    What is reported of them are averages over these, whatever the seed.
+    """
+    return constrained(parametric_sites(bound), _points(bound, parameters))
+
+
+def _points(
+    bound: BoundModel, parameters: Mapping[str, ParameterPosterior]
+) -> dict[str, Float[np.ndarray, "point ..."]]:
+    """The same in unconstrained space."""
+    size = sum(prod(table.shape) for table in parametric_sites(bound))
+    number = min(max(power_of_two(_REPORTED_CELLS // max(size, 1)), _FEWEST_POINTS), _MOST_POINTS)
+    return at_noise(parameters, partial(normal_points, number=number))
+
+
+def constrained(
+    tables: tuple[ParametricSite, ...], unconstrained: Mapping[str, Float[np.ndarray, "draw ..."]]
+) -> dict[str, Float[np.ndarray, "draw ..."]]:
+    """Draws of parameters where their priors live, in double precision."""
+    if not unconstrained:
+        return {}
+    with precision(np.float64) as dtype:
+        given = {name: jnp.asarray(values, dtype) for name, values in unconstrained.items()}
+        return {name: np.asarray(values) for name, values in _constrained(tables, given).items()}
+
+
+@partial(jax.jit, static_argnames=("tables",))
+def _constrained(
+    tables: tuple[ParametricSite, ...], unconstrained: dict[str, Float[Array, "draw ..."]]
+) -> dict[str, Float[Array, "draw ..."]]:
+    priors = {name: prior for name, prior in all_priors(tables).items() if name in unconstrained}
+    return jax.vmap(partial(constrain, priors))(unconstrained)
+
+
+def rows_given_parameters(
+    bound: BoundModel,
+    parameters: Mapping[str, NormalParameters | JointNormals],
+    counts: Mapping[str, Float[np.ndarray, "..."]],
+) -> dict[str, ConditionalRows | FunctionalRows]:
+    """Rows of parametric tables whose parameters are normal.
+
+    Args:
+        bound: The model on its data.
+        parameters: All parameters.
+        counts: n of the tables whose rows are Dirichlet(u(parameters) + n).
+
+    Returns:
+        The rows of these tables, and of those whose rows are a function of the parameters.
+    """
+    found: dict[str, ConditionalRows | FunctionalRows] = {}
+    with precision(np.float64) as dtype:
+        structure, data = collapsed_data(bound, dtype)
+        tables = tuple(
+            table
+            for table in structure.parametric
+            if table.name in counts or not table.cpt.dirichlet_rows
+        )
+        if not tables:
+            return {}
+        own = {name: jnp.asarray(n, dtype) for name, n in counts.items()}
+        # Behind the points, their middle.
+        points = {
+            name: np.concatenate([values, parameters[name].location[None]])
+            for name, values in _points(bound, parameters).items()
         }
-
-    return jax.lax.map(one, parameters, batch_size=_DRAWS_AT_ONCE)
-
-
-def drawn_parameters(
-    parameters: Mapping[str, NormalParameters], structure: Structure, num_draws: int, seed: int
-) -> dict[str, Float[Array, "draw ..."]]:
-    """Draws of normal parameters where their priors live."""
-    generator = np.random.default_rng([seed, 3])
-    normals = {site: one.sample(num_draws, generator) for site, one in parameters.items()}
-    dtypes = {site: one.location.dtype for site, one in parameters.items()}
-    unconstrained = {site: jnp.asarray(v, dtypes[site]) for site, v in normals.items()}
-    return jax.vmap(partial(constrain, structure.priors))(unconstrained)
-
-
-def rows_as_draws(
-    structure: Structure, data: ModelData, parameters: dict[str, Float[Array, "draw ..."]]
-) -> dict[str, DrawnRows]:
-    """Rows that are a function of the parameters, as one chain of draws."""
-    rows = functional_rows(structure, data, parameters)
-    return {name: DrawnRows(np.asarray(values)[None]) for name, values in rows.items()}
+        moments, centre = _row_moments(tables, data, constrained(structure.parametric, points), own)
+    for name, (mean, square) in moments.items():
+        average = np.asarray(mean)
+        deviation = np.sqrt(np.maximum(np.asarray(square) - average**2, 0.0))
+        if name in counts:
+            n = np.asarray(counts[name], np.float64)
+            found[name] = ConditionalRows(n, np.asarray(centre[name]) + n, average, deviation)
+        else:
+            found[name] = FunctionalRows(average, deviation)
+    return found

@@ -13,8 +13,8 @@ After a local step the bound is exactly
 
 with Z_m the normalisers of the messages. It never falls.
 
-Parametric families (`btil.ParametricCPT`) add one factor q(parameters), independent normals in
-unconstrained space; the global step sets it together with the rows (`inference/parameters.py`).
+Parametric families (`btil.ParametricCPT`) add a factor q(parameters) q(rows | parameters), normal
+in unconstrained space and Dirichlet; it is set before the local step (`inference/parameters.py`).
 """
 
 from collections.abc import Mapping
@@ -31,12 +31,11 @@ from scipy import special
 
 from btil.inference.ascents import SWEEPS_PER_CALL, Ascents, fall_allowance, judge
 from btil.inference.checkpoint import NOWHERE, Checkpoint
-from btil.inference.collapsed import collapsed_data, drawn_parameters, rows_as_draws
+from btil.inference.collapsed import rows_given_parameters
 from btil.inference.devices import SPLIT_SECOND, make_mesh, place, size_of, split_lanes
 from btil.inference.forward_backward import local_step, scaling_suffices
 from btil.inference.messages import (
     LaneIndex,
-    Layout,
     lay_out,
     pad_rows,
 )
@@ -44,21 +43,16 @@ from btil.inference.parameters import (
     Families,
     FamilyData,
     Normals,
-    divergence,
-    expected_log_rows,
+    excess,
     family_data,
     first_normals,
-    update,
+    fit_normals,
+    joint_normals,
 )
 from btil.inference.precision import on_device
 from btil.inference.progress import progress_line
-from btil.inference.result import DirichletRows, FitResult, NormalParameters, RowsPosterior
-from btil.inference.special import (
-    by_cell,
-    digamma_and_remainder,
-    log_gamma,
-    stirling_remainder,
-)
+from btil.inference.result import DirichletRows, FitResult, RowsPosterior
+from btil.inference.special import by_cell, digamma_and_remainder, stirling_remainder
 from btil.inference.starting import (
     agent_sites,
     doubtful_rate,
@@ -69,9 +63,9 @@ from btil.inference.starting import (
 from btil.models.team import BoundModel
 from btil.models.team_dbn import log_rows
 
-# Sets of fresh points for the bound with parametric families, and draws of rows kept then.
+# With parametric families: the points of a fit, and other sets of them for its bound.
+_OWN_POINTS = 0
 _FRESH_POINTS = 8
-_ROW_DRAWS = 200
 
 
 class Chain(NamedTuple):
@@ -93,13 +87,17 @@ class State(NamedTuple):
     """What the next sweep needs.
 
     Attributes:
-        concentration: w of every site of Dirichlet rows; rows are padded as in
-            `Layout.num_rows`.
-        normals: q of the parameters of parametric families.
+        concentration: w of every site of Dirichlet rows that no parameter stands behind; rows are
+            padded as in `Layout.num_rows`.
+        counts: Expected uses n of the cells of every parametric table, padded alike. Rows that are
+            Dirichlet given the parameters are Dirichlet(u(parameters) + n).
+        normals: From where the normals of the parameters are fitted to these counts. A sweep begins
+            with that: q(parameters) of this state are those that the next one begins with.
     """
 
     concentration: dict[str, Float[Array, "..."]]
-    normals: Normals = Normals({}, {})
+    counts: dict[str, Float[Array, "..."]] = {}  # noqa: RUF012  # never mutated
+    normals: Normals | None = None
 
 
 class Info(NamedTuple):
@@ -160,14 +158,6 @@ def dirichlet_moments(concentration: dict[str, Float[Array, "..."]]) -> dict[str
     return moments
 
 
-def log_beta(
-    concentration: Float[Array, "*rows values"], moments: Moments
-) -> Float[Array, "*rows"]:
-    """Log of the multivariate beta function of every row."""
-    cells = log_gamma(concentration, *moments.cells[1:])
-    return jnp.sum(cells, -1) - log_gamma(jnp.sum(concentration, -1), *moments.sums[1:])
-
-
 def dirichlet_divergence(
     concentration: Float[Array, "*rows values"],
     moments: Moments,
@@ -217,8 +207,12 @@ def sweep(
     moments = dirichlet_moments(state.concentration) if state.concentration else {}
     log_means = {name: one.log_mean for name, one in moments.items()}
     tables = problem.log_fixed | log_means
+    normals, taken = state.normals, []
     if families:
-        tables |= expected_log_rows(families, state.normals, problem.family_data)
+        assert normals is not None
+        fitted = fit_normals(families, normals, problem.family_data, state.counts)
+        normals, tables = fitted.normals, tables | fitted.log_means
+        taken.append(fitted.divergence)
     counts = {
         name: jnp.zeros_like(tables[name])
         for name in (*problem.prior, *(family.name for family in families))
@@ -239,36 +233,28 @@ def sweep(
             )
             for name, u in problem.prior.items()
         ),
-        start=jnp.zeros((), log_evidence.dtype),
+        start=sum(taken, jnp.zeros((), log_evidence.dtype)),
     )
-    if families:
-        total = total + divergence(
-            families,
-            state.normals,
-            problem.family_data,
-            state.concentration,
-            log_means,
-            {name: log_beta(state.concentration[name], one) for name, one in moments.items()},
-        )
-    updated = global_step(state.normals, problem, families, counts)
+    updated = global_step(normals, problem, families, counts)
     return updated, Info(log_evidence - total, log_evidence, total)
 
 
 def global_step(
-    normals: Normals,
+    normals: Normals | None,
     problem: Problem,
     families: Families,
     counts: Mapping[str, Float[Array, "..."]],
 ) -> State:
-    """The best q(rows) q(parameters) for given counts of every learned table (Eq. 7)."""
+    """The best q(rows) for given counts of every learned table (Eq. 7).
+
+    With parametric families the best rows given the parameters; the next sweep fits the normals of
+    these.
+    """
     concentration = {name: u + counts[name] for name, u in problem.prior.items()}
-    if families:
-        normals, rows = update(families, normals, problem.family_data, counts)
-        concentration |= rows
-    return State(concentration, normals)
+    return State(concentration, {family.name: counts[family.name] for family in families}, normals)
 
 
-class _Progress(NamedTuple):
+class Progress(NamedTuple):
     """The ascent between two calls: the state to evaluate next, and what was evaluated last."""
 
     upcoming: State
@@ -290,7 +276,7 @@ def ascend(
     sites: Sites,
     families: Families = (),
     mesh: Mesh | None = None,
-) -> _Progress:
+) -> Progress:
     """Up to `num_sweeps` (at most `SWEEPS_PER_CALL`) sweeps, fewer once the bound stops rising.
 
     Args:
@@ -308,16 +294,16 @@ def ascend(
         The next state, the last evaluated state with its bound, the bounds of this call.
     """
 
-    def proceed(now: _Progress) -> Any:
+    def proceed(now: Progress) -> Any:
         return now.running & (now.sweeps < num_sweeps)
 
-    def body(now: _Progress) -> _Progress:
+    def body(now: Progress) -> Progress:
         following, info = sweep(now.upcoming, problem, sites, families, mesh)
         change = info.elbo - now.elbo
         enough = jnp.maximum(tolerance, resolution * jnp.abs(info.elbo))
         fell = change < -fall_allowance(elbo.dtype) * jnp.abs(now.elbo)
         running = jnp.isfinite(info.elbo) & (jnp.abs(change) >= enough) & ~fell
-        return _Progress(
+        return Progress(
             upcoming=following,
             evaluated=now.upcoming,
             elbo=info.elbo,
@@ -327,7 +313,7 @@ def ascend(
         )
 
     trace = jnp.zeros((SWEEPS_PER_CALL,), elbo.dtype)
-    begin = _Progress(state, state, elbo, trace, jnp.zeros((), jnp.int32), jnp.asarray(True))
+    begin = Progress(state, state, elbo, trace, jnp.zeros((), jnp.int32), jnp.asarray(True))
     return lax.while_loop(proceed, body, begin)
 
 
@@ -383,8 +369,8 @@ def fit(
 
     Returns:
         Dirichlet rows, the bound and its trace, the contraction rate. With parametric families also
-        normals of the parameters, and draws of the rows that are a function of them; `elbo` is then
-        an estimate with a standard error, at points that the fit has not seen.
+        normals of the parameters, and rows given them; `elbo` is then an estimate with a standard
+        error, at points that the fit has not seen, and the traces are moved to end there.
 
     Raises:
         ValueError: If an option is out of range, or a start has a wrong site, shape or value.
@@ -419,7 +405,7 @@ def fit(
 
     mesh = make_mesh(devices)
     layout = lay_out(bound, num_devices=size_of(mesh))
-    families, data = family_data(bound, layout, dtype)
+    families, data = family_data(bound, layout, dtype, _OWN_POINTS)
     prior = {
         name: pad_rows(table.cpt.concentration(table.contexts), layout.num_rows[name], 1.0)
         for name, table in bound.learned.items()
@@ -455,19 +441,28 @@ def fit(
     never = place((np.zeros((), dtype), np.zeros((), dtype)), mesh)
 
     def begin(counts: Mapping[str, np.ndarray]) -> State:
-        return _begin(counts, prior, problem, families, dtype)
+        return _begin(counts, prior, families, dtype)
+
+    def proceed(
+        state: State,
+        elbo: Float[Array, ""],
+        allowed: np.ndarray,
+        stops: bool,
+        problem: Problem = problem,
+    ) -> Progress:
+        return ascend(
+            *place((state, elbo), mesh),
+            problem,
+            *(stopping if stops else never),
+            place(allowed, mesh),
+            sites,
+            families,
+            mesh,
+        )
 
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
         ascents = Ascents(
-            ascend=lambda state, elbo, allowed, stops: ascend(
-                *place((state, elbo), mesh),
-                problem,
-                *(stopping if stops else never),
-                place(allowed, mesh),
-                sites,
-                families,
-                mesh,
-            ),
+            ascend=proceed,
             prior=prior,
             inspected=not families,
             tolerance=enough,
@@ -509,7 +504,20 @@ def fit(
         restart_traces=ascents.traces,
         contraction_rate=None if families else end.rate,
     )
-    return _with_parameters(result, bound, layout, state, problem, sites, families, seed, mesh)
+    if not families:
+        return result
+
+    def once(state: State, data: FamilyData) -> Progress:
+        """One sweep, with other points."""
+        before = jnp.asarray(-jnp.inf, dtype)
+        other = problem._replace(family_data=place(data, mesh))
+        return proceed(state, before, np.asarray(1, np.int32), True, other)
+
+    fitted = state._replace(normals=once(state, data).upcoming.normals)
+    numbers = range(_OWN_POINTS + 1, _OWN_POINTS + 1 + _FRESH_POINTS)
+    points = [family_data(bound, layout, dtype, number)[1] for number in numbers]
+    bounds = [float(once(fitted, fresh).elbo) + excess(families, fresh) for fresh in points]
+    return _with_parameters(result, bound, fitted, families, bounds)
 
 
 def chains(
@@ -558,19 +566,15 @@ def chains(
 def _begin(
     counts: Mapping[str, np.ndarray],
     prior: Mapping[str, np.ndarray],
-    problem: Problem,
     families: Families,
     dtype: np.dtype,
 ) -> State:
     """The state that belongs to given counts of every learned table."""
+    concentration = {name: on_device(u + counts[name], dtype) for name, u in prior.items()}
     if not families:
-        return State({name: on_device(u + counts[name], dtype) for name, u in prior.items()})
-    normals = first_normals(families, dtype)
-    given = {name: on_device(values, dtype) for name, values in counts.items()}
-    return _settle(normals, problem, families, given)
-
-
-_settle = jax.jit(global_step, static_argnames=("families",))
+        return State(concentration)
+    given = {family.name: on_device(counts[family.name], dtype) for family in families}
+    return State(concentration, given, first_normals(families, dtype))
 
 
 def _added(
@@ -593,54 +597,38 @@ def _signature(
 
 
 def _with_parameters(
-    result: FitResult,
-    bound: BoundModel,
-    layout: Layout,
-    state: State,
-    problem: Problem,
-    sites: Sites,
-    families: Families,
-    seed: int,
-    mesh: Mesh | None,
+    result: FitResult, bound: BoundModel, state: State, families: Families, bounds: list[float]
 ) -> FitResult:
-    """The result with the parametric families' part, and its bound at fresh points."""
-    if not families:
-        return result
-    dtype = next(iter(state.normals.location.values())).dtype
-    estimates = [
-        float(
-            _evaluate(
-                state, problem._replace(family_data=place(fresh, mesh)), sites, families, mesh
-            )
-        )
-        for fresh in (
-            family_data(bound, layout, dtype, number + 1)[1] for number in range(_FRESH_POINTS)
-        )
-    ]
-    normals = {
-        site: NormalParameters(
-            np.asarray(location), np.asarray(np.exp(state.normals.log_scale[site]))
-        )
-        for site, location in state.normals.location.items()
+    """The result with the parametric families' part.
+
+    Args:
+        result: The result without it.
+        bound: The model on its data.
+        state: Where the fit ended, its normals fitted.
+        families: The parametric tables.
+        bounds: The bound of that state at sets of points that it was not fitted by.
+    """
+    assert state.normals is not None
+    assert result.elbo is not None
+    assert result.elbo_trace is not None
+    parameters = joint_normals(families, state.normals)
+    counts = {
+        family.name: np.asarray(state.counts[family.name])[: family.shape[0]]
+        for family in families
+        if family.cpt.dirichlet_rows
     }
-    rows = dict(result.rows)
-    structure, data = collapsed_data(bound, dtype)
-    if structure.functional:
-        drawn = drawn_parameters(normals, structure, _ROW_DRAWS, seed)
-        rows |= rows_as_draws(structure, data, drawn)
+    rows = {**result.rows, **rows_given_parameters(bound, parameters, counts)}
+    elbo = float(np.mean(bounds))
+    # Points that normals were fitted by flatter them, in all sweeps by about as much.
+    flattery = result.elbo - elbo
     return result._replace(
         rows={name: rows[name] for name in bound.learned},
-        parameters=normals,
-        elbo=float(np.mean(estimates)),
-        elbo_standard_error=float(np.std(estimates, ddof=1) / np.sqrt(len(estimates))),
+        parameters=parameters,
+        elbo=elbo,
+        elbo_standard_error=float(np.std(bounds, ddof=1) / np.sqrt(len(bounds))),
+        elbo_trace=result.elbo_trace - flattery,
+        restart_traces=tuple(trace - flattery for trace in result.restart_traces),
     )
-
-
-@partial(jax.jit, static_argnames=("sites", "families", "mesh"))
-def _evaluate(
-    state: State, problem: Problem, sites: Sites, families: Families, mesh: Mesh | None
-) -> Float[Array, ""]:
-    return sweep(state, problem, sites, families, mesh)[1].elbo
 
 
 def counts_of_start(

@@ -33,7 +33,7 @@ from numpyro.infer.reparam import Reparam
 
 from btil.inference.chains import judge_chains
 from btil.inference.checkpoint import NOWHERE, Checkpoint
-from btil.inference.collapsed import collapsed_data, functional_rows, refuse_large_priors
+from btil.inference.collapsed import collapsed_data, given_rows, refuse_large_priors
 from btil.inference.devices import (
     SPLIT,
     SPLIT_SECOND,
@@ -253,7 +253,7 @@ def make_programs(
         if structure.priors:
             free = {site: states.z[site] for site in structure.priors}
             parameters = jax.vmap(partial(constrain, structure.priors))(free)
-            rows |= functional_rows(structure, inputs.data, parameters)
+            rows |= given_rows(structure.functional, inputs.data, parameters)
         by_episode = partial(episode_log_likelihood, structure, inputs.data)
         return rows | parameters, jax.vmap(by_episode)(rows)
 

@@ -13,7 +13,12 @@ from jaxtyping import Array, Float, Int
 
 from btil.arguments import check_flag, check_values
 from btil.demonstrations import Demonstrations, read_as_seen
-from btil.inference.collapsed import collapsed_data, functional_rows
+from btil.inference.collapsed import (
+    collapsed_data,
+    constrained,
+    given_rows,
+    parameters_at_points,
+)
 from btil.inference.messages import (
     LaneIndex,
     Layout,
@@ -28,14 +33,18 @@ from btil.inference.messages import (
 )
 from btil.inference.precision import precision
 from btil.inference.result import (
+    ConditionalRows,
     DirichletRows,
     DrawnParameters,
     DrawnRows,
     FitResult,
+    FunctionalRows,
+    JointNormals,
     MixtureRows,
     MomentRows,
     NormalParameters,
     RowsPosterior,
+    at_noise,
     check_all_kept,
     dirichlet_mode,
 )
@@ -48,11 +57,14 @@ from btil.models.draws import (
     prior_parameters,
 )
 from btil.models.parametric import (
+    ParametricSite,
     all_priors,
-    constrain,
+    expected_concentration,
     expected_rows,
+    given_concentration,
     normal_of_unconstrained,
     parametric_site,
+    parametric_sites,
 )
 from btil.models.team import BoundModel, TeamModel, bind, likelihood_name
 from btil.models.team_dbn import log_rows
@@ -63,8 +75,9 @@ if TYPE_CHECKING:
 
     from btil.inference.tracker import Tracker
 
-# Over so many draws of the parameters rows that no data have reached are averaged.
-_PARAMETER_DRAWS = 100
+# Rows that no data have reached are averaged over so many draws of the parameters, at most, where
+# these are not normal.
+_PARAMETER_DRAWS = 2048
 
 Tables = Mapping[str, Float[np.ndarray, "..."]]
 PerAgent = dict[str, Float[np.ndarray, "steps values"]]
@@ -266,7 +279,9 @@ class TeamPosterior:
                 indices of several), a mapping {variable: (k,)} with at least the policy's
                 parents, or (k, variables). None: every state of a single state variable.
             estimate: "mean", or "map" (mfvi and the Dirichlet guide): the arg max of the
-                Dirichlet, the mean where a row has none.
+                Dirichlet, the mean where a row has none. Rows that are Dirichlet given parameters
+                are taken at the centre of these; rows that are a function of parameters have no
+                "map".
 
         Raises:
             ValueError: If the agent is unknown, a state is missing or out of range, or the
@@ -380,10 +395,13 @@ class TeamPosterior:
         posterior = self.result.rows[site]
         if estimate == "mean":
             return posterior.mean()
-        if not isinstance(posterior, DirichletRows):
+        if not isinstance(posterior, DirichletRows | ConditionalRows):
+            has = f"{self.method} has estimate 'mean'"
+            if isinstance(posterior, FunctionalRows):
+                has = f"those of {site} are a function of parameters: use estimate 'mean'"
             raise ValueError(
-                f"estimate 'map' needs Dirichlet rows (mfvi, or svi with its Dirichlet guide); "
-                f"{self.method} has estimate 'mean'"
+                "estimate 'map' needs Dirichlet rows (mfvi, or svi with its Dirichlet guide); "
+                + has
             )
         return posterior.mode()
 
@@ -408,19 +426,50 @@ class TeamPosterior:
         if not table.cpt.learned:
             return table.cpt.probabilities(contexts)
         if table.parametric:
-            return expected_rows(parametric_site(table), self._parameter_draws, contexts)
+            described = parametric_site(table)
+            mean = expected_rows(described, self._parameter_draws, contexts)
+            if estimate == "mean" or not described.cpt.dirichlet_rows:
+                return mean
+            return dirichlet_mode(
+                expected_concentration(described, self._central_parameters, contexts), mean
+            )
         prior = table.cpt.concentration(contexts)
         return dirichlet_mode(prior) if estimate == "map" else prior / prior.sum(-1, keepdims=True)
 
     @cached_property
     def _parameter_draws(self) -> dict[str, np.ndarray]:
-        """A few draws of all parameters; of tables that no data reached, from the prior."""
-        generator = np.random.default_rng([self.seed, 2])
-        prior = [prior_parameters(self.bound.tables, generator) for _ in range(_PARAMETER_DRAWS)]
-        draws = {site: np.stack([one[site] for one in prior]) for site in prior[0]}
-        rows = {n: r for n, r in self.result.rows.items() if not isinstance(r, MomentRows)}
-        drawn = self._sample(_PARAMETER_DRAWS, self.seed, rows)
-        return draws | {site: drawn[site] for site in self.result.parameters}
+        """All parameters at points, or draws of them; of tables no data reached, from the prior."""
+        result = self.result
+        draws = parameters_at_points(self.bound, result.parameters)
+        for site, parameter in result.parameters.items():
+            if isinstance(parameter, DrawnParameters):
+                flat = parameter.draws.reshape(-1, *parameter.draws.shape[2:])
+                number = min(len(flat), _PARAMETER_DRAWS)
+                draws[site] = flat[np.linspace(0, len(flat) - 1, number).round().astype(int)]
+        key = jax.random.key(0)
+        for number, (site, prior) in enumerate(all_priors(self._parametric).items()):
+            if site not in draws:
+                drawn = prior.sample(jax.random.fold_in(key, number), (_PARAMETER_DRAWS,))
+                draws[site] = np.asarray(drawn)
+        return draws
+
+    @cached_property
+    def _central_parameters(self) -> dict[str, np.ndarray]:
+        """All parameters at the middle of what is believed of them, as one draw."""
+        middle = {
+            site: one.location[None]
+            for site, one in self.result.parameters.items()
+            if not isinstance(one, DrawnParameters)
+        }
+        draws = self._parameter_draws
+        return {site: np.median(values, 0)[None] for site, values in draws.items()} | constrained(
+            self._parametric, middle
+        )
+
+    @property
+    def _parametric(self) -> tuple[ParametricSite, ...]:
+        """The parametric tables, whether or not data reached them."""
+        return tuple(parametric_site(t) for t in self.bound.tables.values() if t.parametric)
 
     # ------------------------------------------------------------------ beliefs about latents
 
@@ -692,31 +741,48 @@ class TeamPosterior:
             elif isinstance(posterior, DrawnRows):
                 flat = posterior.draws.reshape(-1, *posterior.draws.shape[2:])
                 samples[name] = flat[_picked(picked, len(flat), num_draws, generator)]
-        normals = {}
         for name, parameter in self.result.parameters.items():
-            if isinstance(parameter, NormalParameters):
-                normals[name] = parameter.sample(num_draws, generator)
-            else:
+            if isinstance(parameter, DrawnParameters):
                 flat = parameter.draws.reshape(-1, *parameter.draws.shape[2:])
                 samples[name] = flat[_picked(picked, len(flat), num_draws, generator)]
-        if not normals:
-            return samples
-        samples |= self._constrained(normals)
-        # Rows that are a function of the parameters go with these draws of them.
-        with precision(np.float64) as dtype:
-            structure, data = collapsed_data(self.bound, dtype)
-            sites = [site for table in structure.functional for _, site in table.parameters]
-            given = {site: jnp.asarray(samples[site], dtype) for site in sites}
-            functional = functional_rows(structure, data, given) if sites else {}
-        return samples | {name: np.asarray(values) for name, values in functional.items()}
+        normals = at_noise(
+            self.result.parameters, lambda size: generator.standard_normal((num_draws, size))
+        )
+        if normals:
+            samples |= constrained(self._parametric, normals)
+        return samples | self._rows_given(samples, rows, generator)
 
-    def _constrained(self, unconstrained: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Draws of parameters where their priors live, from unconstrained ones."""
-        described = tuple(parametric_site(t) for t in self.bound.tables.values() if t.parametric)
-        priors = {n: p for n, p in all_priors(described).items() if n in unconstrained}
-        with precision(np.float64):
-            constrained = jax.vmap(lambda one: constrain(priors, one))(unconstrained)
-        return {name: np.asarray(values) for name, values in constrained.items()}
+    def _is_function_of_normals(self, table: ParametricSite) -> bool:
+        parameters = self.result.parameters
+        return not table.cpt.dirichlet_rows and not any(
+            isinstance(parameters[site], DrawnParameters) for _, site in table.parameters
+        )
+
+    def _rows_given(
+        self,
+        samples: Mapping[str, Float[np.ndarray, "draws ..."]],
+        rows: Mapping[str, RowsPosterior],
+        generator: np.random.Generator,
+    ) -> dict[str, Float[np.ndarray, "draws ..."]]:
+        """Draws of the rows that go with given draws of the parameters."""
+        tables = tuple(
+            table
+            for table in parametric_sites(self.bound)
+            if isinstance(rows.get(table.name), ConditionalRows | FunctionalRows)
+            # Files of btil's first days have other draws of them.
+            or (table.name in rows and self._is_function_of_normals(table))
+        )
+        if not tables:
+            return {}
+        sites = [site for table in tables for _, site in table.parameters]
+        with precision(np.float64) as dtype:
+            _, data = collapsed_data(self.bound, dtype)
+            given = {site: jnp.asarray(samples[site], dtype) for site in sites}
+            found = {n: np.asarray(v) for n, v in given_rows(tables, data, given).items()}
+        for name, u in found.items():
+            if isinstance(posterior := rows[name], ConditionalRows):
+                found[name] = dirichlet_draws(generator, u + posterior.counts)
+        return found
 
     @cached_property
     def draws_info(self) -> "pd.DataFrame | None":
@@ -1060,8 +1126,9 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     """The fitted mean field as a NumPyro guide: for SVI, `Predictive` and `Trace_ELBO`.
 
     It samples every learned site from its Dirichlet rows, parameters of families from their
-    normals, and has no parameters of its own. Rows that are a function of parameters are no site
-    of it.
+    normals, rows that are Dirichlet given parameters given those, and has no parameters of its own.
+    Parameters that are normal together are functions of one auxiliary site of standard normal
+    values, `<parameter>_noise`. Rows that are a function of parameters are no site of it.
 
     Raises:
         ValueError: If the posterior does not consist of Dirichlet rows and normal parameters.
@@ -1069,35 +1136,85 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     Example:
         >>> numpyro.infer.Predictive(btil.mfvi_guide(posterior), num_samples=10)  # doctest: +SKIP
     """
-    tables, result = posterior.bound.tables, posterior.result
-    concentrations, normals = {}, {}
+    result = posterior.result
+    described = parametric_sites(posterior.bound)
+    concentrations, counts = {}, {}
     for name, rows in result.rows.items():
         if isinstance(rows, DirichletRows):
             concentrations[name] = rows.concentration
-        elif tables[name].cpt.dirichlet_rows:
+        elif isinstance(rows, ConditionalRows):
+            counts[name] = rows.counts
+        elif posterior.bound.tables[name].cpt.dirichlet_rows:
             raise ValueError(
                 f"{name}: {posterior.method} did not give Dirichlet rows; the guide needs mfvi, "
                 "or svi with its Dirichlet guide"
             )
+    normals: dict[str, NormalParameters | JointNormals] = {}
     for name, parameter in result.parameters.items():
-        if not isinstance(parameter, NormalParameters):
+        if isinstance(parameter, DrawnParameters):
             raise ValueError(
                 f"{name}: {posterior.method} did not give a normal; the guide needs mfvi, or svi "
                 "with its Dirichlet guide"
             )
         normals[name] = parameter
-    described = tuple(parametric_site(table) for table in tables.values() if table.parametric)
-    priors = {name: prior for name, prior in all_priors(described).items() if name in normals}
+    priors = all_priors(described)
+    inputs = {
+        table.name: dict(table.cpt.inputs(posterior.bound.tables[table.name].contexts))
+        for table in described
+        if table.name in counts
+    }
 
     def guide(*args: Any, **kwargs: Any) -> None:
         import numpyro
         from numpyro import distributions as dist
 
-        for name, prior in priors.items():
-            location, scale = map(jnp.asarray, normals[name])
-            numpyro.sample(name, normal_of_unconstrained(prior, location, scale))
+        parameters = _sample_normals(normals, priors)
+        for table in described:
+            if table.name in counts:
+                given = jax.tree.map(jnp.asarray, inputs[table.name])
+                u = given_concentration(table, parameters, given)
+                rows = dist.Dirichlet(u + jnp.asarray(counts[table.name]))
+                numpyro.sample(table.name, rows.to_event(len(table.shape) - 1))
         for name, concentration in concentrations.items():
             rows = dist.Dirichlet(jnp.asarray(concentration))
             numpyro.sample(name, rows.to_event(concentration.ndim - 1))
 
     return guide
+
+
+def _sample_normals(
+    normals: Mapping[str, NormalParameters | JointNormals], priors: Mapping[str, Any]
+) -> dict[str, Array]:
+    """NumPyro sites of normal parameters, and their values."""
+    import numpyro
+    from numpyro import distributions as dist
+    from numpyro.distributions.transforms import biject_to
+
+    parameters: dict[str, Array] = {}
+    noise: dict[str, Array] = {}
+    for name, one in normals.items():
+        location = jnp.asarray(one.location)
+        if isinstance(one, NormalParameters):
+            own = normal_of_unconstrained(priors[name], location, jnp.asarray(one.scale))
+            parameters[name] = numpyro.sample(name, own)
+            continue
+        stretched = 0.0
+        if one.group not in noise:
+            # The density of a group is that of its noise over how much the factors stretch space.
+            factors = [
+                other.factor.reshape(-1, other.factor.shape[-1])
+                for other in normals.values()
+                if isinstance(other, JointNormals) and other.group == one.group
+            ]
+            stretched = float(np.linalg.slogdet(np.concatenate(factors).astype(np.float64))[1])
+            standard = dist.Normal(jnp.zeros(one.factor.shape[-1], location.dtype), 1.0)
+            noise[one.group] = numpyro.sample(
+                f"{one.group}_noise", standard.to_event(1), infer={"is_auxiliary": True}
+            )
+        unconstrained = location + jnp.asarray(one.factor) @ noise[one.group]
+        transform = biject_to(priors[name].support)
+        value = transform(unconstrained)
+        jacobian = jnp.sum(transform.log_abs_det_jacobian(unconstrained, value))
+        point = dist.Delta(value, log_density=-jacobian - stretched, event_dim=value.ndim)
+        parameters[name] = numpyro.sample(name, point)
+    return parameters

@@ -1,6 +1,6 @@
 """What an inference method gives back, and the families of answers over table rows."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -160,7 +160,59 @@ def _pooled(
     return (begin + mean).squeeze(axes), np.sqrt(variance)
 
 
-RowsPosterior = DirichletRows | MixtureRows | DrawnRows | MomentRows
+class FunctionalRows(NamedTuple):
+    """Rows that are a function of parameters whose posterior is normal.
+
+    Draws of them are that function of draws of the parameters.
+
+    Attributes:
+        average: E[row].
+        deviation: Standard deviation of every cell.
+    """
+
+    average: Float[np.ndarray, "..."]
+    deviation: Float[np.ndarray, "..."]
+
+    def mean(self) -> Float[np.ndarray, "..."]:
+        """E[row]."""
+        return self.average
+
+    def sd(self) -> Float[np.ndarray, "..."]:
+        """Standard deviation of every cell."""
+        return self.deviation
+
+
+class ConditionalRows(NamedTuple):
+    """Rows that are Dirichlet(u(parameters) + n) given the parameters, whose posterior is normal.
+
+    Attributes:
+        counts: n, (contexts, latents, values), or (contexts, latents) for an initial table.
+        centre: u + n at the parameters' location.
+        average: E[row], over the parameters too.
+        deviation: Standard deviation of every cell, over the parameters too.
+    """
+
+    counts: Float[np.ndarray, "..."]
+    centre: Float[np.ndarray, "..."]
+    average: Float[np.ndarray, "..."]
+    deviation: Float[np.ndarray, "..."]
+
+    def mean(self) -> Float[np.ndarray, "..."]:
+        """E[row]."""
+        return self.average
+
+    def sd(self) -> Float[np.ndarray, "..."]:
+        """Standard deviation of every cell."""
+        return self.deviation
+
+    def mode(self) -> Float[np.ndarray, "..."]:
+        """The densest row given the parameters at their location; the mean where there is none."""
+        return dirichlet_mode(self.centre, self.average)
+
+
+RowsPosterior = (
+    DirichletRows | MixtureRows | DrawnRows | MomentRows | FunctionalRows | ConditionalRows
+)
 
 
 def check_keeps_all(what: str, options: Mapping[str, Any]) -> None:
@@ -198,12 +250,54 @@ class NormalParameters(NamedTuple):
     location: Float[np.ndarray, "..."]
     scale: Float[np.ndarray, "..."]
 
-    def sample(
-        self, num_draws: int, generator: np.random.Generator
-    ) -> Float[np.ndarray, "draws ..."]:
-        """Independent draws of the unconstrained values."""
-        noise = generator.standard_normal((num_draws, *self.location.shape))
-        return self.location + self.scale * noise
+
+class JointNormals(NamedTuple):
+    """A parameter whose unconstrained values are normal, together with those of others.
+
+    They are m + C z, z standard normal and the same for all parameters of a group.
+
+    Attributes:
+        location: m.
+        factor: C, the shape of m and a last axis for z, as many as the group has values.
+        group: Names the group.
+    """
+
+    location: Float[np.ndarray, "..."]
+    factor: Float[np.ndarray, "... values"]
+    group: str
+
+    @property
+    def scale(self) -> Float[np.ndarray, "..."]:
+        """Standard deviation of every unconstrained value."""
+        return np.asarray(np.sqrt((self.factor**2).sum(-1)))
+
+
+def at_noise(
+    parameters: Mapping[str, "ParameterPosterior"],
+    noise: Callable[[int], Float[np.ndarray, "draws values"]],
+) -> dict[str, Float[np.ndarray, "draws ..."]]:
+    """Unconstrained values of all parameters that are normal.
+
+    Args:
+        parameters: The parameters; those that are none are left out.
+        noise: Standard normal values, (draws, so many), independent between those asked for
+            at once; it is asked once for every group that is independent of the others.
+    """
+    values = {}
+    independent = {n: one for n, one in parameters.items() if isinstance(one, NormalParameters)}
+    if independent:
+        ends = np.cumsum([one.location.size for one in independent.values()])
+        parts = np.split(noise(int(ends[-1])), ends[:-1], axis=1)
+        for (name, one), part in zip(independent.items(), parts, strict=True):
+            values[name] = one.location + one.scale * part.reshape(-1, *one.location.shape)
+    groups: dict[str, np.ndarray] = {}
+    for name, parameter in parameters.items():
+        if isinstance(parameter, JointNormals):
+            if parameter.group not in groups:
+                groups[parameter.group] = noise(parameter.factor.shape[-1])
+            own = np.tensordot(groups[parameter.group], parameter.factor, (1, -1))
+            values[name] = parameter.location + own
+    return values
 
 
 class DrawnParameters(NamedTuple):
@@ -216,7 +310,7 @@ class DrawnParameters(NamedTuple):
     draws: Float[np.ndarray, "chain draw ..."]
 
 
-ParameterPosterior = NormalParameters | DrawnParameters
+ParameterPosterior = NormalParameters | JointNormals | DrawnParameters
 
 
 class FitResult(NamedTuple):
@@ -261,10 +355,18 @@ def _dirichlet_variance(concentration: Float[np.ndarray, "..."]) -> Float[np.nda
     return w / total * ((before + after) / total) / (total + 1)
 
 
-def dirichlet_mode(concentration: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """Mode of Dirichlet rows; a row without one (a w < 1, or all w = 1) gives its mean."""
+def dirichlet_mode(
+    concentration: Float[np.ndarray, "..."], mean: Float[np.ndarray, "..."] | None = None
+) -> Float[np.ndarray, "..."]:
+    """Mode of Dirichlet rows; a row without one (a w < 1, or all w = 1) gives its mean.
+
+    Args:
+        concentration: w.
+        mean: The mean, where it is another than that of these Dirichlet rows.
+    """
     excess = concentration - 1
     total = excess.sum(-1, keepdims=True)
     defined = (excess >= 0).all(-1, keepdims=True) & (total > 0)
-    mean = concentration / concentration.sum(-1, keepdims=True)
+    if mean is None:
+        mean = concentration / concentration.sum(-1, keepdims=True)
     return np.where(defined, excess / np.where(defined, total, 1.0), mean)

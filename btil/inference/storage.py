@@ -14,10 +14,13 @@ from btil.files import replacing
 from btil.inference.numpyro_model import bind_model
 from btil.inference.posterior import TeamPosterior
 from btil.inference.result import (
+    ConditionalRows,
     DirichletRows,
     DrawnParameters,
     DrawnRows,
     FitResult,
+    FunctionalRows,
+    JointNormals,
     MixtureRows,
     MomentRows,
     NormalParameters,
@@ -33,8 +36,13 @@ _FORMAT = "btil posterior"
 _VERSION = 1
 _SEAL = b"\nbtil posterior sha256 "
 _ARRAY = re.compile(r"array_\d+")
-_ROWS = {kind.__name__: kind for kind in (DirichletRows, MixtureRows, DrawnRows, MomentRows)}
-_PARAMETERS = {kind.__name__: kind for kind in (NormalParameters, DrawnParameters)}
+_ROWS = {
+    kind.__name__: kind
+    for kind in (
+        DirichletRows, MixtureRows, DrawnRows, MomentRows, FunctionalRows, ConditionalRows,
+    )
+}  # fmt: skip
+_PARAMETERS = {kind.__name__: kind for kind in (NormalParameters, JointNormals, DrawnParameters)}
 _NUMBER = int | float
 # What a record holds, and what its "result"; arrays are checked against the model's tables.
 _FIELDS: dict[str, Any] = {
@@ -218,6 +226,9 @@ def _check_shapes(
     for name, one in rows.items():
         if isinstance(one, MomentRows):
             _check_moments(name, one)
+        if isinstance(one, ConditionalRows | FunctionalRows) and len({v.shape for v in one}) > 1:
+            raise ValueError(f"is damaged: the arrays of {name} do not fit each other")
+    _check_normals(parameters)
     expected = {name: table.shape for name, table in bound.learned.items()}
     with np.errstate(all="ignore"):
         kept = {name: posterior.mean().shape for name, posterior in rows.items()}
@@ -227,16 +238,31 @@ def _check_shapes(
         priors = all_priors(parametric_sites(bound))
         free = unconstrained_shapes(priors)
         for site, prior in priors.items():
-            normal = isinstance(parameters.get(site), NormalParameters)
-            expected[site] = free[site] if normal else tuple(prior.shape())
+            drawn = isinstance(parameters.get(site), DrawnParameters)
+            expected[site] = tuple(prior.shape()) if drawn else free[site]
     for site, parameter in parameters.items():
-        normal = isinstance(parameter, NormalParameters)
-        kept[site] = parameter.location.shape if normal else parameter.draws.shape[2:]
+        drawn = isinstance(parameter, DrawnParameters)
+        kept[site] = parameter.draws.shape[2:] if drawn else parameter.location.shape
     # An own model's deterministic sites are kept as well.
     for site in expected if isinstance(bound, BoundNumpyroModel) else {**expected, **kept}:
         held, wanted = (shapes.get(site, "none") for shapes in (kept, expected))
         if held != wanted:
             raise ValueError(f"{site} has shape {held}, in the model it has {wanted}")
+
+
+def _check_normals(parameters: Mapping[str, Any]) -> None:
+    """Refuse normals whose arrays do not fit each other, or of groups that are not whole."""
+    sizes: dict[str, int] = {}
+    for one in parameters.values():
+        if isinstance(one, JointNormals):
+            sizes[one.group] = sizes.get(one.group, 0) + one.location.size
+    for name, one in parameters.items():
+        if isinstance(one, JointNormals):
+            fits = one.factor.shape == (*one.location.shape, sizes[one.group])
+        else:
+            fits = not isinstance(one, NormalParameters) or one.scale.shape == one.location.shape
+        if not fits:
+            raise ValueError(f"is damaged: the normals of {name} do not fit each other")
 
 
 def _check_moments(name: str, rows: MomentRows) -> None:

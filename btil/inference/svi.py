@@ -30,10 +30,9 @@ from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import (
     collapsed_data,
     drawn_log_likelihood,
-    drawn_parameters,
-    functional_rows,
+    given_rows,
     refuse_large_priors,
-    rows_as_draws,
+    rows_given_parameters,
 )
 from btil.inference.progress import progress_line
 from btil.inference.result import (
@@ -571,14 +570,13 @@ def _table_problem(
         }
         normals = {site: NormalParameters(*map(np.asarray, one)) for site, one in given.items()}
         if structure.functional:
-            drawn = drawn_parameters(normals, structure, num_samples, seed)
-            rows |= rows_as_draws(structure, data, drawn)
+            rows |= rows_given_parameters(bound, normals, {})
         return Kept(rows, normals, None)
 
     def keep_draws(collected: Any) -> Kept:
         draws, given = dict(collected[0]), collected[1]
         if structure.functional:
-            draws |= functional_rows(structure, data, given)
+            draws |= given_rows(structure.functional, data, given)
         return Kept(
             rows={name: DrawnRows(np.asarray(values)[None]) for name, values in draws.items()},
             parameters={site: DrawnParameters(np.asarray(v)[None]) for site, v in given.items()},

@@ -6,7 +6,8 @@ Every method but `exact` takes such tables. What methods need of them beyond tha
 in unconstrained space, their prior density there) is written here once.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, Any]
 
+# Draws whose rows are evaluated side by side.
+_DRAWS_TOGETHER = 64
 _AXES = ("contexts", "latents", "values")
 
 
@@ -259,7 +262,25 @@ def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, dist.Distributio
 @promotion_allowed()
 def constrain(priors: Mapping[str, dist.Distribution], unconstrained: Values) -> dict[str, Array]:
     """Parameters from unconstrained space to where their priors live."""
-    return {site: biject_to(prior.support)(unconstrained[site]) for site, prior in priors.items()}
+    return {site: _constrained(prior, unconstrained[site])[0] for site, prior in priors.items()}
+
+
+def _constrained(
+    prior: dist.Distribution, unconstrained: Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """A parameter where its prior lives, and the log Jacobian of its parts."""
+    while isinstance(prior, dist.Independent):
+        prior = prior.base_dist
+    transform = biject_to(prior.support)
+
+    def one(part: Float[Array, "..."]) -> tuple[Array, Array]:
+        value = transform(part)
+        return value, transform.log_abs_det_jacobian(part, value)
+
+    # Part by part: the transforms themselves mix arrays of different rank.
+    for _ in range(unconstrained.ndim - transform.domain.event_dim):
+        one = jax.vmap(one)
+    return one(unconstrained)
 
 
 def unconstrained_shapes(priors: Mapping[str, dist.Distribution]) -> dict[str, tuple[int, ...]]:
@@ -275,13 +296,11 @@ def unconstrained_log_density(
     priors: Mapping[str, dist.Distribution], unconstrained: Values
 ) -> Float[Array, ""]:
     """Log prior density of all parameters in unconstrained space, Jacobian included."""
-    total = jnp.zeros(())
+    parts = []
     for site, prior in priors.items():
-        transform = biject_to(prior.support)
-        value = transform(unconstrained[site])
-        jacobian = transform.log_abs_det_jacobian(unconstrained[site], value)
-        total = total + prior.log_prob(value) + jnp.sum(jacobian)
-    return total
+        value, jacobian = _constrained(prior, unconstrained[site])
+        parts.append(prior.log_prob(value) + jnp.sum(jacobian))
+    return sum(parts[1:], parts[0]) if parts else jnp.zeros(())
 
 
 def normal_of_unconstrained(
@@ -376,10 +395,15 @@ def central_concentration(table: "Table") -> Float[np.ndarray, "..."]:
 def _central(table: "Table") -> dict[str, np.ndarray]:
     """One draw: the origin of unconstrained space, a point that favours no latent."""
     with jax.enable_x64(True):
-        priors = parametric_site(table).priors()
-        shapes = unconstrained_shapes(priors)
-        values = constrain(priors, {site: jnp.zeros(shape) for site, shape in shapes.items()})
+        values = _constrained_origin(parametric_site(table))
         return {site: np.asarray(value)[None] for site, value in values.items()}
+
+
+@partial(jax.jit, static_argnames=("table",))
+def _constrained_origin(table: ParametricSite) -> dict[str, Array]:
+    priors = table.priors()
+    shapes = unconstrained_shapes(priors)
+    return constrain(priors, {site: jnp.zeros(shape) for site, shape in shapes.items()})
 
 
 def expected_concentration(
@@ -417,13 +441,12 @@ def _average(
     }
     given = {site: np.asarray(draws[site], np.float64) for _, site in table.parameters}
     with jax.enable_x64(True):
-        total = _sum_over_draws(table, given, inputs, normalized)
-    mean = np.asarray(total) / len(next(iter(given.values())))
+        mean = np.asarray(_mean_over_draws(table, given, inputs, normalized))
     return np.array(np.broadcast_to(mean[: number if len(mean) > 1 else 1], contexts.shape))
 
 
 @partial(jax.jit, static_argnames=("table", "normalized"))
-def _sum_over_draws(
+def _mean_over_draws(
     table: ParametricSite, draws: Values, inputs: Values, normalized: bool
 ) -> Float[Array, "..."]:
     def one(parameters: Values) -> Array:
@@ -432,8 +455,20 @@ def _sum_over_draws(
         values = given_concentration(table, parameters, inputs)
         return values / jnp.sum(values, -1, keepdims=True) if normalized else values
 
-    def add(total: Array, parameters: Values) -> tuple[Array, None]:
-        return total + one(parameters), None
+    return mean_over_draws(one, draws)
 
-    shape = jax.eval_shape(one, jax.tree.map(lambda values: values[0], draws)).shape
-    return jax.lax.scan(add, jnp.zeros(shape), draws)[0]
+
+def mean_over_draws(function: Callable[[Any], Any], draws: Values) -> Any:
+    """Average of a function of the parameters over draws of them, some side by side."""
+    number = len(next(iter(draws.values())))
+    together = math.gcd(number, _DRAWS_TOGETHER)
+    parts = jax.tree.map(lambda values: values.reshape(-1, together, *values.shape[1:]), draws)
+
+    def add(total: Any, part: Values) -> tuple[Any, None]:
+        found = jax.vmap(function)(part)
+        return jax.tree.map(lambda t, values: t + jnp.sum(values, axis=0), total, found), None
+
+    shapes = jax.eval_shape(function, jax.tree.map(lambda values: values[0], draws))
+    zeros = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
+    total, _ = jax.lax.scan(add, zeros, parts)
+    return jax.tree.map(lambda values: values / number, total)

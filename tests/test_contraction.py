@@ -58,6 +58,43 @@ def test_rate_is_the_largest_eigenvalue_of_the_jacobian(
     )
 
 
+@pytest.mark.parametrize("labelled", [0, 4])
+@pytest.mark.parametrize("family", ["hierarchical", "stick-breaking", "softmax"])
+def test_rate_of_tables_with_parameters(
+    family: str, labelled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the steps of a long ascent, in which every sweep fits the normals to the end."""
+    monkeypatch.setattr("btil.inference.parameters._LARGE_GAIN", 0.0)
+    policy: Any = btil.DirichletCPT(1.0)
+    transition: Any = btil.DirichletCPT(1.0)
+    if family == "softmax":
+        policy = btil.SoftmaxCPT()
+    elif family == "hierarchical":
+        policy = transition = btil.HierarchicalDirichletCPT()
+    else:
+        transition = btil.StickBreakingCPT(2.0)
+    model = btil.TeamModel(policy, transition, btil.DirichletCPT(np.array([1.01, 1.0])))
+    posterior = fit(model, made_recording(20, 10, labelled, 0), tolerance=1e-11)
+    gains = np.diff(posterior.elbo_trace)
+    late = np.flatnonzero((gains[:-1] > 1e-9) & (gains[:-1] < 1e-6))
+    # The bound is quadratic at its maximum.
+    observed = np.median(np.sqrt(gains[late + 1] / gains[late]))
+    assert posterior.contraction_rate == pytest.approx(observed, abs=0.03)
+    assert posterior.converged
+
+
+@pytest.mark.parametrize("family", ["hierarchical", "softmax"])
+def test_a_saddle_of_tables_with_parameters_is_left(family: str) -> None:
+    table = btil.SoftmaxCPT() if family == "softmax" else btil.HierarchicalDirichletCPT()
+    model = btil.TeamModel(table, btil.DirichletCPT(1.0), btil.DirichletCPT(np.array([1.001, 1.0])))
+    demos = made_recording(60, 20, 0, 0)
+    posterior = btil.fit(model, demos, progress=False)
+    best = btil.fit(model, demos, num_restarts=5, seed=1, progress=False)
+    assert posterior.converged, posterior.reason
+    assert posterior.contraction_rate < 1
+    assert best.elbo - posterior.elbo < 1
+
+
 def test_nothing_to_contract() -> None:
     labelled = fit(hmm_model(), hmm_demos([0, 1, 0], [0, 1, 1]))
     assert labelled.contraction_rate == pytest.approx(0, abs=1e-6)

@@ -43,8 +43,9 @@ _TRIAL = 10
 # What is still to come on the way from a saddle, as a share of what was gained: then it is time to
 # look for the next one.
 _TAIL = 0.02
-# A step so much shorter than what is tolerated is rounding, whatever the steps before it were.
-_NEGLIGIBLE = 1e-3
+# A step so much shorter than what is tolerated is rounding, whatever the steps before it were; one
+# that is short and no shorter than those a call before is rounding, or on its way from a saddle.
+_NEGLIGIBLE, _SHORT = 1e-3, 0.3
 
 State = Any
 Bounds = Float[np.ndarray, " sweeps"]
@@ -94,8 +95,9 @@ class Ascents:
     Args:
         ascend: (state, bound before it, sweeps allowed, whether a small change of the bound ends
             it) -> the next state, the last evaluated one, the bounds, and whether it would go on.
-        prior: u of every site of Dirichlet rows, as states have them.
-        inspected: Whether ends are looked at: where no rows depend on parameters.
+        sweep: The same for a single sweep, as precise as its derivative asks for.
+        prior: u of every learned table, as states have them. Of those whose rows depend on
+            parameters any typical one.
         tolerance: What the bound may still gain at an optimum, given the bound.
         max_iterations: Most sweeps of an ascent.
         dtype: Type of the states.
@@ -106,8 +108,8 @@ class Ascents:
     def __init__(
         self,
         ascend: Callable[..., Any],
+        sweep: Callable[[State], Any],
         prior: Mapping[str, Float[np.ndarray, "..."]],
-        inspected: bool,
         tolerance: Callable[[float], float],
         max_iterations: int,
         dtype: np.dtype,
@@ -115,8 +117,9 @@ class Ascents:
         line: Any,
     ) -> None:
         self._ascend = ascend
+        self._sweep = sweep
         self._prior = prior
-        self._inspected = inspected
+        self._flat_prior = np.concatenate([u.ravel() for u in prior.values()])
         self._tolerance = tolerance
         self._max_iterations = max_iterations
         self._dtype = dtype
@@ -236,10 +239,10 @@ class Ascents:
 
     def _look(self, reached: Reached, generator: np.random.Generator) -> End:
         """What kind of place an ascent has led to."""
-        if not self._inspected or not np.isfinite(reached.elbo):
+        if not np.isfinite(reached.elbo):
             return End()
-        point = self._flat(reached.evaluated.concentration)
-        counts = np.maximum(point - self._flat(self._prior), 0.0)
+        point = self._flat(reached.evaluated)
+        counts = np.maximum(point - self._flat_prior, 0.0)
         information = self._information(reached.evaluated)
         found = spectrum(
             lambda points: self._sweep_all(reached.evaluated, points),
@@ -248,55 +251,57 @@ class Ascents:
             np.sqrt(point) * (counts > 0) * generator.standard_normal(len(point)),
             self._dtype,
         )
-        step = step_length(self._flat(reached.upcoming.concentration) - point, information)
+        step = step_length(self._flat(reached.upcoming) - point, information)
         return End(found.rate, still_to_come(step, found.rate), found.growth)
 
     def _sides(
         self, state: State, growth: Vector, shake: float, generator: np.random.Generator
     ) -> list[State]:
         """Two states to both sides of a saddle."""
-        prior = self._flat(self._prior)
-        counts = np.maximum(self._flat(state.concentration) - prior, 0.0)
+        prior = self._flat_prior
+        counts = np.maximum(self._flat(state) - prior, 0.0)
         push = _PUSH / np.max(np.abs(growth[counts > 0] / counts[counts > 0])) * growth
         noise = shake * counts * generator.standard_normal(len(counts))
         # A count keeps a tenth at least: what is gone would take long to come back.
         return [
-            self._with_concentration(state, prior + np.maximum(counts + one, 0.1 * counts))
+            self._at(state, prior + np.maximum(counts + one, 0.1 * counts))
             for one in (noise + push, noise - push)
         ]
 
     def _sweep_all(self, state: State, points: list[Vector]) -> list[Vector]:
         """A sweep from each of several concentrations; all are begun before one is waited for."""
-        begun = [
-            self._ascend(
-                self._with_concentration(state, point),
-                self._before_all(),
-                np.asarray(1, np.int32),
-                False,
-            )
-            for point in points
-        ]
-        return [self._flat(now.upcoming.concentration) for now in begun]
+        begun = [self._sweep(self._at(state, point)) for point in points]
+        return [self._flat(now.upcoming) for now in begun]
 
     def _information(self, state: State) -> Callable[[Vector], Vector]:
-        return fisher_information(
-            [np.asarray(state.concentration[name], np.float64) for name in self._prior]
-        )
+        return fisher_information(self._parts(self._flat(state)))
 
-    def _flat(self, concentration: Mapping[str, Any]) -> Vector:
-        return np.concatenate(
-            [np.asarray(concentration[name], np.float64).ravel() for name in self._prior]
-        )
+    def _flat(self, state: State) -> Vector:
+        """Concentrations, prior plus counts, of all learned tables."""
+        parts = [
+            np.asarray(state.concentration[name], np.float64)
+            if name in state.concentration
+            else np.asarray(state.counts[name], np.float64) + u
+            for name, u in self._prior.items()
+        ]
+        return np.concatenate([part.ravel() for part in parts])
 
-    def _with_concentration(self, state: State, point: Vector) -> State:
-        shapes = {name: u.shape for name, u in self._prior.items()}
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])[:-1]
+    def _parts(self, point: Vector) -> list[Float[np.ndarray, "..."]]:
+        ends = np.cumsum([u.size for u in self._prior.values()])[:-1]
         parts = np.split(point, ends)
+        return [part.reshape(u.shape) for part, u in zip(parts, self._prior.values(), strict=True)]
+
+    def _at(self, state: State, point: Vector) -> State:
+        """The state with other concentrations and counts."""
+        parts = dict(zip(self._prior, self._parts(point), strict=True))
         return state._replace(
             concentration={
-                name: on_device(part.reshape(shape), self._dtype)
-                for (name, shape), part in zip(shapes.items(), parts, strict=True)
-            }
+                name: on_device(parts[name], self._dtype) for name in state.concentration
+            },
+            counts={
+                name: on_device(parts[name] - self._prior[name], self._dtype)
+                for name in state.counts
+            },
         )
 
     def _before_all(self) -> Any:
@@ -334,7 +339,6 @@ class Ascents:
         if restored is not None:
             state, elbo, bounds, previous = restored
             self._line.update(len(bounds))
-        patient = patient and self._inspected
         while True:
             allowed = np.asarray(min(SWEEPS_PER_CALL, most - len(bounds)), np.int32)
             now = self._ascend(state, elbo, allowed, not patient)
@@ -362,7 +366,7 @@ class Ascents:
 
     def _length(self, state: State, following: State) -> float:
         """The length of the step from one state to the next."""
-        residual = self._flat(following.concentration) - self._flat(state.concentration)
+        residual = self._flat(following) - self._flat(state)
         return step_length(residual, self._information(state))
 
     def _restored_stage(self, like: State) -> Any:
@@ -406,7 +410,7 @@ def _nearly_there(length: float, previous: float, tolerance: float) -> bool:
     if length < _NEGLIGIBLE * tolerance:
         return True
     if not length < previous < np.inf:
-        return False
+        return previous <= length < _SHORT * tolerance
     # The length is a square: in the end it falls by the rate's square a sweep.
     rate = (length / previous) ** (0.5 / SWEEPS_PER_CALL)
     return still_to_come(length, rate) < tolerance

@@ -17,13 +17,17 @@ all that matters at the end of an ascent:
 - rho near 1: the latents say little beyond what q holds already, and the intervals of q, which
   leave that out, are far too narrow: the variance along the eigenvector is 1 / (1 - rho) times q's.
 
-J is never formed. The Lanczos method finds rho from products with J, and a product is the
-difference of two sweeps.
+J is never formed. The Arnoldi method (of a symmetric J: Lanczos) finds rho from products with J,
+each of which is the difference of two sweeps.
+
+Rows that depend on parameters have counts n in place of w, and their V goes through the parameters.
+V of Dirichlet rows with these counts stands for it as a measure of lengths: rho does not depend on
+it, and what is still to come is right to a factor.
 
 References:
     Dempster, Laird, Rubin (1977), Maximum likelihood from incomplete data via the EM algorithm,
     Section 3 (the rate of convergence as a ratio of informations); Golub and Van Loan (2013),
-    Matrix computations, Section 10.1 (Lanczos); Giordano, Broderick, Jordan (2018), Covariances,
+    Matrix computations, Sections 10.1 and 10.5; Giordano, Broderick, Jordan (2018), Covariances,
     robustness, and variational Bayes (the variance by linear response).
 """
 
@@ -102,12 +106,13 @@ def spectrum(
         sweeps: Several w -> F(w) of each, computed in `dtype`.
         point: The w at which the derivative is taken, positive.
         information: v -> V v (`fisher_information`).
-        first: The first Lanczos vector; a random one has a share in every eigenvector.
+        first: The first Arnoldi vector; a random one has a share in every eigenvector.
         dtype: The floating-point type of `sweeps`.
 
     Returns:
-        The spectrum. Where `growth` is not None the largest eigenvalue is above 1 for certain: a
-        Ritz value never exceeds it.
+        The spectrum; nan where a sweep has no finite answer. Where `growth` is not None the largest
+        eigenvalue is above 1 for certain if the derivative is symmetric: a Ritz value never exceeds
+        it then.
     """
     step = _DIFFERENCE[np.dtype(dtype)]
     norm = np.sqrt(first @ information(first))
@@ -134,36 +139,34 @@ def spectrum(
     duals = np.empty_like(basis)
     basis[0] = first[used] / norm
     duals[0] = dual_of(basis[0])
-    diagonal: list[float] = []
-    beside: list[float] = []
-    while True:
-        products = len(diagonal) + 1
+    projected = np.zeros((_MOST + 1, _MOST))
+    for products in range(1, _MOST + 1):
         image = derivative_along(basis[products - 1].astype(np.float64))
-        diagonal.append(float(image @ duals[products - 1]))
+        if not np.all(np.isfinite(image)):
+            return Spectrum(np.nan, np.nan, None, products)
         for _ in range(2):  # once more: rounding leaves a rest
-            image = image - (duals[:products] @ image) @ basis[:products]
+            shares = duals[:products] @ image
+            projected[:products, products - 1] += shares
+            image = image - shares @ basis[:products]
         dual = dual_of(image)
         rest = float(np.sqrt(max(image @ dual, 0.0)))
-        projected = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
-        values, vectors = np.linalg.eigh(projected)
-        rate, error = float(values[-1]), rest * abs(float(vectors[-1, -1]))
+        values, vectors = np.linalg.eig(projected[:products, :products])
+        largest = int(np.argmax(values.real))
+        rate, error = float(values[largest].real), rest * float(np.abs(vectors[-1, largest]))
         enough = error < _ACCURACY * max(abs(1 - rate), _LEAST_DISTANCE)
         grows = rate > 1 + 10 * _MARGIN
-        if (
-            rest <= 1e-6
-            or products == _MOST
-            or (products >= _FEWEST and enough)
-            or (products >= 3 and grows)
-        ):
+        if rest <= 1e-6 or (products >= _FEWEST and enough) or (products >= 3 and grows):
             break
-        beside.append(rest)
-        basis[products] = image / rest
-        duals[products] = dual / rest
-    growing = values >= 1 + _MARGIN
+        if products < _MOST:
+            projected[products, products - 1] = rest
+            basis[products] = image / rest
+            duals[products] = dual / rest
+    growing = values.real >= 1 + _MARGIN
     growth = None
     if growing.any():
+        shares = np.linalg.solve(vectors, np.eye(products)[0].astype(vectors.dtype))
         growth = np.zeros_like(point)
-        growth[used] = (vectors[:, growing] @ vectors[0, growing]) @ basis[:products]
+        growth[used] = (vectors[:, growing] @ shares[growing]).real @ basis[:products]
     return Spectrum(max(rate, 0.0), error, growth, products)
 
 

@@ -435,10 +435,16 @@ def fit(
     known = labelled_counts(bound, layout.num_rows)
     if start is not None:
         known |= counts_of_start(start, bound, prior)
+    typical = _typical_prior(bound, prior, layout.num_rows)
     most = float(bound.demos.num_steps * bound.demos.num_agents)
     sites = chains(bound, known, most, dtype)
     stopping = place((np.asarray(absolute, dtype), np.asarray(resolution, dtype)), mesh)
     never = place((np.zeros((), dtype), np.zeros((), dtype)), mesh)
+
+    nowhere = jnp.asarray(-jnp.inf, dtype)
+    # The derivative of a sweep is that of one which fits normals to the end.
+    to_the_end = problem.family_data._replace(least_gain=place(np.zeros((), dtype), mesh))
+    exact = problem._replace(family_data=to_the_end)
 
     def begin(counts: Mapping[str, np.ndarray]) -> State:
         return _begin(counts, prior, families, dtype)
@@ -463,8 +469,8 @@ def fit(
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
         ascents = Ascents(
             ascend=proceed,
-            prior=prior,
-            inspected=not families,
+            sweep=lambda state: proceed(state, nowhere, np.asarray(1, np.int32), False, exact),
+            prior=typical,
             tolerance=enough,
             max_iterations=max_iterations,
             dtype=dtype,
@@ -483,7 +489,7 @@ def fit(
                 return begin(_added(known, random_counts(bound, layout.num_rows, generator)))
 
             first = begin(known) if restart == 0 else deal()
-            symmetric = restart == 0 and is_symmetric(bound, _signature(bound, prior, known))
+            symmetric = restart == 0 and is_symmetric(bound, _added(typical, known))
             doubt = doubtful_rate(bound) if restart == 0 and start is None else np.inf
             ascents.run(first, deal, symmetric, doubt, generator)
             line.total = line.n + (num_restarts - restart - 1) * max_iterations
@@ -502,16 +508,15 @@ def fit(
         elbo=elbo,
         elbo_trace=trace,
         restart_traces=ascents.traces,
-        contraction_rate=None if families else end.rate,
+        contraction_rate=None if np.isnan(end.rate) else end.rate,
     )
     if not families:
         return result
 
     def once(state: State, data: FamilyData) -> Progress:
         """One sweep, with other points."""
-        before = jnp.asarray(-jnp.inf, dtype)
         other = problem._replace(family_data=place(data, mesh))
-        return proceed(state, before, np.asarray(1, np.int32), True, other)
+        return proceed(state, nowhere, np.asarray(1, np.int32), True, other)
 
     fitted = state._replace(normals=once(state, data).upcoming.normals)
     numbers = range(_OWN_POINTS + 1, _OWN_POINTS + 1 + _FRESH_POINTS)
@@ -583,17 +588,16 @@ def _added(
     return {name: values + others[name] for name, values in counts.items()}
 
 
-def _signature(
-    bound: BoundModel, prior: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray]
+def _typical_prior(
+    bound: BoundModel, prior: Mapping[str, np.ndarray], num_rows: Mapping[str, int]
 ) -> dict[str, np.ndarray]:
-    """What tells latents apart at the start: the prior and the counts of every learned table."""
-    signature = {}
-    for name, values in counts.items():
-        if name in prior:
-            signature[name] = prior[name] + values
-        else:
-            signature[name] = values + pad_rows(bound.tables[name].prior_mean(), len(values), 0.0)
-    return signature
+    """Concentrations of every learned table, under parameters the rows that are expected."""
+    return {
+        name: prior[name]
+        if name in prior
+        else pad_rows(table.prior_mean(), num_rows[name], 1 / table.shape[-1])
+        for name, table in bound.learned.items()
+    }
 
 
 def _with_parameters(

@@ -106,12 +106,14 @@ class FamilyData(NamedTuple):
         points: Points that stand for a standard normal, for any block as many of the values as it
             has; in parts, one evaluated after the other.
         evaluations: How often the bound may be evaluated to fit normals; 1 leaves them as they are.
+        least_gain: What a step must gain for another one to be tried in the same sweep.
     """
 
     inputs: dict[str, dict[str, Float[Array, "..."]]]
     real: dict[str, Bool[Array, " rows"]]
     points: Float[Array, "parts points values"]
     evaluations: Int[Array, ""]
+    least_gain: Float[Array, ""]
 
 
 def family_data(
@@ -142,14 +144,15 @@ def family_data(
         }
         real[family.name] = jnp.asarray(np.arange(num_rows) < len(contexts.rows))
     evaluations = jnp.asarray(1 if seed else _EVALUATIONS, jnp.int32)
+    gain = jnp.asarray(_LARGE_GAIN, dtype)
     if seed is None or not families:
-        return families, FamilyData(inputs, real, jnp.zeros((1, 1, 0), dtype), evaluations)
+        return families, FamilyData(inputs, real, jnp.zeros((1, 1, 0), dtype), evaluations, gain)
     size = _padding(blocks_of(families)).shape[1]
     cells = sum(len(real[family.name]) * int(np.prod(family.shape[1:])) for family in families)
     number = num_points(size, cells)
     at_once = min(number, max(8, power_of_two(_CELLS_AT_ONCE // cells)))
     points = normal_points(size, number, seed, whitened=not seed).reshape(-1, at_once, size)
-    return families, FamilyData(inputs, real, jnp.asarray(points, dtype), evaluations)
+    return families, FamilyData(inputs, real, jnp.asarray(points, dtype), evaluations, gain)
 
 
 def num_points(size: int, cells: int) -> int:
@@ -628,7 +631,7 @@ def fit_normals(
         return _Ascent(
             *_chosen(families, moved, (trial, look), (now.normals, now.look)),
             rate,
-            now.promising & jnp.where(moved, gain > _LARGE_GAIN, rate > _SHORTEST),
+            now.promising & jnp.where(moved, gain > data.least_gain, rate > _SHORTEST),
             now.tried + 1,
         )
 

@@ -254,7 +254,7 @@ class TeamPosterior:
         Below 1 the fit ended at an optimum, to which further sweeps come closer by this factor
         each; from 1 on at a saddle. Near 1 the mean field's intervals are far too narrow: along
         the slowest direction the variance is about :math:`1 / (1 - \rho)` times theirs
-        (`btil.inference.contraction`). None for other methods, and where rows depend on parameters.
+        (`btil.inference.contraction`). None for other methods.
         """
         return self.result.contraction_rate
 

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 # Read when the libraries are imported, so they come before everything else.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -49,6 +50,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             "The study page was not tested in a browser: there is no Chromium. "
             "Debian: apt install chromium; or name one by BTIL_BROWSER."
         )
+
+
+# Programs that are compiled map memory, of which Linux allows a process 65,530 pieces: XLA crashes
+# past that.
+_MOST_MAPPINGS = 20_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_let_go() -> Iterator[None]:
+    """After a file of tests, once there are many, compiled programs make room."""
+    yield
+    import jax
+
+    mappings = Path("/proc/self/maps")
+    if mappings.exists() and len(mappings.read_bytes().splitlines()) > _MOST_MAPPINGS:
+        jax.clear_caches()
 
 
 @pytest.fixture

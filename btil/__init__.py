@@ -8,14 +8,14 @@ step. `fit` a `TeamModel` to `Demonstrations`, ask the `TeamPosterior`, `compare
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from btil.coding import DataWarning
-from btil.demonstration_files import DemonstrationsFile, open_demonstrations
 from btil.demonstrations import (
     Demonstrations,
     concatenate,
     read_demonstrations,
     write_demonstrations,
 )
+from btil.demonstrations.coding import DataWarning
+from btil.demonstrations.stream import DemonstrationsFile, open_demonstrations
 
 if TYPE_CHECKING:
     from btil import analysis, domains, imitation

@@ -23,8 +23,8 @@ from btil import (
     open_demonstrations,
     read_demonstrations,
 )
-from btil.coding import DataWarning, warn
 from btil.demonstrations import read_as_seen
+from btil.demonstrations.coding import DataWarning, warn
 from btil.flags import Debug, Quiet
 from btil.study.cli import collect
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from btil.arguments import check_options, check_seed, check_values
-from btil.coding import warn
-from btil.demonstration_files import DemonstrationsFile
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.coding import warn
+from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.checkpoint import Checkpoint, describe_run
 from btil.inference.messages import lay_out
 from btil.inference.numpyro_model import bind_model

@@ -71,7 +71,7 @@ def programs_let_go() -> Iterator[None]:
 @pytest.fixture
 def numpyro_as_it_is() -> Iterator[None]:
     """For tests that call NumPyro themselves: its code lets ranks and types meet."""
-    from btil.promotion import promotion_allowed
+    from btil.numerics.promotion import promotion_allowed
 
     with promotion_allowed():
         yield

@@ -21,7 +21,7 @@ from scipy.special import gammaln
 from teams import hmm_demos, hmm_model, two_labelled_episodes
 
 import btil
-from btil.inference.mfvi import judge
+from btil.inference.ascents import judge
 from btil.models.team import bind
 
 DATA = Path(__file__).parent / "data" / "stan_hmm_semisup.json"

@@ -16,10 +16,10 @@ from scipy import integrate, optimize, special, stats
 from teams import hmm_demos
 
 import btil
-from btil.inference.messages import lay_out
 from btil.inference.parameters import family_data, first_normals, fit_normals
 from btil.inference.points import normal_points
 from btil.inference.result import DirichletRows, DrawnRows, NormalParameters
+from btil.messages.layout import lay_out
 from btil.models.team import bind
 
 HIERARCHICAL = btil.TeamModel(

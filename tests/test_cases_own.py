@@ -25,11 +25,11 @@ from btil.analysis.compare import compare_posteriors
 from btil.identity import checksum, functions_reached, globals_read
 from btil.inference import checkpoint
 from btil.inference.collapsed import collapsed_data, functional_rows
-from btil.inference.numpyro_model import NumpyroPosterior, bind_model
 from btil.inference.result import DrawnParameters, FitResult
-from btil.models.numpyro_model import BoundNumpyroModel, rows_somewhere
 from btil.models.team import bind
-from btil.models.tracing import traced_anew
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, rows_somewhere
+from btil.numpyro_forms.tracing import traced_anew
+from btil.posterior.numpyro_posterior import NumpyroPosterior, bind_model
 
 SCHEDULE: dict[str, dict[str, Any]] = {
     "svi": {"max_iterations": 200, "num_samples": 50, "num_particles": 1},
@@ -576,7 +576,7 @@ def test_under_another_jax_the_trace_is_not_compared(
     fit(heart, checkpoint=path)
     described, versions = checkpoint.describe_run, checkpoint._versions()
     monkeypatch.setattr(
-        "btil.inference.fit.describe_run",
+        "btil.posterior.fit.describe_run",
         lambda *given: described(*given) | {"function": "written in another way"},
     )
     with pytest.raises(ValueError, match=r"another run \(function: "):

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 import btil
 from btil.analysis import log_evidence
 from btil.cli import app
-from btil.inference import special
 from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows, MomentRows
 from btil.models.team import bind
+from btil.numerics import special
 
 # 24. Concentrations from 1e-8 to 1e17
 
@@ -549,7 +549,7 @@ def test_checks_of_ranks_and_types_are_on() -> None:
     import jax
     import jax.numpy as jnp
 
-    from btil.promotion import promotion_allowed
+    from btil.numerics.promotion import promotion_allowed
 
     def meet() -> Any:
         return jax.jit(lambda x, y: x + y)(jnp.ones((2, 2)), jnp.ones(2, int))

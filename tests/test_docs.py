@@ -22,7 +22,7 @@ import typer
 
 import btil
 from btil.cli import app
-from btil.inference import fit as fitting
+from btil.posterior import fit as fitting
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -12,8 +12,8 @@ import pytest
 from teams import chain_truth, hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
-from btil.inference.fit import METHODS, method_options
 from btil.models.team import bind
+from btil.posterior.fit import METHODS, method_options
 
 SHORT: dict[str, dict[str, int]] = {
     "mfvi": {},

@@ -27,8 +27,9 @@ from scipy import stats
 
 import btil
 from btil.inference import gibbs, parameters
-from btil.inference.messages import Layout, lay_out, pad_rows, path_counts, smooth
 from btil.inference.parameters import Families, Moving
+from btil.messages.layout import Layout, lay_out, pad_rows
+from btil.messages.smoother import path_counts, smooth
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, KnownRows, dirichlet_draws, prior_tables
 from btil.models.parametric import (

@@ -13,10 +13,11 @@ from scipy import stats
 import btil
 from btil.demonstrations import Demonstrations
 from btil.inference import exact, gibbs
-from btil.inference.messages import filter_lanes, lay_out, potentials, sample_paths
-from btil.inference.precision import precision
+from btil.messages.layout import lay_out
+from btil.messages.smoother import filter_lanes, potentials, sample_paths
 from btil.models.cpt import DirichletCPT, KnownCPT, Shared, StaticCPT, UniformCPT
 from btil.models.team import TeamModel, bind
+from btil.numerics.precision import precision
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 

@@ -18,9 +18,9 @@ from scipy.special import digamma, gammaln
 from teams import hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
-from btil.inference.messages import lay_out
-from btil.inference.mfvi import judge
+from btil.inference.ascents import judge
 from btil.inference.starting import is_symmetric
+from btil.messages.layout import lay_out
 from btil.models.team import BoundModel, bind
 
 Rows = dict[str, np.ndarray]

@@ -8,8 +8,8 @@ from teams import hmm_demos, hmm_model, two_labelled_episodes
 import btil
 from btil.inference import nuts
 from btil.inference.chains import judge_chains
-from btil.inference.precision import precision
 from btil.models.team import bind
+from btil.numerics.precision import precision
 
 # One set of options for most tests: what is compiled for one serves all of equal shapes.
 SHORT = {"num_warmup": 300, "num_samples": 300}

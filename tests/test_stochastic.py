@@ -10,10 +10,10 @@ from teams import hmm_model, random_demos, rich_model
 import btil
 from btil.demonstrations import stream
 from btil.inference import checkpoint, stochastic
-from btil.inference.precision import precision
 from btil.inference.starting import labelled_counts, num_contexts, open_uses
 from btil.inference.streaming import streamed
 from btil.models.team import bind
+from btil.numerics.precision import precision
 
 LENGTHS = tuple(np.random.default_rng(3).integers(1, 30, 60).tolist())
 

@@ -7,9 +7,9 @@ from teams import hmm_demos, hmm_model, two_labelled_episodes
 
 import btil
 from btil.inference import svi
-from btil.inference.precision import precision
 from btil.inference.result import DirichletRows, DrawnRows
 from btil.models.team import bind
+from btil.numerics.precision import precision
 
 DEMOS = hmm_demos([0, 0, 1, 1], [0, -1, -1, 1], num_actions=2)
 

@@ -9,7 +9,7 @@ from teams import hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
 from btil.models.team import bind
-from btil.models.team_dbn import enumerated_model, forward_model, model_data, team_dbn
+from btil.numpyro_forms.team_dbn import enumerated_model, forward_model, model_data, team_dbn
 
 pytestmark = pytest.mark.usefixtures("x64")
 

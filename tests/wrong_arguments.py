@@ -16,7 +16,7 @@ from teams import hmm_demos
 import btil
 from btil.analysis import log_evidence
 from btil.arguments import is_known
-from btil.inference.fit import method_options
+from btil.posterior.fit import method_options
 
 WRONG = (True, "x", [1], None, math.nan, math.inf, -1, 2.5, 1j)
 # Options that their method checks by itself: no numbers, or not always.

@@ -24,7 +24,7 @@ import btil
 from btil.analysis.compare import compare_posteriors
 from btil.identity import checksum, functions_reached, globals_read
 from btil.inference import checkpoint
-from btil.inference.collapsed import collapsed_data, functional_rows
+from btil.inference.collapsed import collapsed_data, given_rows
 from btil.inference.result import DrawnParameters, FitResult
 from btil.models.team import bind
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, rows_somewhere
@@ -669,7 +669,7 @@ def test_programs_of_a_family_of_ones_own_are_not_stale_either(
     def rows() -> Any:
         structure, data = collapsed_data(bind(model, ann_alone()), np.dtype(np.float32))
         given = {"policy_ann_tilt": jnp.array([[0.0, 1.0]])}
-        return structure, functional_rows(structure, data, given)["policy_ann"][0, 0, 0, 1]
+        return structure, given_rows(structure.functional, data, given)["policy_ann"][0, 0, 0, 1]
 
     for rate in (2.0, 3.0):
         monkeypatch.setattr(sys.modules[__name__], "RATE", rate)

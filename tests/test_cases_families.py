@@ -110,7 +110,6 @@ def test_the_strength_is_learned_from_half_labelled_steps() -> None:
     assert posterior.elbo < truth.log_evidence
 
 
-@pytest.mark.slow
 def test_the_guide_has_the_bound_of_the_fit(x64: None, numpyro_as_it_is: None) -> None:
     """Where every latent is labelled, so that there are none to sum out."""
     demos = hmm_demos([0, 1, 0, 0, 1, 0], [0, 1, 0, 0, 1, 1])

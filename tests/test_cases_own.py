@@ -35,7 +35,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "svi": {"max_iterations": 200, "num_samples": 50, "num_particles": 1},
     "nuts": {"num_chains": 2, "num_warmup": 20, "num_samples": 20, "max_tree_depth": 4},
 }
-BOTH = ["svi", pytest.param("nuts", marks=pytest.mark.slow)]
+BOTH = ["svi", "nuts"]
 BEATS = np.array([[60.0, 90.0], [70.0, 75.0]])
 """Heart rate of each agent's latents."""
 

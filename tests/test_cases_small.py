@@ -528,7 +528,7 @@ CHECKED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in CHECKED])
+@pytest.mark.parametrize("name", CHECKED)
 def test_no_program_gives_a_nan(name: str) -> None:
     import jax
 

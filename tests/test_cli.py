@@ -433,7 +433,6 @@ def test_decode_refuses_what_does_not_fit(
 # ---------------------------------------------------------------------- compare
 
 
-@pytest.mark.slow
 def test_compare_prints_a_table_and_writes_a_report(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,15 +140,11 @@ def files_it_reads(page: Path) -> Iterator[list[str]]:
                 yield words[1:]
 
 
-SLOW = {"README.md", "docs/comparison.md", "docs/extending.md", "docs/gallery.md",
-        "docs/gridworlds.md", "docs/large.md"}  # fmt: skip
-
-
 # What is learned in little cannot be learned from so little: that much is said, and expected.
 @pytest.mark.filterwarnings("ignore:the model cannot learn:btil.DataWarning")
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in NAMES],
+    NAMES,
 )
 def test_every_block_runs(
     name: str, in_little: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

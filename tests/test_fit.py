@@ -136,7 +136,6 @@ def test_same_seed_same_bits(method: str) -> None:
         assert bits(run(4)) != first
 
 
-@pytest.mark.slow
 def test_same_bits_in_a_fresh_process() -> None:
     code = (
         "import numpy as np, btil;"
@@ -250,7 +249,6 @@ def test_a_second_fit_of_equal_shapes_compiles_nothing() -> None:
     assert compilations(lambda: everything(second, 1)) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the model cannot learn from tables:btil.DataWarning")
 def test_forty_lengths_compile_a_few_programs() -> None:
     lengths = np.arange(1, 41)

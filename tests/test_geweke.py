@@ -343,14 +343,12 @@ def largest_parametric_z_score(seed=1):
     return judge(start, total / NUM_TURNS)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("numpyro_as_it_is")
 def test_the_kernel_moves_parameters_rightly():
     largest, allowed = largest_parametric_z_score()
     assert largest < allowed
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("numpyro_as_it_is")
 def test_a_forgotten_jacobian_is_found_out(monkeypatch):
     def log_density(priors, unconstrained):

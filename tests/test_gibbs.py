@@ -265,7 +265,6 @@ def test_options_out_of_range_are_refused(options):
         btil.fit(ones(), hmm([0, 1]), "gibbs", **options)
 
 
-@pytest.mark.slow
 def test_semi_supervised_hmm_of_the_stan_examples():
     data = json.loads((Path(__file__).parent / "data" / "stan_hmm_semisup.json").read_text())
     labelled, unlabelled = len(data["w"]), len(data["u"])

@@ -324,3 +324,16 @@ def test_moved_environment_is_made_anew(checkout, tmp_path: Path) -> None:
     setup()
     moved = root.rename(tmp_path / "moved checkout")
     assert setup(moved) == (0, ["venv", "pip"])
+
+
+def test_the_slow_tests_are_there() -> None:
+    """What is listed as slow has its function: a name that was changed would make it quick."""
+    functions = {
+        f"{path.relative_to(ROOT / 'tests')}::{node.name}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    listed = (ROOT / "tests" / "slow_tests.txt").read_text(encoding="utf-8").splitlines()
+    assert listed
+    assert {name.split("[")[0] for name in listed} - functions == set()

@@ -120,7 +120,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---------------------------------------------------------------------- every target, quickly
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "options", "expected"),
     [

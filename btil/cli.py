@@ -25,7 +25,9 @@ from btil import (
 )
 from btil.demonstrations import read_as_seen
 from btil.demonstrations.coding import DataWarning, warn
+from btil.domains.registry import domain_names, load_domain
 from btil.flags import Debug, Quiet
+from btil.inference.method import methods_help
 from btil.study.cli import collect
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from btil.models.team import TeamModel
     from btil.posterior.posterior import TeamPosterior
 
-_CARRIED = "overcooked"
 _SHOWN_NAMES = 12
 
 # ---------------------------------------------------------------------- errors
@@ -319,7 +320,7 @@ def fit(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="P.nc", help="Where the posterior is saved.")
     ],
-    method: Annotated[str, typer.Option(help="mfvi, svi, nuts, gibbs or exact.")] = "mfvi",
+    method: Annotated[str, typer.Option(help=methods_help())] = "mfvi",
     num_latents: NumLatents = None,
     unknown_labels: UnknownLabels = None,
     drop_last: DropLast = False,
@@ -647,7 +648,7 @@ def compare(
 def calibrate(
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the results.")],
-    method: Annotated[str, typer.Option(help="mfvi, svi, nuts, gibbs or exact.")] = "mfvi",
+    method: Annotated[str, typer.Option(help=methods_help())] = "mfvi",
     num_simulations: Annotated[int, typer.Option(help="Number of simulated data sets.")] = 100,
     share_labelled: Annotated[
         float | None,
@@ -761,7 +762,7 @@ def report(
     task: Annotated[
         str | None,
         typer.Option(
-            metavar="movers|cleanup",
+            metavar="|".join(domain_names("task")),
             help="DATA are of this grid world: minds are misaligned where the task says so.",
         ),
     ] = None,
@@ -911,7 +912,10 @@ def demo(
 @app.command()
 def simulate(
     domain: Annotated[
-        str, typer.Argument(metavar="DOMAIN", help="movers or cleanup.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="DOMAIN", help=" or ".join(domain_names("task")) + ".", show_default=False
+        ),
     ],
     out: Annotated[
         Path,
@@ -1061,12 +1065,7 @@ def reproduce(
 
 def _task(name: str, map: str) -> "GridTask":
     """A grid world by its name, on a map as `_map` reads it."""
-    from btil import domains
-    from btil.domains.gridworld import GRID_WORLDS
-
-    if name not in GRID_WORLDS:
-        raise ValueError(f"unknown domain {name!r}; there are {', '.join(GRID_WORLDS)}")
-    task: GridTask = getattr(domains, name)(_map(map))
+    task: GridTask = load_domain(name, "task")(_map(map))
     return task
 
 
@@ -1108,16 +1107,15 @@ class _Reading(NamedTuple):
 
 def _read(data: str, reading: _Reading, like: Demonstrations | None = None) -> Demonstrations:
     """Carried data or a file; with `like`, by the names and sizes of other demonstrations."""
-    family, *parts = data.split(":")
-    if family == _CARRIED and parts:
+    domain, *parts = data.split(":")
+    if domain in domain_names("recordings") and parts:
         for option in ("num_latents", "unknown_labels", "drop_last"):
             if getattr(reading, option) not in (None, False):
                 raise ValueError(f"{_flag(option)} is for files; carried data know what they hold")
         if len(parts) > 2:
-            raise ValueError(f"{data}: carried data are written overcooked:LAYOUT[:train|test]")
-        from btil.domains.overcooked import load
-
-        return load(*parts)
+            raise ValueError(f"{data}: carried data are written {domain}:LAYOUT[:train|test]")
+        carried: Demonstrations = load_domain(domain).load(*parts)
+        return carried
     arguments = reading.arguments()
     if like is None:
         return read_demonstrations(data, **arguments)
@@ -1165,10 +1163,10 @@ def _model(
             return read_model(path)
         if task is not None:
             return task.recommended_model()
-        if data.startswith(f"{_CARRIED}:"):
-            from btil.domains.overcooked import recommended_model
-
-            return recommended_model(data.split(":")[1])
+        domain, *parts = data.split(":")
+        if domain in domain_names("recordings") and parts:
+            recommended: TeamModel = load_domain(domain).recommended_model(parts[0])
+            return recommended
         return TeamModel()
     from btil.models.description import model_from_description
 

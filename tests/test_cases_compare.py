@@ -125,7 +125,7 @@ def test_case_33_seeds_agree_within_the_error_that_is_told(vague):
 
 
 def test_case_34_nothing_is_measured_against_what_has_not_converged(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "_pictures", lambda comparison: iter(()))
+    monkeypatch.setattr(report, "PICTURES", [])
     options = {"gibbs": {"num_chains": 2, "num_warmup": 5, "num_samples": 10}}
     found = btil.compare(
         PLAIN, recordings(4, 1, 0), ("mfvi", "gibbs"), options=options, progress=False
@@ -168,7 +168,7 @@ def two_groups(posterior):
 @pytest.fixture(scope="module", params=["one group", "two groups", "no labels"])
 def reported(request, tmp_path_factory):
     patch = pytest.MonkeyPatch()
-    patch.setattr(report, "_pictures", lambda comparison: iter(()))
+    patch.setattr(report, "PICTURES", [])
     demos, test = recordings(6, 2, 1), recordings(4, 4, 2)
     truth = btil.analysis.simulate_truth(PLAIN, demos, test, seed=3).tables
     if request.param == "no labels":
@@ -240,7 +240,7 @@ def test_case_37_a_posterior_that_is_loaded_is_that_of_the_table(reported):
 
 
 def test_case_37_from_the_shell(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "_pictures", lambda comparison: iter(()))
+    monkeypatch.setattr(report, "PICTURES", [])
     monkeypatch.chdir(tmp_path)
     btil.write_demonstrations(recordings(4, 2, 1), "team.csv")
     btil.write_demonstrations(recordings(3, 3, 2), "new.csv")
@@ -289,7 +289,7 @@ def test_a_truth_is_read_as_it_was_written(reported, tmp_path):
 
 @pytest.mark.parametrize("error", [0.25, np.nan])
 def test_an_estimate_of_the_evidence_comes_back_as_it_was(vague, error, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "_pictures", lambda comparison: iter(()))
+    monkeypatch.setattr(report, "PICTURES", [])
     estimate = Evidence(-9.5, error, "smc", False, None, ("Runs differ.",))
     found = compare_posteriors({"mfvi": vague}, evidence=estimate)
     found.report(tmp_path)

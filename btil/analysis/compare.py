@@ -28,8 +28,9 @@ from btil.analysis.decoded import (
 )
 from btil.analysis.efficiency import Course, Target, course, latent_chains, own_course
 from btil.analysis.evidence import Evidence, check_estimable, log_evidence
+from btil.analysis.held_out import held_out
 from btil.analysis.known_truth import check_truth, coverage_table
-from btil.analysis.metrics import confusion_matrix, hamming_distance, most_probable
+from btil.analysis.metrics import confusion_matrix
 from btil.analysis.modes import Mode, find_modes, only_chains
 from btil.analysis.monte_carlo import (
     average_over,
@@ -47,6 +48,7 @@ from btil.arguments import check_count, check_values
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import counted
 from btil.inference.chains import RHAT_LIMIT
+from btil.inference.method import method_of
 from btil.inference.result import DrawnRows, RowsPosterior, check_all_kept, check_keeps_all
 from btil.models.draws import DrawnTables
 from btil.models.team import TeamModel
@@ -591,14 +593,7 @@ def _held_out(posterior: TeamPosterior, test: Demonstrations | None) -> dict[str
         return {}
     log_likelihood = posterior.log_likelihood(test.without_labels())  # of actions alone
     record = {"log_likelihood_per_step": float(log_likelihood.sum()) / test.num_steps}
-    decoded = {
-        "viterbi": posterior.decode(test),
-        "filtering": most_probable(test, posterior.filter(test)),
-    }
-    for kind, latents in decoded.items():
-        errors = hamming_distance(test, latents)
-        record |= {f"{kind}_error_{a}": float(e) for a, e in zip(test.agents, errors, strict=True)}
-    return record
+    return record | held_out(test, posterior)
 
 
 def _time_record(course: Course | None, accuracy: float) -> dict[str, float]:
@@ -636,7 +631,7 @@ def _estimate_evidence(
     whole = posteriors[reference]
     same = [one for one in posteriors.values() if one.demos == whole.demos]
     for one in same:
-        if one.method == "exact" and one.elbo is not None:
+        if method_of(one.method).answer == "exact" and one.elbo is not None:
             return Evidence(one.elbo, 0.0, "exact", True, None, ())
     mean_field = [one for one in same if one.method == "mfvi" and one.result.rows]
     options = {"posterior": mean_field[0]} if mean_field else {}
@@ -1055,7 +1050,7 @@ def _notes_on_names(
             "Those are matched to the reference's by the distance of their rows, each chain on its "
             f"own; R-hats and differences in the table are of matched rows.{by_labels}"
         )
-        averaging = [n for n in free if posteriors[n].method == "exact"]
+        averaging = [n for n in free if method_of(posteriors[n].method).answer == "exact"]
         if averaging:
             notes.append(
                 f"{listed(averaging)} averages over all orders of such mental states of {agent}; "

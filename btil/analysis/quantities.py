@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from btil.analysis.held_out import METRICS
 from btil.inference.chains import RHAT_LIMIT
 
 # What is measured against the reference, and means nothing unless that has converged.
@@ -67,25 +68,12 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
 
     errors = [
         Quantity(
-            f"{kind}_error_{agent}",
-            f"{title} error, {agent}",
-            "As above." if position else explanation,
-            number(3),
+            f"{name}_{agent}",
+            f"{metric.title}, {agent}",
+            "As above." if position else metric.explanation,
+            number(metric.digits),
         )
-        for kind, title, explanation in (
-            (
-                "viterbi",
-                "Viterbi",
-                "Share of held-out steps whose mental state is decoded wrongly, knowing the whole "
-                "episode but no labels (mean over episodes). Smaller is better.",
-            ),
-            (
-                "filtering",
-                "filtering",
-                "The same, knowing at each step only the episode so far: what a live assistant "
-                "could do. Smaller is better.",
-            ),
-        )
+        for name, metric in METRICS.items()
         for position, agent in enumerate(agents)
     ]
     scores = [

@@ -1,16 +1,15 @@
 """What the others are measured against, and whether it can be: only by what has converged."""
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from btil.analysis.alignment import align, latents_pinned
 from btil.analysis.modes import only_chains
 from btil.inference.chains import judge_chains
+from btil.inference.method import method_of
 from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
 from btil.posterior.posterior import TeamPosterior
-
-# Methods that give the posterior itself, the surest first.
-_PREFERRED = ("exact", "nuts", "gibbs")
 
 
 class Convergence(NamedTuple):
@@ -83,11 +82,10 @@ def choose_reference(posteriors: Mapping[str, TeamPosterior], asked: str | None)
     most = max(posterior.demos.num_steps for posterior in posteriors.values())
     candidates = [
         name
-        for method in _PREFERRED
-        for name, posterior in posteriors.items()
-        if posterior.method == method
+        for name, posterior in sorted(posteriors.items(), key=_preference)
+        if method_of(posterior.method).preferred is not None
         and posterior.demos.num_steps == most
-        and (method != "exact" or _told_apart(posterior))
+        and (method_of(posterior.method).answer != "exact" or _told_apart(posterior))
     ]
     first: Reference | None = None
     for name in candidates or list(posteriors)[:1]:
@@ -97,6 +95,11 @@ def choose_reference(posteriors: Mapping[str, TeamPosterior], asked: str | None)
         first = one if first is None else first
     assert first is not None
     return first
+
+
+def _preference(named: tuple[str, TeamPosterior]) -> float:
+    preferred = method_of(named[1].method).preferred
+    return math.inf if preferred is None else float(preferred)
 
 
 def _reference(name: str, posterior: TeamPosterior) -> Reference:

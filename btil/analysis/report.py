@@ -2,7 +2,7 @@
 
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +24,7 @@ from btil.analysis.words import listed
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import counted
 from btil.inference.chains import RHAT_LIMIT
+from btil.inference.method import method_of
 from btil.models.cpt import ROLES, DirichletCPT, StickyDirichletCPT
 from btil.models.parametric import parametric_site
 from btil.models.team import BoundModel, Table, TeamModel, make_contexts
@@ -135,7 +136,11 @@ def write_report(comparison: "Comparison", directory: Any, command: str | None =
     directory = prepare_directory(directory)
     with staged_page(directory, PAGE, _LIST) as staging:
         (staging / "figures").mkdir()
-        shown = [_draw(picture, staging / "figures") for picture in _pictures(comparison)]
+        shown = [
+            _draw(picture, staging / "figures")
+            for pictures in PICTURES
+            for picture in pictures(comparison)
+        ]
         comparison.table.to_csv(staging / "table.csv")
         for name in ("chains", "modes", "decoded", "coverage"):
             table = getattr(comparison, name)
@@ -152,10 +157,8 @@ def write_report(comparison: "Comparison", directory: Any, command: str | None =
 # ---------------------------------------------------------------------- figures
 
 
-def _pictures(comparison: "Comparison") -> Iterator[Picture]:
-    """The figures of a comparison, one at a time."""
-    from btil.analysis import plots
-
+def _methods(comparison: "Comparison") -> Iterator[Picture]:
+    """The methods side by side."""
     reference = comparison.reference
     if comparison.others:
         yield Picture(
@@ -175,6 +178,10 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             f"probabilities. Left of 1 a method is more certain than {reference}, right of it "
             f"less. {_certainty(comparison)}",
         )
+
+
+def _optimisation(comparison: "Comparison") -> Iterator[Picture]:
+    """The bounds of optimisation."""
     if any(p.elbo_trace is not None for p in comparison.posteriors.values()):
         yield Picture(
             "bounds",
@@ -183,6 +190,10 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             "The lower bound of the log evidence as optimisation goes on. It has converged where "
             f"the line is flat{_noisy(comparison)}.",
         )
+
+
+def _times(comparison: "Comparison") -> Iterator[Picture]:
+    """How near each method comes, and when."""
     if comparison.courses:
         yield Picture(
             "courses",
@@ -192,6 +203,12 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             "probabilities in use, against seconds since the start of its fit. Lower left is "
             "better; dashed is the accuracy asked for.",
         )
+
+
+def _chains(comparison: "Comparison") -> Iterator[Picture]:
+    """The chains of every method that has some."""
+    from btil.analysis import plots
+
     kinds = {
         "trace": (
             plots.plot_trace,
@@ -222,8 +239,11 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             for kind, (plot, caption) in kinds.items():
                 caption = f"{name}: {caption}"
                 yield Picture(f"{kind}_{name}", "Chains", plot(posterior, rows), caption)
-    shown = comparison.test if comparison.test is not None else comparison.demos
-    source = "held-out" if comparison.test is not None else "training"
+
+
+def _timelines(comparison: "Comparison") -> Iterator[Picture]:
+    """One episode of each member."""
+    shown, source = _shown_episodes(comparison)
     first = next(iter(comparison.posteriors))
     for position, agent in enumerate(comparison.demos.agents, 1):
         yield Picture(
@@ -235,6 +255,10 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             "White bars are the true mental states where they are known, blue ones the most "
             "probable path, red ones where that is wrong.",
         )
+
+
+def _reliability(comparison: "Comparison") -> Iterator[Picture]:
+    """How sure, and how often right."""
     if comparison.reliabilities:
         yield Picture(
             "reliability",
@@ -245,6 +269,12 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
             "being right or wrong together. Underneath, how many steps are how sure: the further "
             "to the right, the sharper.",
         )
+
+
+def _confusions(comparison: "Comparison") -> Iterator[Picture]:
+    """What was decoded, beside what was true."""
+    shown, source = _shown_episodes(comparison)
+    first = next(iter(comparison.posteriors))
     for position, agent in enumerate(comparison.demos.agents, 1):
         if (shown.latents[:, position - 1] >= 0).any():
             yield Picture(
@@ -255,6 +285,25 @@ def _pictures(comparison: "Comparison") -> Iterator[Picture]:
                 "mental state (row) by the one decoded (column). All on the diagonal would be "
                 "perfect.",
             )
+
+
+def _shown_episodes(comparison: "Comparison") -> tuple[Demonstrations, str]:
+    """The episodes that are shown, and what kind they are."""
+    if comparison.test is not None:
+        return comparison.test, "held-out"
+    return comparison.demos, "training"
+
+
+# What a page shows, in order. A new figure is a function that gives its pictures, and a line here.
+PICTURES: list[Callable[["Comparison"], Iterator[Picture]]] = [
+    _methods,
+    _optimisation,
+    _times,
+    _chains,
+    _timelines,
+    _reliability,
+    _confusions,
+]
 
 
 def _certainty(comparison: "Comparison") -> str:
@@ -273,7 +322,7 @@ def _certainty(comparison: "Comparison") -> str:
 
 
 def _noisy(comparison: "Comparison") -> str:
-    noisy = [n for n, p in comparison.posteriors.items() if p.method == "svi"]
+    noisy = [n for n, p in comparison.posteriors.items() if method_of(p.method).noisy]
     return f"; the estimates of {listed(noisy)} are noisy" if noisy else ""
 
 

@@ -31,6 +31,7 @@ from btil.analysis.monte_carlo import (
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
+from btil.inference.method import method_of
 from btil.messages.layout import lay_out
 from btil.posterior.fit import fit
 from btil.posterior.posterior import TeamPosterior
@@ -275,7 +276,7 @@ def _check_number(demos: Demonstrations, method: str) -> None:
 
 def _check_draws(posteriors: Mapping[str, TeamPosterior]) -> None:
     for name, posterior in posteriors.items():
-        if posterior.method in ("mfvi", "svi") and _learned(posterior):
+        if method_of(posterior.method).answer == "approximation" and _learned(posterior):
             raise ValueError(
                 f"{name}: draws from {posterior.method} are not the posterior's, and leaving "
                 "episodes out by weighing them means nothing; use gibbs, nuts or exact, or "
@@ -323,7 +324,8 @@ def _leave_out(
         return _Scores(fixed, 0.0, np.full(len(fixed), np.nan), fixed)
     log_likelihood = _of_draws(posterior, num_draws, seed)
     number = math.prod(log_likelihood.shape[:2])
-    worth = ess(log_likelihood.sum(-1, keepdims=True)) if posterior.method != "exact" else number
+    chains = method_of(posterior.method).answer == "chains"
+    worth = ess(log_likelihood.sum(-1, keepdims=True)) if chains else number
     relative = float(np.clip(np.nan_to_num(np.ravel(worth)[0], nan=number) / number, 0.0, 1.0))
     log_weights, khat = array_stats.psislw(
         log_likelihood, r_eff=max(relative, 1 / number), axis=(0, 1)

@@ -1,7 +1,7 @@
 """Where demonstrations come from: recorded teams and simulated ones.
 
-Every domain is loaded on first use, so that ``import btil`` stays quick. To add one, write its
-module in this folder and name it in ``_MODULE_OF``.
+Every domain is loaded on first use, so that ``import btil`` stays quick. They are listed in
+`registry.py`.
 """
 
 from importlib import import_module
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 __all__ = ["cleanup", "movers", "overcooked", "record"]
 
-# Public name -> module that holds it. A name equal to its module's is the module itself.
-_MODULE_OF = {
-    "cleanup": "gridworld.cleanup",
-    "movers": "gridworld.movers",
-    "overcooked": "overcooked",
-    "record": "recording",
-}
+# What is no domain.
+_FUNCTIONS = {"record": "btil.domains.recording"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.{_MODULE_OF[name]}")
-    return module if name == _MODULE_OF[name] else getattr(module, name)
+    from btil.domains.registry import domain_names, load_domain
+
+    if name in _FUNCTIONS:
+        return getattr(import_module(_FUNCTIONS[name]), name)
+    if name in domain_names():
+        return load_domain(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF})
+    from btil.domains.registry import domain_names
+
+    return sorted({*__all__, *domain_names()})

@@ -22,6 +22,7 @@ import numpy as np
 
 from btil.files import check_writable, replacing
 from btil.identity import checksum as _digest
+from btil.inference.method import method_of
 from btil.models.cpt import CPT
 from btil.models.parametric import ParametricCPT, all_priors, parametric_sites
 from btil.models.team import BoundModel, Table
@@ -278,7 +279,7 @@ def describe_run(
         demos.num_latents,
     )
     run = {"method": method, "seed": str(seed), "dtype": dtype.name}
-    free = ("devices",) if method in ("mfvi", "gibbs") else ()
+    free = method_of(method).free
     run |= {name: _told(value) for name, value in options.items() if name not in free}
     run |= {"model": _digest(_model_record(bound)), "demonstrations": _digest(data)}
     if isinstance(bound, BoundNumpyroModel):

@@ -5,7 +5,6 @@ policies and transitions, for each latent. A family says what is believed of the
 learned with a Dirichlet prior, known, static or uniform.
 """
 
-import importlib
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
@@ -551,22 +550,3 @@ class Shared:
     def __post_init__(self) -> None:
         if not isinstance(self.cpt, CPT):
             raise ValueError(f"Shared: expected a CPT, got {type(self.cpt).__name__}")
-
-
-# Families that a file can hold by name and arguments, and the module that each is in.
-FAMILIES = {
-    "DirichletCPT": "btil.models.cpt",
-    "GoalConditionedCPT": "btil.models.softmax",
-    "HierarchicalDirichletCPT": "btil.models.hierarchical",
-    "KnownCPT": "btil.models.cpt",
-    "SoftmaxCPT": "btil.models.softmax",
-    "StaticCPT": "btil.models.cpt",
-    "StickBreakingCPT": "btil.models.hierarchical",
-    "StickyDirichletCPT": "btil.models.cpt",
-    "UniformCPT": "btil.models.cpt",
-}
-
-
-def family_named(name: str) -> type[CPT]:
-    """The class of a family that a file can hold."""
-    return getattr(importlib.import_module(FAMILIES[name]), name)

@@ -36,30 +36,10 @@ from typing import Any
 
 import numpy as np
 
-from btil.models.cpt import (
-    CPT,
-    ROLES,
-    DirichletCPT,
-    Shared,
-    StaticCPT,
-    StickyDirichletCPT,
-    UniformCPT,
-)
-from btil.models.hierarchical import HierarchicalDirichletCPT, StickBreakingCPT
-from btil.models.softmax import SoftmaxCPT
+from btil.models.cpt import CPT, ROLES, Shared
+from btil.models.families import families, family_named, is_known, words
 from btil.models.team import Family, TeamModel
 
-# By name: the class, and the roles that it can have.
-_FAMILIES: dict[str, tuple[type[CPT], tuple[str, ...]]] = {
-    "dirichlet": (DirichletCPT, ROLES),
-    "uniform": (UniformCPT, ROLES),
-    "static": (StaticCPT, ("transition",)),
-    "sticky": (StickyDirichletCPT, ("transition",)),
-    "hierarchical": (HierarchicalDirichletCPT, ROLES),
-    "stick-breaking": (StickBreakingCPT, ("transition", "initial")),
-    "softmax": (SoftmaxCPT, ROLES),
-}
-_FAMILY_NAMES = {family: name for name, (family, _) in _FAMILIES.items()}
 # Functions cannot be written down.
 _NOT_WRITTEN = ("features",)
 _DEFAULT_FAMILY = {"policy": "dirichlet", "transition": "dirichlet", "initial": "uniform"}
@@ -176,7 +156,7 @@ def _role(role: str, section: Any) -> Family | dict[str, Family]:
 def _family(role: str, where: str, section: Any) -> Family:
     _check_table(where, section)
     name = section.get("family", _DEFAULT_FAMILY[role])
-    allowed = [family for family, (_, roles) in _FAMILIES.items() if role in roles]
+    allowed = list(words(role))
     if name not in allowed:
         raise ValueError(
             f"{where}: unknown family {name!r}; allowed are {_listed(allowed)}"
@@ -192,7 +172,7 @@ def _family(role: str, where: str, section: Any) -> Family:
 
 def _arguments(name: str) -> dict[str, Any]:
     """The arguments of a family that can be written, with their defaults."""
-    parameters = inspect.signature(_FAMILIES[name][0]).parameters
+    parameters = inspect.signature(family_named(words()[name])).parameters
     return {n: p.default for n, p in parameters.items() if n not in _NOT_WRITTEN}
 
 
@@ -209,7 +189,7 @@ def _cpt(name: str, role: str, where: str, section: Mapping[str, Any]) -> CPT:
             given[key] = _boolean(where, key, section[key])
         elif key in section:
             given[key] = _number(where, key, section[key])
-    family = _FAMILIES[name][0]
+    family = family_named(words()[name])
     try:
         return family(**given)
     except ValueError as error:
@@ -281,8 +261,9 @@ def _listed(names: Any) -> str:
 
 def _section_text(title: str, family: Family) -> str:
     cpt = family.cpt if isinstance(family, Shared) else family
-    arguments = cpt.arguments() if type(cpt) in _FAMILY_NAMES else None
-    name = type(cpt).__name__ if arguments is None else _FAMILY_NAMES[type(cpt)]
+    kind = type(cpt).__name__
+    word = families()[kind].word if is_known(cpt) else None
+    arguments, name = (None, kind) if word is None else (cpt.arguments(), word)
     lines = [f"[{title}]", f"family = {_text(name)}"]
     lines += [
         f"{key} = {_value_text(key, value)}"

@@ -1,6 +1,5 @@
 """`btil.fit`: one verb for every inference method."""
 
-import importlib
 import inspect
 import time
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import warn
 from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.checkpoint import Checkpoint, describe_run
+from btil.inference.method import fit_function, method_names, method_of
 from btil.inference.result import FitResult
 from btil.messages.layout import lay_out
 from btil.models.crowding import crowded
@@ -23,16 +23,6 @@ from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, NumpyroModel, ro
 from btil.posterior.numpyro_posterior import bind_model
 from btil.posterior.posterior import TeamPosterior, filter_agents, refuse_impossible
 
-# A new method is one file with a function `fit`, and one line here.
-METHODS = {
-    "mfvi": "btil.inference.mfvi",
-    "svi": "btil.inference.svi",
-    "nuts": "btil.inference.nuts",
-    "gibbs": "btil.inference.gibbs",
-    "exact": "btil.inference.exact",
-}
-_FOR_OWN_MODELS = ("nuts", "svi")
-_FLOAT64_BY_DEFAULT = ("nuts", "exact")
 _OWN_ARGUMENTS = ("bound", "seed", "progress", "dtype", "checkpoint")
 
 
@@ -102,7 +92,7 @@ def fit(
             "demos must be Demonstrations, or a file opened by open_demonstrations; got "
             f"{type(demos).__name__}"
         )
-    chosen = as_dtype(np.float64 if dtype is None and method in _FLOAT64_BY_DEFAULT else dtype)
+    chosen = as_dtype(np.float64 if dtype is None and method_of(method).double else dtype)
     begun = time.perf_counter()
     kind: type[TeamPosterior] = TeamPosterior
     if isinstance(demos, DemonstrationsFile):
@@ -141,13 +131,11 @@ def method_function(method: str, model: Any = None) -> Any:
     Raises:
         ValueError: If there is no such method, or it does not fit the model.
     """
-    if not isinstance(method, str) or method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
-    if isinstance(model, NumpyroModel) and method not in _FOR_OWN_MODELS:
-        raise ValueError(
-            f"method {method!r} needs tables; {model} is fitted by {' or '.join(_FOR_OWN_MODELS)}"
-        )
-    return importlib.import_module(METHODS[method]).fit
+    function = fit_function(method)
+    if isinstance(model, NumpyroModel) and not method_of(method).own_models:
+        able = " or ".join(sorted(name for name in method_names() if method_of(name).own_models))
+        raise ValueError(f"method {method!r} needs tables; {model} is fitted by {able}")
+    return function
 
 
 def check_given(
@@ -217,7 +205,7 @@ def _check_file(method: str, model: TeamModel, options: dict[str, Any]) -> None:
     instead = "read_demonstrations reads the file whole, for all methods"
     if isinstance(model, NumpyroModel):
         raise ValueError(f"{model} is fitted to demonstrations in memory; {instead}")
-    if method != "mfvi" or options.get("batch_size") is None:
+    if not method_of(method).reads_files or options.get("batch_size") is None:
         raise ValueError(
             "a file opened by open_demonstrations is learned from batch by batch, by method "
             f"'mfvi' with batch_size=...; {instead}"
@@ -257,12 +245,12 @@ def _fit_file(
 
 
 def _nothing_to_learn(method: str, log_evidence: float) -> FitResult:
-    bounded = method in ("mfvi", "svi", "exact")
+    known = method_of(method)
     return FitResult(
         rows={},
         converged=True,
         reason="nothing to learn: every table is given",
-        elbo=log_evidence if bounded else None,
-        elbo_standard_error=0.0 if method == "svi" else None,
-        elbo_trace=np.array([log_evidence]) if bounded else None,
+        elbo=log_evidence if known.bounds else None,
+        elbo_standard_error=0.0 if known.noisy else None,
+        elbo_trace=np.array([log_evidence]) if known.bounds else None,
     )

@@ -23,7 +23,8 @@ from btil.inference.result import (
     RowsPosterior,
 )
 from btil.models.contexts import match_rows
-from btil.models.cpt import Shared, family_named
+from btil.models.cpt import Shared
+from btil.models.families import family_named
 from btil.models.parametric import all_priors, parametric_sites, unconstrained_shapes
 from btil.models.team import BoundModel, TeamModel, with_contexts
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel

@@ -12,7 +12,8 @@ import numpy as np
 
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
-from btil.models.cpt import FAMILIES, Shared
+from btil.models.cpt import Shared
+from btil.models.families import is_known
 
 if TYPE_CHECKING:
     from btil.posterior.posterior import TeamPosterior
@@ -121,7 +122,7 @@ def _family_record(given: Any) -> dict[str, Any]:
         }
     if isinstance(given, Shared):
         return {"family": "Shared", "cpt": _family_record(given.cpt)}
-    arguments = given.arguments() if type(given).__name__ in FAMILIES else None
+    arguments = given.arguments() if is_known(given) else None
     return {"family": type(given).__name__, "arguments": arguments}
 
 

@@ -31,6 +31,7 @@ from btil.analysis.calibration.simulation import (
 from btil.arguments import check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
+from btil.inference.method import method_of
 from btil.inference.progress import progress_line
 from btil.inference.result import check_keeps_all
 from btil.models.team import TeamModel, bind
@@ -200,7 +201,7 @@ class Calibration:
         if failed:
             notes.append(f"{failed} of {number} fits did not converge by their own criterion.")
         aligned = int(self.fits["aligned"].sum())
-        if aligned and self.method == "exact":
+        if aligned and method_of(self.method).answer == "exact":
             notes.append(
                 f"In {aligned} of {number} simulations nothing pins some latents; the exact "
                 "posterior holds all their names at once, and single steps cannot be decoded."

@@ -16,6 +16,7 @@ from btil.analysis.debriefing.findings import (
 from btil.analysis.output import html_list, html_table
 from btil.analysis.words import listed
 from btil.demonstrations.coding import counted
+from btil.inference.method import method_of
 from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
@@ -491,7 +492,7 @@ def _technical(told: Told, command: str | None) -> str:
         "visits, with central 89% intervals"
         + (
             " (of a mean field, too narrow where few steps are labelled; Gibbs sampling has better)"
-            if posterior.method in ("mfvi", "svi")
+            if method_of(posterior.method).answer == "approximation"
             else ""
         )
         + "; the amount of data is the expected number of reads of a row by the training "

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from btil.arguments import check_index, check_values
 from btil.inference.chains import rhat
+from btil.inference.method import method_of
 from btil.inference.result import (
     DirichletRows,
     DrawnParameters,
@@ -155,7 +156,8 @@ def chains_of(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "chain dr
     rows = posterior.result.rows
     check_all_kept(rows, "plots of chains (ArviZ makes them of posterior.to_datatree(), too)")
     chains = {site: one.draws for site, one in rows.items() if isinstance(one, DrawnRows)}
-    if not (chains or parameter_chains(posterior)) or posterior.method == "svi":
+    approximate = method_of(posterior.method).answer == "approximation"
+    if approximate or not (chains or parameter_chains(posterior)):
         raise ValueError(f"{posterior.method} has no chains to plot; use method 'nuts' or 'gibbs'")
     return chains
 

@@ -1,0 +1,122 @@
+"""The methods of inference: what the rest of btil has to know of each.
+
+To add one, write a module with a function
+
+    fit(bound, *, seed, progress, dtype, checkpoint, <its options with defaults>) -> FitResult
+
+and name it here: one line in `METHODS`, or from another package an entry point of the group
+`btil.methods` whose object is a `Method`. Its options, their checks and their help are read off the
+signature; `btil.fit`, `btil.compare`, calibration, reports and the shell know it then.
+"""
+
+from functools import cache
+from importlib import import_module, metadata
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+ENTRY_POINTS = "btil.methods"
+
+
+class Method(NamedTuple):
+    """A method of inference.
+
+    Attributes:
+        module: Where its function `fit` is.
+        words: What it is, in a line, for help texts.
+        answer: What it gives: an "approximation" (a distribution of a chosen form; what it says of
+            uncertainty is its own), "chains" of draws from the posterior, or the "exact" posterior.
+        bounds: Whether `elbo` is the log evidence or a bound of it.
+        noisy: Whether that bound is an estimate.
+        double: Whether it computes in float64 unless told otherwise.
+        own_models: Whether it fits a `NumpyroModel`.
+        preferred: What differences are measured against, the lowest first; None: never.
+        free: Options that do not change the answer, so that a saved run may go on with others.
+        reads_files: Whether it learns from a file batch by batch, by `batch_size`.
+    """
+
+    module: str
+    words: str
+    answer: Literal["approximation", "chains", "exact"]
+    bounds: bool = False
+    noisy: bool = False
+    double: bool = False
+    own_models: bool = False
+    preferred: int | None = None
+    free: tuple[str, ...] = ()
+    reads_files: bool = False
+
+
+METHODS: dict[str, Method] = {
+    "mfvi": Method(
+        "btil.inference.mfvi",
+        "mean field, the paper's Algorithm 1",
+        "approximation",
+        bounds=True,
+        free=("devices",),
+        reads_files=True,
+    ),
+    "svi": Method(
+        "btil.inference.svi",
+        "stochastic variational inference",
+        "approximation",
+        bounds=True,
+        noisy=True,
+        own_models=True,
+    ),
+    "nuts": Method(
+        "btil.inference.nuts",
+        "the no-U-turn sampler",
+        "chains",
+        double=True,
+        own_models=True,
+        preferred=1,
+    ),
+    "gibbs": Method(
+        "btil.inference.gibbs", "blocked Gibbs sampling", "chains", preferred=2, free=("devices",)
+    ),
+    "exact": Method(
+        "btil.inference.exact",
+        "sums over every latent sequence, of tiny data",
+        "exact",
+        bounds=True,
+        double=True,
+        preferred=0,
+    ),
+}
+
+
+@cache
+def _installed() -> MappingProxyType[str, Method]:
+    """Methods of other packages."""
+    points = metadata.entry_points(group=ENTRY_POINTS)
+    return MappingProxyType({point.name: point.load() for point in points})
+
+
+def method_names() -> tuple[str, ...]:
+    """All methods."""
+    return (*METHODS, *(name for name in _installed() if name not in METHODS))
+
+
+def method_of(name: Any) -> Method:
+    """What is known of a method.
+
+    Raises:
+        ValueError: If there is no such method.
+
+    Example:
+        >>> method_of("gibbs").answer
+        'chains'
+    """
+    if not isinstance(name, str) or name not in method_names():
+        raise ValueError(f"unknown method {name!r}; there are {', '.join(method_names())}")
+    return METHODS[name] if name in METHODS else _installed()[name]
+
+
+def fit_function(name: Any) -> Any:
+    """The function `fit` of a method."""
+    return import_module(method_of(name).module).fit
+
+
+def methods_help() -> str:
+    """All methods in a line, for help texts."""
+    return "; ".join(f"{name}: {method_of(name).words}" for name in method_names()) + "."

@@ -12,8 +12,9 @@ import pytest
 from teams import chain_truth, hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
+from btil.inference.method import METHODS
 from btil.models.team import bind
-from btil.posterior.fit import METHODS, method_options
+from btil.posterior.fit import method_options
 
 SHORT: dict[str, dict[str, int]] = {
     "mfvi": {},

@@ -14,7 +14,7 @@ import btil
 from btil.messages import smoother as messages
 from btil.messages.filter import Filtered
 from btil.messages.lanes import one_episode_per_lane
-from btil.messages.layout import LaneIndex, Layout, log_rows
+from btil.messages.layout import LaneIndex, Layout, gather, lay_out, log_rows, pad_rows
 from btil.messages.scaled import local_step
 from btil.messages.smoother import Counts, Potentials
 from btil.models.team import BoundModel, bind
@@ -60,17 +60,16 @@ def compute(logs: Any, index: LaneIndex) -> Any:
 
 
 def run_messages(bound: BoundModel, agent: str, rows: dict[str, np.ndarray]) -> Run:
-    layout = messages.lay_out(bound, coarse=True)
+    layout = lay_out(bound, coarse=True)
     logs = [
-        messages.pad_rows(log_rows(rows[name]), layout.num_rows[name], 0.0)
-        for name in layout.sites[agent]
+        pad_rows(log_rows(rows[name]), layout.num_rows[name], 0.0) for name in layout.sites[agent]
     ]
     index = layout.index[agent]
     filtered, smoothed, best, drawn, expected, counted = compute(
         tuple(map(jnp.asarray, logs)), index
     )
     by_step = (
-        messages.gather(np.asarray(values), layout.lanes)
+        gather(np.asarray(values), layout.lanes)
         for values in (
             filtered.log_normalizer,
             filtered.log_filtered,
@@ -228,7 +227,7 @@ def test_sampled_paths_have_the_right_frequencies(name: str) -> None:
     for bound, position, run, truth in runs(name):
         keys = jax.random.split(jax.random.key(position), num_draws)
         draws = np.asarray(draw(keys, run.filtered, run.index.start))
-        draws = messages.gather(np.moveaxis(draws, 0, 1), run.layout.lanes)
+        draws = gather(np.moveaxis(draws, 0, 1), run.layout.lanes)
         for start, length, paths in zip(
             bound.demos.episode_starts, bound.demos.episode_lengths, truth.paths, strict=True
         ):
@@ -250,7 +249,7 @@ def test_packing_changes_nothing() -> None:
     lanes = np.pad(lanes, ((0, 3), (0, 2)), constant_values=-1)
 
     def relaid(values: Any, fill: Any) -> jax.Array:
-        flat = messages.gather(np.asarray(values), packed.layout.lanes)
+        flat = gather(np.asarray(values), packed.layout.lanes)
         return jnp.asarray(np.where(lanes >= 0, flat[lanes], fill))
 
     actions = bound.demos.num_actions[0]
@@ -262,7 +261,7 @@ def test_packing_changes_nothing() -> None:
         real=jnp.asarray(lanes >= 0),
     )
     filtered, smoothed, *_ = compute(tuple(map(jnp.asarray, packed.logs)), index)
-    marginal = messages.gather(np.asarray(smoothed.marginal), lanes)
+    marginal = gather(np.asarray(smoothed.marginal), lanes)
     np.testing.assert_allclose(marginal, packed.marginal, rtol=0, atol=1e-14)
     padding = np.asarray(filtered.log_normalizer)[lanes < 0]
     np.testing.assert_allclose(padding, 0.0, rtol=0, atol=1e-12)

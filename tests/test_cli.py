@@ -98,7 +98,7 @@ def fitted(folder: Path) -> tuple[Path, Result]:
 def test_fit_by_batches_reads_a_parquet_file_by_row_groups(folder: Path, monkeypatch) -> None:
     path = folder / "ten.parquet"
     write_demonstrations(team(10), path)
-    monkeypatch.setattr("btil.cli.read_demonstrations", None)
+    monkeypatch.setattr("btil.cli.reading.read_demonstrations", None)
     options = ("--batch-size", 3, "--policy-parents", "x", "--num-latents", "2,2", "--quiet")
     result = run("fit", path, "--out", folder / "ten.nc", *options)
     assert result.exit_code == 0, result.output
@@ -328,7 +328,7 @@ def test_output_is_checked_before_the_data_are_read(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("read too early")
 
-    monkeypatch.setattr("btil.cli._read", refuse)
+    monkeypatch.setattr("btil.cli.learning.read", refuse)
     assert_refused(run("fit", "team.csv", "-o", tmp_path / "p.txt"), "the ending must be .nc")
     (tmp_path / "taken.nc").mkdir()
     assert_refused(run("fit", "team.csv", "-o", tmp_path / "taken.nc"), "is a folder")

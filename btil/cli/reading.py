@@ -1,0 +1,155 @@
+"""From words of a command line to data, models and options."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from btil import (
+    Demonstrations,
+    read_demonstrations,
+)
+from btil.demonstrations import read_as_seen
+from btil.domains.registry import domain_names, load_domain
+
+if TYPE_CHECKING:
+    from btil.domains.gridworld.task import GridTask
+    from btil.models.team import TeamModel
+
+
+def task_named(name: str, map: str) -> "GridTask":
+    """A grid world by its name, on a map as `map_text` reads it."""
+    task: GridTask = load_domain(name, "task")(map_text(map))
+    return task
+
+
+def of_task(task: "GridTask | None", demos: Demonstrations) -> Demonstrations:
+    """Demonstrations of a grid world with the variables that its recommended model reads."""
+    return demos if task is None else task.add_derived_variables(demos)
+
+
+def map_text(text: str) -> str:
+    """A map's name, or the drawing in a file."""
+    from btil.domains.gridworld.grid import MAPS
+
+    path = Path(text)
+    if text in MAPS or not path.is_file():
+        return text
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not a text file (UTF-8)") from None
+
+
+class Reading(NamedTuple):
+    """The options of reading a file."""
+
+    num_latents: str | None
+    unknown_labels: str | None
+    drop_last: bool
+
+    def arguments(self) -> dict[str, Any]:
+        """The same as arguments of the readers."""
+        return {
+            "num_latents": sizes(self.num_latents),
+            "unknown_labels": None
+            if self.unknown_labels is None
+            else listed(self.unknown_labels, "--unknown-labels", may_be_none=True),
+            "drop_last": self.drop_last,
+        }
+
+
+def read(data: str, reading: Reading, like: Demonstrations | None = None) -> Demonstrations:
+    """Carried data or a file; with `like`, by the names and sizes of other demonstrations."""
+    domain, *parts = data.split(":")
+    if domain in domain_names("recordings") and parts:
+        for option in ("num_latents", "unknown_labels", "drop_last"):
+            if getattr(reading, option) not in (None, False):
+                raise ValueError(f"{flag(option)} is for files; carried data know what they hold")
+        if len(parts) > 2:
+            raise ValueError(f"{data}: carried data are written {domain}:LAYOUT[:train|test]")
+        carried: Demonstrations = load_domain(domain).load(*parts)
+        return carried
+    arguments = reading.arguments()
+    if like is None:
+        return read_demonstrations(data, **arguments)
+    del arguments["num_latents"]
+    return read_as_seen(data, like, **arguments)
+
+
+def sizes(num_latents: str | None) -> int | list[int] | None:
+    """One number for all agents, or one per agent."""
+    if num_latents is None:
+        return None
+    try:
+        sizes = [int(size) for size in num_latents.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--num-latents is {num_latents!r}; allowed are a whole number, or one per agent "
+            "separated by commas"
+        ) from None
+    return sizes[0] if len(sizes) == 1 else sizes
+
+
+def model_of(
+    data: str,
+    path: Path | None = None,
+    policy_parents: str | None = None,
+    policy_concentration: float | None = None,
+    transition_parents: str | None = None,
+    transition_concentration: float | None = None,
+    initial: str | None = None,
+    shared: bool = False,
+    task: "GridTask | None" = None,
+) -> "TeamModel":
+    """The model that a file or options describe; without either the one that suits the data."""
+    from btil.models.team import TeamModel
+
+    description: dict[str, dict[str, Any]] = {
+        "policy": section_of("policy", policy_parents, policy_concentration),
+        "transition": section_of("transition", transition_parents, transition_concentration),
+        "initial": {} if initial is None else {"family": initial},
+    }
+    if not any(description.values()) and not shared:
+        if path is not None:
+            from btil.models.description import read_model
+
+            return read_model(path)
+        if task is not None:
+            return task.recommended_model()
+        domain, *parts = data.split(":")
+        if domain in domain_names("recordings") and parts:
+            recommended: TeamModel = load_domain(domain).recommended_model(parts[0])
+            return recommended
+        return TeamModel()
+    from btil.models.description import model_from_description
+
+    if path is not None:
+        raise ValueError("--model describes the whole model; leave out the other model options")
+    if shared:
+        description = {role: {**section, "shared": True} for role, section in description.items()}
+    return model_from_description(description)
+
+
+def section_of(role: str, parents: str | None, concentration: float | None) -> dict[str, Any]:
+    """The options about one table as a section of a model file."""
+    return given(
+        parents=None if parents is None else listed(parents, f"--{role}-parents", may_be_none=True),
+        concentration=concentration,
+    )
+
+
+def listed(text: str, option: str, may_be_none: bool = False) -> list[str]:
+    """The names of a list with commas."""
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    if "" in names or not (names or may_be_none):
+        raise ValueError(f"{option} is {text!r}; names separated by commas are expected")
+    return names
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def flag(option: str) -> str:
+    """An option as it is written in a shell."""
+    return f"--{option.replace('_', '-')}"

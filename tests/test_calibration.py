@@ -27,6 +27,7 @@ from btil.analysis.calibration.ranks import (
     error_ratio,
     place_among,
     place_of_latents,
+    rank,
     ratio_of_sums,
     reliability,
     spread,
@@ -441,6 +442,19 @@ def test_ties_are_broken_at_random():
     places = place_among(truth, draws, generator)
     # Six of nine draws are equal, three above: any of the first seven ranks of ten.
     assert stats.kstest(places, stats.uniform(0, 0.7).cdf).pvalue > 1e-3
+
+
+def test_errors_are_as_large_as_few_right_draws_say():
+    """The mean of three draws is not exact, which must not look like an overconfident posterior."""
+    generator = np.random.default_rng(2)
+    simulations = [
+        rank(generator.standard_normal(50), generator.standard_normal((3, 50)), generator)
+        for _ in range(200)
+    ]
+    found = error_ratio(Ranked(*map(np.stack, zip(*simulations, strict=True))))
+    assert abs(found.value - 1) < 4 * found.error < 0.06
+    single = rank(np.zeros(2), np.ones((1, 2)), generator)
+    assert np.isnan(single.sd).all()
 
 
 def test_true_latents_are_placed_uniformly_if_beliefs_are_right_and_high_if_too_sure():

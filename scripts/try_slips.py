@@ -239,13 +239,6 @@ SLIPS = (
         "posterior.sample(num_draws).items()",
         ("test_datatree.py",),
     ),
-    Slip(
-        "btil/inference/posterior.py",
-        "parameters that no data reached are all drawn with one key",
-        "prior.sample(jax.random.fold_in(key, number), (_PARAMETER_DRAWS,))",
-        "prior.sample(key, (_PARAMETER_DRAWS,))",
-        ("test_posterior.py", "test_families.py"),
-    ),
     # ------------------------------------------------------ domains
     Slip(
         "btil/domains/recording.py",

@@ -628,6 +628,28 @@ def run_command(*arguments):
     return CliRunner().invoke(app, ["calibrate", *map(str, arguments)], prog_name="btil")
 
 
+def test_the_command_passes_on_what_it_is_given(tmp_path, monkeypatch):
+    asked = []
+
+    def calibrate(model, demos, method, **given):
+        asked.append((demos.episode_lengths.tolist(), method, given))
+        raise ValueError("that will do")
+
+    monkeypatch.setattr("btil.analysis.calibration.calibrate", calibrate)
+    file = tmp_path / "team.csv"
+    btil.write_demonstrations(tiny_team(), file)
+    options = ("--method", "gibbs", "--seed", 5, "--share-labelled", 0.5, "--num-episodes", 2)
+    numbers = ("--num-simulations", 7, "--num-draws", 33, "--num-chains", 2, "--num-samples", 9)
+    refused = run_command(file, "--out", tmp_path / "out", "-q", *options, *numbers)
+    assert refused.stderr == "error: that will do\n"
+    ((lengths, method, given),) = asked
+    assert (lengths, method) == ([3, 2], "gibbs")
+    wanted = {"seed": 5, "share_labelled": 0.5, "num_simulations": 7, "num_draws": 33}
+    assert (
+        given.items() >= (wanted | {"num_chains": 2, "num_samples": 9, "progress": False}).items()
+    )
+
+
 def test_the_command_prints_verdicts_writes_a_page_and_goes_on(tmp_path, monkeypatch):
     file, out = tmp_path / "team.csv", tmp_path / "out"
     btil.write_demonstrations(tiny_team(), file)

@@ -17,7 +17,15 @@ from btil.study import episode as play
 from btil.study import store as tables
 from btil.study.episode import Episode, Refused, Rules
 from btil.study.export import export_study
-from btil.study.sessions import Journey, Message, Standing, enter_stage, read_message, respond
+from btil.study.sessions import (
+    Journey,
+    Message,
+    Standing,
+    best_so_far,
+    enter_stage,
+    read_message,
+    respond,
+)
 from btil.study.settings import (
     Question,
     Settings,
@@ -390,6 +398,19 @@ practice = 1
 """
     )
     return read_settings(folder / "study.toml")
+
+
+def test_the_fewest_steps_of_a_finished_session_are_the_best(small: Settings) -> None:
+    walker = Walker(small)
+    walker.journey = walker.journey._replace(position=3, best={"movers": 12, "cleanup": 5})
+    done = int(
+        np.flatnonzero(walker.rules.task.is_final(np.arange(walker.rules.task.num_states)))[0]
+    )
+    for state, step, best in ((done, 13, 12), (done, 9, 9), (walker.rules.task.start_state, 9, 12)):
+        walker.episodes[3] = begun(walker.rules, np.random.default_rng(0))._replace(
+            state=state, step=step
+        )
+        assert best_so_far(walker.standing) == {"movers": best, "cleanup": 5}
 
 
 @pytest.mark.parametrize("first", DOMAINS)

@@ -161,6 +161,7 @@ def test_task_state_as_the_only_variable_gives_the_same(task, demos, teams):
         latents=demos.latents,
         episodes=demos.episodes,
         agents=demos.agents,
+        num_latents=demos.num_latents,
     )
     assert task_demonstrations(task, demos) is demos
     same = task_demonstrations(task, alone)

@@ -501,7 +501,7 @@ SLIPS = (
         "btil fit drops the seed",
         "        method,\n        seed=seed,\n        progress=not quiet,\n        checkpoint",
         "        method,\n        progress=not quiet,\n        checkpoint",
-        ("test_cli.py", "test_ways_in.py"),
+        ("test_cli.py",),
     ),
     Slip(
         "btil/cli.py",
@@ -522,14 +522,14 @@ SLIPS = (
         "btil decode smooths without the labels",
         "fitted.smooth(demos, use_labels) if smooth else None",
         "fitted.smooth(demos) if smooth else None",
-        ("test_cli.py", "test_cases_labels.py"),
+        ("test_cli.py",),
     ),
     Slip(
         "btil/cli.py",
         "btil compare reads held-out data by their own names",
         "_read(test, reading, like=demos)",
         "_read(test, reading)",
-        ("test_cli.py", "test_ways_in.py"),
+        ("test_cli.py",),
     ),
 )
 

@@ -511,10 +511,13 @@ def test_compare_learns_from_what_a_made_up_team_does(
 
     monkeypatch.setattr("btil.analysis.compare.compare", compare)
     numbers = ("--seed", 5, "--accuracy", 0.2, "--num-draws", 77)
-    for options in (("--simulate-truth", "--evidence", *numbers), ()):
+    # A table of another tool, in which one of the two latents occurs.
+    other = tmp_path / "other.csv"
+    other.write_text("x,y,action_ann,action_bob,latent_ann\n0,0,0,1,wait\n", encoding="utf-8")
+    for options in (("--simulate-truth", "--evidence", *numbers), (), ("--test", other)):
         arguments = ("compare", folder / "team.csv", "--out", tmp_path / "r", *options)
         assert_refused(run(*arguments), "that will do")
-    (demos, given), (plain, as_it_is) = asked
+    (demos, given), (plain, as_it_is), (_, held_out) = asked
     assert given["evidence"]
     assert (given["seed"], given["accuracy"], given["num_draws"]) == (5, 0.2, 77)
     assert np.array_equal(demos.latents >= 0, team().latents >= 0)
@@ -524,6 +527,9 @@ def test_compare_learns_from_what_a_made_up_team_does(
     # Without the option nothing is made up.
     assert plain == team()
     assert (as_it_is["truth"], as_it_is["test"], as_it_is["evidence"]) == (None, None, False)
+    # Held-out data are read by the names of those that are learned from.
+    assert held_out["test"].latent_names == team().latent_names
+    assert held_out["test"].latents.tolist() == [[1, -1]]
 
 
 def test_compare_refuses_a_file_as_folder(folder: Path) -> None:

@@ -98,7 +98,6 @@ def analysis_calls() -> dict[str, Any]:
         "choose_rows": partial(btil.analysis.choose_rows, one),
         "compare": partial(btil.compare, HMM, demos, methods=("mfvi", "gibbs")),
         "compare_models": partial(btil.analysis.compare_models, {"one": one, "other": one}),
-        "compare_posteriors": partial(btil.analysis.compare_posteriors, {"one": one}),
         "debrief": partial(btil.analysis.debrief, one, demos, "nowhere"),
         "learn": partial(btil.imitation.learn, None, demos),
         "log_evidence": partial(log_evidence, HMM, demos),

@@ -7,12 +7,13 @@ PYTEST_FLAGS = -n 2 --dist loadfile --no-loadscope-reorder
 # Where `make study` keeps what it collects.
 STUDY = btil-study
 
-.PHONY: help setup demo study test lint gallery clean
+.PHONY: help setup demo study test test-slow test-all lint gallery clean
 
 help:
 	@echo "make demo     learn from recordings of real teams, compare the methods, write a report"
 	@echo "make study    serve a page on which people play and say what they want; STUDY=folder"
-	@echo "make test     lint, type check and test"
+	@echo "make test     lint, type check and test, in five minutes"
+	@echo "make test-all the same, and then the tests that take long"
 	@echo "make lint     lint and type check only"
 	@echo "make gallery  draw docs/gallery.md and its figures anew, in some minutes"
 	@echo "make setup    only set up .venv (the others do it when it is needed)"
@@ -33,7 +34,12 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
+
+test-slow: setup
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
+
+test-all: test test-slow
 
 gallery: setup
 	$(BIN)/python docs/make_gallery.py

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from timing import HEADER, conditions, row, side_by_side
 
-from btil.inference.forward_backward import forward_backward
-from btil.inference.messages import Potentials, filter_lanes, smooth
-from btil.models.lanes import pack_lanes
+from btil.messages.lanes import pack_lanes
+from btil.messages.scaled import forward_backward
+from btil.messages.smoother import Potentials, filter_lanes, smooth
 
 
 class Chains(NamedTuple):

@@ -29,9 +29,9 @@ import btil
 from btil.inference.chains import ess, moments_split_rhat, rhat
 from btil.inference.collapsed import collapsed_data
 from btil.inference.nuts import Inputs, Settings, _weight_shapes, make_programs
-from btil.inference.precision import precision
 from btil.inference.result import MomentRows
 from btil.models.team import bind
+from btil.numerics.precision import precision
 
 LABELLED = 20
 CHAINS = 4

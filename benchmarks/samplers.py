@@ -37,11 +37,11 @@ from btil.inference.chains import ess
 from btil.inference.checkpoint import NOWHERE
 from btil.inference.collapsed import collapsed_data
 from btil.inference.nuts import Schedule, kernel_programs, sample_chains
-from btil.inference.precision import precision
 from btil.models.draws import prior_tables
 from btil.models.simulate import simulate
 from btil.models.team import bind
-from btil.models.team_dbn import enumerated_model, forward_model
+from btil.numerics.precision import precision
+from btil.numpyro_forms.team_dbn import enumerated_model, forward_model
 
 GIBBS_TIMES = 10
 """Draws of gibbs for one of nuts."""

@@ -8,21 +8,18 @@ step. `fit` a `TeamModel` to `Demonstrations`, ask the `TeamPosterior`, `compare
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from btil.coding import DataWarning
-from btil.demonstration_files import DemonstrationsFile, open_demonstrations
 from btil.demonstrations import (
     Demonstrations,
     concatenate,
     read_demonstrations,
     write_demonstrations,
 )
+from btil.demonstrations.coding import DataWarning
+from btil.demonstrations.stream import DemonstrationsFile, open_demonstrations
 
 if TYPE_CHECKING:
     from btil import analysis, domains, imitation
     from btil.analysis.compare import compare
-    from btil.inference.fit import fit
-    from btil.inference.posterior import TeamPosterior, mfvi_guide
-    from btil.inference.storage import load_posterior
     from btil.models.cpt import (
         CPT,
         DirichletCPT,
@@ -33,12 +30,15 @@ if TYPE_CHECKING:
         UniformCPT,
     )
     from btil.models.hierarchical import HierarchicalDirichletCPT, StickBreakingCPT
-    from btil.models.latent_chain import LatentChain
-    from btil.models.numpyro_model import NumpyroModel
     from btil.models.parametric import ParametricCPT
     from btil.models.softmax import GoalConditionedCPT, SoftmaxCPT
     from btil.models.team import TeamModel
-    from btil.models.team_dbn import team_dbn
+    from btil.numpyro_forms.latent_chain import LatentChain
+    from btil.numpyro_forms.numpyro_model import NumpyroModel
+    from btil.numpyro_forms.team_dbn import team_dbn
+    from btil.posterior.fit import fit
+    from btil.posterior.loading import load_posterior
+    from btil.posterior.posterior import TeamPosterior, mfvi_guide
 
 __version__ = "0.1.0"
 
@@ -49,8 +49,8 @@ _LAZY = {
     "GoalConditionedCPT": "btil.models.softmax",
     "HierarchicalDirichletCPT": "btil.models.hierarchical",
     "KnownCPT": "btil.models.cpt",
-    "LatentChain": "btil.models.latent_chain",
-    "NumpyroModel": "btil.models.numpyro_model",
+    "LatentChain": "btil.numpyro_forms.latent_chain",
+    "NumpyroModel": "btil.numpyro_forms.numpyro_model",
     "ParametricCPT": "btil.models.parametric",
     "Shared": "btil.models.cpt",
     "SoftmaxCPT": "btil.models.softmax",
@@ -58,13 +58,13 @@ _LAZY = {
     "StickBreakingCPT": "btil.models.hierarchical",
     "StickyDirichletCPT": "btil.models.cpt",
     "TeamModel": "btil.models.team",
-    "TeamPosterior": "btil.inference.posterior",
+    "TeamPosterior": "btil.posterior.posterior",
     "UniformCPT": "btil.models.cpt",
     "compare": "btil.analysis.compare",
-    "fit": "btil.inference.fit",
-    "load_posterior": "btil.inference.storage",
-    "mfvi_guide": "btil.inference.posterior",
-    "team_dbn": "btil.models.team_dbn",
+    "fit": "btil.posterior.fit",
+    "load_posterior": "btil.posterior.loading",
+    "mfvi_guide": "btil.posterior.posterior",
+    "team_dbn": "btil.numpyro_forms.team_dbn",
 }
 _ROOMS = ("analysis", "domains", "imitation")
 

@@ -23,15 +23,15 @@ from btil import (
     open_demonstrations,
     read_demonstrations,
 )
-from btil.coding import DataWarning, warn
 from btil.demonstrations import read_as_seen
+from btil.demonstrations.coding import DataWarning, warn
 from btil.flags import Debug, Quiet
 from btil.study.cli import collect
 
 if TYPE_CHECKING:
     from btil.domains.gridworld.task import GridTask
-    from btil.inference.posterior import TeamPosterior
     from btil.models.team import TeamModel
+    from btil.posterior.posterior import TeamPosterior
 
 _CARRIED = "overcooked"
 _SHOWN_NAMES = 12
@@ -365,7 +365,7 @@ def fit(
     """  # noqa: D301  # click needs the character itself
     from btil.files import check_writable
     from btil.inference.devices import provide_devices
-    from btil.inference.fit import fit as infer
+    from btil.posterior.fit import fit as infer
 
     check_writable(out, (".nc",))
     if checkpoint is not None and checkpoint.absolute() == out.absolute():
@@ -468,7 +468,7 @@ def decode(
     from btil.analysis.decoding import TABLE_ENDINGS, decoded_table, write_table
     from btil.analysis.metrics import hamming_distance
     from btil.files import check_writable
-    from btil.inference.storage import load_posterior
+    from btil.posterior.loading import load_posterior
 
     if out is not None:
         check_writable(out, TABLE_ENDINGS)
@@ -580,7 +580,7 @@ def compare(
     from btil.analysis.demo import print_table
     from btil.analysis.known_truth import simulate_truth as make_up
     from btil.analysis.report import prepare_directory
-    from btil.inference.fit import method_options
+    from btil.posterior.fit import method_options
 
     chosen = _listed(methods, "--methods")
     options = _given(
@@ -823,8 +823,8 @@ def report(
     from btil.analysis.debriefing import debrief
     from btil.analysis.report import prepare_directory
     from btil.arguments import check_values
-    from btil.inference.fit import fit as infer
-    from btil.inference.storage import load_posterior
+    from btil.posterior.fit import fit as infer
+    from btil.posterior.loading import load_posterior
 
     options = _given(
         num_chains=num_chains,

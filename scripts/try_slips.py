@@ -49,21 +49,21 @@ class Slip(NamedTuple):
 SLIPS = (
     # ------------------------------------------------------ demonstrations
     Slip(
-        "btil/demonstrations.py",
+        "btil/demonstrations/data.py",
         "the last part's sizes count when parts are joined",
         "            sizes[column] = max(sizes[column], size)\n",
         "            sizes[column] = size\n",
         ("test_demonstrations.py",),
     ),
     Slip(
-        "btil/demonstrations.py",
+        "btil/demonstrations/data.py",
         "names make no difference between demonstrations",
         "            and self._names == other._names\n",
         "",
         ("test_demonstrations.py",),
     ),
     Slip(
-        "btil/demonstration_files.py",
+        "btil/demonstrations/stream.py",
         "the first latent's labels are not counted in a file",
         "labelled += (part.latents >= 0).sum(axis=0)",
         "labelled += (part.latents > 0).sum(axis=0)",
@@ -107,7 +107,7 @@ SLIPS = (
     ),
     # ------------------------------------------------------ inference
     Slip(
-        "btil/inference/messages.py",
+        "btil/messages/smoother.py",
         "Viterbi's values are not rescaled",
         "value = value - jnp.where(jnp.isfinite(peak), peak, 0.0)[None]",
         "value = value + 0 * peak[None]",
@@ -142,28 +142,28 @@ SLIPS = (
         ("test_nuts.py",),
     ),
     Slip(
-        "btil/inference/posterior.py",
+        "btil/posterior/posterior.py",
         "draws do not depend on the seed",
         "generator = np.random.default_rng([seed, 0])",
         "generator = np.random.default_rng([0, 0])",
         ("test_posterior.py",),
     ),
     Slip(
-        "btil/inference/posterior.py",
+        "btil/posterior/posterior.py",
         "draws of unvisited rows do not depend on the seed",
         "generator = np.random.default_rng([seed, 1])",
         "generator = np.random.default_rng([0, 1])",
         ("test_posterior.py",),
     ),
     Slip(
-        "btil/inference/posterior.py",
+        "btil/posterior/posterior.py",
         "sites of a chain are picked independently of each other",
         "    if size not in picked:\n        picked[size] =",
         "    if True:\n        picked[size] =",
         ("test_posterior.py",),
     ),
     Slip(
-        "btil/inference/posterior.py",
+        "btil/posterior/posterior.py",
         "the tracker's draws do not depend on the seed",
         "return Tracker(self, estimate, num_draws, seed)",
         "return Tracker(self, estimate, num_draws)",
@@ -177,21 +177,21 @@ SLIPS = (
         ("test_svi.py",),
     ),
     Slip(
-        "btil/inference/tracker.py",
+        "btil/posterior/tracker.py",
         "the tracker's unvisited rows do not depend on the seed",
         "np.random.default_rng([seed, 2, *context])",
         "np.random.default_rng([2, *context])",
         ("test_tracker.py",),
     ),
     Slip(
-        "btil/inference/tracker.py",
+        "btil/posterior/tracker.py",
         "one draw of the parameters serves all draws",
         "different = drawn if tables[site].parametric else drawn[:1]",
         "different = drawn[:1]",
         ("test_tracker.py",),
     ),
     Slip(
-        "btil/inference/tracker.py",
+        "btil/posterior/tracker.py",
         "the initial table's variables are not required",
         "for reader in readers)",
         "for reader in readers[:2])",
@@ -233,7 +233,7 @@ SLIPS = (
         ("test_stochastic.py",),
     ),
     Slip(
-        "btil/inference/datatree.py",
+        "btil/posterior/datatree.py",
         "draws of a tree do not depend on the seed",
         "posterior.sample(num_draws, seed).items()",
         "posterior.sample(num_draws).items()",

@@ -34,8 +34,18 @@ hypothesis.settings.register_profile("btil", derandomize=True, database=None, de
 hypothesis.settings.load_profile("btil")
 
 
+# What takes long, as measured: `scripts/list_slow_tests.py`.
+SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with the most slow tests first: a run on several workers ends with short ones."""
+    """Mark the slow tests; files with most of them first, so that a run ends with short ones."""
+    listed = set(SLOW_TESTS.read_text(encoding="utf-8").splitlines())
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        if not listed.isdisjoint((name, name.split("[")[0])):
+            item.add_marker("slow")
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 
@@ -71,7 +81,7 @@ def programs_let_go() -> Iterator[None]:
 @pytest.fixture
 def numpyro_as_it_is() -> Iterator[None]:
     """For tests that call NumPyro themselves: its code lets ranks and types meet."""
-    from btil.promotion import promotion_allowed
+    from btil.numerics.promotion import promotion_allowed
 
     with promotion_allowed():
         yield

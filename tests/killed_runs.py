@@ -16,7 +16,8 @@ import numpy as np
 from teams import hmm_model, random_demos, rich_model
 
 import btil
-from btil.inference import checkpoint, posterior
+from btil.inference import checkpoint
+from btil.posterior import posterior
 
 # Long enough for several blocks of work, whatever the method.
 OPTIONS: dict[str, dict[str, Any]] = {

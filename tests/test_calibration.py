@@ -364,7 +364,6 @@ def test_latents_without_names_are_refused_in_models_with_parameters():
         calibrate(parametric_model(), tiny_team(), "gibbs", 2, share_labelled=0.0, progress=False)
 
 
-@pytest.mark.slow
 def test_nuts_is_right_about_parameters():
     """Verdicts of so few simulations are wrong with probability 0.01 each as well."""
     policy = btil.KnownCPT([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])

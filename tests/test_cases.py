@@ -21,7 +21,7 @@ from scipy.special import gammaln
 from teams import hmm_demos, hmm_model, two_labelled_episodes
 
 import btil
-from btil.inference.mfvi import judge
+from btil.inference.ascents import judge
 from btil.models.team import bind
 
 DATA = Path(__file__).parent / "data" / "stan_hmm_semisup.json"
@@ -283,7 +283,6 @@ def rows_of(bound: Any) -> dict[str, np.ndarray]:
     return rows
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("episodes", "agents"),
     [([0, 1], ["ann", "bob"]), ([1, 0], ["bob", "ann"])],
@@ -351,7 +350,6 @@ def test_one_latent(method: str) -> None:
 # 12. Life around a fit
 
 
-@pytest.mark.slow
 def test_save_twice_and_load_in_a_fresh_process(tmp_path: Path) -> None:
     demos = two_labelled_episodes(num_actions=3)
     path = tmp_path / "a posterior of ours.nc"
@@ -380,7 +378,6 @@ def test_save_twice_and_load_in_a_fresh_process(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.glob("*.nc*")] == [path.name]
 
 
-@pytest.mark.slow
 def test_two_fits_in_two_processes_do_not_hang() -> None:
     code = (
         "import btil;"

@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 import btil
 from btil.cli import app
-from btil.coding import NOTHING, texts_for_unknown
+from btil.demonstrations.coding import NOTHING, texts_for_unknown
 from btil.domains import record
 from btil.inference.result import DirichletRows, FitResult
 from btil.models.team import bind
@@ -662,7 +662,7 @@ def test_last_rows_are_dropped_part_by_part(
 ) -> None:
     path = tmp_path / "ends.parquet"
     parquet.write_table(pa.table(ENDS), path, row_group_size=2)
-    monkeypatch.setattr("btil.demonstration_files.ROW_GROUP_STEPS", 2)
+    monkeypatch.setattr("btil.demonstrations.stream.ROW_GROUP_STEPS", 2)
     whole = btil.read_demonstrations(path, drop_last=True, num_latents={"bob": 2})
     file = btil.open_demonstrations(path, drop_last=True, num_latents={"bob": 2})
     assert file.read() == whole

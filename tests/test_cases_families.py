@@ -16,10 +16,10 @@ from scipy import integrate, optimize, special, stats
 from teams import hmm_demos
 
 import btil
-from btil.inference.messages import lay_out
 from btil.inference.parameters import family_data, first_normals, fit_normals
 from btil.inference.points import normal_points
 from btil.inference.result import DirichletRows, DrawnRows, NormalParameters
+from btil.messages.layout import lay_out
 from btil.models.team import bind
 
 HIERARCHICAL = btil.TeamModel(
@@ -110,7 +110,6 @@ def test_the_strength_is_learned_from_half_labelled_steps() -> None:
     assert posterior.elbo < truth.log_evidence
 
 
-@pytest.mark.slow
 def test_the_guide_has_the_bound_of_the_fit(x64: None, numpyro_as_it_is: None) -> None:
     """Where every latent is labelled, so that there are none to sum out."""
     demos = hmm_demos([0, 1, 0, 0, 1, 0], [0, 1, 0, 0, 1, 1])

@@ -29,11 +29,11 @@ from btil.analysis.debriefing.findings import find
 from btil.analysis.decoding import decoded_table
 from btil.analysis.selection import compare_models
 from btil.cli import app
-from btil.inference.numpyro_model import NumpyroPosterior
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, FitResult
-from btil.models.numpyro_model import bind_numpyro_model
 from btil.models.team import bind
+from btil.numpyro_forms.numpyro_model import bind_numpyro_model
+from btil.posterior.numpyro_posterior import NumpyroPosterior
+from btil.posterior.posterior import TeamPosterior
 
 ASKED = ("smooth", "filter", "predict_actions", "decode")
 
@@ -115,16 +115,16 @@ Question = Callable[..., Any]
 # Every public function that takes a posterior and demonstrations, as a plain call. Those with
 # `use_labels` are handed it on.
 QUESTIONS: dict[str, Question] = {
-    "btil.inference.posterior.TeamPosterior.smooth": lambda a, **o: a.posterior.smooth(
+    "btil.posterior.posterior.TeamPosterior.smooth": lambda a, **o: a.posterior.smooth(
         a.demos, **o
     ),
-    "btil.inference.posterior.TeamPosterior.filter": lambda a, **o: a.posterior.filter(
+    "btil.posterior.posterior.TeamPosterior.filter": lambda a, **o: a.posterior.filter(
         a.demos, **o
     ),
-    "btil.inference.posterior.TeamPosterior.predict_actions": (
+    "btil.posterior.posterior.TeamPosterior.predict_actions": (
         lambda a, **o: a.posterior.predict_actions(a.demos, **o)
     ),
-    "btil.inference.posterior.TeamPosterior.decode": lambda a, **o: a.posterior.decode(
+    "btil.posterior.posterior.TeamPosterior.decode": lambda a, **o: a.posterior.decode(
         a.demos, **o
     ),
     "btil.imitation.learning.LearnedTeam.decode": lambda a, **o: team_with(a).decode(a.demos, **o),
@@ -186,11 +186,11 @@ QUESTIONS: dict[str, Question] = {
 }
 # No question of what somebody had in mind, or labels are what is asked about.
 LABELS_ARE_DATA = {
-    "btil.inference.posterior.TeamPosterior.log_likelihood": "the density of actions and labels",
+    "btil.posterior.posterior.TeamPosterior.log_likelihood": "the density of actions and labels",
     "btil.analysis.predictive.posterior_predictive_check": "checks the model on actions and labels",
     "btil.analysis.compare.name_by_labels": "gives arbitrary latents the names that fit labels",
     "btil.analysis.metrics.with_learned_latents": "sizes and names",
-    "btil.inference.posterior.TeamPosterior.conformed": "sizes and names",
+    "btil.posterior.posterior.TeamPosterior.conformed": "sizes and names",
 }
 # Log densities of actions alone: no belief is asked for.
 NEVER_PEEK = {"btil.analysis.selection.compare_models"}

@@ -24,18 +24,18 @@ import btil
 from btil.analysis.compare import compare_posteriors
 from btil.identity import checksum, functions_reached, globals_read
 from btil.inference import checkpoint
-from btil.inference.collapsed import collapsed_data, functional_rows
-from btil.inference.numpyro_model import NumpyroPosterior, bind_model
+from btil.inference.collapsed import collapsed_data, given_rows
 from btil.inference.result import DrawnParameters, FitResult
-from btil.models.numpyro_model import BoundNumpyroModel, rows_somewhere
 from btil.models.team import bind
-from btil.models.tracing import traced_anew
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, rows_somewhere
+from btil.numpyro_forms.tracing import traced_anew
+from btil.posterior.numpyro_posterior import NumpyroPosterior, bind_model
 
 SCHEDULE: dict[str, dict[str, Any]] = {
     "svi": {"max_iterations": 200, "num_samples": 50, "num_particles": 1},
     "nuts": {"num_chains": 2, "num_warmup": 20, "num_samples": 20, "max_tree_depth": 4},
 }
-BOTH = ["svi", pytest.param("nuts", marks=pytest.mark.slow)]
+BOTH = ["svi", "nuts"]
 BEATS = np.array([[60.0, 90.0], [70.0, 75.0]])
 """Heart rate of each agent's latents."""
 
@@ -576,7 +576,7 @@ def test_under_another_jax_the_trace_is_not_compared(
     fit(heart, checkpoint=path)
     described, versions = checkpoint.describe_run, checkpoint._versions()
     monkeypatch.setattr(
-        "btil.inference.fit.describe_run",
+        "btil.posterior.fit.describe_run",
         lambda *given: described(*given) | {"function": "written in another way"},
     )
     with pytest.raises(ValueError, match=r"another run \(function: "):
@@ -669,7 +669,7 @@ def test_programs_of_a_family_of_ones_own_are_not_stale_either(
     def rows() -> Any:
         structure, data = collapsed_data(bind(model, ann_alone()), np.dtype(np.float32))
         given = {"policy_ann_tilt": jnp.array([[0.0, 1.0]])}
-        return structure, functional_rows(structure, data, given)["policy_ann"][0, 0, 0, 1]
+        return structure, given_rows(structure.functional, data, given)["policy_ann"][0, 0, 0, 1]
 
     for rate in (2.0, 3.0):
         monkeypatch.setattr(sys.modules[__name__], "RATE", rate)

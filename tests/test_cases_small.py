@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 import btil
 from btil.analysis import log_evidence
 from btil.cli import app
-from btil.inference import special
 from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows, MomentRows
 from btil.models.team import bind
+from btil.numerics import special
 
 # 24. Concentrations from 1e-8 to 1e17
 
@@ -528,7 +528,7 @@ CHECKED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in CHECKED])
+@pytest.mark.parametrize("name", CHECKED)
 def test_no_program_gives_a_nan(name: str) -> None:
     import jax
 
@@ -549,7 +549,7 @@ def test_checks_of_ranks_and_types_are_on() -> None:
     import jax
     import jax.numpy as jnp
 
-    from btil.promotion import promotion_allowed
+    from btil.numerics.promotion import promotion_allowed
 
     def meet() -> Any:
         return jax.jit(lambda x, y: x + y)(jnp.ones((2, 2)), jnp.ones(2, int))

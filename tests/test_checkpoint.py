@@ -125,7 +125,6 @@ def killed(method, path, blocks=None, seconds=0.0, write=None):
         assert process.returncode == -signal.SIGKILL, complaints.decode()
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path):
     """Killed at random moments, some of them in the middle of writing."""
     generator = np.random.default_rng(0)
@@ -450,7 +449,6 @@ def test_a_run_under_other_versions_goes_on_with_a_warning(tmp_path, monkeypatch
         assert_same_bits(small_run(path), expected)
 
 
-@pytest.mark.slow
 def test_an_own_model_goes_on_too(tmp_path, monkeypatch):
     def patience(data):
         stay = numpyro.sample("stay", dist.Beta(2, 2))

@@ -297,7 +297,7 @@ def test_fit_that_fails_exits_with_1_and_saves_nothing(
     broken = dataclasses.replace(
         good, result=good.result._replace(rows=rows, converged=False, reason="it is not finite")
     )
-    monkeypatch.setattr("btil.inference.fit.fit", lambda *_, **__: broken)
+    monkeypatch.setattr("btil.posterior.fit.fit", lambda *_, **__: broken)
     result = run("fit", folder / "team.csv", "--out", tmp_path / "p.nc", "--quiet")
     assert_refused(result, "the mfvi fit failed: it is not finite", code=1)
     assert list(tmp_path.iterdir()) == []
@@ -454,7 +454,6 @@ def test_decode_refuses_what_does_not_fit(
 # ---------------------------------------------------------------------- compare
 
 
-@pytest.mark.slow
 def test_compare_prints_a_table_and_writes_a_report(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

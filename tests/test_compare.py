@@ -11,11 +11,11 @@ import btil
 from btil.analysis.compare import compare_posteriors, compare_rows
 from btil.analysis.evidence import Evidence
 from btil.analysis.known_truth import coverage_table
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnRows, FitResult
 from btil.models.draws import prior_tables
 from btil.models.hierarchical import HierarchicalDirichletCPT
 from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 AGENTS = ("ann", "bob")
 MODEL = btil.TeamModel(

@@ -12,7 +12,7 @@ from test_mfvi import concentrations, direct_sweep, fit
 import btil
 from btil.inference.ascents import End, judge
 from btil.inference.contraction import fisher_information, spectrum, step_length, still_to_come
-from btil.inference.special import trigamma
+from btil.numerics.special import trigamma
 
 
 def jacobian(bound: Any, w: dict[str, np.ndarray]) -> np.ndarray:

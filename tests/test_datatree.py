@@ -83,13 +83,11 @@ def test_chains_of_gibbs(chains):
     assert np.isnan(info.loc["policy_ann", "max_rhat"]) == (chains == 1)
 
 
-@pytest.mark.slow
 def test_draws_of_svi():
     posterior = btil.fit(model(), team(), "svi", progress=False, **SHORT["svi"])
     check(posterior.to_datatree(num_draws=20), 1, 20)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chains", [1, 4])
 def test_chains_of_nuts(chains):
     posterior = btil.fit(

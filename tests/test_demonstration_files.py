@@ -12,7 +12,7 @@ from pyarrow import parquet
 from teams import random_demos
 
 import btil
-from btil import demonstration_files
+from btil.demonstrations import stream
 
 LENGTHS = (3, 1, 4, 2, 9, 1, 1, 5)
 _SIZES = ("agents", "num_states", "num_actions", "num_latents", "state_names", "action_names")
@@ -21,8 +21,8 @@ _SIZES = ("agents", "num_states", "num_actions", "num_latents", "state_names", "
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups of three steps are written, about so many steps are read at a time."""
-    monkeypatch.setattr("btil.demonstrations.ROW_GROUP_STEPS", 3)
-    monkeypatch.setattr(demonstration_files, "ROW_GROUP_STEPS", 3)
+    monkeypatch.setattr("btil.demonstrations.formats.parquet.ROW_GROUP_STEPS", 3)
+    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 3)
 
 
 def named_demos() -> btil.Demonstrations:

@@ -58,7 +58,6 @@ def test_shared_tables_and_single_precision():
         np.testing.assert_allclose(several.result.rows[name].mean(), rows.mean(), atol=2e-3)
 
 
-@pytest.mark.slow
 def test_chains_of_nuts_on_several_devices():
     options = {"num_warmup": 10, "num_samples": 6, "max_tree_depth": 3}
     one, several = (
@@ -159,7 +158,6 @@ posterior.save(f"{out}-{number}.nc")
 """
 
 
-@pytest.mark.slow
 def test_two_processes_give_the_answer_of_one(tmp_path):
     demos = team(LENGTHS[2])
     out = str(tmp_path / "team")

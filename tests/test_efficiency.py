@@ -11,9 +11,9 @@ import btil
 from btil.analysis import plot_courses
 from btil.analysis.efficiency import Course, Target, course, latent_chains, own_course
 from btil.inference.chains import ess, rhat
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnRows, FitResult
 from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 
 def test_the_time_is_that_from_which_the_error_stays_small():

@@ -44,7 +44,6 @@ def test_exact_sums_are_met_within_the_error(method: str, demos: btil.Demonstrat
     assert abs(found.value - exact(hmm_model(), demos)) < 4 * found.standard_error
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["smc", "chib"])
 def test_errors_are_as_large_as_they_say(method: str) -> None:
     truth = exact(hmm_model(), PARTLY)
@@ -87,7 +86,6 @@ def test_a_chain_that_is_there_is_used() -> None:
     assert again == estimate(PARTLY, "chib", 3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("labelled", [0.3, 0.0])
 @pytest.mark.parametrize("method", ["smc", "chib"])
 def test_two_agents_with_all_tables_learned(method: str, labelled: float) -> None:
@@ -99,7 +97,6 @@ def test_two_agents_with_all_tables_learned(method: str, labelled: float) -> Non
 
 
 # About one run of smc in seven says of itself that it is not reliable here; that of seed 0 does.
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options"), [("smc", {"seed": 1}), ("chib", {"num_samples": 4000})]
 )

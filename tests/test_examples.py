@@ -11,7 +11,6 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs(script: Path, tmp_path: Path) -> None:
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -299,7 +299,6 @@ def check_chains(posterior: btil.TeamPosterior, truth: Truth) -> None:
     assert likely.shape[:2] == draws.shape[:2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("which", ["functions", "rows"])
 def test_gibbs_agrees(which: str, truths: dict[str, Truth]) -> None:
     posterior = btil.fit(
@@ -314,7 +313,6 @@ def test_gibbs_agrees(which: str, truths: dict[str, Truth]) -> None:
     check_chains(posterior, truths[which])
 
 
-@pytest.mark.slow
 def test_nuts_agrees(truths: dict[str, Truth]) -> None:
     posterior = btil.fit(
         MODELS["functions"], DEMOS, "nuts", progress=False, num_chains=2, num_samples=1000
@@ -359,7 +357,6 @@ def test_mfvi_is_nearly_exact_where_every_step_is_labelled(
         np.testing.assert_allclose(rows.mean(), truth.means[site], atol=0.02)
 
 
-@pytest.mark.slow
 def test_the_bound_of_svi_is_one(truths: dict[str, Truth]) -> None:
     """Its rows are independent of the parameters, and these of each other: it may be lower."""
     posterior = btil.fit(MODELS["functions"], DEMOS, "svi", progress=False, max_iterations=4000)
@@ -368,7 +365,6 @@ def test_the_bound_of_svi_is_one(truths: dict[str, Truth]) -> None:
     assert evidence - 5.0 < posterior.elbo < evidence + allowed
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("numpyro_as_it_is")
 def test_the_mean_field_as_a_guide_has_a_bound_in_between(
     mean_fields: dict[str, btil.TeamPosterior], truths: dict[str, Truth], x64: None
@@ -501,7 +497,6 @@ def test_agents_learn_their_common_base_together() -> None:
     assert posterior.policy("bob", [2])[0, 0, 0] > 0.55
 
 
-@pytest.mark.slow
 def test_stick_breaking_empties_the_latents_that_are_not_needed() -> None:
     generator = np.random.default_rng(0)
     num_episodes, length = 30, 30

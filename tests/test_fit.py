@@ -12,8 +12,8 @@ import pytest
 from teams import chain_truth, hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
-from btil.inference.fit import METHODS, method_options
 from btil.models.team import bind
+from btil.posterior.fit import METHODS, method_options
 
 SHORT: dict[str, dict[str, int]] = {
     "mfvi": {},
@@ -136,7 +136,6 @@ def test_same_seed_same_bits(method: str) -> None:
         assert bits(run(4)) != first
 
 
-@pytest.mark.slow
 def test_same_bits_in_a_fresh_process() -> None:
     code = (
         "import numpy as np, btil;"
@@ -156,12 +155,12 @@ def test_same_bits_in_a_fresh_process() -> None:
     assert done.stderr == ""
 
 
-def test_one_chain_is_judged_between_its_halves() -> None:
+def test_one_chain_is_not_judged() -> None:
     posterior = btil.fit(
         hmm_model(), hmm_demos(UNLABELLED), method="gibbs", progress=False, **SHORT["gibbs"]
     )
     assert not posterior.converged
-    assert "one chain cannot show convergence (largest R-hat" in posterior.reason
+    assert "one chain cannot show convergence: R-hat compares chains" in posterior.reason
     assert "nan" not in posterior.reason
 
 
@@ -250,7 +249,6 @@ def test_a_second_fit_of_equal_shapes_compiles_nothing() -> None:
     assert compilations(lambda: everything(second, 1)) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the model cannot learn from tables:btil.DataWarning")
 def test_forty_lengths_compile_a_few_programs() -> None:
     lengths = np.arange(1, 41)

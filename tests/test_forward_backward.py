@@ -10,11 +10,11 @@ from teams import random_demos, rich_model
 
 import btil
 from btil.inference import mfvi
-from btil.inference.forward_backward import forward_backward, local_step, scaling_suffices
-from btil.inference.messages import lay_out
-from btil.inference.precision import precision
 from btil.inference.starting import labelled_counts
+from btil.messages.layout import lay_out
+from btil.messages.scaled import forward_backward, local_step, scaling_suffices
 from btil.models.team import bind
+from btil.numerics.precision import precision
 
 step = jax.jit(local_step, static_argnames="scaled")
 

@@ -30,10 +30,10 @@ from btil.analysis.calibration.run import _load
 from btil.demonstrations import Demonstrations, read_demonstrations, write_demonstrations
 from btil.domains.gridworld.grid import read_map
 from btil.domains.overcooked import from_table
-from btil.inference import storage
 from btil.inference.result import DirichletRows, FitResult
 from btil.models.description import model_from_description, read_model
 from btil.models.team import bind
+from btil.posterior import storage
 from btil.study.episode import Episode, Row
 from btil.study.export import export_study
 from btil.study.sessions import Journey
@@ -501,7 +501,7 @@ def saved(posterior: btil.TeamPosterior, folder: Path) -> bytes:
 @given(places, st.integers(0, 7))
 def test_a_flipped_bit_of_a_posterior_is_found(folder, saved, place, bit):
     path = folder / "damaged.nc"
-    seal = len(storage._seal(b""))
+    seal = len(storage.seal_of(b""))
     path.write_bytes(damaged(saved[:-seal], [(place, "flip", bit)]) + saved[-seal:])
     assert refused(lambda: btil.load_posterior(path), path) is None
 
@@ -520,7 +520,7 @@ def test_a_posterior_stays_a_netcdf_file(posterior, tmp_path):
     with xr.open_dataset(path) as dataset:
         assert "record" in dataset
     # As files were before they ended with a checksum.
-    path.write_bytes(path.read_bytes()[: -len(storage._seal(b""))])
+    path.write_bytes(path.read_bytes()[: -len(storage.seal_of(b""))])
     assert btil.load_posterior(path).demos == posterior.demos
 
 
@@ -548,7 +548,7 @@ def odd(value: Any, choose: Callable[[int], int]) -> Any:
 @given(st.lists(st.integers(0, 10**6), min_size=30, max_size=30))
 def test_posteriors_with_odd_records(folder, saved, numbers):
     path = folder / "odd.nc"
-    path.write_bytes(saved[: -len(storage._seal(b""))])
+    path.write_bytes(saved[: -len(storage.seal_of(b""))])
     drawn = iter(numbers)
     with h5py.File(path, "r+") as file:
         record = json.loads(file["record"].asstr()[()])

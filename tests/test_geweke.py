@@ -27,8 +27,9 @@ from scipy import stats
 
 import btil
 from btil.inference import gibbs, parameters
-from btil.inference.messages import Layout, lay_out, pad_rows, path_counts, smooth
 from btil.inference.parameters import Families, Moving
+from btil.messages.layout import Layout, lay_out, pad_rows
+from btil.messages.smoother import path_counts, smooth
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, KnownRows, dirichlet_draws, prior_tables
 from btil.models.parametric import (
@@ -342,14 +343,12 @@ def largest_parametric_z_score(seed=1):
     return judge(start, total / NUM_TURNS)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("numpyro_as_it_is")
 def test_the_kernel_moves_parameters_rightly():
     largest, allowed = largest_parametric_z_score()
     assert largest < allowed
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("numpyro_as_it_is")
 def test_a_forgotten_jacobian_is_found_out(monkeypatch):
     def log_density(priors, unconstrained):

@@ -13,10 +13,11 @@ from scipy import stats
 import btil
 from btil.demonstrations import Demonstrations
 from btil.inference import exact, gibbs
-from btil.inference.messages import filter_lanes, lay_out, potentials, sample_paths
-from btil.inference.precision import precision
+from btil.messages.layout import lay_out
+from btil.messages.smoother import filter_lanes, potentials, sample_paths
 from btil.models.cpt import DirichletCPT, KnownCPT, Shared, StaticCPT, UniformCPT
 from btil.models.team import TeamModel, bind
+from btil.numerics.precision import precision
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
@@ -271,7 +272,6 @@ def test_options_out_of_range_are_refused(options):
         btil.fit(ones(), hmm([0, 1]), "gibbs", **options)
 
 
-@pytest.mark.slow
 def test_semi_supervised_hmm_of_the_stan_examples():
     data = json.loads((Path(__file__).parent / "data" / "stan_hmm_semisup.json").read_text())
     labelled, unlabelled = len(data["w"]), len(data["u"])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import btil
-from btil.inference.numpyro_model import bind_model
 from btil.inference.result import DrawnParameters, FitResult
+from btil.posterior.numpyro_posterior import bind_model
 
 
 class ByHand(NamedTuple):

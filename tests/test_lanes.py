@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from btil.models.lanes import one_episode_per_lane, pack_lanes, rounded_up, spread
+from btil.messages.lanes import one_episode_per_lane, pack_lanes, spread
+from btil.numerics.rounding import rounded_up
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=30)
 

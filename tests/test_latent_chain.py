@@ -37,7 +37,7 @@ def random_chain(generator, episodes=3, steps=4, latents=3, actions=2):
 def log_prob(initial, transition, policy, actions, labels=None, lengths=None):
     import jax.numpy as jnp
 
-    from btil.models.latent_chain import LatentChain
+    from btil.numpyro_forms.latent_chain import LatentChain
 
     with np.errstate(divide="ignore"):
         logs = [jnp.asarray(np.log(p)) for p in (initial, transition, policy)]
@@ -119,7 +119,7 @@ def test_gradients_are_finite_next_to_zeros_and_right():
     import jax
     import jax.numpy as jnp
 
-    from btil.models.latent_chain import LatentChain
+    from btil.numpyro_forms.latent_chain import LatentChain
 
     initial, transition, policy, actions = impossible_chain()
     with np.errstate(divide="ignore"):
@@ -147,7 +147,7 @@ def test_long_chain_with_extreme_probabilities(dtype):
     import jax
     import jax.numpy as jnp
 
-    from btil.models.latent_chain import LatentChain
+    from btil.numpyro_forms.latent_chain import LatentChain
 
     steps = 100_000
     stay = 1 - 1e-12
@@ -171,7 +171,7 @@ def test_sampling_is_refused():
     import jax
     import jax.numpy as jnp
 
-    from btil.models.latent_chain import LatentChain
+    from btil.numpyro_forms.latent_chain import LatentChain
 
     chain = LatentChain(jnp.zeros((1, 1)), jnp.zeros((1, 1, 1, 1)), jnp.zeros((1, 2, 1, 1)))
     with pytest.raises(NotImplementedError, match="later states depend on the sampled actions"):
@@ -181,7 +181,7 @@ def test_sampling_is_refused():
 def test_shapes_are_checked_and_known():
     import jax.numpy as jnp
 
-    from btil.models.latent_chain import LatentChain
+    from btil.numpyro_forms.latent_chain import LatentChain
 
     chain = LatentChain(jnp.zeros((3, 2)), jnp.zeros((3, 4, 2, 2)), jnp.zeros((3, 5, 2, 6)))
     assert (chain.batch_shape, chain.event_shape) == ((3,), (5,))

@@ -11,13 +11,13 @@ from enumeration import all_rows, random_rows
 from teams import ChainTruth, chain_truth, random_demos, rich_model
 
 import btil
-from btil.inference import messages
-from btil.inference.forward_backward import local_step
-from btil.inference.messages import Counts, LaneIndex, Layout, Potentials
-from btil.models.lanes import one_episode_per_lane
-from btil.models.latent_chain import Filtered
+from btil.messages import smoother as messages
+from btil.messages.filter import Filtered
+from btil.messages.lanes import one_episode_per_lane
+from btil.messages.layout import LaneIndex, Layout, log_rows
+from btil.messages.scaled import local_step
+from btil.messages.smoother import Counts, Potentials
 from btil.models.team import BoundModel, bind
-from btil.models.team_dbn import log_rows
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -18,9 +18,9 @@ from scipy.special import digamma, gammaln
 from teams import hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
-from btil.inference.messages import lay_out
-from btil.inference.mfvi import judge
+from btil.inference.ascents import judge
 from btil.inference.starting import is_symmetric
+from btil.messages.layout import lay_out
 from btil.models.team import BoundModel, bind
 
 Rows = dict[str, np.ndarray]
@@ -143,7 +143,6 @@ def test_bound_is_below_the_evidence(name: str) -> None:
     assert single.elbo == pytest.approx(posterior.elbo, abs=2e-3)
 
 
-@pytest.mark.slow
 def test_collapsed_bound_of_the_same_q_lies_between(x64: None) -> None:
     import jax
     from numpyro.infer import Trace_ELBO
@@ -173,7 +172,6 @@ def test_collapsed_bound_of_the_same_q_lies_between(x64: None) -> None:
     assert abs(np.mean(by_hand) - penalty - mean) < 4 * np.hypot(error, by_hand_error)
 
 
-@pytest.mark.slow
 def test_guide_draws_the_posterior(x64: None) -> None:
     import jax
     from numpyro.infer import Predictive
@@ -555,7 +553,6 @@ def test_probabilities_next_to_one(dtype: str) -> None:
     assert smoothed[3, 1] == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_episode_of_100_000_steps(dtype: str) -> None:
     generator = np.random.default_rng(0)

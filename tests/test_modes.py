@@ -5,9 +5,9 @@ import pytest
 from teams import hmm_demos, hmm_model
 
 from btil.analysis.modes import Mode, find_modes, only_chains, separation
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnRows, FitResult
 from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 
 def test_chains_of_one_mode_are_not_found_apart_in_many_dimensions():

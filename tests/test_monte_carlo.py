@@ -18,9 +18,9 @@ from btil.analysis.monte_carlo import (
     moments_without_each_block,
     together,
 )
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows, FitResult
 from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 BOUND = bind(hmm_model(), hmm_demos([0, 1, 1, 0, 1, 0]))
 SITES = {site: table.shape for site, table in BOUND.learned.items()}

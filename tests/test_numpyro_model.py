@@ -18,14 +18,14 @@ from teams import hmm_demos, random_demos
 import btil
 from btil.analysis.compare import compare_posteriors
 from btil.analysis.modes import find_modes, only_chains
-from btil.inference.numpyro_model import NumpyroPosterior
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.models.draws import dirichlet_draws
-from btil.models.latent_chain import LatentChain
-from btil.models.numpyro_model import bind_numpyro_model, episode_data
 from btil.models.team import bind
-from btil.models.team_dbn import team_dbn
+from btil.numpyro_forms.latent_chain import LatentChain
+from btil.numpyro_forms.numpyro_model import bind_numpyro_model, episode_data
+from btil.numpyro_forms.team_dbn import team_dbn
+from btil.posterior.numpyro_posterior import NumpyroPosterior
+from btil.posterior.posterior import TeamPosterior
 
 HALF = np.log(np.full((2, 2), 0.5))
 ACTIONS, LABELS = [0, 1, 1, 0, 1, 0, 0, 0, 1], [0, -1, 1, -1, -1, 1, -1, -1, 0]

@@ -8,8 +8,8 @@ from teams import hmm_demos, hmm_model, two_labelled_episodes
 import btil
 from btil.inference import nuts
 from btil.inference.chains import judge_chains
-from btil.inference.precision import precision
 from btil.models.team import bind
+from btil.numerics.precision import precision
 
 # One set of options for most tests: what is compiled for one serves all of equal shapes.
 SHORT = {"num_warmup": 300, "num_samples": 300}
@@ -43,7 +43,6 @@ def assert_within_monte_carlo_error(result, truth, errors=4.0):
         ), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("concentration", [1.0, 0.1])
 @pytest.mark.parametrize("labels", [None, [0, -1, -1, 1]])
 def test_agrees_with_enumeration(concentration, labels):
@@ -52,7 +51,6 @@ def test_agrees_with_enumeration(concentration, labels):
     assert_within_monte_carlo_error(result, exact_posterior(bound))
 
 
-@pytest.mark.slow
 def test_agrees_with_enumeration_on_a_team():
     """Two agents of different sizes, unequal episodes, parents, partial labels."""
     demos = btil.Demonstrations(
@@ -74,7 +72,6 @@ def test_agrees_with_enumeration_on_a_team():
     assert result.log_likelihood.shape == (4, 1000, 2)
 
 
-@pytest.mark.slow
 def test_agrees_with_closed_form_where_all_is_labelled():
     bound = bind(hmm_model(), two_labelled_episodes())
     result = fit(bound, num_samples=1000)
@@ -160,7 +157,6 @@ def test_data_are_arguments_and_a_second_fit_compiles_nothing():
     assert np.any(first.rows["policy_agent_0"].draws != second.rows["policy_agent_0"].draws)
 
 
-@pytest.mark.slow
 def test_sequential_chains_and_one_latent():
     bound = bind(hmm_model(), hmm_demos([0, 0, 1], num_latents=1, num_actions=2))
     truth = exact_posterior(bound)
@@ -172,7 +168,6 @@ def test_sequential_chains_and_one_latent():
         np.testing.assert_array_equal(result.rows["transition_agent_0"].draws, 1.0)
 
 
-@pytest.mark.slow
 def test_single_precision_whatever_the_switch():
     import jax
 

@@ -520,7 +520,6 @@ def test_recommended_prior_keeps_an_intent_while_the_holding_stays_the_same():
     assert np.allclose(keeps[before != after], 1 / 6)
 
 
-@pytest.mark.slow
 def test_recommended_model_decodes_held_out_trials_with_a_quarter_of_the_labels():
     train, test = (overcooked.load("cramped_room", split) for split in ("train", "test"))
     some = train.without_labels(np.arange(2, 8))

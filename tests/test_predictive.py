@@ -148,7 +148,6 @@ def test_one_step_ahead_a_right_model_is_right_whatever_the_task_does():
     assert {"actions", "switches"} <= set(whole.surprising()["group"])
 
 
-@pytest.mark.slow
 def test_places_under_the_right_model_are_uniform():
     tables = [checked_play(seed, 60, 30).table for seed in range(60)]
     values = np.array([table["place"] for table in tables])

@@ -8,9 +8,9 @@ from teams import hmm_demos, hmm_model
 
 from btil.analysis.compare import compare_posteriors
 from btil.analysis.reference import choose_reference, convergence
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DirichletRows, DrawnRows, FitResult
 from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 LABELLED = hmm_demos([0, 1, 1, 0, 1, 0], [0, 1, 1, 0, 1, -1])
 

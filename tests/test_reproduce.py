@@ -120,7 +120,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---------------------------------------------------------------------- every target, quickly
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "options", "expected"),
     [
@@ -172,7 +171,7 @@ def test_models_of_parents_differ_from_the_paper_in_what_their_names_say() -> No
 
 def test_quick_options_are_options_of_the_learners() -> None:
     from btil.imitation import method_options
-    from btil.inference.fit import method_options as fit_options
+    from btil.posterior.fit import method_options as fit_options
 
     for protocol in (QUICK, PAPER):
         for method, options in protocol.options.items():

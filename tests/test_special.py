@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from btil.inference import special as own
-from btil.inference.special import by_cell
+from btil.numerics import special as own
+from btil.numerics.special import by_cell
 
 
 def digamma_and_log_gamma(x):

@@ -123,7 +123,9 @@ def served(played: Path, posterior: btil.TeamPosterior) -> Iterator[str]:
     """`btil collect replay` as a process of its own; its address with the key."""
     # A posterior of given tables is saved without them; one that was learned needs no model.
     learned = btil.fit(
-        btil.TeamModel(policy=btil.DirichletCPT(1.2, parents=("alice_cell", "rob_cell"))),
+        btil.TeamModel(
+            policy=btil.DirichletCPT(1.2, parents=()), transition=btil.DirichletCPT(1.0)
+        ),
         posterior.demos,
         progress=False,
         max_iterations=3,

@@ -7,9 +7,9 @@ from teams import hmm_demos, hmm_model, two_labelled_episodes
 
 import btil
 from btil.inference import svi
-from btil.inference.precision import precision
 from btil.inference.result import DirichletRows, DrawnRows
 from btil.models.team import bind
+from btil.numerics.precision import precision
 
 DEMOS = hmm_demos([0, 0, 1, 1], [0, -1, -1, 1], num_actions=2)
 
@@ -41,7 +41,6 @@ def test_dirichlet_guide_stays_below_the_evidence(labels):
     }
 
 
-@pytest.mark.slow
 def test_bound_is_that_of_its_own_guide():
     """E_q[log p(data, rows) - log q(rows)], every term written out, by other draws."""
     bound = bind(hmm_model(0.5), DEMOS)
@@ -61,7 +60,6 @@ def test_bound_is_that_of_its_own_guide():
     assert abs(np.mean(values) - result.elbo) < 4 * error
 
 
-@pytest.mark.slow
 def test_dirichlet_guide_is_exact_where_all_is_labelled():
     bound = bind(hmm_model(), two_labelled_episodes())
     result = fit(bound, tolerance=1e-4, max_iterations=20_000)
@@ -84,7 +82,6 @@ def test_unlabelled_data_start_off_the_saddle():
     np.testing.assert_array_equal(labelled["initial_agent_0"], [[2, 1]])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("guide", svi.AUTOGUIDES)
 def test_every_autoguide_runs(guide):
     bound = bind(hmm_model(), DEMOS)
@@ -114,7 +111,6 @@ def test_every_autoguide_runs(guide):
         assert result.elbo > truth.log_evidence - 3
 
 
-@pytest.mark.slow
 def test_autoguides_of_small_concentrations_and_one_latent():
     from numpyro.infer.autoguide import AutoNormal
 
@@ -154,7 +150,6 @@ def test_the_noise_of_the_bound_follows_the_seed(monkeypatch):
     assert abs(first.elbo - other.elbo) > 0.1 * first.elbo_standard_error
 
 
-@pytest.mark.slow
 def test_an_autoguide_forgets_what_ran_before():
     bound = bind(hmm_model(), DEMOS)
     options = {"guide": "AutoDiagonalNormal", "max_iterations": 200}
@@ -188,7 +183,6 @@ def test_data_are_arguments_and_a_second_fit_compiles_nothing():
     assert result.elbo <= exact_posterior(other).log_evidence + 4 * result.elbo_standard_error
 
 
-@pytest.mark.slow
 def test_double_precision_needs_no_switch():
     result = fit(bind(hmm_model(), DEMOS), dtype=np.float64)
     assert all(rows.concentration.dtype == np.float64 for rows in result.rows.values())

@@ -9,7 +9,7 @@ from teams import hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
 from btil.models.team import bind
-from btil.models.team_dbn import enumerated_model, forward_model, model_data, team_dbn
+from btil.numpyro_forms.team_dbn import enumerated_model, forward_model, model_data, team_dbn
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -96,7 +96,6 @@ CASES = {
         {"labelled": 0.0},
     ),
 }
-QUICK = ("two agents", "colliding sizes", "one-step episodes")
 
 
 def make(case):
@@ -134,10 +133,7 @@ def enumerated_density(bound, rows):
 
 
 # Compiling the enumerated form takes seconds a case.
-@pytest.mark.parametrize(
-    "case",
-    [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CASES],
-)
+@pytest.mark.parametrize("case", CASES)
 def test_both_forms_are_the_sum_over_sequences(case):
     bound = make(case)
     rows = random_rows(bound, np.random.default_rng(1))
@@ -176,13 +172,7 @@ def test_known_tables_can_be_possible():
     np.testing.assert_allclose(enumerated_density(bound, rows), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "colliding sizes",
-        *(pytest.param(c, marks=pytest.mark.slow) for c in ("two agents", "shared tables")),
-    ],
-)
+@pytest.mark.parametrize("case", ["colliding sizes", "two agents", "shared tables"])
 @pytest.mark.usefixtures("numpyro_as_it_is")
 def test_gradients_agree_in_unconstrained_space(case):
     import jax
@@ -206,7 +196,6 @@ def test_gradients_agree_in_unconstrained_space(case):
         np.testing.assert_allclose(of_forward[name], of_enumerated[name], rtol=0, atol=1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("numpyro_as_it_is")
 def test_gradients_next_to_given_zeros():
     """The enumerated form has none there; the forward form's are those of differences."""
@@ -255,7 +244,6 @@ def test_order_of_episodes_does_not_matter(density):
     np.testing.assert_allclose(density(turned, rows), density(bound, rows), atol=1e-10)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("density", [forward_density, enumerated_density])
 def test_order_of_agents_does_not_matter(density):
     bound = bind(dirichlet(("state",), ("y",), ("x",)), random_demos(seed=3, **THREE_AGENTS))

@@ -8,10 +8,10 @@ import pytest
 from teams import hmm_demos, random_demos, rich_model
 
 import btil
-from btil.inference import tracker as module
 from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows, FitResult
-from btil.inference.tracker import Belief, Tracker
 from btil.models.team import bind
+from btil.posterior import tracker as module
+from btil.posterior.tracker import Belief, Tracker
 
 
 @pytest.fixture(scope="module")

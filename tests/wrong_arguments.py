@@ -16,7 +16,7 @@ from teams import hmm_demos
 import btil
 from btil.analysis import log_evidence
 from btil.arguments import is_known
-from btil.inference.fit import method_options
+from btil.posterior.fit import method_options
 
 WRONG = (True, "x", [1], None, math.nan, math.inf, -1, 2.5, 1j)
 # Options that their method checks by itself: no numbers, or not always.
@@ -98,6 +98,7 @@ def analysis_calls() -> dict[str, Any]:
         "choose_rows": partial(btil.analysis.choose_rows, one),
         "compare": partial(btil.compare, HMM, demos, methods=("mfvi", "gibbs")),
         "compare_models": partial(btil.analysis.compare_models, {"one": one, "other": one}),
+        "compare_posteriors": partial(btil.analysis.compare_posteriors, {"one": one, "other": one}),
         "debrief": partial(btil.analysis.debrief, one, demos, "nowhere"),
         "learn": partial(btil.imitation.learn, None, demos),
         "log_evidence": partial(log_evidence, HMM, demos),

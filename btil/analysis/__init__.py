@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from btil.analysis.debriefing import Debrief, debrief
     from btil.analysis.evidence import Evidence, log_evidence
     from btil.analysis.known_truth import KnownTruth, read_truth, simulate_truth
+    from btil.analysis.loaded_comparison import load_comparison
     from btil.analysis.metrics import (
         StepShare,
         confusion_matrix,
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     )
     from btil.analysis.predictive import PredictiveCheck, posterior_predictive_check
     from btil.analysis.reproduction.run import Reproduction, reproduce
-    from btil.analysis.saved_comparison import load_comparison
     from btil.analysis.selection import ModelComparison, compare_models
     from btil.analysis.teamwork import misaligned_stretches, misalignment_probability
 
@@ -93,7 +93,7 @@ _LAZY = {
     "hamming_distance": "btil.analysis.metrics",
     "interchangeable_latents": "btil.analysis.alignment",
     "latents_pinned": "btil.analysis.alignment",
-    "load_comparison": "btil.analysis.saved_comparison",
+    "load_comparison": "btil.analysis.loaded_comparison",
     "log_evidence": "btil.analysis.evidence",
     "majority_class_error": "btil.analysis.metrics",
     "match_latents": "btil.analysis.alignment",

@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
 from btil.inference.collapsed import constrained
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import (
     ConditionalRows,
     DirichletRows,
@@ -33,9 +32,10 @@ from btil.inference.result import (
 )
 from btil.models.contexts import match_rows
 from btil.models.cpt import ROLES, permuted_latents
-from btil.models.numpyro_model import NumpyroModel
 from btil.models.parametric import parameter_axes, parametric_site, parametric_sites
 from btil.models.team import BoundModel, TeamModel, bind
+from btil.numpyro_forms.numpyro_model import NumpyroModel
+from btil.posterior.posterior import TeamPosterior
 
 # The arrays of rows that are not chains.
 _PER_ROW: dict[type, tuple[str, ...]] = {

@@ -42,15 +42,17 @@ from btil.analysis.monte_carlo import (
 from btil.analysis.plots import expected_visits
 from btil.analysis.quantities import MEASURED, Quantity, quantities
 from btil.analysis.reference import Convergence, choose_reference, convergence
+from btil.analysis.words import listed
 from btil.arguments import check_count, check_values
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.coding import counted
 from btil.inference.chains import RHAT_LIMIT
-from btil.inference.fit import check_given, fit, method_function
-from btil.inference.posterior import TeamPosterior, conform, refuse_excerpt
 from btil.inference.result import DrawnRows, RowsPosterior, check_all_kept, check_keeps_all
 from btil.models.draws import DrawnTables
-from btil.models.numpyro_model import NumpyroModel
 from btil.models.team import TeamModel
+from btil.numpyro_forms.numpyro_model import NumpyroModel
+from btil.posterior.fit import check_given, fit, method_function
+from btil.posterior.posterior import TeamPosterior, conform, refuse_excerpt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -1062,12 +1064,6 @@ def _notes_on_names(
     return notes
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names in a sentence: "a, b and c"."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def _notes_on_modes(modes: Mapping[str, Sequence[Mode]]) -> list[str]:
     notes = []
     for name, own in modes.items():
@@ -1149,8 +1145,3 @@ def _notes_on_truth(
             "before coverage is counted, which flatters it a little."
         )
     return notes
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: "1 episode", "2 episodes"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

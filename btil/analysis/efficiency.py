@@ -8,11 +8,11 @@ from jaxtyping import Bool, Float, Int
 from btil.analysis.alignment import shared_contexts
 from btil.analysis.latent_draws import smoothed_under_draws
 from btil.inference.chains import summarize_chains
-from btil.inference.fit import method_options
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DrawnRows
 from btil.models.contexts import match_rows
 from btil.models.team import bind
+from btil.posterior.fit import method_options
+from btil.posterior.posterior import TeamPosterior
 
 # Latents are looked at in so many steps of the data at most, at so many places per agent.
 _MOST_STEPS = 1500

@@ -41,31 +41,28 @@ from btil.arguments import check_count, check_options, check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
 from btil.inference.exact import count_sequences, coupled_agents
-from btil.inference.fit import fit
 from btil.inference.gibbs import draw_log_tables
-from btil.inference.messages import (
-    LaneIndex,
+from btil.inference.progress import progress_line
+from btil.inference.result import DirichletRows, DrawnRows, check_all_kept
+from btil.inference.starting import num_contexts, open_uses
+from btil.messages.filter import Filtered
+from btil.messages.layout import LaneIndex, lay_out, log_rows, pad_rows
+from btil.messages.smoother import (
     expected_counts,
     filter_lanes,
-    lay_out,
-    pad_rows,
     path_counts,
     potentials,
     sample_paths,
     smooth,
 )
-from btil.inference.posterior import TeamPosterior, refuse_excerpt
-from btil.inference.precision import precision
-from btil.inference.progress import progress_line
-from btil.inference.result import DirichletRows, DrawnRows, check_all_kept
-from btil.inference.special import log_beta_ratio
-from btil.inference.starting import num_contexts, open_uses
 from btil.models.cpt import ROLES
-from btil.models.latent_chain import Filtered
-from btil.models.numpyro_model import NumpyroModel
 from btil.models.parametric import check_prior
 from btil.models.team import BoundModel, TeamModel, bind
-from btil.models.team_dbn import log_rows
+from btil.numerics.precision import precision
+from btil.numerics.special import log_beta_ratio
+from btil.numpyro_forms.numpyro_model import NumpyroModel
+from btil.posterior.fit import fit
+from btil.posterior.posterior import TeamPosterior, refuse_excerpt
 
 # Renamings of the latents that an estimate averages over.
 _MOST_RENAMINGS = 5040

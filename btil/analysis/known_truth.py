@@ -13,12 +13,12 @@ from btil.analysis.plots.rows import expected_visits
 from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
-from btil.inference.posterior import TeamPosterior, conform
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, KnownRows
-from btil.models.numpyro_model import NumpyroModel
 from btil.models.simulate import simulate
 from btil.models.team import TeamModel, bind
+from btil.numpyro_forms.numpyro_model import NumpyroModel
+from btil.posterior.posterior import TeamPosterior, conform
 
 if TYPE_CHECKING:
     import pandas as pd

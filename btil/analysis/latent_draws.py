@@ -9,21 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from btil.inference.messages import (
+from btil.messages.layout import (
     LaneIndex,
     Layout,
-    filter_lanes,
     gather,
     lay_out,
+    log_rows,
+)
+from btil.messages.smoother import (
+    filter_lanes,
     potentials,
     sample_paths,
     smooth,
 )
-from btil.inference.posterior import TeamPosterior
-from btil.inference.precision import precision
 from btil.models.draws import DrawnTables
 from btil.models.team import BoundModel
-from btil.models.team_dbn import log_rows
+from btil.numerics.precision import precision
+from btil.posterior.posterior import TeamPosterior
 
 # Draws whose messages are held at once: bounds the memory.
 _AT_ONCE = 64

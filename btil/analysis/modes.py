@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Float
 
 from btil.analysis.plots.rows import expected_visits
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
+from btil.posterior.posterior import TeamPosterior
 
 # In standard deviations within a chain.
 APART = 3.0

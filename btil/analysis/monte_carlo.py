@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DrawnParameters, DrawnRows
+from btil.posterior.posterior import TeamPosterior
 
 # The error has a relative standard error of 1 / sqrt(2 (blocks - 1)), a sixth.
 _NUM_BLOCKS = 20

@@ -18,6 +18,7 @@ References:
 """
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,11 +30,11 @@ from btil.analysis.latent_draws import draw_latents, drawn_rows
 from btil.analysis.monte_carlo import blocks_of_draws, jackknife_error
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
-from btil.inference.messages import lay_out
-from btil.inference.posterior import TeamPosterior, conform, refuse_excerpt
-from btil.models.numpyro_model import NumpyroModel
+from btil.messages.layout import lay_out
 from btil.models.simulate import draw_values, simulate
 from btil.models.team import BoundModel, bind, make_contexts
+from btil.numpyro_forms.numpyro_model import NumpyroModel
+from btil.posterior.posterior import TeamPosterior, conform, refuse_excerpt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,6 +223,11 @@ class PredictiveCheck:
                 "*" if row["surprising"] else "",
             )
         return table
+
+    @property
+    def units(self) -> Mapping[str, str]:
+        """The groups of statistics, and the unit of each."""
+        return GROUPS
 
     def plot(self, axes: Any = None) -> "Figure":
         """What was seen against what the model predicts; see `plot_predictive_check`."""

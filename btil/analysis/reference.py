@@ -6,8 +6,8 @@ from typing import NamedTuple
 from btil.analysis.alignment import align, latents_pinned
 from btil.analysis.modes import only_chains
 from btil.inference.chains import judge_chains
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
+from btil.posterior.posterior import TeamPosterior
 
 # Methods that give the posterior itself, the surest first.
 _PREFERRED = ("exact", "nuts", "gibbs")

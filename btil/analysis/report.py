@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from btil.analysis.compare import counted, listed
 from btil.analysis.metrics import majority_class_error
 from btil.analysis.output import (
     html_figure,
@@ -21,12 +20,14 @@ from btil.analysis.output import (
     staged_page,
 )
 from btil.analysis.saved_comparison import save_comparison
+from btil.analysis.words import listed
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.coding import counted
 from btil.inference.chains import RHAT_LIMIT
 from btil.models.cpt import ROLES, DirichletCPT, StickyDirichletCPT
-from btil.models.numpyro_model import BoundNumpyroModel, NumpyroModel
 from btil.models.parametric import parametric_site
 from btil.models.team import BoundModel, Table, TeamModel, make_contexts
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, NumpyroModel
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -31,9 +31,9 @@ from btil.analysis.monte_carlo import (
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
-from btil.inference.fit import fit
-from btil.inference.messages import lay_out
-from btil.inference.posterior import TeamPosterior
+from btil.messages.layout import lay_out
+from btil.posterior.fit import fit
+from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,9 +7,9 @@ import numpy as np
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.task import GridTask
 from btil.imitation.learning import Learned
-from btil.inference.fit import fit
 from btil.models.cpt import DirichletCPT
 from btil.models.team import TeamModel
+from btil.posterior.fit import fit
 
 
 def learn(

@@ -27,8 +27,8 @@ from btil.imitation.networks import (
     row_indices,
 )
 from btil.inference.progress import progress_line
-from btil.models.lanes import rounded_up
-from btil.promotion import promotion_allowed
+from btil.numerics.promotion import promotion_allowed
+from btil.numerics.rounding import rounded_up
 
 _ITERATIONS_PER_CALL = 50
 

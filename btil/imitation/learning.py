@@ -14,10 +14,10 @@ from btil.arguments import check_options, check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.derived import has_task_variables
 from btil.domains.gridworld.task import GridTask
-from btil.inference.fit import fit
-from btil.inference.posterior import TeamPosterior
 from btil.models.cpt import CPT, KnownCPT, UniformCPT
 from btil.models.team import TeamModel
+from btil.posterior.fit import fit
+from btil.posterior.posterior import TeamPosterior
 
 # A new method is one file with a function `learn`, and one line here.
 METHODS = {

@@ -41,8 +41,8 @@ from btil.imitation.networks import (
 )
 from btil.imitation.ppo import clipped_surrogate, entropy, generalized_advantages, taken_log_probs
 from btil.inference.progress import progress_line
-from btil.models.lanes import rounded_up
-from btil.promotion import promotion_allowed
+from btil.numerics.promotion import promotion_allowed
+from btil.numerics.rounding import rounded_up
 
 # Rows for states at the start of a run on a large map: more rows make every update slower, and
 # running out of them costs a compilation.

@@ -28,7 +28,7 @@ from btil.inference.contraction import (
     step_length,
     still_to_come,
 )
-from btil.inference.precision import on_device
+from btil.numerics.precision import on_device
 
 SWEEPS_PER_CALL = 20
 # New ascents from dealt-out steps, and how many of all new ones are followed to their ends then.

@@ -22,11 +22,11 @@ import numpy as np
 
 from btil.files import check_writable, replacing
 from btil.identity import checksum as _digest
-from btil.inference.precision import precision
 from btil.models.cpt import CPT
-from btil.models.numpyro_model import BoundNumpyroModel, computes
 from btil.models.parametric import ParametricCPT, all_priors, parametric_sites
 from btil.models.team import BoundModel, Table
+from btil.numerics.precision import precision
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, computes
 
 _FORMAT = "btil checkpoint"
 _VERSION = 1

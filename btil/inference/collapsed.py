@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from btil.inference.points import normal_points, power_of_two
-from btil.inference.precision import precision
 from btil.inference.result import (
     ConditionalRows,
     FunctionalRows,
@@ -31,7 +30,8 @@ from btil.models.parametric import (
     parametric_sites,
 )
 from btil.models.team import BoundModel
-from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, model_data
+from btil.numerics.precision import precision
+from btil.numpyro_forms.team_dbn import ModelData, Structure, episode_log_likelihood, model_data
 
 # Draws evaluated side by side: bounds the memory.
 _DRAWS_AT_ONCE = 50

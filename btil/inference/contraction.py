@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from btil.inference.special import trigamma
+from btil.numerics.special import trigamma
 
 Vector = Float[np.ndarray, " cells"]
 

@@ -23,11 +23,11 @@ from jaxtyping import Float, Int
 from scipy.special import logsumexp
 
 from btil.inference.checkpoint import NOWHERE, Checkpoint, Saved
-from btil.inference.messages import filter_lanes, lay_out, pad_rows, potentials
-from btil.inference.precision import precision
 from btil.inference.result import FitResult, MixtureRows
+from btil.messages.layout import lay_out, log_rows, pad_rows
+from btil.messages.smoother import filter_lanes, potentials
 from btil.models.team import BoundModel, Table
-from btil.models.team_dbn import log_rows
+from btil.numerics.precision import precision
 
 
 class Sequences(NamedTuple):

@@ -39,16 +39,6 @@ from btil.inference.devices import (
     place,
     split_chains,
 )
-from btil.inference.messages import (
-    LaneIndex,
-    Layout,
-    filter_lanes,
-    lay_out,
-    pad_rows,
-    path_counts,
-    potentials,
-    sample_paths,
-)
 from btil.inference.moments import Moments, add_draw, merged, no_draws, no_parts, part_lengths
 from btil.inference.parameters import (
     Families,
@@ -64,8 +54,21 @@ from btil.inference.parameters import (
 from btil.inference.progress import progress_line
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult, MomentRows
 from btil.inference.starting import labelled_counts
+from btil.messages.lanes import spread
+from btil.messages.layout import (
+    LaneIndex,
+    Layout,
+    lay_out,
+    log_rows,
+    pad_rows,
+)
+from btil.messages.smoother import (
+    filter_lanes,
+    path_counts,
+    potentials,
+    sample_paths,
+)
 from btil.models.draws import dirichlet_draws
-from btil.models.lanes import rounded_up, spread
 from btil.models.parametric import (
     all_priors,
     central_concentration,
@@ -73,7 +76,7 @@ from btil.models.parametric import (
     parametric_sites,
 )
 from btil.models.team import BoundModel, context_visits
-from btil.models.team_dbn import log_rows
+from btil.numerics.rounding import rounded_up
 
 _ITERATIONS_PER_CALL = 25
 # Gamma draws of more cells than so many are tried again where they are refused (one in thirty), not

@@ -47,12 +47,12 @@ from btil.inference.devices import (
 from btil.inference.progress import progress_line
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.inference.starting import starting_counts
-from btil.models.numpyro_model import BoundNumpyroModel, EpisodeData, evaluate
 from btil.models.parametric import central_concentration, constrain
 from btil.models.team import BoundModel
-from btil.models.team_dbn import ModelData, Structure, episode_log_likelihood, forward_model
-from btil.models.tracing import traced_anew
-from btil.promotion import promotion_allowed
+from btil.numerics.promotion import promotion_allowed
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, evaluate
+from btil.numpyro_forms.team_dbn import ModelData, Structure, episode_log_likelihood, forward_model
+from btil.numpyro_forms.tracing import traced_anew
 
 # Transitions between two looks at the progress line.
 _TRANSITIONS_PER_CALL = 10

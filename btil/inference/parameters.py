@@ -26,10 +26,9 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from btil.inference.messages import Layout
 from btil.inference.points import normal_points, power_of_two
 from btil.inference.result import JointNormals
-from btil.inference.special import digamma_and_remainder
+from btil.messages.layout import Layout
 from btil.models.parametric import (
     ParametricSite,
     all_priors,
@@ -41,6 +40,7 @@ from btil.models.parametric import (
     unconstrained_shapes,
 )
 from btil.models.team import BoundModel
+from btil.numerics.special import digamma_and_remainder
 
 # Fewest and most points of an expectation, each as a number and as a multiple of the values that
 # are normal together; between them as many as there may be cells of tables at all points.
@@ -265,7 +265,7 @@ def row_moments(concentrations: Tables, counts: Tables) -> dict[str, RowMoments]
     .. math:: c(n, u) = n (\psi(w) - \log w) + n - \big(u - \tfrac12\big) \log(w / u)
               - R(w) + R(u), \qquad w = u + n,
 
-    as in `btil.inference.mfvi.dirichlet_divergence`; rows of no counts have none.
+    as in `btil.inference.mean_field.dirichlet_divergence`; rows of no counts have none.
 
     Args:
         concentrations: u, (points, contexts or 1, ..., values).

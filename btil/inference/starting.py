@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.inference.messages import lay_out
+from btil.messages.layout import lay_out
 from btil.models.cpt import ROLES
 from btil.models.parametric import central_concentration
 from btil.models.team import BoundModel

@@ -30,15 +30,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from btil.inference import forward_backward
 from btil.inference.ascents import End, judge
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.contraction import fisher_information, step_length, still_to_come
-from btil.inference.messages import LaneIndex, pad_rows
-from btil.inference.mfvi import Chain, chains, counts_of_start, dirichlet_moments
+from btil.inference.mean_field import (
+    Chain,
+    chains,
+    counts_of_start,
+    dirichlet_moments,
+)
 from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, RowsPosterior
-from btil.inference.special import rows_divergence
 from btil.inference.starting import (
     OpenUses,
     agent_sites,
@@ -48,9 +50,12 @@ from btil.inference.starting import (
     num_contexts,
     open_uses,
 )
-from btil.models.lanes import pack_lanes, rounded_up, spread
+from btil.messages import scaled as forward_backward
+from btil.messages.lanes import pack_lanes, spread
+from btil.messages.layout import LaneIndex, log_rows, pad_rows
 from btil.models.team import BoundModel
-from btil.models.team_dbn import log_rows
+from btil.numerics.rounding import rounded_up
+from btil.numerics.special import rows_divergence
 
 # What is kept of an agent's step.
 POLICY, ARRIVAL, ACTION, LABEL = range(4)

@@ -15,8 +15,8 @@ from typing import IO, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from btil.demonstration_files import DemonstrationsFile
 from btil.demonstrations import Demonstrations, concatenate
+from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.starting import (
     OpenUses,
     agent_sites,

@@ -44,14 +44,14 @@ from btil.inference.result import (
     ParameterPosterior,
     RowsPosterior,
 )
-from btil.inference.special import rows_divergence
 from btil.inference.starting import starting_concentrations
-from btil.models.numpyro_model import BoundNumpyroModel, EpisodeData, Evaluated, evaluate
 from btil.models.parametric import normal_of_unconstrained
 from btil.models.team import BoundModel
-from btil.models.team_dbn import ModelData, Structure, forward_model
-from btil.models.tracing import traced_anew
-from btil.promotion import promotion_allowed
+from btil.numerics.promotion import promotion_allowed
+from btil.numerics.special import rows_divergence
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, Evaluated, evaluate
+from btil.numpyro_forms.team_dbn import ModelData, Structure, forward_model
+from btil.numpyro_forms.tracing import traced_anew
 
 DIRICHLET = "dirichlet"
 AUTOGUIDES = (

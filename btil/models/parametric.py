@@ -20,8 +20,8 @@ from numpyro import distributions as dist
 from numpyro.distributions.transforms import biject_to
 
 from btil.models.cpt import CONCENTRATIONS, CPT, Contexts
-from btil.models.lanes import rounded_up
-from btil.promotion import promotion_allowed
+from btil.numerics.promotion import promotion_allowed
+from btil.numerics.rounding import rounded_up
 
 if TYPE_CHECKING:
     from btil.models.team import BoundModel, Table

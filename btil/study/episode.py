@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from btil.domains.gridworld.grid import ACTIONS, HOLD
+from btil.domains.gridworld.grid import ACTIONS, HOLD, ORIGIN
 from btil.domains.gridworld.simulate import draw
-from btil.domains.gridworld.task import ORIGIN, GridTask
+from btil.domains.gridworld.task import GridTask
 from btil.study.settings import Stage
 
 UNKNOWN = -1  # no destination, no action yet

@@ -19,7 +19,7 @@ from btil.study.tutorial import noun
 from btil.study.views import NAMES, board
 
 if TYPE_CHECKING:
-    from btil.inference.posterior import TeamPosterior
+    from btil.posterior.posterior import TeamPosterior
 
 
 class Replay:
@@ -155,7 +155,7 @@ def serve_replay(
     """Serve the page until interrupted; see `btil collect replay`."""
     posteriors = []
     if paths:
-        from btil.inference.storage import load_posterior
+        from btil.posterior.loading import load_posterior
 
         posteriors = [load_posterior(path) for path in paths]
     with listen_on(host, port) as listener:

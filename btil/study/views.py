@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from btil.domains.gridworld.task import ORIGIN, GridTask
+from btil.domains.gridworld.grid import ORIGIN
+from btil.domains.gridworld.task import GridTask
 from btil.study import episode as play
 from btil.study.episode import Episode, Rules
 from btil.study.sessions import Standing, best_so_far

@@ -27,8 +27,8 @@ from btil.analysis import (
     row_diagnostics,
 )
 from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows
-from btil.models.numpyro_model import bind_numpyro_model
 from btil.models.team import bind
+from btil.numpyro_forms.numpyro_model import bind_numpyro_model
 
 CHAIN_PLOTS = (plot_trace, plot_rank, plot_forest, plot_ess)
 

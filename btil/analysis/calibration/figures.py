@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btil.analysis.calibration.ranks import (
+    PROBABILITY,
     band_probability,
     bins_of,
     error_ratio,
     tested,
     uniformity_band,
 )
-from btil.analysis.calibration.run import PROBABILITY, Calibration
 from btil.analysis.plots.layout import legend_below, look, make_axes
 from btil.arguments import check_values
 from btil.figures import figure_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from btil.analysis.calibration.run import Calibration
 
 _GREY = "#8a94a0"
 _COLUMNS = 4
@@ -29,7 +31,7 @@ _COARSE = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 
 
 def plot_ecdf_pit(
-    calibrations: Mapping[str, Calibration],
+    calibrations: Mapping[str, "Calibration"],
     groups: Sequence[str] | None = None,
     axes: Any = None,
     probability: float = PROBABILITY,
@@ -99,7 +101,7 @@ def plot_ecdf_pit(
         return figure
 
 
-def plot_latents(calibrations: Mapping[str, Calibration], axes: Any = None) -> "Figure":
+def plot_latents(calibrations: Mapping[str, "Calibration"], axes: Any = None) -> "Figure":
     """Are steps said to be 80% sure right 80% of the time?
 
     Above, the share of steps whose most probable latent is the true one, against how probable it
@@ -158,7 +160,7 @@ def plot_latents(calibrations: Mapping[str, Calibration], axes: Any = None) -> "
         return figure
 
 
-def plot_error_ratios(calibrations: Mapping[str, Calibration], axes: Any = None) -> "Figure":
+def plot_error_ratios(calibrations: Mapping[str, "Calibration"], axes: Any = None) -> "Figure":
     """How overconfident, by group of quantities: errors over what the posterior says they are.
 
     A line of marks per group and method, a place per calibration (amounts of data, shares of
@@ -217,7 +219,7 @@ def plot_error_ratios(calibrations: Mapping[str, Calibration], axes: Any = None)
         return figure
 
 
-def _groups(calibrations: Mapping[str, Calibration]) -> list[str]:
+def _groups(calibrations: Mapping[str, "Calibration"]) -> list[str]:
     """The groups that any of them has, in order."""
     if not calibrations:
         raise ValueError("there is no calibration to draw")

@@ -2,9 +2,9 @@
 
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from btil.analysis.calibration.run import PROBABILITY, Calibration
+from btil.analysis.calibration.ranks import PROBABILITY
 from btil.analysis.output import (
     html_figure,
     html_list,
@@ -14,6 +14,10 @@ from btil.analysis.output import (
     staged_page,
 )
 from btil.analysis.report import prepare_directory
+
+if TYPE_CHECKING:
+    from btil.analysis.calibration.run import Calibration
+
 
 PAGE = "calibration.html"
 _LIST = "calibration-files.txt"
@@ -39,7 +43,7 @@ whether mean and spread of all ranks are right.</p>
 """
 
 
-def write_page(calibration: Calibration, directory: Any, command: str | None = None) -> Path:
+def write_page(calibration: "Calibration", directory: Any, command: str | None = None) -> Path:
     """Write `calibration.html`, `figures/`, `table.csv`, `latents.csv` and `fits.csv` to a folder.
 
     Args:
@@ -79,6 +83,6 @@ def write_page(calibration: Calibration, directory: Any, command: str | None = N
     return directory / PAGE
 
 
-def _verdicts(calibration: Calibration) -> str:
+def _verdicts(calibration: "Calibration") -> str:
     header, rows = calibration.written_table(PROBABILITY)
     return html_table(header, rows) + _COLUMNS

@@ -379,3 +379,7 @@ def wilson_interval(share: float, number: float) -> tuple[float, float]:
     variance = share * (1 - share) / number + square / (4 * number**2)
     half = _NORMAL_95 * np.sqrt(variance) / (1 + square / number)
     return float(max(center - half, 0.0)), float(min(center + half, 1.0))
+
+
+# With which a right posterior is called so, per group of quantities.
+PROBABILITY = 0.99

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from btil.analysis.calibration.ranks import (
+    PROBABILITY,
     Ranked,
     Reliability,
     bins_of,
@@ -30,10 +31,10 @@ from btil.analysis.calibration.simulation import (
 from btil.arguments import check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
-from btil.inference.fit import check_given
 from btil.inference.progress import progress_line
 from btil.inference.result import check_keeps_all
 from btil.models.team import TeamModel, bind
+from btil.posterior.fit import check_given
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-# With which a right posterior is called so, per group of quantities.
-PROBABILITY = 0.99
 INTERVALS = (0.5, 0.89)
 # Of these groups a rank is made from probabilities of latents.
 _BY_PROBABILITY = "latents"

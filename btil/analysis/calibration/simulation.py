@@ -21,27 +21,20 @@ from btil.analysis.calibration.ranks import (
 )
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import ess
-from btil.inference.fit import fit
-from btil.inference.messages import (
-    LaneIndex,
-    filter_lanes,
-    gather,
-    lay_out,
-    potentials,
-    smooth,
-)
-from btil.inference.posterior import TeamPosterior
-from btil.inference.precision import precision
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
-from btil.inference.special import log_dirichlet
+from btil.messages.layout import LaneIndex, gather, lay_out, log_rows
+from btil.messages.smoother import filter_lanes, potentials, smooth
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, prior_tables
-from btil.models.lanes import rounded_up
 from btil.models.parametric import all_priors, given_concentration, parametric_site
 from btil.models.simulate import simulate
 from btil.models.team import BoundModel, Table, TeamModel, context_visits
-from btil.models.team_dbn import log_rows
-from btil.promotion import promotion_allowed
+from btil.numerics.precision import precision
+from btil.numerics.promotion import promotion_allowed
+from btil.numerics.rounding import rounded_up
+from btil.numerics.special import log_dirichlet
+from btil.posterior.fit import fit
+from btil.posterior.posterior import TeamPosterior
 
 # Random numbers of a simulation, in streams of their own: methods are then given the same data.
 _TRUTH, _LABELS, _FIT, _RANKS = range(4)

@@ -16,10 +16,10 @@ from btil.analysis.plots.rows import (
 )
 from btil.analysis.teamwork import Stretch, misaligned, misaligned_stretches, runs
 from btil.demonstrations import Demonstrations
-from btil.inference.posterior import TeamPosterior, conform
 from btil.models.contexts import match_rows
 from btil.models.cpt import StaticCPT
 from btil.models.team import BoundModel, bind, make_contexts
+from btil.posterior.posterior import TeamPosterior, conform
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from btil.analysis.compare import counted, listed
 from btil.analysis.debriefing.findings import Findings, find, unseen_labels
 from btil.analysis.debriefing.sections import Told, apart_word, body_of, summary
 from btil.analysis.decoding import decoded_table
 from btil.analysis.output import html_figure, html_page, save_figure, staged_page
 from btil.analysis.report import prepare_directory
+from btil.analysis.words import listed
 from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
-from btil.inference.fit import fit
-from btil.inference.posterior import TeamPosterior, conform, refuse_excerpt
+from btil.demonstrations.coding import counted
 from btil.inference.progress import progress_line
+from btil.posterior.fit import fit
+from btil.posterior.posterior import TeamPosterior, conform, refuse_excerpt
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from btil.analysis.compare import counted, listed
 from btil.analysis.debriefing.findings import (
     EXPERIENCES,
     LABELLED,
@@ -15,7 +14,9 @@ from btil.analysis.debriefing.findings import (
     moves_by,
 )
 from btil.analysis.output import html_list, html_table
-from btil.inference.posterior import TeamPosterior
+from btil.analysis.words import listed
+from btil.demonstrations.coding import counted
+from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ import numpy as np
 from btil.analysis.plots.layout import make_axes
 from btil.arguments import check_values
 from btil.figures import BLUE, VERMILION, figure_style
-from btil.inference.posterior import TeamPosterior
+from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -27,7 +27,7 @@ from btil.analysis.plots.rows import (
 )
 from btil.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, figure_style
 from btil.inference.chains import rhat
-from btil.inference.posterior import TeamPosterior
+from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
     import matplotlib.figure

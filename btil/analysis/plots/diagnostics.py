@@ -11,7 +11,7 @@ from btil.analysis.plots.rows import RowChoice, chains_of, expected_visits, lett
 from btil.arguments import check_values
 from btil.figures import figure_style
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
-from btil.inference.posterior import TeamPosterior
+from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -12,7 +12,7 @@ from btil.analysis.plots.layout import ROLES, legend_below, make_axes
 from btil.analysis.plots.rows import cell_intervals, expected_visits
 from btil.arguments import check_values
 from btil.figures import figure_style
-from btil.inference.posterior import TeamPosterior
+from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -45,12 +45,10 @@ def plot_predictive_check(check: "PredictiveCheck", axes: Any = None) -> "matplo
     """
     from matplotlib.lines import Line2D
 
-    from btil.analysis.predictive import GROUPS
-
     table = check.table.dropna(subset=["observed", "predicted"])
     panels = [
         _Panel(group, str(agent), str(given), own)
-        for group in GROUPS
+        for group in check.units
         for (agent, given), own in table[table["group"] == group].groupby(
             ["agent", "given"], sort=False
         )
@@ -81,7 +79,7 @@ def plot_predictive_check(check: "PredictiveCheck", axes: Any = None) -> "matplo
             ends = np.concatenate([own["low"], own["high"], seen - sd, seen + sd])
             margin = 0.05 * max(np.ptp(ends), 1e-3)
             panel.set_xlim(ends.min() - margin, ends.max() + margin)
-            panel.set(xlabel=GROUPS[group])
+            panel.set(xlabel=check.units[group])
             title = fill(f"{agent}: {group}{f', given {given}' if given else ''}", _TITLE)
             panel.set_title(title, loc="left")
         handles = [

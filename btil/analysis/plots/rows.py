@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 
 from btil.arguments import check_index, check_values
 from btil.inference.chains import rhat
-from btil.inference.posterior import TeamPosterior, refuse_excerpt
 from btil.inference.result import (
     DirichletRows,
     DrawnParameters,
@@ -20,9 +19,10 @@ from btil.inference.result import (
 )
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, dirichlet_draws, prior_parameters
-from btil.models.numpyro_model import BoundNumpyroModel
 from btil.models.parametric import all_priors, parametric_sites
 from btil.models.team import BoundModel, Table, make_contexts
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
+from btil.posterior.posterior import TeamPosterior, refuse_excerpt
 
 _INTERVAL = 0.89
 

@@ -13,8 +13,8 @@ from btil.analysis.plots.layout import legend_below, look, make_axes
 from btil.analysis.plots.rows import cell_intervals, context_words, read_counts
 from btil.arguments import check_index, check_values
 from btil.figures import BLUE, figure_style
-from btil.inference.posterior import TeamPosterior
 from btil.models.team import Table
+from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -12,7 +12,7 @@ from btil.analysis.plots.layout import legend_below, look, make_axes
 from btil.analysis.teamwork import misaligned, misalignment_probability, runs
 from btil.demonstrations import Demonstrations
 from btil.figures import BLUE, SKY, VERMILION, figure_style
-from btil.inference.posterior import TeamPosterior
+from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
     import matplotlib.figure

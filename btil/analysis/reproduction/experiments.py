@@ -256,7 +256,7 @@ class HumanDecoding(Experiment):
             guess = np.random.default_rng(seed).integers(0, sizes, shape)
             return _decoding_outcome(split.test, guess)
         from btil.domains.overcooked import recommended_model
-        from btil.inference.fit import fit
+        from btil.posterior.fit import fit
 
         number = split.train.num_episodes
         labelled = max(1, round(self.share_labelled * number))

@@ -35,7 +35,7 @@ from btil.analysis.reproduction.targets import (
 from btil.analysis.reproduction.trials import Trial, run_trials
 from btil.analysis.reproduction.workspace import Protocol, Workspace
 from btil.arguments import check_values
-from btil.coding import DataWarning
+from btil.demonstrations.coding import DataWarning
 from btil.files import check_writable, replacing
 
 if TYPE_CHECKING:

@@ -1,13 +1,18 @@
 """Variables derived from the task state: who holds what, seen from each agent's side."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from jaxtyping import Int
 
 from btil.demonstrations import Demonstrations
-from btil.domains.gridworld.task import ORIGIN, GridTask
+from btil.domains.gridworld.grid import ORIGIN
+
+if TYPE_CHECKING:
+    from btil.domains.gridworld.task import GridTask
 
 
-def add_derived_variables(task: GridTask, demos: Demonstrations) -> Demonstrations:
+def add_derived_variables(task: "GridTask", demos: Demonstrations) -> Demonstrations:
     """See `GridTask.add_derived_variables`."""
     sizes = task.state_sizes
     states = task_states(task, demos)
@@ -37,7 +42,7 @@ def add_derived_variables(task: GridTask, demos: Demonstrations) -> Demonstratio
     )
 
 
-def has_task_variables(task: GridTask, demos: Demonstrations) -> bool:
+def has_task_variables(task: "GridTask", demos: Demonstrations) -> bool:
     """Whether the demonstrations have the task's state variables, or one for the task state.
 
     Raises:
@@ -59,7 +64,7 @@ def has_task_variables(task: GridTask, demos: Demonstrations) -> bool:
     return own
 
 
-def task_states(task: GridTask, demos: Demonstrations) -> Int[np.ndarray, " steps"]:
+def task_states(task: "GridTask", demos: Demonstrations) -> Int[np.ndarray, " steps"]:
     """The task state of every step, whatever other state variables there are.
 
     Args:

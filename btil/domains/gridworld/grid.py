@@ -209,3 +209,6 @@ def _check_reachable(
                 f"map: {mark!r} at (x={place[0]}, y={place[1]}) cannot be reached from alice's "
                 f"start at {places['A']}"
             )
+
+
+ORIGIN = 0  # state of an item that lies where it lay at first

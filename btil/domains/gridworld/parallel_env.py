@@ -13,10 +13,11 @@ from pettingzoo import ParallelEnv
 
 from btil.arguments import check_values
 from btil.domains.gridworld.pictures import render
-from btil.domains.gridworld.task import GridTask
 
 if TYPE_CHECKING:
     import matplotlib.figure
+
+    from btil.domains.gridworld.task import GridTask
 
 STEP_REWARD = -1.0
 FINISH_REWARD = 100.0
@@ -28,7 +29,7 @@ StepResult = tuple[dict[str, np.int64], dict[str, float], dict[str, bool], dict[
 
 
 def parallel_env(
-    task: GridTask, render_mode: str | None = None, max_steps: int = 200
+    task: "GridTask", render_mode: str | None = None, max_steps: int = 200
 ) -> "GridParallelEnv":
     """A grid-world task as a PettingZoo ``ParallelEnv``.
 
@@ -84,7 +85,7 @@ class GridParallelEnv(ParallelEnv[str, np.int64, np.int64]):
 
     metadata: dict[str, Any]
 
-    def __init__(self, task: GridTask, render_mode: str | None, max_steps: int) -> None:
+    def __init__(self, task: "GridTask", render_mode: str | None, max_steps: int) -> None:
         if render_mode is not None and render_mode not in _RENDER_MODES:
             raise ValueError(
                 f"render_mode must be None, {' or '.join(map(repr, _RENDER_MODES))}; "

@@ -22,14 +22,15 @@ from jaxtyping import Float, Int, UInt8
 from btil.arguments import check_index, check_values
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.derived import task_states
-from btil.domains.gridworld.grid import DOWN, HOLD, LEFT, RIGHT, STAY, UP
-from btil.domains.gridworld.task import ORIGIN, GridTask
+from btil.domains.gridworld.grid import DOWN, HOLD, LEFT, ORIGIN, RIGHT, STAY, UP
 from btil.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, figure_style, new_figure
 from btil.files import check_writable, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from btil.domains.gridworld.task import GridTask
 
 _AGENT_COLORS = (BLUE, VERMILION)
 _AGENT_MAPS = ("Blues", "Oranges")
@@ -52,7 +53,7 @@ _STEPS = {UP: (0, -1), DOWN: (0, 1), LEFT: (-1, 0), RIGHT: (1, 0)}
 # ---------------------------------------------------------------------- the primitive
 
 
-def draw(task: GridTask, state: int | np.integer, axes: "Axes") -> None:
+def draw(task: "GridTask", state: int | np.integer, axes: "Axes") -> None:
     """Draw a task state onto axes, whose unit is a cell, x to the right and y downwards.
 
     Walls are dark and the goal is green with a flag. An item is an orange box with its number:
@@ -72,7 +73,7 @@ def draw(task: GridTask, state: int | np.integer, axes: "Axes") -> None:
     _draw_agents(task, state, axes)
 
 
-def _draw_map(task: GridTask, axes: "Axes") -> None:
+def _draw_map(task: "GridTask", axes: "Axes") -> None:
     """What never changes."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Polygon, Rectangle
@@ -98,7 +99,7 @@ def _draw_map(task: GridTask, axes: "Axes") -> None:
         )  # fmt: skip
 
 
-def _draw_items(task: GridTask, state: int | np.integer, axes: "Axes") -> None:
+def _draw_items(task: "GridTask", state: int | np.integer, axes: "Axes") -> None:
     """The items that nobody holds."""
     grid = task.grid
     items = task.situation(np.array([state])).items[0]
@@ -111,7 +112,7 @@ def _draw_items(task: GridTask, state: int | np.integer, axes: "Axes") -> None:
         _box(axes, item, x + 0.28 * (k % 3 - 1), y + 0.35 - 0.28 * (k // 3), 0.25)
 
 
-def _draw_agents(task: GridTask, state: int | np.integer, axes: "Axes") -> None:
+def _draw_agents(task: "GridTask", state: int | np.integer, axes: "Axes") -> None:
     """The agents, and what they hold."""
     one = np.array([state])
     cells, held = task.situation(one).cells[0], task.held_items(one)[0]
@@ -126,12 +127,12 @@ def _draw_agents(task: GridTask, state: int | np.integer, axes: "Axes") -> None:
         _box(axes, item, x + apart * sum(_SIDES[i] for i in holders), y - 0.33, 0.3)
 
 
-def _centre(task: GridTask, cell: int | np.integer) -> tuple[float, float]:
+def _centre(task: "GridTask", cell: int | np.integer) -> tuple[float, float]:
     x, y = task.grid.cells[cell]
     return float(x), float(y)
 
 
-def _disc(axes: "Axes", task: GridTask, agent: int, x: float, y: float, radius: float) -> None:
+def _disc(axes: "Axes", task: "GridTask", agent: int, x: float, y: float, radius: float) -> None:
     from matplotlib.patches import Circle
 
     axes.add_artist(
@@ -181,7 +182,7 @@ def _outline(text: str) -> Any:
 
 
 def render(
-    task: GridTask, state: int | np.integer, pixels_per_cell: int = _PIXELS_PER_CELL
+    task: "GridTask", state: int | np.integer, pixels_per_cell: int = _PIXELS_PER_CELL
 ) -> UInt8[np.ndarray, "height width 3"]:
     """A task state as an RGB picture.
 
@@ -219,7 +220,7 @@ def render(
 
 
 def plot_map(
-    task: GridTask, state: int | np.integer | None = None, ax: "Axes | None" = None
+    task: "GridTask", state: int | np.integer | None = None, ax: "Axes | None" = None
 ) -> "Figure":
     """The map, with agents and items where they are in a task state.
 
@@ -250,7 +251,7 @@ def plot_map(
     return figure
 
 
-def _map_handles(task: GridTask) -> list[Any]:
+def _map_handles(task: "GridTask") -> list[Any]:
     from matplotlib.lines import Line2D
 
     def mark(label: str, marker: str, face: str, edge: str) -> Any:
@@ -268,7 +269,7 @@ def _map_handles(task: GridTask) -> list[Any]:
 
 
 def _map_axes(
-    task: GridTask, ax: "Axes | None", beside: float, below: float
+    task: "GridTask", ax: "Axes | None", beside: float, below: float
 ) -> tuple["Figure", "Axes"]:
     """The axes given, or new ones with so many inches around the map for what else is there."""
     if ax is not None:
@@ -279,7 +280,7 @@ def _map_axes(
     return figure, figure.add_subplot()
 
 
-def _map_inches(task: GridTask, longest: float) -> tuple[float, float]:
+def _map_inches(task: "GridTask", longest: float) -> tuple[float, float]:
     """Width and height of a map; its longer side is as asked for, unless cells get too small."""
     grid = task.grid
     cell = max(longest / max(grid.width, grid.height), _SMALLEST_CELL)
@@ -294,7 +295,7 @@ def _figure_of(axes: "Axes") -> "Figure":
     return figure
 
 
-def _name_axes(task: GridTask, axes: "Axes") -> None:
+def _name_axes(task: "GridTask", axes: "Axes") -> None:
     axes.set_xlabel("x")
     axes.set_ylabel("y", rotation=0, labelpad=8)
     axes.set_xticks(range(task.grid.width))
@@ -314,7 +315,7 @@ def _bare(axes: "Axes") -> None:
 
 
 def plot_episode(
-    task: GridTask,
+    task: "GridTask",
     demos: Demonstrations,
     episode: int,
     steps: Iterable[int] | None = None,
@@ -372,7 +373,7 @@ def plot_episode(
 
 
 def _key_steps(
-    task: GridTask, states: Int[np.ndarray, " steps"], latents: Int[np.ndarray, "steps agents"]
+    task: "GridTask", states: Int[np.ndarray, " steps"], latents: Int[np.ndarray, "steps agents"]
 ) -> list[int]:
     """The first, the last, and between them those with something new: items before minds.
 
@@ -395,7 +396,7 @@ def _key_steps(
     return shown
 
 
-def _draw_ways(task: GridTask, states: Int[np.ndarray, " steps"], axes: "Axes") -> None:
+def _draw_ways(task: "GridTask", states: Int[np.ndarray, " steps"], axes: "Axes") -> None:
     cells = task.situation(states).cells
     for i, color in enumerate(_AGENT_COLORS):
         # A little apart, so that ways along the same cells are both seen.
@@ -403,7 +404,7 @@ def _draw_ways(task: GridTask, states: Int[np.ndarray, " steps"], axes: "Axes") 
         axes.plot(x, y, color=color, linewidth=1.3, alpha=0.55, zorder=3, solid_capstyle="round")
 
 
-def _caption(axes: "Axes", task: GridTask, played: Demonstrations, step: int) -> None:
+def _caption(axes: "Axes", task: "GridTask", played: Demonstrations, step: int) -> None:
     """Under the map, a line per agent: its action, and its latent where there is a label."""
     for i, agent in enumerate(task.agents):
         action = played.value_names(f"action_{agent}")[played.actions[step, i]]
@@ -417,7 +418,7 @@ def _caption(axes: "Axes", task: GridTask, played: Demonstrations, step: int) ->
 
 
 def animate_episode(
-    task: GridTask,
+    task: "GridTask",
     demos: Demonstrations,
     episode: int,
     path: str | PathLike[str],
@@ -461,7 +462,7 @@ def animate_episode(
         shutil.copyfile(film, temporary)
 
 
-def _screen(task: GridTask) -> tuple["Figure", "Axes"]:
+def _screen(task: "GridTask") -> tuple["Figure", "Axes"]:
     """A figure with room for the map, a title and the captions, laid out by hand for speed."""
     from matplotlib.figure import Figure
 
@@ -480,7 +481,7 @@ def _screen(task: GridTask) -> tuple["Figure", "Axes"]:
 
 
 def plot_policy(
-    task: GridTask,
+    task: "GridTask",
     policy: Float[np.ndarray, "states latents actions"],
     agent: str,
     latent: int | str | None = None,
@@ -556,7 +557,7 @@ def plot_policy(
 
 
 def _states_by_own_cell(
-    task: GridTask, state: int, own: int
+    task: "GridTask", state: int, own: int
 ) -> tuple[Int[np.ndarray, " cells"], list[int]]:
     """The task state with the agent in each cell, and who stays where it is meanwhile."""
     one = np.array([state])
@@ -570,7 +571,7 @@ def _states_by_own_cell(
 
 
 def _draw_choices(
-    task: GridTask, probs: Float[np.ndarray, "cells actions"], axes: "Axes", color: str
+    task: "GridTask", probs: Float[np.ndarray, "cells actions"], axes: "Axes", color: str
 ) -> None:
     from matplotlib.patches import Circle, RegularPolygon
 
@@ -614,7 +615,7 @@ def _choice_handles(agent: str, color: str) -> list[Any]:
 
 
 def plot_occupancy(
-    task: GridTask,
+    task: "GridTask",
     demos: Demonstrations,
     agent: str,
     latent: int | str | None = None,
@@ -662,7 +663,7 @@ def plot_occupancy(
     return figure
 
 
-def _latent_index(task: GridTask, latent: int | str) -> int:
+def _latent_index(task: "GridTask", latent: int | str) -> int:
     names = task.latent_names
     if latent in names:
         return names.index(str(latent))

@@ -1,22 +1,25 @@
 """Episodes of a simulated team, all at once."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from btil.arguments import check_seed, check_values
 from btil.demonstrations import Demonstrations
-from btil.domains.gridworld.task import GridTask
 from btil.models.cpt import improper_rows
+
+if TYPE_CHECKING:
+    from btil.domains.gridworld.task import GridTask
+
 
 # Random numbers are drawn for so many steps of an episode at a time.
 _STEPS_AT_ONCE = 64
 
 
 def simulate(
-    task: GridTask,
+    task: "GridTask",
     policies: Mapping[str, Float[np.ndarray, "states latents actions"]],
     num_episodes: int,
     seed: int,
@@ -57,7 +60,7 @@ def simulate(
 
 
 def task_demonstrations(
-    task: GridTask,
+    task: "GridTask",
     states: Int[np.ndarray, " steps"],
     actions: Int[np.ndarray, "steps agents"],
     latents: Int[np.ndarray, "steps agents"],
@@ -89,7 +92,7 @@ def task_demonstrations(
 
 
 def first_latents(
-    task: GridTask, states: Int[np.ndarray, " k"], u: Float[np.ndarray, "k agents"]
+    task: "GridTask", states: Int[np.ndarray, " k"], u: Float[np.ndarray, "k agents"]
 ) -> Int[np.ndarray, "k agents"]:
     """Latents with which episodes start, from uniform random numbers `u`."""
     starts = [task.initial_latent_probs(agent, states) for agent in task.agents]
@@ -97,7 +100,7 @@ def first_latents(
 
 
 def advance(
-    task: GridTask,
+    task: "GridTask",
     states: Int[np.ndarray, " k"],
     latents: Int[np.ndarray, "k agents"],
     actions: Int[np.ndarray, "k agents"],
@@ -125,7 +128,7 @@ def _seeds(seed: int, num_episodes: int) -> list[np.random.SeedSequence]:
     return np.random.SeedSequence(check_seed(seed)).spawn(num_episodes)
 
 
-def _checked_policies(task: GridTask, policies: Mapping[str, Any]) -> list[np.ndarray]:
+def _checked_policies(task: "GridTask", policies: Mapping[str, Any]) -> list[np.ndarray]:
     shape = (task.num_states, task.num_latents, task.num_actions)
     for agent in policies:
         if agent not in task.agents:

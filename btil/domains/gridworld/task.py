@@ -13,13 +13,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from btil.demonstrations import Demonstrations
-from btil.domains.gridworld.grid import ACTIONS, AGENTS, Grid
+from btil.domains.gridworld.grid import ACTIONS, AGENTS, ORIGIN, Grid
 from btil.domains.gridworld.planning import Plan, PlanningProblem, softmax_policy, solve
 from btil.models.cpt import DirichletCPT, KnownCPT, Shared
 from btil.models.team import TeamModel
 
 NOBODY = -1  # no item, where an item's number is expected
-ORIGIN = 0  # state of an item that lies where it lay at first
 
 
 class Situation(NamedTuple):

@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Float
 
 from btil.demonstrations import Demonstrations
-from btil.inference.posterior import TeamPosterior
-from btil.inference.precision import precision
 from btil.inference.result import DrawnParameters
-from btil.models.numpyro_model import (
+from btil.models.team import BoundModel, TeamModel, bind
+from btil.numerics.precision import precision
+from btil.numpyro_forms.numpyro_model import (
     BoundNumpyroModel,
     EpisodeData,
     NumpyroModel,
@@ -28,11 +28,11 @@ from btil.models.numpyro_model import (
     bind_numpyro_model,
     rows_given,
 )
-from btil.models.team import BoundModel, TeamModel, bind
-from btil.models.tracing import Program, Trace, trace
+from btil.numpyro_forms.tracing import Program, Trace, trace
+from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
-    from btil.inference.numpyro_tracker import NumpyroTracker
+    from btil.posterior.numpyro_tracker import NumpyroTracker
 
 # Draws over which rows are averaged at most; of more, so many evenly spaced ones are taken.
 _MOST_DRAWS = 500
@@ -191,7 +191,7 @@ class NumpyroPosterior(TeamPosterior):
         Raises:
             ValueError: If the function can speak of the episodes it was fitted to alone.
         """
-        from btil.inference.numpyro_tracker import NumpyroTracker
+        from btil.posterior.numpyro_tracker import NumpyroTracker
 
         self.bound.refuse_tied()
         return NumpyroTracker(self, estimate, num_draws, seed)

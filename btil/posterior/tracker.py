@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from btil.messages.layout import log_rows
 from btil.models.cpt import Contexts
 from btil.models.draws import dirichlet_draws
 from btil.models.team import Table, make_contexts, site_name
-from btil.models.team_dbn import log_rows
 
 if TYPE_CHECKING:
-    from btil.inference.posterior import TeamPosterior
+    from btil.posterior.posterior import TeamPosterior
 
 # Contexts that training did not visit, remembered per table.
 REMEMBERED_CONTEXTS = 4096

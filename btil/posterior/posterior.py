@@ -19,19 +19,6 @@ from btil.inference.collapsed import (
     given_rows,
     parameters_at_points,
 )
-from btil.inference.messages import (
-    LaneIndex,
-    Layout,
-    Potentials,
-    best_paths,
-    filter_lanes,
-    gather,
-    lay_out,
-    pad_rows,
-    potentials,
-    smooth,
-)
-from btil.inference.precision import precision
 from btil.inference.result import (
     ConditionalRows,
     DirichletRows,
@@ -47,6 +34,21 @@ from btil.inference.result import (
     at_noise,
     check_all_kept,
     dirichlet_mode,
+)
+from btil.messages.layout import (
+    LaneIndex,
+    Layout,
+    gather,
+    lay_out,
+    log_rows,
+    pad_rows,
+)
+from btil.messages.smoother import (
+    Potentials,
+    best_paths,
+    filter_lanes,
+    potentials,
+    smooth,
 )
 from btil.models.contexts import match_rows, parent_columns
 from btil.models.cpt import Contexts
@@ -67,13 +69,13 @@ from btil.models.parametric import (
     parametric_sites,
 )
 from btil.models.team import BoundModel, TeamModel, bind, likelihood_name
-from btil.models.team_dbn import log_rows
+from btil.numerics.precision import precision
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from btil.inference.tracker import Tracker
+    from btil.posterior.tracker import Tracker
 
 # Rows that no data have reached are averaged over so many draws of the parameters, at most, where
 # these are not normal.
@@ -701,7 +703,7 @@ class TeamPosterior:
             >>> belief = tracker.update(state, actions)  # doctest: +SKIP
             >>> expected = tracker.predict(next_state)  # doctest: +SKIP
         """
-        from btil.inference.tracker import Tracker
+        from btil.posterior.tracker import Tracker
 
         check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
         return Tracker(self, estimate, num_draws, seed)
@@ -834,7 +836,7 @@ class TeamPosterior:
         that would then be alike, or like another thing's, the later ones get a number at the end
         (the attribute `site` has the name that the posterior knows).
         """
-        from btil.inference.datatree import build_datatree
+        from btil.posterior.datatree import build_datatree
 
         check_values({"num_draws": num_draws, "seed": seed})
         return build_datatree(self, num_draws, seed)
@@ -845,7 +847,7 @@ class TeamPosterior:
         Args:
             path: Where; an existing file is replaced once the new one is complete.
         """
-        from btil.inference.storage import save_posterior
+        from btil.posterior.storage import save_posterior
 
         save_posterior(self, path)
 

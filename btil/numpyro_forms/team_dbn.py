@@ -14,8 +14,8 @@ from numpyro.contrib.control_flow import scan
 from numpyro.ops.indexing import Vindex
 
 from btil.demonstrations import Demonstrations
-from btil.models.lanes import one_episode_per_lane, spread
-from btil.models.latent_chain import LatentChain
+from btil.messages.lanes import one_episode_per_lane, spread
+from btil.messages.layout import log_rows
 from btil.models.parametric import (
     ParametricSite,
     all_priors,
@@ -24,6 +24,7 @@ from btil.models.parametric import (
     parametric_sites,
 )
 from btil.models.team import BoundModel, TeamModel, bind, site_name
+from btil.numpyro_forms.latent_chain import LatentChain
 
 # Stands for log 0 in the enumerated form: exp of it is 0 exactly, yet sums over latents that are
 # all excluded keep a finite gradient, where -inf would give NaN.
@@ -187,19 +188,6 @@ def model_data(bound: BoundModel) -> tuple[Structure, ModelData]:
     )
     lengths = np.asarray(demos.episode_lengths)
     return structure, ModelData(concentration, inputs, log_fixed, steps, lengths)
-
-
-def log_rows(probabilities: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, "_ ..."]:
-    """Logs of given rows, zeros to -inf; a table of no rows becomes one uniform row.
-
-    The uniform row stands in where nothing is looked up (episodes of one step have no
-    transition): padding may point at it.
-    """
-    if len(probabilities) == 0:
-        shape = (1, *probabilities.shape[1:])
-        return np.full(shape, -np.log(probabilities.shape[-1]))
-    with np.errstate(divide="ignore"):
-        return np.log(probabilities)
 
 
 def sample_log_tables(structure: Structure, data: ModelData) -> dict[str, Float[Array, "..."]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from btil.coding import (
+from btil.demonstrations.coding import (
     PLAIN,
     Names,
     Reading,
@@ -24,26 +24,20 @@ from btil.coding import (
     texts_for_unknown,
     warn,
 )
-from btil.demonstrations import (
-    ROW_GROUP_STEPS,
+from btil.demonstrations.data import (
     Demonstrations,
     Size,
     Summary,
-    _agents_and_variables,
-    _as_arguments,
-    _check_no_repeats,
-    _columns_from_arrow,
-    _declared_names,
-    _declared_sizes,
-    _episode_runs,
-    _from_arrow,
-    _from_columns,
-    _record,
-    _record_of_schema,
-    _told,
+    as_arguments,
     concatenate,
-    steps_to_keep,
+    declared_names,
+    declared_sizes,
+    episode_runs,
 )
+from btil.demonstrations.formats.arrow import columns_from_arrow, from_arrow
+from btil.demonstrations.formats.parquet import ROW_GROUP_STEPS, record_of_schema
+from btil.demonstrations.formats.record import check_no_repeats, record_of
+from btil.demonstrations.tables import agents_and_variables, from_columns, steps_to_keep, told
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -241,10 +235,10 @@ def open_demonstrations(
     with open(path, "rb") as handle, _naming(path):
         file = parquet.ParquetFile(handle, page_checksum_verification=True)
         schema, num_steps = file.schema_arrow, file.metadata.num_rows
-        _check_no_repeats(schema.names)
+        check_no_repeats(schema.names)
         if num_steps == 0:
             raise ValueError("there are no steps; at least one is needed")
-        record = _record_of_schema(schema) if like is None else _record(like)
+        record = record_of_schema(schema) if like is None else record_of(like)
         reading = reading._replace(foreign=record is None)
         record, doubts = _completed(path, schema, record, declared, reading)
         table = next(_whole_episodes(path, reading=reading))
@@ -261,8 +255,8 @@ def _part_of(
 ) -> Demonstrations:
     """A part of whole episodes; its last rows that are no steps are gone already."""
     try:
-        columns = _columns_from_arrow(table)
-        return _from_columns(columns, record, {}, reading._replace(drop_last=False))[0]
+        columns = columns_from_arrow(table)
+        return from_columns(columns, record, {}, reading._replace(drop_last=False))[0]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -275,7 +269,7 @@ def _naming(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise ValueError(f"{path}: {_told(error, path.suffix)}") from error
+        raise ValueError(f"{path}: {told(error, path.suffix)}") from error
 
 
 # ---------------------------------------------------------------------- row groups
@@ -339,7 +333,7 @@ def _runs_of(
     for table in _tables(path, columns):
         # Without the column all rows are one episode. An empty projection has no length.
         if "episode" in table.column_names:
-            ids = code_episodes(_from_arrow(table.column("episode")), first_row, reading)
+            ids = code_episodes(from_arrow(table.column("episode")), first_row, reading)
         else:
             ids = np.zeros(max(table.num_rows, 1), np.int64)
         starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
@@ -365,7 +359,7 @@ def _whole_episodes(
     for table in _joined_episodes(path, columns, reading):
         if reading.drop_last:
             agents = [c.removeprefix("action_") for c in table.column_names if _is_action(c)]
-            keep = steps_to_keep(_columns_from_arrow(table), agents, reading)
+            keep = steps_to_keep(columns_from_arrow(table), agents, reading)
             yield table.filter(keep)
         else:
             yield table
@@ -411,7 +405,7 @@ def _completed(
     import pyarrow as pa
 
     named = _named_columns(schema)
-    agents, variables = _agents_and_variables(list(named), record)
+    agents, variables = agents_and_variables(list(named), record)
     sizes: dict[str, int] = {}
     names: dict[str, Names] = {}
     columns: list[str] = []
@@ -424,8 +418,8 @@ def _completed(
         given = {size: declared.get(size), texts: declared.get(texts)}
         if record is not None and texts not in declared:
             given = {size: declared.get(size, record[size]), texts: record[texts]}
-        sizes |= _declared_sizes(size, given[size], tuple(keys), prefix)
-        names |= _declared_names(texts, given[texts], tuple(keys), prefix)
+        sizes |= declared_sizes(size, given[size], tuple(keys), prefix)
+        names |= declared_names(texts, given[texts], tuple(keys), prefix)
         columns += [prefix + key for key in keys]
 
     def known(column: str) -> bool:
@@ -442,7 +436,7 @@ def _completed(
     sought = [column for column in columns if not known(column)]
     found = _distinct_values(path, sought, agents, reading)
     for column, distinct in [(column, found[column]) for column in sought if column in found]:
-        values = _from_arrow(pa.chunked_array([distinct]))
+        values = from_arrow(pa.chunked_array([distinct]))
         places = _FirstSeen(path, column, distinct, agents, reading)
         coded = code_column(column, values, sizes.get(column), None, places, reading)
         sizes[column] = coded.size
@@ -455,8 +449,8 @@ def _completed(
             sizes.setdefault(column, len(names[column]))
         elif column.startswith("latent_") and column not in sizes and column not in named:
             # No such column: nobody is labelled, which needs a declared number.
-            code_column(column, np.array([-1]), None, None, _episode_runs(None, 1))
-    of_all = _as_arguments(tuple(variables), tuple(agents), sizes, names)
+            code_column(column, np.array([-1]), None, None, episode_runs(None, 1))
+    of_all = as_arguments(tuple(variables), tuple(agents), sizes, names)
     return {"agents": agents} | of_all, doubts
 
 
@@ -525,6 +519,6 @@ class _FirstSeen(NamedTuple):
             at = compute.index(same, True).as_py()
             if at >= 0:
                 named = "episode" in table.column_names
-                ids = _from_arrow(table.column("episode")) if named else None
-                return _episode_runs(ids, table.num_rows, self.reading).place(at)
+                ids = from_arrow(table.column("episode")) if named else None
+                return episode_runs(ids, table.num_rows, self.reading).place(at)
         raise AssertionError("a value that was found is found again")

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from btil.arguments import check_options, check_seed, check_values
-from btil.coding import warn
-from btil.demonstration_files import DemonstrationsFile
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.coding import warn
+from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.checkpoint import Checkpoint, describe_run
-from btil.inference.messages import lay_out
-from btil.inference.numpyro_model import bind_model
-from btil.inference.posterior import TeamPosterior, filter_agents, refuse_impossible
-from btil.inference.precision import as_dtype, precision
 from btil.inference.result import FitResult
+from btil.messages.layout import lay_out
 from btil.models.crowding import crowded
-from btil.models.numpyro_model import BoundNumpyroModel, NumpyroModel, rows_somewhere
 from btil.models.parametric import check_prior
 from btil.models.team import BoundModel, TeamModel, bind, likelihood_name
+from btil.numerics.precision import as_dtype, precision
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, NumpyroModel, rows_somewhere
+from btil.posterior.numpyro_posterior import bind_model
+from btil.posterior.posterior import TeamPosterior, filter_agents, refuse_impossible
 
 # A new method is one file with a function `fit`, and one line here.
 METHODS = {

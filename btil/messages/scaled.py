@@ -1,6 +1,6 @@
 """The local step of the mean field: smoothing and expected counts, in probabilities.
 
-`btil.inference.messages` keeps its messages as logarithms and serves whatever tables there are.
+`btil.messages.smoother` keeps its messages as logarithms and serves whatever tables there are.
 Tables whose entries are not extremely small, as geometric means of Dirichlet rows are, can do
 without: scaled forward and backward messages need no exponential per step, hold no kernels, and
 are several times as fast.
@@ -14,9 +14,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from btil.inference.messages import (
+from btil.messages.filter import agreement
+from btil.messages.layout import LaneIndex
+from btil.messages.smoother import (
     Counts,
-    LaneIndex,
     expected_counts,
     filter_lanes,
     potentials,
@@ -24,8 +25,7 @@ from btil.inference.messages import (
     stacked_tables,
     sum_of_uses,
 )
-from btil.inference.special import by_cell
-from btil.models.latent_chain import agreement
+from btil.numerics.special import by_cell
 
 
 class Messages(NamedTuple):

@@ -21,9 +21,8 @@ from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
 from btil.demonstrations import Demonstrations
+from btil.messages.lanes import one_episode_per_lane, spread
 from btil.models.cpt import CPT, ROLES, Contexts, improper_rows
-from btil.models.lanes import one_episode_per_lane, spread
-from btil.models.latent_chain import LatentChain
 from btil.models.team import (
     AgentRows,
     BoundModel,
@@ -33,8 +32,9 @@ from btil.models.team import (
     make_contexts,
     site_name,
 )
-from btil.models.tracing import Trace, reading_anew, trace, traced_anew
-from btil.promotion import promotion_allowed
+from btil.numerics.promotion import promotion_allowed
+from btil.numpyro_forms.latent_chain import LatentChain
+from btil.numpyro_forms.tracing import Trace, reading_anew, trace, traced_anew
 
 _AXES = {
     "log_initial": "(episodes, latents)",

@@ -1,18 +1,14 @@
-"""Posteriors on disk: one netCDF file, no pickle, written whole or not at all."""
+"""Saved posteriors read, every field checked before it is used."""
 
-import hashlib
 import json
 import re
-from collections.abc import Buffer, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from btil.demonstrations import Demonstrations
-from btil.files import replacing
-from btil.inference.numpyro_model import bind_model
-from btil.inference.posterior import TeamPosterior
 from btil.inference.result import (
     ConditionalRows,
     DirichletRows,
@@ -27,79 +23,39 @@ from btil.inference.result import (
     RowsPosterior,
 )
 from btil.models.contexts import match_rows
-from btil.models.cpt import FAMILIES, Shared, family_named
-from btil.models.numpyro_model import BoundNumpyroModel
+from btil.models.cpt import Shared, family_named
 from btil.models.parametric import all_priors, parametric_sites, unconstrained_shapes
 from btil.models.team import BoundModel, TeamModel, with_contexts
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
+from btil.posterior.numpyro_posterior import bind_model
+from btil.posterior.posterior import TeamPosterior
+from btil.posterior.storage import FORMAT, SEAL, VERSION, seal_of
 
-_FORMAT = "btil posterior"
-_VERSION = 1
-_SEAL = b"\nbtil posterior sha256 "
 _ARRAY = re.compile(r"array_\d+")
+
 _ROWS = {
     kind.__name__: kind
     for kind in (
         DirichletRows, MixtureRows, DrawnRows, MomentRows, FunctionalRows, ConditionalRows,
     )
 }  # fmt: skip
+
 _PARAMETERS = {kind.__name__: kind for kind in (NormalParameters, JointNormals, DrawnParameters)}
+
 _NUMBER = int | float
+
 # What a record holds, and what its "result"; arrays are checked against the model's tables.
 _FIELDS: dict[str, Any] = {
     "method": str, "seed": int, "dtype": str, "wall_time": _NUMBER, "options": dict,
     "model": dict, "demonstrations": dict, "result": dict,
 }  # fmt: skip
+
 _RESULT_FIELDS: dict[str, Any] = {
     "rows": dict, "converged": bool, "reason": str, "elbo": _NUMBER | None,
     "elbo_standard_error": _NUMBER | None, "elbo_trace": np.ndarray | None, "restart_traces": list,
     "sample_stats": dict, "log_likelihood": np.ndarray | None, "notes": dict, "parameters": dict,
     "contraction_rate": _NUMBER | None,
 }  # fmt: skip
-
-
-def save_posterior(posterior: TeamPosterior, path: Any) -> None:
-    """Write a posterior; an existing file stays intact until the new one is complete.
-
-    Args:
-        posterior: The posterior.
-        path: A file name, usually ending in .nc.
-    """
-    import xarray as xr
-
-    arrays: dict[str, np.ndarray] = {}
-    demos, result = posterior.demos, posterior.result
-    record = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "method": posterior.method,
-        "seed": posterior.seed,
-        "dtype": posterior.dtype.name,
-        "wall_time": posterior.wall_time,
-        "options": {k: v for k, v in posterior.options.items() if _is_plain(v)},
-        "model": {
-            role: _family_record(getattr(posterior.model, role))
-            for role in ("policy", "transition", "initial")
-        },
-        "demonstrations": _demonstrations_record(demos),
-        "contexts": _contexts_record(posterior),
-        "result": result._asdict()
-        | {
-            "rows": _kinds(result.rows),
-            "parameters": _kinds(result.parameters),
-            "restart_traces": list(result.restart_traces),
-        },
-    }
-    text = json.dumps(_without_arrays(record, arrays))
-    variables: dict[str, Any] = {"record": ((), text)}
-    for name, values in arrays.items():
-        dims = tuple(f"{name}_axis_{i}" for i in range(values.ndim))
-        variables[name] = (dims, values)
-    # In memory first: on a full disk the library of HDF5 files takes the whole process down.
-    with xr.Dataset(variables).to_netcdf(engine="h5netcdf") as view:
-        contents = bytes(view)  # a view that outlives its buffer takes it down as well
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        file.write(contents)
-        file.write(_seal(contents))
 
 
 def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
@@ -128,14 +84,14 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
     try:
         text, arrays = _read(source)
         record = json.loads(text)
-        if record["format"] != _FORMAT:
+        if record["format"] != FORMAT:
             raise KeyError("format")
         version = record["version"]
     # The libraries raise whatever comes on a file that is damaged or of another kind.
     except Exception as error:
         raise ValueError(f"{source} is not a posterior saved by btil, or is damaged") from error
-    if version != _VERSION:
-        raise ValueError(f"{source} has format version {version!r}, this btil reads {_VERSION}")
+    if version != VERSION:
+        raise ValueError(f"{source} has format version {version!r}, this btil reads {VERSION}")
     try:
         record = _with_arrays(record, arrays)
         _check_fields(record, _FIELDS)
@@ -189,19 +145,14 @@ def _check_arrays(fields: Mapping[str, Any]) -> None:
                 raise ValueError(f"is damaged: {what} is {values!r}")
 
 
-def _seal(contents: Buffer) -> bytes:
-    """What ends a file: a SHA-256 of all before it, which readers of HDF5 pass over."""
-    return _SEAL + hashlib.sha256(contents).hexdigest().encode()
-
-
 def _check_seal(source: Path) -> None:
     """Refuse a file that is not as it was written, before the library of HDF5 files sees it.
 
     That one loops without end on some damaged files. Files of btil's first days have no seal.
     """
     contents = source.read_bytes()
-    at = len(contents) - len(_seal(b""))
-    if contents[at:].startswith(_SEAL) and contents[at:] != _seal(memoryview(contents)[:at]):
+    at = len(contents) - len(seal_of(b""))
+    if contents[at:].startswith(SEAL) and contents[at:] != seal_of(memoryview(contents)[:at]):
         raise ValueError(f"{source} is damaged: its contents do not agree with their checksum")
 
 
@@ -290,13 +241,6 @@ def _check_fields(record: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
             raise ValueError(f"is damaged: {field} is {record[field]!r}")
 
 
-def _contexts_record(posterior: TeamPosterior) -> dict[str, Any]:
-    """Contexts of every table where the demonstrations are an excerpt; else these tell them."""
-    if not posterior.bound.excerpt:
-        return {}
-    return {name: table.contexts.rows for name, table in posterior.bound.tables.items()}
-
-
 def _with_contexts(bound: BoundModel, contexts: Any) -> BoundModel:
     """The model with the contexts that were stored, of which the demonstrations visit a few."""
     if not contexts:
@@ -313,10 +257,6 @@ def _with_contexts(bound: BoundModel, contexts: Any) -> BoundModel:
     return with_contexts(bound, rows)
 
 
-def _kinds(posteriors: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: {"kind": type(one).__name__} | one._asdict() for name, one in posteriors.items()}
-
-
 def _of_kinds(stored: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
     read = {}
     for name, one in stored.items():
@@ -327,47 +267,6 @@ def _of_kinds(stored: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any
                 raise ValueError(f"is damaged: {field} of {name} is {value!r}")
         read[name] = kinds[one["kind"]](**values)
     return read
-
-
-def _is_plain(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _demonstrations_record(demos: Demonstrations) -> dict[str, Any]:
-    ids = demos.episodes
-    return {
-        "states": dict(demos.state_variables),
-        "actions": demos.actions,
-        "latents": demos.latents,
-        "episodes": ids if ids.dtype.kind == "i" else ids.tolist(),
-        "agents": list(demos.agents),
-        "num_states": dict(demos.num_states),
-        "num_actions": list(demos.num_actions),
-        "num_latents": list(demos.num_latents),
-        "state_names": {k: list(v) for k, v in demos.state_names.items()},
-        "action_names": {k: list(v) for k, v in demos.action_names.items()},
-        "latent_names": {k: list(v) for k, v in demos.latent_names.items()},
-    }
-
-
-def _family_record(given: Any) -> dict[str, Any]:
-    if isinstance(given, Mapping):
-        shared = [f for f in given.values() if isinstance(f, Shared)]
-        return {
-            "by_agent": {
-                agent: {"reference": "shared"} if isinstance(f, Shared) else _family_record(f)
-                for agent, f in given.items()
-            },
-            "shared": [_family_record(f) for f in shared[:1]],  # there is no other
-        }
-    if isinstance(given, Shared):
-        return {"family": "Shared", "cpt": _family_record(given.cpt)}
-    arguments = given.arguments() if type(given).__name__ in FAMILIES else None
-    return {"family": type(given).__name__, "arguments": arguments}
 
 
 def _family(record: dict[str, Any], role: str) -> Any:
@@ -390,23 +289,6 @@ def _family(record: dict[str, Any], role: str) -> Any:
     if isinstance(parents, dict):
         arguments["parents"] = {agent: tuple(names) for agent, names in parents.items()}
     return family_named(record["family"])(**arguments)
-
-
-def _without_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """The value for JSON; its arrays are moved to `arrays` and referred to by name."""
-    if isinstance(value, np.ndarray):
-        if value.size == 0:
-            return {"__empty__": list(value.shape), "dtype": value.dtype.name}
-        name = f"array_{len(arrays)}"
-        arrays[name] = value.astype(np.int8) if value.dtype == bool else value
-        return {"__array__": name, "dtype": value.dtype.name}
-    if isinstance(value, Mapping):
-        return {str(k): _without_arrays(v, arrays) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_arrays(v, arrays) for v in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    return value
 
 
 def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:

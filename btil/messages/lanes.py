@@ -9,28 +9,13 @@ import heapq
 import numpy as np
 from jaxtyping import Int
 
-_SMALLEST = 16
-_STEPS_PER_OCTAVE = 4
-
-
-def rounded_up(count: int, smallest: int = _SMALLEST, per_octave: int = _STEPS_PER_OCTAVE) -> int:
-    """The smallest grid size >= count; the grid has `per_octave` sizes between powers of two.
-
-    Example:
-        >>> [rounded_up(n) for n in (1, 17, 33, 1200)]
-        [16, 20, 40, 1280]
-    """
-    if count <= smallest:
-        return smallest
-    octave = 1 << (int(count - 1).bit_length() - 1)
-    spacing = max(1, octave // per_octave)
-    return -(-count // spacing) * spacing
+from btil.numerics.rounding import SIZES_PER_OCTAVE, SMALLEST_SIZE, rounded_up
 
 
 def pack_lanes(
     lengths: Int[np.ndarray, " episodes"],
-    smallest: int = _SMALLEST,
-    per_octave: int = _STEPS_PER_OCTAVE,
+    smallest: int = SMALLEST_SIZE,
+    per_octave: int = SIZES_PER_OCTAVE,
     multiple_of: int = 1,
 ) -> Int[np.ndarray, "length lanes"]:
     """Lay episodes into as few lanes as the longest episode allows.

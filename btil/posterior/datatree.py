@@ -16,14 +16,14 @@ from btil.inference.result import (
     MomentRows,
     NormalParameters,
 )
-from btil.models.numpyro_model import NumpyroModel
 from btil.models.parametric import parameter_axes, parametric_site
 from btil.models.team import ROLE_AXES, Table, make_contexts
+from btil.numpyro_forms.numpyro_model import NumpyroModel
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from btil.inference.posterior import TeamPosterior
+    from btil.posterior.posterior import TeamPosterior
 
 
 Axes = tuple[tuple[str, ...], dict[str, Shaped[np.ndarray, " values"]]]
@@ -211,7 +211,7 @@ def _log_likelihood(
     posterior: "TeamPosterior", draws: dict[str, Any]
 ) -> Float[np.ndarray, "chain draw episode"]:
     """Per episode and draw, for methods that did not keep it."""
-    from btil.inference.messages import lay_out
+    from btil.messages.layout import lay_out
 
     layout = lay_out(posterior.bound)
     fixed = {

@@ -5,17 +5,20 @@ episode, shows the function all that has been seen of it at every step, and take
 step. A step costs one run of the function over the episode so far for every draw that is averaged.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
-from btil.inference.numpyro_model import NumpyroPosterior
-from btil.inference.tracker import StepRows, Tracker, Values
-from btil.models.lanes import rounded_up
-from btil.models.numpyro_model import EpisodeData, PaddedRows
-from btil.models.team_dbn import log_rows
-from btil.models.tracing import Trace
+from btil.messages.layout import log_rows
+from btil.numerics.rounding import rounded_up
+from btil.numpyro_forms.numpyro_model import EpisodeData, PaddedRows
+from btil.numpyro_forms.tracing import Trace
+from btil.posterior.tracker import StepRows, Tracker, Values
+
+if TYPE_CHECKING:
+    from btil.posterior.numpyro_posterior import NumpyroPosterior
+
 
 _UNKNOWN = -1
 # Steps that an episode is padded to at least. Past them the room is doubled, and compiled for anew.
@@ -39,9 +42,8 @@ class NumpyroTracker(Tracker):
     _least_value = 0
 
     def _prepare(
-        self, posterior: Any, estimate: str, num_draws: int | None, seed: int
+        self, posterior: "NumpyroPosterior", estimate: str, num_draws: int | None, seed: int
     ) -> frozenset[str]:
-        assert isinstance(posterior, NumpyroPosterior)
         self._posterior, self._name = posterior, posterior.bound.own_model.name
         self._draws = list(posterior.draws_of_parameters(estimate, num_draws, seed))
         longest = posterior.bound.data.num_steps

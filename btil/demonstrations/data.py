@@ -2,8 +2,7 @@
 
 `Demonstrations` holds the data D of the paper: for every step the task state, the joint
 action, and, where somebody wrote it down, the latent of each agent. It is flat over steps;
-an episode is a run of rows. Tables on disk are read and written by `read_demonstrations` and
-`write_demonstrations`.
+an episode is a run of rows.
 
 Everything is checked once, when an object is made, so that no later code has to.
 """
@@ -11,30 +10,22 @@ Everything is checked once, when an object is made, so that no later code has to
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
-import json
 import math
 import operator
-import os
 import textwrap
-import unicodedata
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
-from btil.coding import (
+from btil.demonstrations.coding import (
     MINUS_ONE,
     PLAIN,
     Names,
     Reading,
-    absent,
     as_array,
     check_text,
     code_column,
@@ -47,32 +38,17 @@ from btil.coding import (
     refuse_alike,
     shown,
     texts_for_unknown,
-    untyped_episodes,
     warn,
 )
-from btil.files import replacing
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Columns = dict[str, Any]
 Size = int | np.integer
 
+# What a table on disk calls the column, or the array, that records sizes and names.
+METADATA_KEY = "btil_metadata"
 _MAX_INDEX = np.iinfo(np.int64).max
-_METADATA_KEY = "btil_metadata"
-_LARGEST_BLOCK = 2**31 - 1
-_CSV_RECORD = "# btil:"
-_RECORD_VERSION = 1
-# Of a message of another library.
-_LONGEST_TOLD = 1000
-_NUMBERS_BEFORE = (
-    "its values were numbers in the demonstrations seen before, and which text stands for which "
-    "number is not said; write the numbers"
-)
-# Steps of a Parquet file's row groups: a unit to read at a time, some 10 MB of columns.
-ROW_GROUP_STEPS = 2**17
 # Names that the tables, or the parents of a CPT, use for something else.
-_RESERVED = frozenset(["episode", "step", "actions", "latents", "next_state", _METADATA_KEY])
+_RESERVED = frozenset(["episode", "step", "actions", "latents", "next_state", METADATA_KEY])
 # What other tools call the row number when they write it out as a column.
 _ROW_NUMBER_PREFIXES = ("Unnamed:", "__index_level_")
 
@@ -173,7 +149,7 @@ class Demonstrations:
         latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
         unknown_labels: Iterable[str | int] | None = None,
     ) -> None:
-        fields, doubts = _coded_fields(
+        fields, doubts = coded_fields(
             states=states,
             actions=actions,
             latents=latents,
@@ -395,7 +371,7 @@ class Demonstrations:
             "latents": self.latents,
             "episodes": self.episodes,
             "agents": self.agents,
-            **_sizes_and_names(self),
+            **sizes_and_names(self),
         }
         return Demonstrations(**(same | changes))
 
@@ -576,11 +552,11 @@ def concatenate(parts: Sequence[Demonstrations]) -> Demonstrations:
         latents=np.concatenate([part.latents for part in parts]),
         episodes=np.repeat(all_ids, np.concatenate([part.episode_lengths for part in parts])),
         agents=first.agents,
-        **_as_arguments(tuple(first._variables), first.agents, sizes, names),
+        **as_arguments(tuple(first._variables), first.agents, sizes, names),
     )
 
 
-def _coded_fields(
+def coded_fields(
     *,
     states: Any,
     actions: Any,
@@ -604,20 +580,20 @@ def _coded_fields(
         **{f"action_{agent}": values for agent, values in action_columns.items()},
         **{f"latent_{a}": values for a, values in _latent_columns(latents, team).items()},
     }
-    num_steps = _common_length(columns, episodes)
-    runs = _episode_runs(episodes, num_steps, reading)
+    num_steps = common_length(columns, episodes)
+    runs = episode_runs(episodes, num_steps, reading)
     for agent in team:  # in their order, whatever that of the mapping
         labels = columns.pop(f"latent_{agent}", None)
         columns[f"latent_{agent}"] = np.full(num_steps, -1) if labels is None else labels
     sizes = {
-        **_declared_sizes("num_states", num_states, variables, ""),
-        **_declared_sizes("num_actions", num_actions, team, "action_"),
-        **_declared_sizes("num_latents", num_latents, team, "latent_"),
+        **declared_sizes("num_states", num_states, variables, ""),
+        **declared_sizes("num_actions", num_actions, team, "action_"),
+        **declared_sizes("num_latents", num_latents, team, "latent_"),
     }
     names = {
-        **_declared_names("state_names", state_names, variables, ""),
-        **_declared_names("action_names", action_names, team, "action_"),
-        **_declared_names("latent_names", latent_names, team, "latent_"),
+        **declared_names("state_names", state_names, variables, ""),
+        **declared_names("action_names", action_names, team, "action_"),
+        **declared_names("latent_names", latent_names, team, "latent_"),
     }
     coded = {
         column: code_column(column, values, sizes.get(column), names.get(column), runs, reading)
@@ -635,215 +611,12 @@ def _coded_fields(
     return fields, [values.doubt for values in coded.values() if values.doubt is not None]
 
 
-def read_demonstrations(
-    path: str | os.PathLike[str],
-    *,
-    like: Demonstrations | None = None,
-    num_states: Size | Mapping[str, Size] | None = None,
-    num_actions: Size | Sequence[Size] | Mapping[str, Size] | None = None,
-    num_latents: Size | Sequence[Size] | Mapping[str, Size] | None = None,
-    state_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
-    action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
-    latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
-    unknown_labels: Iterable[str | int] | None = None,
-    drop_last: bool = False,
-) -> Demonstrations:
-    """Read a table of demonstrations: `.csv`, `.parquet` or `.npz`, by the ending.
-
-    A table has one row per step and the columns `episode, step, <state variables>,
-    action_<agent>..., latent_<agent>...`. Without `episode` all rows are one episode; `step` may
-    be left out, and must else count 0, 1, 2, ... in every episode; an agent without its latent
-    column is unlabelled. Agents come in the order of their action columns; every column that is
-    none of these is a state variable. An empty cell, a null of the file format and -1 are unknown
-    latents. `docs/values.md` tells how values are read.
-
-    Files made by `write_demonstrations` carry sizes and names, and come back equal. In other
-    files they are found as in `Demonstrations`: so a second file in which one of the texts does
-    not occur would get other indices. `like` reads it by the names and sizes of the first.
-
-    Args:
-        path: the file.
-        like: demonstrations whose agents, state variables, sizes and names the file must follow.
-            Texts go through these names; a text that is none of them is an error, and so is a
-            number where values have names.
-        num_states: declared as in `Demonstrations`, in place of what the file records. Likewise
-            `num_actions`, `num_latents`, `state_names`, `action_names` and `latent_names`.
-        num_actions: see `num_states`.
-        num_latents: see `num_states`; must be given for an agent without any label.
-        state_names: see `num_states`.
-        action_names: see `num_states`.
-        latent_names: see `num_states`.
-        unknown_labels: texts that mean an unknown latent too, as in `Demonstrations`.
-        drop_last: leave out the last row of an episode where no agent has an action in it: the
-            state in which the episode ended is no step.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: another ending, a damaged file, an unknown or repeated column, steps that do
-            not count up, and all that `Demonstrations` refuses. The message begins with the path.
-
-    Warns:
-        DataWarning: as in `Demonstrations`.
-
-    Example:
-        >>> train = read_demonstrations("train.csv")  # doctest: +SKIP
-        >>> test = read_demonstrations("test.csv", like=train)  # doctest: +SKIP
-    """
-    path = Path(path)
-    declared = {
-        "num_states": num_states,
-        "num_actions": num_actions,
-        "num_latents": num_latents,
-        "state_names": state_names,
-        "action_names": action_names,
-        "latent_names": latent_names,
-    }
-    declared = {argument: value for argument, value in declared.items() if value is not None}
-    if like is not None and declared:
-        raise ValueError(f"like: sets all sizes and names; leave out {listed(declared)}")
-    reading = Reading(texts_for_unknown(unknown_labels), like is not None, drop_last=drop_last)
-    columns, record = _read_columns(path)
-    with _naming(path):
-        record = record if like is None else _record(like)
-        demos, doubts = _from_columns(columns, record, declared, reading)
-    warn(f"{path}: {doubt}" for doubt in doubts)
-    return demos
+def sizes_and_names(demos: Demonstrations) -> dict[str, Any]:
+    """Sizes and names of demonstrations, as the six arguments of the constructor."""
+    return as_arguments(tuple(demos._variables), demos.agents, demos._sizes, demos._names)
 
 
-def read_as_seen(
-    path: str | os.PathLike[str],
-    seen: Demonstrations,
-    *,
-    unknown_labels: Iterable[str | int] | None = None,
-    drop_last: bool = False,
-) -> Demonstrations:
-    """Read another table of a team that was seen before, by the names of values seen then.
-
-    As `read_demonstrations(path, like=seen)`, but the table need not have the same columns: those
-    of `seen` must be there, more state variables may be. A state variable whose values are
-    numbers may have values that were never seen.
-
-    Args:
-        path: the file.
-        seen: demonstrations of the team.
-        unknown_labels: as in `read_demonstrations`.
-        drop_last: as in `read_demonstrations`.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: as `read_demonstrations`; a column that `seen` has is missing.
-    """
-    path = Path(path)
-    reading = Reading(texts_for_unknown(unknown_labels), by_names=True, drop_last=drop_last)
-    columns, _ = _read_columns(path)
-    declared = _sizes_and_names(seen)
-    with _naming(path):
-        agents, variables = _agents_and_variables(list(columns), None)
-        for agent in seen.agents:
-            if agent not in agents:
-                raise ValueError(
-                    f"there is no column 'action_{agent}'; agents with actions are "
-                    f"{listed(agents)}, those seen before {listed(seen.agents)}"
-                )
-        for agent in agents:
-            if agent not in seen.agents:
-                raise ValueError(
-                    f"column 'action_{agent}': there was no such agent; those seen before are "
-                    f"{listed(seen.agents)}"
-                )
-        for variable in seen.num_states:
-            if variable not in variables:
-                raise ValueError(
-                    f"state variable {variable!r} is missing; the columns are {listed(columns)}"
-                )
-        declared["num_states"] = {
-            name: size for name, size in seen.num_states.items() if name in seen.state_names
-        }
-        demos, _ = _from_columns(columns, None, declared | {"agents": seen.agents}, reading)
-        for kind, keys in (
-            ("state", seen.num_states),
-            ("action", seen.agents),
-            ("latent", seen.agents),
-        ):
-            theirs, ours = (getattr(one, f"{kind}_names") for one in (demos, seen))
-            for key in keys:
-                if key in theirs and key not in ours:
-                    raise ValueError(f"{kind} of {key}: texts found, but {_NUMBERS_BEFORE}")
-    grown = {
-        name: max(size, seen.num_states.get(name, 0)) for name, size in demos.num_states.items()
-    }
-    return demos if grown == demos.num_states else demos.replace(num_states=grown)
-
-
-def _read_columns(path: Path) -> tuple[Columns, dict[str, Any] | None]:
-    """The columns of a table as they are in the file, and what is recorded of them."""
-    read = _file_format(path).read
-    with open(path, "rb") as handle:
-        try:
-            columns, record = read(handle)
-            return normalised_keys("columns", columns), record
-        # The libraries raise whatever comes on a damaged file; the file itself could be opened.
-        except Exception as error:
-            raise ValueError(f"{path}: {_told(error, path.suffix)}") from error
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """What is refused is refused with the path before it."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def _told(error: Exception, ending: str) -> str:
-    """What is wrong with a file, in a line: our own words, or those of the library that read it."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    text = text if len(text) <= _LONGEST_TOLD else f"{text[:_LONGEST_TOLD]}..."
-    return text if type(error) is ValueError else f"damaged, or no {ending} table: {text}"
-
-
-def write_demonstrations(
-    demos: Demonstrations | Iterable[Demonstrations], path: str | os.PathLike[str]
-) -> None:
-    """Write demonstrations as a table: `.csv`, `.parquet` or `.npz`, by the ending.
-
-    Nothing is lost: `read_demonstrations` gives back equal demonstrations. Named values are
-    written as their texts (in `.npz` as indices), unknown latents as blanks (in `.npz` as -1).
-    Sizes and names are recorded as JSON: in the first line of a CSV, which starts with `# btil:`
-    (for pandas: `read_csv(path, skiprows=1)`), in the schema metadata of a Parquet file, and
-    in the array `btil_metadata` of an NPZ file.
-
-    A Parquet file can be written part by part, so that it may be larger than memory: of an
-    iterable of demonstrations one part at a time is held (`open_demonstrations` reads it so).
-
-    The file appears whole or not at all; an old one is replaced.
-
-    Args:
-        demos: what to write; for Parquet also an iterable of parts with the same agents, state
-            variables, sizes and names, and no episode id in two of them.
-        path: the file.
-
-    Raises:
-        ValueError: another ending, parts that are no Parquet, or that do not fit together.
-        OSError: the file cannot be written.
-
-    Example:
-        >>> write_demonstrations(demos, "team.parquet")  # doctest: +SKIP
-    """
-    path = Path(path)
-    write = _file_format(path).write
-    if not isinstance(demos, Demonstrations) and path.suffix.lower() != ".parquet":
-        raise ValueError(f"{path}: only a .parquet file can be written part by part")
-    with replacing(path) as temporary, open(temporary, "xb") as handle:
-        write(demos, handle)
-
-
-def _sizes_and_names(demos: Demonstrations) -> dict[str, Any]:
-    return _as_arguments(tuple(demos._variables), demos.agents, demos._sizes, demos._names)
-
-
-def _as_arguments(
+def as_arguments(
     variables: Names, agents: Names, sizes: Mapping[str, int], names: Mapping[str, Names]
 ) -> dict[str, Any]:
     """Sizes and names by column, as the six arguments of the constructor."""
@@ -853,9 +626,6 @@ def _as_arguments(
         arguments[f"num_{kind}s"] = {k: sizes[prefix + k] for k in keys if prefix + k in sizes}
         arguments[f"{kind}_names"] = {k: names[prefix + k] for k in keys if prefix + k in names}
     return arguments
-
-
-# ---------------------------------------------------------------------- the input, as columns
 
 
 def _state_columns(states: Any, state_names: Any) -> tuple[Columns, Any]:
@@ -969,7 +739,8 @@ def _columns_of(array: Any) -> list[Any]:
     return [array] if array.ndim == 1 else [array[:, k] for k in range(array.shape[1])]
 
 
-def _common_length(columns: Columns, episodes: Any) -> int:
+def common_length(columns: Columns, episodes: Any) -> int:
+    """The number of rows of all columns; refused where they differ."""
     lengths = {}
     for column, values in columns.items():
         if values.ndim != 1:
@@ -989,10 +760,7 @@ def _common_length(columns: Columns, episodes: Any) -> int:
     return num_steps
 
 
-# ---------------------------------------------------------------------- sizes and names
-
-
-def _declared_sizes(argument: str, declared: Any, keys: Names, prefix: str) -> dict[str, int]:
+def declared_sizes(argument: str, declared: Any, keys: Names, prefix: str) -> dict[str, int]:
     """The declared sizes by column."""
     if declared is None:
         return {}
@@ -1025,7 +793,7 @@ def _declared_sizes(argument: str, declared: Any, keys: Names, prefix: str) -> d
     return checked
 
 
-def _declared_names(argument: str, declared: Any, keys: Names, prefix: str) -> dict[str, Names]:
+def declared_names(argument: str, declared: Any, keys: Names, prefix: str) -> dict[str, Names]:
     """The declared names by column."""
     if declared is None:
         return {}
@@ -1082,9 +850,6 @@ def _check_variables(variables: Sequence[Any]) -> None:
             raise ValueError(f"state variable {name!r}: this name has another meaning here")
 
 
-# ---------------------------------------------------------------------- episodes
-
-
 class _Runs(NamedTuple):
     """The episodes as runs of rows: ids, first rows and lengths, all (episodes,)."""
 
@@ -1097,7 +862,8 @@ class _Runs(NamedTuple):
         return f"episode {shown(self.ids[episode])}, step {row - self.starts[episode]}"
 
 
-def _episode_runs(episodes: Any, num_steps: int, reading: Reading = PLAIN) -> _Runs:
+def episode_runs(episodes: Any, num_steps: int, reading: Reading = PLAIN) -> _Runs:
+    """The runs of rows that are episodes."""
     if episodes is None:
         ids = np.zeros(num_steps, np.int64)
     else:
@@ -1122,447 +888,3 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     array = np.array(array)
     array.flags.writeable = False
     return array
-
-
-# ---------------------------------------------------------------------- tables on disk
-
-
-def _record(demos: Demonstrations) -> dict[str, Any]:
-    """All that the columns of a table do not say."""
-    return {
-        "version": _RECORD_VERSION,
-        "agents": list(demos.agents),
-        "episode_ids": "number" if demos.episode_ids.dtype.kind == "i" else "text",
-        **_sizes_and_names(demos),
-    }
-
-
-def _parsed_record(text: str) -> dict[str, Any]:
-    kinds = {"version": int, "agents": list, "episode_ids": str}
-    kinds |= {f"num_{kind}s": dict for kind in ("state", "action", "latent")}
-    kinds |= {f"{kind}_names": dict for kind in ("state", "action", "latent")}
-    try:
-        record = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the recorded sizes and names are damaged: {error}") from None
-    if not isinstance(record, dict) or not all(
-        isinstance(record.get(field), kind)
-        # `_from_columns` checks what is in them; names are also what codes are turned into.
-        and (not field.endswith("_names") or all(map(_are_texts, record[field].values())))
-        for field, kind in kinds.items()
-    ):
-        raise ValueError(f"the recorded sizes and names are damaged; fields: {listed(kinds)}")
-    record = {
-        field: _normalised(value) if isinstance(value, dict | list) else value
-        for field, value in record.items()
-    }
-    if record["version"] != _RECORD_VERSION:
-        raise ValueError(
-            f"written in version {record['version']} of the table format; this version of btil "
-            f"reads {_RECORD_VERSION}"
-        )
-    return record
-
-
-def _normalised(recorded: Any) -> Any:
-    """Recorded names, or what is recorded by names, with accents composed."""
-    if isinstance(recorded, dict):
-        return {
-            key: _normalised(value) for key, value in normalised_keys("record", recorded).items()
-        }
-    if isinstance(recorded, list):
-        return [unicodedata.normalize("NFC", x) if isinstance(x, str) else x for x in recorded]
-    return recorded
-
-
-def _are_texts(names: Any) -> bool:
-    return isinstance(names, list) and all(isinstance(name, str) for name in names)
-
-
-def _from_columns(
-    columns: Columns,
-    record: dict[str, Any] | None,
-    declared: Mapping[str, Any],
-    reading: Reading = PLAIN,
-) -> tuple[Demonstrations, list[str]]:
-    """Demonstrations from the columns of a table, and doubts; `declared` goes before `record`."""
-    agents, variables = _agents_and_variables(list(columns), record)
-    of_agents = [f"{kind}_{agent}" for kind in ("action", "latent") for agent in agents]
-    expected = ["episode", "step", *variables, *of_agents]
-    for column in columns:
-        if column not in expected:
-            raise ValueError(f"unknown column {column!r}; allowed are {listed(expected)}")
-    if not agents:
-        raise ValueError(f"there is no column action_<agent>; the columns are {listed(columns)}")
-    if not variables:
-        raise ValueError(f"there is no state variable; the columns are {listed(columns)}")
-    for column in [*variables, *of_agents[: len(agents)]]:
-        if column not in columns:
-            raise ValueError(f"column {column!r} is missing; the columns are {listed(columns)}")
-
-    if reading.drop_last:
-        columns = _without_last(columns, agents, reading)
-    # A file that is read part by part has a record by now, though it was foreign.
-    reading = reading._replace(foreign=reading.foreign or (record is None and not reading.by_names))
-    arguments = {"agents": agents, **declared}
-    for kind in ("state", "action", "latent"):
-        size, names = f"num_{kind}s", f"{kind}_names"
-        if record is not None and names not in declared:
-            arguments[names] = record[names]
-            arguments.setdefault(size, record[size])
-    fields, doubts = _coded_fields(
-        states={variable: columns[variable] for variable in variables},
-        actions={agent: columns[f"action_{agent}"] for agent in agents},
-        latents={a: columns[f"latent_{a}"] for a in agents if f"latent_{a}" in columns},
-        episodes=columns.get("episode"),
-        **arguments,
-        reading=reading,
-    )
-    demos = Demonstrations.__new__(Demonstrations)
-    demos.__dict__.update(fields)
-    for kind in ("state", "action", "latent"):
-        names = f"{kind}_names"
-        if record is not None and names not in declared:
-            # Texts where indices were recorded would be coded anew, in another order.
-            for key in getattr(demos, names).keys() - record[names].keys():
-                raise ValueError(
-                    f"{kind} of {key}: texts found, but "
-                    + (_NUMBERS_BEFORE if reading.by_names else "no names are recorded for it")
-                )
-    if "step" in columns:
-        _check_steps(columns["step"], demos)
-    return demos, doubts
-
-
-def _without_last(columns: Columns, agents: Sequence[str], reading: Reading) -> Columns:
-    """A table without the last row of each episode where that row has no action of anybody."""
-    keep = steps_to_keep(columns, agents, reading)
-    return {column: values[keep] for column, values in columns.items()}
-
-
-def steps_to_keep(
-    columns: Columns, agents: Sequence[str], reading: Reading
-) -> Bool[np.ndarray, " rows"]:
-    """Which rows of a table are steps: all but an episode's last where nobody acts in it.
-
-    Raises:
-        ValueError: An episode would have no step left.
-    """
-    arrays = {column: as_array(column, values) for column, values in columns.items()}
-    ids = arrays.pop("episode", None)
-    runs = _episode_runs(ids, _common_length(arrays, ids), reading)
-    last = runs.starts + runs.lengths - 1
-    dropped = np.ones(len(last), bool)
-    for agent in agents:
-        column = f"action_{agent}"
-        dropped &= absent(column, arrays[column])[last]
-    alone = dropped & (runs.lengths == 1)
-    if alone.any():
-        raise ValueError(
-            f"drop_last: episode {shown(runs.ids[int(np.argmax(alone))])} has one row, and that "
-            "has no action; an episode needs a step"
-        )
-    keep = np.ones(int(runs.lengths.sum()), bool)
-    keep[last[dropped]] = False
-    return keep
-
-
-def _agents_and_variables(
-    columns: Sequence[str], record: dict[str, Any] | None
-) -> tuple[list[str], list[str]]:
-    """Agents and state variables of a table, as recorded or told by the names of its columns."""
-    if record is not None:
-        return record["agents"], list(record["num_states"])
-    agents = [c.removeprefix("action_") for c in columns if c.startswith("action_")]
-    known = {"episode", "step", *(f"action_{agent}" for agent in agents)}
-    return agents, [c for c in columns if c not in known and not c.startswith("latent_")]
-
-
-def _check_steps(values: Any, demos: Demonstrations) -> None:
-    array = as_array("step", values)
-    _common_length({"step": array, "episode": demos.episodes}, None)
-    steps, _, names, _ = code_column("step", array, None, None, demos._runs)
-    if names is not None:
-        raise ValueError(
-            f"step: {demos._runs.place(0)}: {shown(names[steps[0]])} is not allowed; expected a "
-            "whole number, counting 0, 1, 2, ... in every episode; leave the column step out if "
-            "it is no count of steps"
-        )
-    wrong = steps != demos.step_in_episode
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        episode = demos.episodes == demos.episodes[row]
-        remedy = (
-            "they count from 1 here: subtract 1, or leave the column step out"
-            if np.array_equal(steps[episode], demos.step_in_episode[episode] + 1)
-            else "leave the column step out if the rows are all there and in order; where steps "
-            "are missing, what is before and what is after are two episodes"
-        )
-        raise ValueError(
-            f"step: {demos._runs.place(row)}: found {steps[row]}; the steps of an episode must "
-            f"count 0, 1, 2, ... in this order; {remedy}"
-        )
-
-
-def _arrow_table(demos: Demonstrations) -> pa.Table:
-    """The demonstrations as a table; named values are coded texts, unknown latents null."""
-    import pyarrow as pa
-
-    def coded(indices: np.ndarray, texts: Sequence[str]) -> pa.Array:
-        known = pa.array(indices.astype(np.int32), mask=indices < 0)
-        return pa.DictionaryArray.from_arrays(known, pa.array(texts, pa.string()))
-
-    ids = demos.episode_ids
-    if ids.dtype.kind == "i":
-        columns = {"episode": pa.array(demos.episodes)}
-    else:
-        of_rows = np.repeat(np.arange(demos.num_episodes), demos.episode_lengths)
-        columns = {"episode": coded(of_rows, ids.tolist())}
-    columns["step"] = pa.array(demos.step_in_episode)
-    for column, indices in demos._indices().items():
-        names = demos._names.get(column)
-        columns[column] = (
-            pa.array(indices, mask=indices < 0) if names is None else coded(indices, names)
-        )
-    return pa.table(columns)
-
-
-def _write_csv(demos: Demonstrations, handle: BinaryIO) -> None:
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    table = _arrow_table(demos)
-    header = io.StringIO()
-    header.write(f"{_CSV_RECORD} {json.dumps(_record(demos))}\n")
-    csv.writer(header, lineterminator="\n").writerow(table.column_names)
-    handle.write(header.getvalue().encode("utf-8"))
-    texts = [
-        column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-        for column in table.columns
-    ]
-    options = arrow_csv.WriteOptions(include_header=False)
-    arrow_csv.write_csv(pa.table(texts, names=table.column_names), handle, options)
-
-
-def _read_csv(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    record = None
-    with _telling_of_encoding(handle):
-        line = handle.readline().decode("utf-8-sig")
-        if line.startswith(_CSV_RECORD):
-            record = _parsed_record(line.removeprefix(_CSV_RECORD))
-            line = handle.readline().decode("utf-8")
-    header = [name.strip() for name in next(csv.reader([line]), [])]
-    _check_no_repeats(header)
-    _check_delimiter(header)
-    # Every cell stays a text here: Demonstrations turns texts into numbers, or into names, and
-    # no type is guessed from the first rows. Coded, because the same few texts come again.
-    text = pa.dictionary(pa.int32(), pa.string())
-    rest = handle.read()
-    if not rest.strip():
-        raise ValueError("there are no steps; at least one is needed")
-    convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(header, text))
-
-    def parse(**options: Any) -> pa.Table:
-        reading = arrow_csv.ReadOptions(column_names=header, **options)
-        return arrow_csv.read_csv(pa.BufferReader(rest), reading, convert_options=convert)
-
-    with _telling_of_encoding(handle):
-        try:
-            table = parse()
-        except pa.ArrowInvalid:
-            # Piece by piece it is not known which row is wrong, nor what a very long row says.
-            table = parse(use_threads=False, block_size=min(len(rest) + 1, _LARGEST_BLOCK))
-    columns = {name: table.column(name).to_pandas() for name in header}
-    if "episode" in columns and (record is None or record["episode_ids"] == "number"):
-        columns["episode"] = untyped_episodes(columns["episode"])
-    return columns, record
-
-
-@contextlib.contextmanager
-def _telling_of_encoding(handle: BinaryIO) -> Iterator[None]:
-    """A text in another encoding is not damaged: what is wrong with it is said."""
-    try:
-        yield
-    except ValueError:
-        handle.seek(0)
-        problem = _other_encoding(handle.read())
-        if problem is None:
-            raise
-    else:
-        return
-    raise ValueError(problem)
-
-
-def _other_encoding(raw: bytes) -> str | None:
-    """In which encoding a file seems to be that is no UTF-8, and where; None: it is no text."""
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "the file is in UTF-16, not in UTF-8; save it as CSV UTF-8"
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        at = error.start
-    else:
-        return None
-    try:
-        text = raw.decode("cp1252")
-    except UnicodeDecodeError:
-        return None
-    if any(unicodedata.category(c) == "Cc" and c not in "\t\r\n" for c in text):
-        return None
-    before = text[:at].split("\n")
-    line = text.split("\n")[len(before) - 1].strip("\r")
-    column = len(next(csv.reader([f"{before[-1]}{text[at]}"])))
-    return (
-        f"line {len(before)}, column {column} is not in UTF-8: {shown(line)} is how it reads in "
-        "cp1252, the encoding of Windows in western Europe; save the file as CSV UTF-8"
-    )
-
-
-def _check_delimiter(header: Sequence[str]) -> None:
-    """Refuse a table with something else than commas between its columns."""
-    for delimiter in ";\t|":
-        parts = header[0].split(delimiter) if len(header) == 1 else []
-        if len(parts) > 1 and any(part.strip(" '\"").startswith("action_") for part in parts):
-            raise ValueError(
-                f"there is no column action_<agent>: the columns are separated by {delimiter!r}, "
-                f"not by commas; save with commas (pandas: read_csv(path, sep={delimiter!r})"
-                ".to_csv(path, index=False))"
-            )
-
-
-def _write_parquet(demos: Demonstrations | Iterable[Demonstrations], handle: BinaryIO) -> None:
-    from pyarrow import parquet
-
-    parts = iter([demos] if isinstance(demos, Demonstrations) else demos)
-    first = next(parts, None)
-    if first is None:
-        raise ValueError("there is no part to write; at least one is needed")
-    record = _record(first)
-    metadata = {_METADATA_KEY: json.dumps(record)}
-    table = _arrow_table(first).replace_schema_metadata(metadata)
-    seen = set(first.episode_ids.tolist())
-    with parquet.ParquetWriter(handle, table.schema, write_page_checksum=True) as writer:
-        writer.write_table(table, ROW_GROUP_STEPS)
-        for number, part in enumerate(parts, start=1):
-            other = _record(part)
-            for field, expected in record.items():
-                if other[field] != expected:
-                    raise ValueError(
-                        f"part {number}: {field} is {other[field]}, in part 0 {expected}; declare "
-                        "the same sizes and names for all parts"
-                    )
-            ids = part.episode_ids.tolist()
-            if not seen.isdisjoint(ids):
-                again = next(one for one in ids if one in seen)
-                raise ValueError(
-                    f"part {number}: episode {again!r} is in an earlier part too; give its "
-                    "episodes other ids: part.replace(episodes=...)"
-                )
-            seen.update(ids)
-            table = _arrow_table(part).replace_schema_metadata(metadata)
-            writer.write_table(table, ROW_GROUP_STEPS)
-
-
-def _read_parquet(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
-    from pyarrow import parquet
-
-    table = parquet.ParquetFile(handle, page_checksum_verification=True).read()
-    _check_no_repeats(table.column_names)
-    return _columns_from_arrow(table), _record_of_schema(table.schema)
-
-
-def _record_of_schema(schema: pa.Schema) -> dict[str, Any] | None:
-    """What `write_demonstrations` recorded in a Parquet file, None where another tool wrote it."""
-    text = (schema.metadata or {}).get(_METADATA_KEY.encode())
-    return None if text is None else _parsed_record(text.decode("utf-8"))
-
-
-def _columns_from_arrow(table: pa.Table) -> Columns:
-    return {name: _from_arrow(table.column(name)) for name in table.column_names}
-
-
-def _from_arrow(column: pa.ChunkedArray) -> Any:
-    """A column as NumPy or pandas holds it, without turning whole numbers into floats."""
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return column.dictionary_encode().to_pandas()
-    if pa.types.is_dictionary(kind):
-        return column.to_pandas()
-    if pa.types.is_integer(kind) and column.null_count:
-        missing = column.is_null().to_numpy()
-        return np.ma.MaskedArray(column.fill_null(0).to_numpy(), missing)
-    return column.to_numpy()
-
-
-def _write_npz(demos: Demonstrations, handle: BinaryIO) -> None:
-    arrays = {
-        "episode": demos.episodes,
-        "step": demos.step_in_episode,
-        **demos._indices(),
-        _METADATA_KEY: np.array(json.dumps(_record(demos))),
-    }
-    # As numpy.savez_compressed does, which cannot write a column called "file".
-    with zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
-
-
-def _read_npz(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
-    import pandas as pd
-
-    with zipfile.ZipFile(handle) as archive:
-        _check_no_repeats([name.removesuffix(".npy") for name in archive.namelist()])
-        columns: Columns = {}
-        for name in archive.namelist():
-            with archive.open(name) as member:
-                array = np.lib.format.read_array(member, allow_pickle=False)
-            columns[name.removesuffix(".npy")] = array
-    if _METADATA_KEY not in columns:
-        return columns, None
-    record = _parsed_record(str(columns.pop(_METADATA_KEY)))
-    # As texts, so that they can be read by the names of other demonstrations too.
-    for kind, prefix in [("state", ""), ("action", "action_"), ("latent", "latent_")]:
-        for key, names in record[f"{kind}_names"].items():
-            indices = columns.get(prefix + key)
-            if indices is None or indices.dtype.kind not in "iu" or indices.ndim != 1:
-                continue
-            outside = (indices < -1) | (indices >= len(names))
-            if outside.any():
-                row = int(np.argmax(outside))
-                raise ValueError(
-                    f"{prefix}{key}: row {row} (counted from 0): {indices[row]} is not allowed; "
-                    f"it has {counted(len(names), 'name')}"
-                )
-            _declared_names(f"{kind}_names", {key: names}, (key,), "")
-            columns[prefix + key] = pd.Categorical.from_codes(indices, names)
-    return columns, record
-
-
-def _check_no_repeats(columns: Sequence[str]) -> None:
-    repeated = [name for k, name in enumerate(columns) if name in columns[:k]]
-    if repeated:
-        raise ValueError(f"column {repeated[0]!r} occurs more than once")
-
-
-class _FileFormat(NamedTuple):
-    read: Callable[[BinaryIO], tuple[Columns, dict[str, Any] | None]]
-    write: Callable[[Any, BinaryIO], None]
-
-
-_FORMATS = {
-    ".csv": _FileFormat(_read_csv, _write_csv),
-    ".parquet": _FileFormat(_read_parquet, _write_parquet),
-    ".npz": _FileFormat(_read_npz, _write_npz),
-}
-
-
-def _file_format(path: Path) -> _FileFormat:
-    if path.suffix.lower() not in _FORMATS:
-        raise ValueError(f"{path}: the ending must be one of {', '.join(_FORMATS)}")
-    return _FORMATS[path.suffix.lower()]

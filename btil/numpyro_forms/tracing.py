@@ -21,7 +21,7 @@ import numpy as np
 from jax.extend.core import Jaxpr
 
 from btil.identity import checksum, functions_reached
-from btil.promotion import promotion_allowed
+from btil.numerics.promotion import promotion_allowed
 
 _numbers = itertools.count(1)
 

@@ -1,0 +1,373 @@
+"""Demonstrations as tables on disk: reading and writing files, whatever their format."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from btil.demonstrations.coding import (
+    PLAIN,
+    Reading,
+    absent,
+    as_array,
+    code_column,
+    listed,
+    normalised_keys,
+    shown,
+    texts_for_unknown,
+    warn,
+)
+from btil.demonstrations.data import (
+    Columns,
+    Demonstrations,
+    Size,
+    coded_fields,
+    common_length,
+    episode_runs,
+    sizes_and_names,
+)
+from btil.demonstrations.formats import format_of
+from btil.demonstrations.formats.record import record_of
+from btil.files import replacing
+
+# Of a message of another library.
+_LONGEST_TOLD = 1000
+_NUMBERS_BEFORE = (
+    "its values were numbers in the demonstrations seen before, and which text stands for which "
+    "number is not said; write the numbers"
+)
+
+
+def read_demonstrations(
+    path: str | os.PathLike[str],
+    *,
+    like: Demonstrations | None = None,
+    num_states: Size | Mapping[str, Size] | None = None,
+    num_actions: Size | Sequence[Size] | Mapping[str, Size] | None = None,
+    num_latents: Size | Sequence[Size] | Mapping[str, Size] | None = None,
+    state_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+    action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+    latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
+    unknown_labels: Iterable[str | int] | None = None,
+    drop_last: bool = False,
+) -> Demonstrations:
+    """Read a table of demonstrations: `.csv`, `.parquet` or `.npz`, by the ending.
+
+    A table has one row per step and the columns `episode, step, <state variables>,
+    action_<agent>..., latent_<agent>...`. Without `episode` all rows are one episode; `step` may
+    be left out, and must else count 0, 1, 2, ... in every episode; an agent without its latent
+    column is unlabelled. Agents come in the order of their action columns; every column that is
+    none of these is a state variable. An empty cell, a null of the file format and -1 are unknown
+    latents. `docs/values.md` tells how values are read.
+
+    Files made by `write_demonstrations` carry sizes and names, and come back equal. In other
+    files they are found as in `Demonstrations`: so a second file in which one of the texts does
+    not occur would get other indices. `like` reads it by the names and sizes of the first.
+
+    Args:
+        path: the file.
+        like: demonstrations whose agents, state variables, sizes and names the file must follow.
+            Texts go through these names; a text that is none of them is an error, and so is a
+            number where values have names.
+        num_states: declared as in `Demonstrations`, in place of what the file records. Likewise
+            `num_actions`, `num_latents`, `state_names`, `action_names` and `latent_names`.
+        num_actions: see `num_states`.
+        num_latents: see `num_states`; must be given for an agent without any label.
+        state_names: see `num_states`.
+        action_names: see `num_states`.
+        latent_names: see `num_states`.
+        unknown_labels: texts that mean an unknown latent too, as in `Demonstrations`.
+        drop_last: leave out the last row of an episode where no agent has an action in it: the
+            state in which the episode ended is no step.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: another ending, a damaged file, an unknown or repeated column, steps that do
+            not count up, and all that `Demonstrations` refuses. The message begins with the path.
+
+    Warns:
+        DataWarning: as in `Demonstrations`.
+
+    Example:
+        >>> train = read_demonstrations("train.csv")  # doctest: +SKIP
+        >>> test = read_demonstrations("test.csv", like=train)  # doctest: +SKIP
+    """
+    path = Path(path)
+    declared = {
+        "num_states": num_states,
+        "num_actions": num_actions,
+        "num_latents": num_latents,
+        "state_names": state_names,
+        "action_names": action_names,
+        "latent_names": latent_names,
+    }
+    declared = {argument: value for argument, value in declared.items() if value is not None}
+    if like is not None and declared:
+        raise ValueError(f"like: sets all sizes and names; leave out {listed(declared)}")
+    reading = Reading(texts_for_unknown(unknown_labels), like is not None, drop_last=drop_last)
+    columns, record = _read_columns(path)
+    with _naming(path):
+        record = record if like is None else record_of(like)
+        demos, doubts = from_columns(columns, record, declared, reading)
+    warn(f"{path}: {doubt}" for doubt in doubts)
+    return demos
+
+
+def read_as_seen(
+    path: str | os.PathLike[str],
+    seen: Demonstrations,
+    *,
+    unknown_labels: Iterable[str | int] | None = None,
+    drop_last: bool = False,
+) -> Demonstrations:
+    """Read another table of a team that was seen before, by the names of values seen then.
+
+    As `read_demonstrations(path, like=seen)`, but the table need not have the same columns: those
+    of `seen` must be there, more state variables may be. A state variable whose values are
+    numbers may have values that were never seen.
+
+    Args:
+        path: the file.
+        seen: demonstrations of the team.
+        unknown_labels: as in `read_demonstrations`.
+        drop_last: as in `read_demonstrations`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: as `read_demonstrations`; a column that `seen` has is missing.
+    """
+    path = Path(path)
+    reading = Reading(texts_for_unknown(unknown_labels), by_names=True, drop_last=drop_last)
+    columns, _ = _read_columns(path)
+    declared = sizes_and_names(seen)
+    with _naming(path):
+        agents, variables = agents_and_variables(list(columns), None)
+        for agent in seen.agents:
+            if agent not in agents:
+                raise ValueError(
+                    f"there is no column 'action_{agent}'; agents with actions are "
+                    f"{listed(agents)}, those seen before {listed(seen.agents)}"
+                )
+        for agent in agents:
+            if agent not in seen.agents:
+                raise ValueError(
+                    f"column 'action_{agent}': there was no such agent; those seen before are "
+                    f"{listed(seen.agents)}"
+                )
+        for variable in seen.num_states:
+            if variable not in variables:
+                raise ValueError(
+                    f"state variable {variable!r} is missing; the columns are {listed(columns)}"
+                )
+        declared["num_states"] = {
+            name: size for name, size in seen.num_states.items() if name in seen.state_names
+        }
+        demos, _ = from_columns(columns, None, declared | {"agents": seen.agents}, reading)
+        for kind, keys in (
+            ("state", seen.num_states),
+            ("action", seen.agents),
+            ("latent", seen.agents),
+        ):
+            theirs, ours = (getattr(one, f"{kind}_names") for one in (demos, seen))
+            for key in keys:
+                if key in theirs and key not in ours:
+                    raise ValueError(f"{kind} of {key}: texts found, but {_NUMBERS_BEFORE}")
+    grown = {
+        name: max(size, seen.num_states.get(name, 0)) for name, size in demos.num_states.items()
+    }
+    return demos if grown == demos.num_states else demos.replace(num_states=grown)
+
+
+def _read_columns(path: Path) -> tuple[Columns, dict[str, Any] | None]:
+    """The columns of a table as they are in the file, and what is recorded of them."""
+    read = format_of(path).read
+    with open(path, "rb") as handle:
+        try:
+            columns, record = read(handle)
+            return normalised_keys("columns", columns), record
+        # The libraries raise whatever comes on a damaged file; the file itself could be opened.
+        except Exception as error:
+            raise ValueError(f"{path}: {told(error, path.suffix)}") from error
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What is refused is refused with the path before it."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def told(error: Exception, ending: str) -> str:
+    """What is wrong with a file, in a line: our own words, or those of the library that read it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = text if len(text) <= _LONGEST_TOLD else f"{text[:_LONGEST_TOLD]}..."
+    return text if type(error) is ValueError else f"damaged, or no {ending} table: {text}"
+
+
+def write_demonstrations(
+    demos: Demonstrations | Iterable[Demonstrations], path: str | os.PathLike[str]
+) -> None:
+    """Write demonstrations as a table: `.csv`, `.parquet` or `.npz`, by the ending.
+
+    Nothing is lost: `read_demonstrations` gives back equal demonstrations. Named values are
+    written as their texts (in `.npz` as indices), unknown latents as blanks (in `.npz` as -1).
+    Sizes and names are recorded as JSON: in the first line of a CSV, which starts with `# btil:`
+    (for pandas: `read_csv(path, skiprows=1)`), in the schema metadata of a Parquet file, and
+    in the array `btil_metadata` of an NPZ file.
+
+    A Parquet file can be written part by part, so that it may be larger than memory: of an
+    iterable of demonstrations one part at a time is held (`open_demonstrations` reads it so).
+
+    The file appears whole or not at all; an old one is replaced.
+
+    Args:
+        demos: what to write; for Parquet also an iterable of parts with the same agents, state
+            variables, sizes and names, and no episode id in two of them.
+        path: the file.
+
+    Raises:
+        ValueError: another ending, parts that are no Parquet, or that do not fit together.
+        OSError: the file cannot be written.
+
+    Example:
+        >>> write_demonstrations(demos, "team.parquet")  # doctest: +SKIP
+    """
+    path = Path(path)
+    write = format_of(path).write
+    if not isinstance(demos, Demonstrations) and path.suffix.lower() != ".parquet":
+        raise ValueError(f"{path}: only a .parquet file can be written part by part")
+    with replacing(path) as temporary, open(temporary, "xb") as handle:
+        write(demos, handle)
+
+
+def from_columns(
+    columns: Columns,
+    record: dict[str, Any] | None,
+    declared: Mapping[str, Any],
+    reading: Reading = PLAIN,
+) -> tuple[Demonstrations, list[str]]:
+    """Demonstrations from the columns of a table, and doubts; `declared` goes before `record`."""
+    agents, variables = agents_and_variables(list(columns), record)
+    of_agents = [f"{kind}_{agent}" for kind in ("action", "latent") for agent in agents]
+    expected = ["episode", "step", *variables, *of_agents]
+    for column in columns:
+        if column not in expected:
+            raise ValueError(f"unknown column {column!r}; allowed are {listed(expected)}")
+    if not agents:
+        raise ValueError(f"there is no column action_<agent>; the columns are {listed(columns)}")
+    if not variables:
+        raise ValueError(f"there is no state variable; the columns are {listed(columns)}")
+    for column in [*variables, *of_agents[: len(agents)]]:
+        if column not in columns:
+            raise ValueError(f"column {column!r} is missing; the columns are {listed(columns)}")
+
+    if reading.drop_last:
+        columns = _without_last(columns, agents, reading)
+    # A file that is read part by part has a record by now, though it was foreign.
+    reading = reading._replace(foreign=reading.foreign or (record is None and not reading.by_names))
+    arguments = {"agents": agents, **declared}
+    for kind in ("state", "action", "latent"):
+        size, names = f"num_{kind}s", f"{kind}_names"
+        if record is not None and names not in declared:
+            arguments[names] = record[names]
+            arguments.setdefault(size, record[size])
+    fields, doubts = coded_fields(
+        states={variable: columns[variable] for variable in variables},
+        actions={agent: columns[f"action_{agent}"] for agent in agents},
+        latents={a: columns[f"latent_{a}"] for a in agents if f"latent_{a}" in columns},
+        episodes=columns.get("episode"),
+        **arguments,
+        reading=reading,
+    )
+    demos = Demonstrations.__new__(Demonstrations)
+    demos.__dict__.update(fields)
+    for kind in ("state", "action", "latent"):
+        names = f"{kind}_names"
+        if record is not None and names not in declared:
+            # Texts where indices were recorded would be coded anew, in another order.
+            for key in getattr(demos, names).keys() - record[names].keys():
+                raise ValueError(
+                    f"{kind} of {key}: texts found, but "
+                    + (_NUMBERS_BEFORE if reading.by_names else "no names are recorded for it")
+                )
+    if "step" in columns:
+        _check_steps(columns["step"], demos)
+    return demos, doubts
+
+
+def _without_last(columns: Columns, agents: Sequence[str], reading: Reading) -> Columns:
+    """A table without the last row of each episode where that row has no action of anybody."""
+    keep = steps_to_keep(columns, agents, reading)
+    return {column: values[keep] for column, values in columns.items()}
+
+
+def steps_to_keep(
+    columns: Columns, agents: Sequence[str], reading: Reading
+) -> Bool[np.ndarray, " rows"]:
+    """Which rows of a table are steps: all but an episode's last where nobody acts in it.
+
+    Raises:
+        ValueError: An episode would have no step left.
+    """
+    arrays = {column: as_array(column, values) for column, values in columns.items()}
+    ids = arrays.pop("episode", None)
+    runs = episode_runs(ids, common_length(arrays, ids), reading)
+    last = runs.starts + runs.lengths - 1
+    dropped = np.ones(len(last), bool)
+    for agent in agents:
+        column = f"action_{agent}"
+        dropped &= absent(column, arrays[column])[last]
+    alone = dropped & (runs.lengths == 1)
+    if alone.any():
+        raise ValueError(
+            f"drop_last: episode {shown(runs.ids[int(np.argmax(alone))])} has one row, and that "
+            "has no action; an episode needs a step"
+        )
+    keep = np.ones(int(runs.lengths.sum()), bool)
+    keep[last[dropped]] = False
+    return keep
+
+
+def agents_and_variables(
+    columns: Sequence[str], record: dict[str, Any] | None
+) -> tuple[list[str], list[str]]:
+    """Agents and state variables of a table, as recorded or told by the names of its columns."""
+    if record is not None:
+        return record["agents"], list(record["num_states"])
+    agents = [c.removeprefix("action_") for c in columns if c.startswith("action_")]
+    known = {"episode", "step", *(f"action_{agent}" for agent in agents)}
+    return agents, [c for c in columns if c not in known and not c.startswith("latent_")]
+
+
+def _check_steps(values: Any, demos: Demonstrations) -> None:
+    array = as_array("step", values)
+    common_length({"step": array, "episode": demos.episodes}, None)
+    steps, _, names, _ = code_column("step", array, None, None, demos._runs)
+    if names is not None:
+        raise ValueError(
+            f"step: {demos._runs.place(0)}: {shown(names[steps[0]])} is not allowed; expected a "
+            "whole number, counting 0, 1, 2, ... in every episode; leave the column step out if "
+            "it is no count of steps"
+        )
+    wrong = steps != demos.step_in_episode
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        episode = demos.episodes == demos.episodes[row]
+        remedy = (
+            "they count from 1 here: subtract 1, or leave the column step out"
+            if np.array_equal(steps[episode], demos.step_in_episode[episode] + 1)
+            else "leave the column step out if the rows are all there and in order; where steps "
+            "are missing, what is before and what is after are two episodes"
+        )
+        raise ValueError(
+            f"step: {demos._runs.place(row)}: found {steps[row]}; the steps of an episode must "
+            f"count 0, 1, 2, ... in this order; {remedy}"
+        )

@@ -1,0 +1,357 @@
+r"""The mean field: one Dirichlet per row, its moments, sweeps and bound.
+
+The posterior is approximated by q(rows) q(latents). A sweep is
+
+- a local step (the paper, Eq. 8): q(x) is the posterior of the chains under the geometric means
+  exp E_q[log row] of the rows, by forward-backward;
+- a global step (Eq. 7): w = u + expected counts under q(x).
+
+After a local step the bound is exactly
+
+.. math:: \mathcal{L}(q) = \sum_m \log Z_m - \sum_{rows} KL(\mathrm{Dir}(w) \| \mathrm{Dir}(u)),
+
+with Z_m the normalisers of the messages. It never falls.
+
+Parametric families (`btil.ParametricCPT`) add a factor q(parameters) q(rows | parameters), normal
+in unconstrained space and Dirichlet; it is set before the local step (`inference/parameters.py`).
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+from scipy import special
+
+from btil.inference.ascents import SWEEPS_PER_CALL, fall_allowance
+from btil.inference.devices import split_lanes
+from btil.inference.parameters import Families, FamilyData, Normals, fit_normals
+from btil.inference.starting import agent_sites
+from btil.messages.layout import LaneIndex, log_rows, pad_rows
+from btil.messages.scaled import local_step, scaling_suffices
+from btil.models.team import BoundModel
+from btil.numerics.special import by_cell, digamma_and_remainder
+
+
+class Chain(NamedTuple):
+    """How one agent's local step is taken.
+
+    Attributes:
+        sites: The names of its policy, transition and initial tables.
+        scaled: Whether scaled messages suffice.
+    """
+
+    sites: tuple[str, str, str]
+    scaled: bool
+
+
+Sites = tuple[Chain, ...]
+
+
+class State(NamedTuple):
+    """What the next sweep needs.
+
+    Attributes:
+        concentration: w of every site of Dirichlet rows that no parameter stands behind; rows are
+            padded as in `Layout.num_rows`.
+        counts: Expected uses n of the cells of every parametric table, padded alike. Rows that are
+            Dirichlet given the parameters are Dirichlet(u(parameters) + n).
+        normals: From where the normals of the parameters are fitted to these counts. A sweep begins
+            with that: q(parameters) of this state are those that the next one begins with.
+    """
+
+    concentration: dict[str, Float[Array, "..."]]
+    counts: dict[str, Float[Array, "..."]] = {}  # noqa: RUF012  # never mutated
+    normals: Normals | None = None
+
+
+class Info(NamedTuple):
+    """What a sweep found.
+
+    Attributes:
+        elbo: The bound at the state it started from, with q(x) optimal for it.
+        log_evidence: Sum of log Z_m.
+        divergence: Sum of the rows' KL divergences from their priors.
+    """
+
+    elbo: Float[Array, ""]
+    log_evidence: Float[Array, ""]
+    divergence: Float[Array, ""]
+
+
+class Problem(NamedTuple):
+    """The arrays of a fit.
+
+    Attributes:
+        prior: u of every site of Dirichlet rows that no parameter stands behind.
+        prior_remainder: What Stirling's formula leaves of log Gamma of the cells of u, and of its
+            rows' sums, per such site (`digamma_and_remainder`).
+        log_fixed: Log rows of the tables that are not learned.
+        steps: Per agent, where its steps look.
+        family_data: Arrays of the parametric tables.
+    """
+
+    prior: dict[str, Float[Array, "..."]]
+    prior_remainder: dict[str, tuple[Float[Array, "..."], Float[Array, "..."]]]
+    log_fixed: dict[str, Float[Array, "..."]]
+    steps: tuple[LaneIndex, ...]
+    family_data: FamilyData
+
+
+class Moments(NamedTuple):
+    """Functions of the concentrations w of one site.
+
+    Attributes:
+        log_mean: E[log row] = digamma(w) - digamma(sum w).
+        cells: digamma, log and remainder (`digamma_and_remainder`) of every w.
+        sums: The same of every row's sum.
+    """
+
+    log_mean: Float[Array, "*rows values"]
+    cells: tuple[
+        Float[Array, "*rows values"], Float[Array, "*rows values"], Float[Array, "*rows values"]
+    ]
+    sums: tuple[Float[Array, "*rows"], Float[Array, "*rows"], Float[Array, "*rows"]]
+
+
+def dirichlet_moments(concentration: dict[str, Float[Array, "..."]]) -> dict[str, Moments]:
+    """The moments of all sites."""
+    moments = {}
+    for name, w in concentration.items():
+        cells, sums = digamma_and_remainder(w), digamma_and_remainder(jnp.sum(w, axis=-1))
+        moments[name] = Moments(cells[0] - sums[0][..., None], cells, sums)
+    return moments
+
+
+def dirichlet_divergence(
+    concentration: Float[Array, "*rows values"],
+    moments: Moments,
+    prior: Float[Array, "*rows values"],
+    prior_remainder: tuple[Float[Array, "*rows values"], Float[Array, "*rows"]],
+) -> Float[Array, ""]:
+    r"""Sum over rows of KL(Dir(w) || Dir(u)).
+
+    With n = w - u it is :math:`\sum_j c(n_j, u_j, w_j) - c(\sum n, \sum u, \sum w)`,
+
+    .. math:: c(n, u, w) = n \psi(w) - \log\Gamma(w) + \log\Gamma(u)
+              = n (\psi(w) - \log w) + n - \big(u - \tfrac12\big) \log(1 + n / u) - R(w) + R(u),
+
+    in which nothing is larger than n needs: in single precision differences of log Gamma lose
+    whole units where concentrations are a million.
+    """
+
+    def term(n: Array, u: Array, psi: Array, log_w: Array, of_w: Array, of_u: Array) -> Array:
+        return n * (psi - log_w) + (n - (u - 0.5) * jnp.log1p(n / u)) + (of_u - of_w)
+
+    of_cells, of_sums = prior_remainder
+    added = concentration - prior
+    cells = by_cell(term, added, prior, *moments.cells, of_cells)
+    sums = term(jnp.sum(added, -1), jnp.sum(prior, -1), *moments.sums, of_sums)
+    return jnp.sum(jnp.sum(cells, -1) - sums)
+
+
+def sweep(
+    state: State,
+    problem: Problem,
+    sites: Sites,
+    families: Families = (),
+    mesh: Mesh | None = None,
+) -> tuple[State, Info]:
+    """One local and one global step, and the bound between them.
+
+    Args:
+        state: Where to start.
+        problem: The fit's arrays.
+        sites: Per agent, the names of its tables and the form of its messages.
+        families: The parametric tables.
+        mesh: The devices over which the lanes of `problem.steps` are split.
+
+    Returns:
+        The next state, and the bound of `state`.
+    """
+    moments = dirichlet_moments(state.concentration) if state.concentration else {}
+    log_means = {name: one.log_mean for name, one in moments.items()}
+    tables = problem.log_fixed | log_means
+    normals, taken = state.normals, []
+    if families:
+        assert normals is not None
+        fitted = fit_normals(families, normals, problem.family_data, state.counts)
+        normals, tables = fitted.normals, tables | fitted.log_means
+        taken.append(fitted.divergence)
+    counts = {
+        name: jnp.zeros_like(tables[name])
+        for name in (*problem.prior, *(family.name for family in families))
+    }
+    log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
+    for chain, index in zip(sites, problem.steps, strict=True):
+        local = split_lanes(partial(local_step, scaled=chain.scaled), mesh)
+        uses, evidence = local(*(tables[name] for name in chain.sites), index)
+        # Lane by lane: sums of like magnitude keep single precision.
+        log_evidence = log_evidence + jnp.sum(evidence)
+        for name, use in zip(chain.sites, uses, strict=True):
+            if name in counts:
+                counts[name] = counts[name] + use
+    total = sum(
+        (
+            dirichlet_divergence(
+                state.concentration[name], moments[name], u, problem.prior_remainder[name]
+            )
+            for name, u in problem.prior.items()
+        ),
+        start=sum(taken, jnp.zeros((), log_evidence.dtype)),
+    )
+    updated = global_step(normals, problem, families, counts)
+    return updated, Info(log_evidence - total, log_evidence, total)
+
+
+def global_step(
+    normals: Normals | None,
+    problem: Problem,
+    families: Families,
+    counts: Mapping[str, Float[Array, "..."]],
+) -> State:
+    """The best q(rows) for given counts of every learned table (Eq. 7).
+
+    With parametric families the best rows given the parameters; the next sweep fits the normals of
+    these.
+    """
+    concentration = {name: u + counts[name] for name, u in problem.prior.items()}
+    return State(concentration, {family.name: counts[family.name] for family in families}, normals)
+
+
+class Progress(NamedTuple):
+    """The ascent between two calls: the state to evaluate next, and what was evaluated last."""
+
+    upcoming: State
+    evaluated: State
+    elbo: Float[Array, ""]
+    trace: Float[Array, " sweeps"]
+    sweeps: Int[Array, ""]
+    running: Any
+
+
+@partial(jax.jit, static_argnames=("sites", "families", "mesh"))
+def ascend(
+    state: State,
+    elbo: Float[Array, ""],
+    problem: Problem,
+    tolerance: Float[Array, ""],
+    resolution: Float[Array, ""],
+    num_sweeps: Int[Array, ""],
+    sites: Sites,
+    families: Families = (),
+    mesh: Mesh | None = None,
+) -> Progress:
+    """Up to `num_sweeps` (at most `SWEEPS_PER_CALL`) sweeps, fewer once the bound stops rising.
+
+    Args:
+        state: The state to evaluate first.
+        elbo: The bound before it; -inf at the start.
+        problem: The fit's arrays.
+        tolerance: A smaller change of the bound ends the ascent.
+        resolution: So does a change below this share of the bound.
+        num_sweeps: Sweeps allowed.
+        sites: As in `sweep`.
+        families: As in `sweep`.
+        mesh: As in `sweep`.
+
+    Returns:
+        The next state, the last evaluated state with its bound, the bounds of this call.
+    """
+
+    def proceed(now: Progress) -> Any:
+        return now.running & (now.sweeps < num_sweeps)
+
+    def body(now: Progress) -> Progress:
+        following, info = sweep(now.upcoming, problem, sites, families, mesh)
+        change = info.elbo - now.elbo
+        enough = jnp.maximum(tolerance, resolution * jnp.abs(info.elbo))
+        fell = change < -fall_allowance(elbo.dtype) * jnp.abs(now.elbo)
+        running = jnp.isfinite(info.elbo) & (jnp.abs(change) >= enough) & ~fell
+        return Progress(
+            upcoming=following,
+            evaluated=now.upcoming,
+            elbo=info.elbo,
+            trace=now.trace.at[now.sweeps].set(info.elbo),
+            sweeps=now.sweeps + 1,
+            running=running,
+        )
+
+    trace = jnp.zeros((SWEEPS_PER_CALL,), elbo.dtype)
+    begin = Progress(state, state, elbo, trace, jnp.zeros((), jnp.int32), jnp.asarray(True))
+    return lax.while_loop(proceed, body, begin)
+
+
+def chains(
+    bound: BoundModel, counts: Mapping[str, np.ndarray], most: float, dtype: np.dtype
+) -> Sites:
+    """Each agent's tables, and whether scaled messages suffice for them all through a fit.
+
+    Coordinate ascent adds counts to the priors: E[log] of a cell never falls below that of its
+    prior (or of what the first state has there, if that is less) in a row with all there are.
+
+    Args:
+        bound: The model on its data.
+        counts: What the first state has on top of the prior; may be negative.
+        most: What a row's counts may add up to.
+        dtype: The type of the messages.
+
+    Returns:
+        One chain per agent.
+    """
+    smallest = {}
+    for name, table in bound.tables.items():
+        if table.parametric:
+            smallest[name] = -np.inf
+        elif table.learned:
+            u = table.cpt.concentration(table.contexts)
+            first = u + counts[name][: len(u)]
+            largest = max(u.sum(-1).max() + most, first.sum(-1).max())
+            least = min(u.min(), first.min())
+            smallest[name] = special.digamma(least) - special.digamma(largest)
+        else:
+            rows = log_rows(table.prior_mean())
+            # Actions may be impossible, moves may not.
+            counted = np.isfinite(rows) | (table.contexts.role != "policy")
+            smallest[name] = np.min(rows, initial=0.0, where=counted)
+    return tuple(
+        Chain(
+            (policy, transition, initial),
+            scaling_suffices(min(smallest[transition], smallest[initial]), smallest[policy], dtype),
+        )
+        for policy, transition, initial in (
+            agent_sites(bound, agent) for agent in bound.demos.agents
+        )
+    )
+
+
+def counts_of_start(
+    start: Mapping[str, Any], bound: BoundModel, prior: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """What a start has on top of the prior."""
+    if not isinstance(start, Mapping):
+        raise ValueError(f"start must be a mapping {{site: concentrations}}, got {start!r}")
+    if set(start) != set(prior):
+        raise ValueError(
+            f"start names the sites {', '.join(sorted(map(str, start)))}, expected "
+            f"{', '.join(sorted(prior))}"
+        )
+    counts = {}
+    for name, padded in prior.items():
+        shape = bound.tables[name].shape
+        try:
+            values = np.asarray(start[name], np.float64)
+        except (TypeError, ValueError):
+            values = np.full(0, np.nan)  # no numbers, whatever the shape
+        if values.shape != shape or not np.all(np.isfinite(values) & (values > 0)):
+            raise ValueError(
+                f"start of {name}: expected positive finite concentrations of shape {shape}, got "
+                f"shape {values.shape}"
+            )
+        counts[name] = pad_rows(values - padded[: len(values)], len(padded), 0.0)
+    return counts

@@ -1,0 +1,1 @@
+"""Arithmetic: special functions, precision, what JAX may promote."""

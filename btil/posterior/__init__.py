@@ -1,0 +1,1 @@
+"""What a fit gives: the one verb, the posterior, its tracker and its file."""

@@ -27,6 +27,7 @@ from btil.analysis.calibration.ranks import (
     error_ratio,
     place_among,
     place_of_latents,
+    rank,
     ratio_of_sums,
     reliability,
     spread,
@@ -442,6 +443,19 @@ def test_ties_are_broken_at_random():
     assert stats.kstest(places, stats.uniform(0, 0.7).cdf).pvalue > 1e-3
 
 
+def test_errors_are_as_large_as_few_right_draws_say():
+    """The mean of three draws is not exact, which must not look like an overconfident posterior."""
+    generator = np.random.default_rng(2)
+    simulations = [
+        rank(generator.standard_normal(50), generator.standard_normal((3, 50)), generator)
+        for _ in range(200)
+    ]
+    found = error_ratio(Ranked(*map(np.stack, zip(*simulations, strict=True))))
+    assert abs(found.value - 1) < 4 * found.error < 0.06
+    single = rank(np.zeros(2), np.ones((1, 2)), generator)
+    assert np.isnan(single.sd).all()
+
+
 def test_true_latents_are_placed_uniformly_if_beliefs_are_right_and_high_if_too_sure():
     generator = np.random.default_rng(1)
     beliefs = generator.dirichlet([0.7, 0.7, 0.7], 4_000)
@@ -611,6 +625,28 @@ def test_the_page_has_what_there_is_and_drops_what_there_is_no_more(exact, tmp_p
 
 def run_command(*arguments):
     return CliRunner().invoke(app, ["calibrate", *map(str, arguments)], prog_name="btil")
+
+
+def test_the_command_passes_on_what_it_is_given(tmp_path, monkeypatch):
+    asked = []
+
+    def calibrate(model, demos, method, **given):
+        asked.append((demos.episode_lengths.tolist(), method, given))
+        raise ValueError("that will do")
+
+    monkeypatch.setattr("btil.analysis.calibration.calibrate", calibrate)
+    file = tmp_path / "team.csv"
+    btil.write_demonstrations(tiny_team(), file)
+    options = ("--method", "gibbs", "--seed", 5, "--share-labelled", 0.5, "--num-episodes", 2)
+    numbers = ("--num-simulations", 7, "--num-draws", 33, "--num-chains", 2, "--num-samples", 9)
+    refused = run_command(file, "--out", tmp_path / "out", "-q", *options, *numbers)
+    assert refused.stderr == "error: that will do\n"
+    ((lengths, method, given),) = asked
+    assert (lengths, method) == ([3, 2], "gibbs")
+    wanted = {"seed": 5, "share_labelled": 0.5, "num_simulations": 7, "num_draws": 33}
+    assert (
+        given.items() >= (wanted | {"num_chains": 2, "num_samples": 9, "progress": False}).items()
+    )
 
 
 def test_the_command_prints_verdicts_writes_a_page_and_goes_on(tmp_path, monkeypatch):

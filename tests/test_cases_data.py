@@ -744,6 +744,17 @@ def test_few_steps_and_tables_that_share_are_not_crowded() -> None:
     assert told(100, 9, together) == []
 
 
+@pytest.mark.parametrize(("values", "sentences"), [(20, 0), (21, 1)])
+def test_more_than_a_third_of_the_steps_is_crowded(values: int, sentences: int) -> None:
+    from btil.models.crowding import crowded
+
+    # Of two variables, of which none alone has as many values.
+    steps = np.minimum(np.arange(60), values - 1)
+    demos = btil.Demonstrations({"x": steps // 5, "y": steps % 5}, np.arange(60) % 2, num_latents=2)
+    model = btil.TeamModel(btil.DirichletCPT(1.0, ("state",)), btil.DirichletCPT(1.0))
+    assert len(list(crowded(bind(model, demos)))) == sentences
+
+
 @pytest.mark.parametrize("kitchen", ["cramped_room", "asymmetric_advantages"])
 def test_the_carried_kitchens_are_not_crowded(kitchen: str) -> None:
     from btil.models.crowding import crowded

@@ -1,6 +1,7 @@
 """The command line: what it prints, where, and with which exit code."""
 
 import dataclasses
+import io
 import os
 import subprocess
 import sys
@@ -234,6 +235,18 @@ def test_fit_saves_what_it_was_asked_for(folder: Path, fitted: tuple[Path, Resul
     assert set(posterior.bound.learned) >= {"initial_ann", "initial_bob"}
 
 
+def test_seed_and_options_are_those_of_the_fit(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.nc"
+    options = ("--num-restarts", 2, "--tolerance", 0.5, "--max-iterations", 3, "--seed", 5)
+    learned = ("--transition-parents", "", "--policy-parents", "x,y", "--initial", "dirichlet")
+    result = run("fit", folder / "team.csv", "--out", out, "-q", *options, *learned)
+    assert result.exit_code == 0, result.output
+    posterior = btil.load_posterior(out)
+    assert posterior.seed == 5
+    assert posterior.options == {"num_restarts": 2, "tolerance": 0.5, "max_iterations": 3}
+    assert len(posterior.result.restart_traces) == 2
+
+
 def test_quiet_fit_says_nothing_on_standard_error(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -406,6 +419,14 @@ def test_decode_with_labels_keeps_them(folder: Path, fitted: tuple[Path, Result]
     assert rows[10:] == [[names[ann], names[bob]] for ann, bob in labels[10:]]
 
 
+def test_labels_that_are_used_are_certain(folder: Path, fitted: tuple[Path, Result]) -> None:
+    result = run("decode", fitted[0], folder / "team.csv", "--use-labels", "--smooth")
+    table = pd.read_csv(io.StringIO(result.stdout))
+    for position, agent in enumerate(("ann", "bob")):
+        belief = table[[f"probability_{agent}_help", f"probability_{agent}_wait"]].to_numpy()
+        assert np.array_equal(belief[10:], np.eye(2)[team().latents[10:, position]])
+
+
 def test_decode_of_a_foreign_file_with_new_states(
     tmp_path: Path, fitted: tuple[Path, Result]
 ) -> None:
@@ -488,11 +509,16 @@ def test_compare_learns_from_what_a_made_up_team_does(
         raise ValueError("that will do")
 
     monkeypatch.setattr("btil.analysis.compare.compare", compare)
-    for options in (("--simulate-truth", "--evidence", "--seed", 5), ()):
+    numbers = ("--seed", 5, "--accuracy", 0.2, "--num-draws", 77)
+    # A table of another tool, in which one of the two latents occurs.
+    other = tmp_path / "other.csv"
+    other.write_text("x,y,action_ann,action_bob,latent_ann\n0,0,0,1,wait\n", encoding="utf-8")
+    for options in (("--simulate-truth", "--evidence", *numbers), (), ("--test", other)):
         arguments = ("compare", folder / "team.csv", "--out", tmp_path / "r", *options)
         assert_refused(run(*arguments), "that will do")
-    (demos, given), (plain, as_it_is) = asked
+    (demos, given), (plain, as_it_is), (_, held_out) = asked
     assert given["evidence"]
+    assert (given["seed"], given["accuracy"], given["num_draws"]) == (5, 0.2, 77)
     assert np.array_equal(demos.latents >= 0, team().latents >= 0)
     assert not np.array_equal(demos.actions, team().actions)
     assert given["test"].latents.min() >= 0
@@ -500,6 +526,9 @@ def test_compare_learns_from_what_a_made_up_team_does(
     # Without the option nothing is made up.
     assert plain == team()
     assert (as_it_is["truth"], as_it_is["test"], as_it_is["evidence"]) == (None, None, False)
+    # Held-out data are read by the names of those that are learned from.
+    assert held_out["test"].latent_names == team().latent_names
+    assert held_out["test"].latents.tolist() == [[1, -1]]
 
 
 def test_compare_refuses_a_file_as_folder(folder: Path) -> None:

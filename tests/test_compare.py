@@ -298,6 +298,21 @@ def test_evidence_is_estimated_from_the_mean_field(
     assert told == ["Log evidence -9.00 ± 0.30, by smc. It is not to be relied on: Runs differ."]
 
 
+def test_a_bound_of_other_data_is_not_set_against_the_evidence(train: btil.Demonstrations) -> None:
+    def bounded(demos: btil.Demonstrations) -> TeamPosterior:
+        one = posterior(demos, 5)
+        return dataclasses.replace(one, result=one.result._replace(elbo=-10.0))
+
+    others = demonstrations(3, num_labelled=2, seed=4)
+    compared = {"chains": posterior(train, 5, num_chains=2), "own": bounded(train)}
+    found = compare_posteriors(
+        {**compared, "other": bounded(others)}, evidence=Evidence(-9.0, 0.3, "smc", True, None, ())
+    )
+    gaps = found.table["evidence_gap"]
+    assert gaps["own"] == 1
+    assert np.isnan(gaps["other"])
+
+
 def quantity(comparison: Any, column: str) -> Any:
     return next(q for q in comparison.quantities() if q.column == column)
 

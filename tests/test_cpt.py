@@ -54,6 +54,15 @@ def test_concentration_must_be_positive_and_finite(concentration: Any) -> None:
         btil.DirichletCPT(concentration)
 
 
+def test_uniform_rows_are_one_over_their_number_of_values() -> None:
+    cpt = btil.UniformCPT()
+    one = np.zeros((1, 0), np.int64)
+    # bob has three latents and two actions.
+    for role, shape in (("policy", (1, 3, 2)), ("transition", (1, 3, 3)), ("initial", (1, 3))):
+        found = cpt.probabilities(contexts_of(cpt, role, one, "bob"))
+        assert np.array_equal(found, np.full(shape, 1 / shape[-1]))
+
+
 def test_known_table_by_joint_state_or_by_variable() -> None:
     table = np.random.default_rng(0).dirichlet(np.ones(3), size=(2, 2, 2))
     split = btil.KnownCPT(table, parents=("state",))
@@ -198,6 +207,15 @@ def test_a_model_that_makes_no_sense_is_refused(make: Any, told: str) -> None:
 def test_a_model_that_does_not_fit_the_team_is_refused(model: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         bind(btil.TeamModel(**model), random_demos())
+
+
+def test_agents_of_unequal_actions_share_no_policy() -> None:
+    demos = random_demos(num_latents=(2, 2))
+    shared = btil.Shared(btil.DirichletCPT(1.0))
+    told = "ann has 2 latents, 3 values a row, .* bob has 2 latents, 2 values a row"
+    with pytest.raises(ValueError, match=told):
+        bind(btil.TeamModel(policy=shared), demos)
+    bind(btil.TeamModel(transition=shared, initial=shared), demos)
 
 
 def test_each_agent_has_its_own_parents() -> None:

@@ -198,7 +198,59 @@ def test_changes_tell_what_goes_with_them() -> None:
     assert not len(found.changes[found.changes["agent"] == "bob"])
 
 
+def told(minds: list[int], episodes: list[int], num_latents: int) -> btil.Demonstrations:
+    """Ann and bob always do and want the same, and say so at every step."""
+    both = np.stack([minds, minds], 1)
+    return btil.Demonstrations(
+        {"where": np.zeros(len(minds), int)}, np.zeros_like(both), both, episodes,
+        agents=("ann", "bob"), num_states={"where": 1}, num_actions=3, num_latents=num_latents,
+    )  # fmt: skip
+
+
+def test_changes_of_mind_are_within_episodes_and_shares_of_the_changes_from_a_mind() -> None:
+    # Every episode begins in another mind than the one before ended in.
+    demos = told([0, 0, 1, 0, 2, 2, 1, 0], [0, 0, 0, 1, 1, 1, 2, 2], 3)
+    found = find(posterior_of(demos), demos, use_labels=True)
+    assert found.episodes["changes_of_mind_ann"].tolist() == [1, 1, 1]
+    bob = found.changes[found.changes["agent"] == "bob"]
+    pairs = zip(
+        bob["from_mind"], bob["to_mind"], bob["times"], bob["share_of_changes"], strict=True
+    )
+    assert set(pairs) == {
+        ("mind 0", "mind 1", 1, 0.5), ("mind 0", "mind 2", 1, 0.5), ("mind 1", "mind 0", 1, 1.0)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "shared"), [(10, False), (9, False), (5, True), (4, True)])
+def test_ten_steps_are_well_known_whoever_of_those_that_share_a_table_made_them(
+    steps: int, shared: bool
+) -> None:
+    demos = told([0] * steps, [0] * steps, 2)
+    policy = btil.DirichletCPT(1.0)
+    made = posterior_of(demos, policy=btil.Shared(policy) if shared else policy)
+    found = find(made, demos, use_labels=True).experience
+    well_known = found[found["experience"] == "well known"]
+    assert well_known["share_of_steps"].tolist() == [float(steps in (10, 5))] * 2
+
+
 # ------------------------------------------------------------------ how sure
+
+
+def test_sureness_has_its_least_probabilities() -> None:
+    assert certainty_of([0.9, 0.899, 0.6, 0.599]).tolist() == [0, 1, 1, 2]
+
+
+def test_labels_of_any_copy_of_an_episode_were_learned_from() -> None:
+    whole = told([0, 1, 1, 0], [0] * 4, 2)
+    first, second = (
+        whole.replace(
+            latents=np.where(np.array(shown)[:, None], whole.latents, -1), episodes=[n] * 4
+        )
+        for n, shown in enumerate(([True, True, False, False], [False, True, False, False]))
+    )
+    for pair in ([first, second], [second, first]):
+        unseen = unseen_labels(btil.concatenate(pair), whole)
+        assert unseen.tolist() == [[False] * 2, [False] * 2, [True] * 2, [True] * 2]
 
 
 def test_labels_are_new_where_they_were_not_learned_from() -> None:

@@ -438,6 +438,15 @@ def test_concatenate_keeps_clashing_episodes_apart():
     assert texts.episode_ids.tolist() == list("xyzabc")
 
 
+def test_concatenate_takes_the_largest_sizes_wherever_they_are():
+    large = Demonstrations([0], [0], num_states=5, num_actions=4, num_latents=3)
+    small = Demonstrations([0], [0], num_states=2, num_actions=2, num_latents=2)
+    for parts in ([large, small], [small, large]):
+        joined = concatenate(parts)
+        assert joined.num_states == {"state": 5}
+        assert (joined.num_actions, joined.num_latents) == ((4,), (3,))
+
+
 def test_concatenate_sizes_and_names():
     small = Demonstrations([0], [0], [0], num_states=2)
     large = Demonstrations([4], [1], [2], num_actions=2, latent_names=["a", "b", "c"])

@@ -30,6 +30,7 @@ from teams import hmm_demos, random_demos
 
 import btil
 from btil.inference.chains import ess
+from btil.models.draws import prior_tables
 from btil.models.team import BoundModel, bind
 
 NUM_DRAWS = 40_000
@@ -468,6 +469,14 @@ def test_sticky_rows_have_their_weight_on_the_diagonal() -> None:
     found = btil.fit(model, demos, progress=False).result.rows["transition_agent_0"]
     # Prior [[4, 2], [1, 5]], and 0 -> 0, 0 -> 1, 1 -> 1 were seen.
     np.testing.assert_allclose(found.concentration, [[[5.0, 3.0], [1.0, 6.0]]])
+
+
+def test_parameters_of_equal_priors_are_drawn_independently() -> None:
+    demos = random_demos(0, (3,), (2, 2), (3, 3))
+    model = btil.TeamModel(btil.HierarchicalDirichletCPT(4.0), btil.DirichletCPT(1.0))
+    drawn = prior_tables(model, demos, np.random.default_rng(0)).parameters
+    assert drawn.keys() == {"policy_ann_base", "policy_bob_base"}
+    assert not np.isin(drawn["policy_ann_base"], drawn["policy_bob_base"]).any()
 
 
 def test_agents_learn_their_common_base_together() -> None:

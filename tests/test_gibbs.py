@@ -195,6 +195,13 @@ def test_cuts_and_run_length_do_not_change_the_draws():
     np.testing.assert_array_equal(whole.log_likelihood[:, 13:53], later.log_likelihood)
 
 
+def test_chains_start_apart():
+    demos = hmm([0, 1, 2, 0, 1], [0, -1, -1, 1, -1], episodes=[0, 0, 0, 1, 1])
+    result = fit(ones(), demos, num_warmup=0, num_samples=1)
+    for rows in result.rows.values():
+        assert len(np.unique(rows.draws[:, 0].reshape(4, -1), axis=0)) == 4
+
+
 def test_second_fit_of_equal_shapes_compiles_nothing():
     model, demos = ones(), hmm([0, 1, 2, 0, 1], episodes=[0, 0, 0, 1, 1])
     fit(model, demos, num_warmup=2, num_samples=3)

@@ -501,22 +501,40 @@ def lesson_of_two_actions(batch=32):
     )
 
 
-def test_ppo_follows_the_advantages_as_far_as_the_clip():
+def players_of_two_actions():
     arguments = {"sizes": (1,), "num_state_rows": 1, "hidden": (8,), "activation": "tanh"}
-    players = magail.Players(
+    return magail.Players(
         make_networks(np.random.default_rng(0), 2, num_outputs=2, **arguments),
         make_networks(np.random.default_rng(1), 1, num_outputs=1, **arguments),
     )
-    settings = magail.Settings(
-        num_steps=1,
-        max_steps=1,
-        learning_rate=0.001,
-        num_epochs=500,
-        clip=0.2,
-        discount=1.0,
-        trace_decay=1.0,
-        entropy_weight=0.0,
+
+
+PPO = magail.Settings(
+    num_steps=1,
+    max_steps=1,
+    learning_rate=0.001,
+    num_epochs=500,
+    clip=0.2,
+    discount=1.0,
+    trace_decay=1.0,
+    entropy_weight=0.0,
+)
+
+
+def test_policies_gain_by_their_entropy():
+    players, lesson = players_of_two_actions(), lesson_of_two_actions()
+    idle = lesson._replace(advantages=jnp.zeros_like(lesson.advantages))
+    settings = PPO._replace(entropy_weight=1.0)
+    *_, before = magail._train_players(
+        magail.with_optimizer(players, 0.001), idle, settings._replace(num_epochs=1)
     )
+    *_, after = magail._train_players(magail.with_optimizer(players, 0.001), idle, settings)
+    assert before < np.log(2) - 0.01
+    assert after == pytest.approx(np.log(2), abs=1e-3)
+
+
+def test_ppo_follows_the_advantages_as_far_as_the_clip():
+    players, settings = players_of_two_actions(), PPO
     asked = np.array([[[0, 1]]] * 2, np.int32)
     before = probabilities(players.policies, asked)[:, 0]
     trained, value_loss, entropy = magail._train_players(

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from teams import random_demos
+from teams import hmm_demos, hmm_model, random_demos
 
 import btil
 from btil.analysis.known_truth import check_truth, coverage_table, simulate_truth
@@ -67,6 +67,14 @@ def test_all_or_none_of_a_few_rows_is_no_certainty(made):
     assert few["rows"] == 2
     assert few["coverage_50"] == 0
     assert few["coverage_50_error"] == pytest.approx(np.sqrt(1 / 3 * 2 / 3 / 6))
+
+
+def test_rows_that_the_data_read_once_are_in_use():
+    # One step in each latent, and no move from the last one.
+    demos = hmm_demos([0, 1], [0, 1], num_actions=2)
+    truth = prior_tables(hmm_model(), demos, np.random.default_rng(0))
+    table = coverage_table(btil.fit(hmm_model(), demos, progress=False), truth)
+    assert table["rows"].to_dict() == {"policy": 2, "transition": 1, "initial": 1, "all": 4}
 
 
 def test_labels_are_those_of_the_data():

@@ -315,6 +315,22 @@ def test_long_chains_neither_underflow_nor_drift(dtype: type) -> None:
     assert np.mean(differs) <= (0 if dtype == np.float64 else 1e-3)
 
 
+def test_small_differences_decide_the_best_path_of_improbable_steps() -> None:
+    """Densities of about exp(-1000) a step and latents that hardly stick, in single precision."""
+    length = 300
+    generator = np.random.default_rng(0)
+    move = np.log([[0.52, 0.48], [0.47, 0.53]])
+    likelihood = (generator.normal(0, 0.1, (length, 2)) - 1000).astype(np.float32)
+    moves = np.tile(move[..., None], (length, 1, 1, 1))
+    moves[0] = -np.log(2)
+    start = np.arange(length)[:, None] == 0
+    factors = Potentials(
+        jnp.asarray(moves, np.float32), jnp.asarray(likelihood[..., None]), jnp.asarray(start)
+    )
+    path = np.asarray(jax.jit(messages.best_paths)(factors))[:, 0]
+    assert np.array_equal(path, slow_viterbi(move, likelihood.astype(np.float64)))
+
+
 def slow_viterbi(move: np.ndarray, likelihood: np.ndarray) -> np.ndarray:
     """The recursion of V from a uniform start, without any rescaling."""
     value = likelihood[0]

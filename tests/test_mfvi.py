@@ -403,6 +403,19 @@ def test_restarts_keep_the_best_and_store_all() -> None:
     assert posterior.elbo == pytest.approx(direct_sweep_of_long_chain(posterior), abs=1e-8)
 
 
+def test_a_given_start_is_that_of_the_first_run_alone() -> None:
+    demos = hmm_demos([0, 1, 1, 2, 0], [0, -1, -1, 1, -1])
+    start = {
+        name: np.random.default_rng(1).uniform(2, 9, table.shape)
+        for name, table in bind(hmm_model(), demos).learned.items()
+    }
+    given = fit(hmm_model(), demos, num_restarts=2, start=start).result.restart_traces
+    usual = fit(hmm_model(), demos, num_restarts=2).result.restart_traces
+    assert len(given) == len(usual) == 2
+    assert given[0][0] != usual[0][0]
+    assert np.array_equal(given[1], usual[1])
+
+
 def direct_sweep_of_long_chain(posterior: btil.TeamPosterior) -> float:
     """The bound by a forward pass in NumPy, for chains too long to enumerate."""
     w = {site: a[0] for site, a in concentrations(posterior).items()}

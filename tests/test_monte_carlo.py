@@ -66,6 +66,9 @@ def test_fewer_draws_are_evenly_spaced_and_the_same_number_of_each_chain():
     few, number = evenly_spaced(numbered(2, 101), 22)
     assert number == 22
     assert first_cells(few).tolist() == [list(range(0, 101, 10)), list(range(101, 202, 10))]
+    # No fewer than were asked for.
+    assert evenly_spaced(numbered(2, 101), 21)[1] == 22
+    assert evenly_spaced(numbered(2, 101), 1)[1] == 2
     rows = {site: DirichletRows(np.ones(shape)) for site, shape in SITES.items()}
     plain = posterior(rows)
     assert evenly_spaced(plain, 22) == (plain, 22)

@@ -102,6 +102,26 @@ def test_result_has_what_it_promises():
     assert result.notes["divergences"] == result.sample_stats["diverging"].sum()
 
 
+def test_divergences_and_trees_of_the_largest_depth_are_told(monkeypatch):
+    """As sampling may leave it: made up."""
+    bound = bind(hmm_model(), DEMOS)
+    generator = np.random.default_rng(0)
+    shape = (2, 6)
+    draws = {
+        n: generator.dirichlet([1, 1], (*shape, *t.shape[:-1])) for n, t in bound.learned.items()
+    }
+    statistics = {
+        "diverging": np.arange(12).reshape(shape) % 4 == 0,
+        "num_steps": np.array([[1, 3, 6, 7, 7, 7], [7, 6, 7, 5, 1, 2]]),
+    }
+    found = nuts.Chains(draws, generator.normal(-3, 1, (*shape, 1)), statistics)
+    monkeypatch.setattr(nuts, "sample_chains", lambda *arguments: found)
+    result = fit(bound, max_tree_depth=3)
+    assert result.reason.endswith("; 3 divergent transitions")
+    assert result.notes["divergences"] == 3
+    assert result.notes["draws_at_max_tree_depth"] == 5
+
+
 def test_equal_seeds_give_equal_bits_and_progress_changes_none(capfd):
     bound = bind(hmm_model(), DEMOS)
     first = fit(bound, seed=3)

@@ -1,5 +1,6 @@
 """What can be asked of a posterior, against enumeration and written-out answers."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from enumeration import all_rows, find_factor
 from teams import ChainTruth, chain_truth, hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
-from btil.inference.result import DirichletRows, dirichlet_mode
+from btil.inference.result import DirichletRows, DrawnRows, dirichlet_mode
 from btil.models.draws import dirichlet_draws
 from btil.models.team import bind
 
@@ -407,6 +408,39 @@ def test_sample_shapes_and_seeds(posterior: btil.TeamPosterior) -> None:
         assert draws[name].shape == (7, *table.shape)
         assert np.array_equal(draws[name], again[name])
         assert not np.array_equal(draws[name], other[name])
+
+
+def test_rows_drawn_where_data_never_were_follow_the_seed(posterior: btil.TeamPosterior) -> None:
+    training = posterior.bound.tables["transition_ann"].contexts.rows.tolist()
+    contexts = bind(posterior.model, random_demos(9, (4, 1, 3))).tables["transition_ann"].contexts
+    unseen = [row not in training for row in contexts.rows.tolist()]
+    first, again, other = (
+        next(iter(posterior.drawn_tables(1, seed))).rows("transition_ann", contexts)[unseen]
+        for seed in (3, 3, 4)
+    )
+    assert len(first)
+    assert np.array_equal(first, again)
+    assert not np.isin(first, other).any()
+
+
+@pytest.mark.parametrize("num_draws", [7, 30])
+def test_a_draw_of_chains_is_one_of_theirs_at_all_sites(
+    posterior: btil.TeamPosterior, num_draws: int
+) -> None:
+    # Every cell of a draw holds the draw's number.
+    numbers = np.arange(20.0).reshape(2, 10)
+    rows = {
+        name: DrawnRows(
+            np.ones((2, 10, *table.shape)) * numbers.reshape(2, 10, *[1] * len(table.shape))
+        )
+        for name, table in posterior.bound.learned.items()
+    }
+    chains = replace(posterior, result=posterior.result._replace(rows=rows))
+    drawn = [values.reshape(num_draws, -1) for values in chains.sample(num_draws, 1).values()]
+    chosen = drawn[0][:, 0]
+    assert len(np.unique(chosen)) == num_draws if num_draws <= 20 else len(np.unique(chosen)) > 10
+    for values in drawn:
+        assert (values == chosen[:, None]).all()
 
 
 def test_contexts_come_by_name() -> None:

@@ -198,6 +198,19 @@ def test_ages_begin_anew_with_every_episode():
     assert isinstance(play, Play)
 
 
+def test_minds_are_drawn_independently_of_each_other():
+    """Of two who do the same, in tables that say next to nothing, each has a mind of its own."""
+    model = btil.TeamModel(
+        policy=btil.KnownCPT([[0.5, 0.5], [0.49, 0.51]]), transition=btil.UniformCPT()
+    )
+    actions = np.tile(np.arange(200)[:, None] % 2, (1, 2))
+    demos = btil.Demonstrations(np.zeros(200, int), actions, num_latents=2)
+    table = posterior_predictive_check(btil.fit(model, demos, progress=False), num_draws=2).table
+    (agree,) = table.loc[table["group"] == "alignment", "observed"]
+    # Of 400 steps: the standard error is 0.025.
+    assert abs(agree - 0.5) < 0.1
+
+
 def test_the_same_seed_gives_the_same_bits():
     demos = random_demos(lengths=(6, 5), labelled=0.3)
     fitted = btil.fit(rich_model(), demos, progress=False, max_iterations=3)

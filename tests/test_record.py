@@ -313,6 +313,19 @@ def log_probabilities(task, demos):
     return np.add.reduceat(chance, starts)
 
 
+def test_latents_move_by_what_their_own_agent_observes():
+    env = scripted(Discrete(8), lambda agent, step: step + 4 * (agent == "bob"), length=2)
+    asked = []
+
+    def move(agent, states, actions, next_states):
+        asked.append((agent, states.tolist(), actions.tolist(), next_states.tolist()))
+        return np.eye(2)[None]
+
+    policies = {"ann": np.tile([1.0, 0.0], (8, 2, 1)), "bob": np.tile([0.0, 1.0], (8, 2, 1))}
+    record(env, policies, 1, latent_transition=move, progress=False)
+    assert asked == [("ann", [0], [[0, 1]], [1]), ("bob", [4], [[0, 1]], [5])]
+
+
 @pytest.mark.parametrize("make", [btil.domains.movers, btil.domains.cleanup])
 def test_a_task_is_recorded_as_its_simulator_writes_it(make):
     task = make("tiny")
@@ -329,6 +342,15 @@ def test_a_task_is_recorded_as_its_simulator_writes_it(make):
     for values, others in [(demos.episode_lengths, simulated.episode_lengths), (ours, theirs)]:
         error = np.sqrt(np.var(values) / 20 + np.var(others) / 20)
         assert abs(np.mean(values) - np.mean(others)) < 4 * error + 1e-9
+
+
+def test_the_environment_is_seeded_anew_in_every_episode_by_the_seed():
+    env = scripted(Discrete(4), lambda agent, step: step)
+    for seed in (5, 5, 6):
+        record(env, BOTH, 3, seed, progress=False)
+    first, again, other = env.seeds[:3], env.seeds[3:6], env.seeds[6:]
+    assert first == again
+    assert len({*first, *other}) == 6
 
 
 def test_same_seed_same_recording_and_a_longer_one_begins_alike():

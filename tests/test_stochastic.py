@@ -144,6 +144,18 @@ def test_an_epoch_has_whole_batches_and_leaves_every_episode_out_alike() -> None
     )
 
 
+def test_the_bound_of_an_epoch_makes_up_for_the_episodes_that_it_leaves_out() -> None:
+    # Five equal episodes, of which an epoch sees four, and steps so small that nothing moves.
+    with precision(np.float64):
+        equal = btil.concatenate([random_demos(lengths=(4,), num_states=(3, 2))] * 5)
+        problem = make_problem(rich_model(), equal, 2, delay=1e12)
+        state = stochastic.first_state(problem)
+        _, exact = stochastic.sweep(state, problem)
+        after = stochastic.advance(state, problem, problem.batches)
+    assert len(after.trace) == 1
+    assert after.trace[0] == pytest.approx(exact, rel=1e-5)
+
+
 def test_lazy_decay_is_the_dense_update(monkeypatch) -> None:
     delay = 1.0  # the first step goes all the way
     monkeypatch.setattr(stochastic, "_SMALLEST_SCALE", 0.3)  # folded several times on the way

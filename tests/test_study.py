@@ -1,5 +1,6 @@
 """The study page's rules of play, settings, file and export, without a server."""
 
+import csv
 import json
 import shutil
 import sqlite3
@@ -16,7 +17,15 @@ from btil.study import episode as play
 from btil.study import store as tables
 from btil.study.episode import Episode, Refused, Rules
 from btil.study.export import export_study
-from btil.study.sessions import Journey, Message, Standing, enter_stage, read_message, respond
+from btil.study.sessions import (
+    Journey,
+    Message,
+    Standing,
+    best_so_far,
+    enter_stage,
+    read_message,
+    respond,
+)
 from btil.study.settings import (
     Question,
     Settings,
@@ -257,6 +266,14 @@ def test_what_cannot_be_done_is_refused() -> None:
     assert (done.step, row.actions, row.seconds) == (1, (STAY, STAY), 2.0)
 
 
+def test_a_clock_that_is_set_back_gives_no_negative_seconds() -> None:
+    rule, generator = rules("movers"), np.random.default_rng(SEED)
+    chosen = play.choose(rule, begun(rule, generator)._replace(last=9.0), 0, 0)
+    for now, seconds in ((8.0, 0.0), (9.5, 0.5)):
+        after, row = play.press(rule, chosen, 0, STAY, chance(generator), now)
+        assert (row.seconds, after.last) == (seconds, now)
+
+
 def test_practice_asks_for_nothing_and_labels_nothing() -> None:
     rule = rules("movers", practice=True)
     _, rows, events = play_out(rule, SEED)
@@ -381,6 +398,19 @@ practice = 1
 """
     )
     return read_settings(folder / "study.toml")
+
+
+def test_the_fewest_steps_of_a_finished_session_are_the_best(small: Settings) -> None:
+    walker = Walker(small)
+    walker.journey = walker.journey._replace(position=3, best={"movers": 12, "cleanup": 5})
+    done = int(
+        np.flatnonzero(walker.rules.task.is_final(np.arange(walker.rules.task.num_states)))[0]
+    )
+    for state, step, best in ((done, 13, 12), (done, 9, 9), (walker.rules.task.start_state, 9, 12)):
+        walker.episodes[3] = begun(walker.rules, np.random.default_rng(0))._replace(
+            state=state, step=step
+        )
+        assert best_so_far(walker.standing) == {"movers": best, "cleanup": 5}
 
 
 @pytest.mark.parametrize("first", DOMAINS)
@@ -663,7 +693,9 @@ def test_export_has_all_test_sessions_labelled(walked: Path, tmp_path: Path) -> 
         assert demos.latents.tolist() == [list(row.latents) for row in rows]
         assert demos.latent_names["alice"] == task.latent_names
         assert demos.num_states == task.state_sizes
-        assert [str(e)[:6] for e in demos.episode_ids] == ["499998", "499999"]
+        # Sessions are counted from 1; the first and the third of these are for practice.
+        which = {3: "02", 5: "04"}[position]
+        assert demos.episode_ids.tolist() == [f"499998-{which}", f"499999-{which}"]
         task.add_derived_variables(demos)
     store.close()
     assert surveys.read_text().splitlines()[:3] == [
@@ -691,6 +723,22 @@ def test_sessions_that_go_on_are_exported_when_asked_for(copied: Path, tmp_path:
         assert btil.read_demonstrations(path).num_episodes == number
 
 
+def test_a_session_of_two_people_is_named_by_alice_and_rob(copied: Path, tmp_path: Path) -> None:
+    store = Store(copied)
+    alone, played, rows = next(store.people()), store.episodes()[1, 3], store.steps(1, 3)
+    # Rob came first, and his number is the smaller one.
+    for participant, number, seat in ((11, 111, 1), (12, 222, 0)):
+        person = alone._replace(
+            participant=participant, number=number, token=None, game=11, seat=seat, teammate="human"
+        )
+        store.write([tables.save_person(person)])
+    store.write([tables.save_episode(11, 3, played), *(tables.save_row(11, 3, r) for r in rows)])
+    store.close()
+    ((path, _),) = export_study(copied, tmp_path / "d.csv", "movers")
+    ids = btil.read_demonstrations(path).episode_ids.tolist()
+    assert ids == ["000222+000111-02", "499998-02", "499999-02"]
+
+
 def test_export_of_nothing_is_refused(tmp_path: Path) -> None:
     Store(tmp_path, create=True).close()
     with pytest.raises(ValueError, match="none of its 0 sessions"):
@@ -698,12 +746,18 @@ def test_export_of_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def test_answers_that_look_like_formulas_stay_text(copied: Path, tmp_path: Path) -> None:
+    given = {f"comment {k}": f"{sign}1+1" for k, sign in enumerate("=+-@\t\r")}
     store = Store(copied)
-    store.write(tables.save_answers(1, "closing", {"comments": "=1+1"}))
+    store.write(tables.save_answers(1, "closing", {**given, "plain": "1=1", "lines": "a\r2"}))
     store.close()
     answers = tmp_path / "answers.csv"
     list(export_study(copied, tmp_path / "d.csv", surveys=answers))
-    assert "499999,closing,comments,'=1+1" in answers.read_text()
+    with open(answers, encoding="utf-8", newline="") as file:
+        read = {tuple(row[:3]): row[3] for row in csv.reader(file)}
+    for question, answer in given.items():
+        assert read["499999", "closing", question] == f"'{answer}"
+    assert read["499999", "closing", "plain"] == "1=1"
+    assert read["499999", "closing", "lines"] == "a\r2"
 
 
 def test_message_fields() -> None:

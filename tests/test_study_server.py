@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
@@ -321,6 +322,18 @@ def test_a_full_study_takes_nobody_more(tmp_path: Path) -> None:
     answer = site.browser(enters=False).post("/enter", headers=ORIGIN)
     assert (answer.status_code, list(answer.cookies)) == (409, [])
     site.close()
+
+
+def test_every_step_of_every_participant_has_chances_of_its_own(site: Site) -> None:
+    site.browser()
+    site.browser()
+    study = site.study
+    first, second = study._people.values()
+    later = first._replace(journey=first.journey._replace(position=first.journey.position + 1))
+    chances = [study._chance(one, k) for one in (first, second, later) for k in range(3)]
+    assert len(np.unique(chances)) == np.size(chances)
+    # The same, whoever asks and however often.
+    assert np.array_equal(study._chance(second, 2), chances[5])
 
 
 def test_what_cannot_be_saved_is_not_shown(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

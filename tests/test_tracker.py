@@ -8,6 +8,8 @@ import pytest
 from teams import hmm_demos, random_demos, rich_model
 
 import btil
+from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows, FitResult
+from btil.models.team import bind
 from btil.posterior import tracker as module
 from btil.posterior.tracker import Belief, Tracker
 
@@ -135,6 +137,44 @@ def test_rows_drawn_for_contexts_never_seen_do_not_depend_on_when(
         assert_same(one.latents, other.latents)
 
 
+def made_by_hand(model: btil.TeamModel, demos: btil.Demonstrations, **found: Any) -> Any:
+    """A posterior that no method has fitted: flat Dirichlet rows, or what is given."""
+    bound = bind(model, demos)
+    flat = {name: DirichletRows(np.ones(table.shape)) for name, table in bound.learned.items()}
+    result = FitResult(**{"rows": flat, "converged": True, "reason": "made by hand", **found})
+    return btil.TeamPosterior(bound, "mfvi", result, 0, np.dtype(float), 1.0)
+
+
+def test_rows_drawn_for_contexts_never_seen_follow_the_seed() -> None:
+    demos = btil.Demonstrations([0, 1], [0, 1], num_states=3, num_latents=2)
+    posterior = made_by_hand(btil.TeamModel(), demos)
+    first, again, other = (
+        posterior.tracker(num_draws=2, seed=seed).predict(2)["agent_0"] for seed in (3, 3, 4)
+    )
+    assert np.array_equal(first, again)
+    assert not np.isclose(first, other).any()
+
+
+def test_each_draw_has_its_own_parameters_where_training_never_was() -> None:
+    demos = btil.Demonstrations([0, 1], [0, 1], num_states=3, num_latents=2)
+    model = btil.TeamModel(
+        policy=btil.HierarchicalDirichletCPT(1e6, parents=("state",)), transition=btil.StaticCPT()
+    )
+    # Every second draw nearly always takes action 0, the others action 1; rows are as their base.
+    bases = np.array([[[0.9, 0.1]] * 2, [[0.1, 0.9]] * 2] * 20)[None]
+    posterior = made_by_hand(
+        model,
+        demos,
+        rows={"policy_agent_0": DrawnRows(np.stack([bases, bases], 2))},
+        parameters={"policy_agent_0_base": DrawnParameters(bases)},
+    )
+    expected = posterior.sample(25, seed=2)["policy_agent_0_base"].mean((0, 1))
+    assert 0.3 < expected[0] < 0.7
+    tracker = posterior.tracker(num_draws=25, seed=2)
+    for state in (0, 2):
+        np.testing.assert_allclose(tracker.predict(state)["agent_0"], expected, atol=0.01)
+
+
 # ------------------------------------------------------------------ what may be given
 
 
@@ -229,6 +269,21 @@ def test_what_is_wrong_is_refused_and_changes_nothing(
     assert after.num_steps == 1
     assert_same(before.log_beliefs, after.log_beliefs)
     assert (after.states.tolist(), after.actions.tolist()) == ([0, -1, 0], [0, 0])
+
+
+def test_a_state_that_the_first_latent_alone_depends_on_is_needed() -> None:
+    demos = btil.Demonstrations(
+        {"room": [0, 1], "lamp": [0, 1]}, {"ann": [0, 1]}, {"ann": [0, 1]}, episodes=[0, 1]
+    )
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.0),
+        transition=btil.DirichletCPT(1.0),
+        initial=btil.DirichletCPT(1.0, ("room",)),
+    )
+    tracker = made_by_hand(model, demos).tracker()
+    with pytest.raises(ValueError, match="state: no value for room"):
+        tracker.update({"lamp": 0}, {"ann": 0})
+    assert tracker.update({"room": 1}, {"ann": 0}).step == 0
 
 
 def test_wrong_questions_are_refused(named: btil.TeamPosterior) -> None:

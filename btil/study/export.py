@@ -181,9 +181,14 @@ def _step_rows(chosen: list[Session]) -> Iterator[tuple[Any, ...]]:
 def _write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Path:
     with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
+        # Python before 3.13 leaves a carriage return unquoted, and half of the row is another one.
+        quoting = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
         writer.writerow(header)
-        # What a spreadsheet would take for a formula is text: answers are other people's words.
-        writer.writerows([_plain(value) for value in row] for row in rows)
+        for row in rows:
+            # What a spreadsheet would take for a formula is text: answers are other people's words.
+            told = [_plain(value) for value in row]
+            broken = any(isinstance(value, str) and "\r" in value for value in told)
+            (quoting if broken else writer).writerow(told)
     return path
 
 

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import btil
 from btil import analysis
-from btil.analysis import compare, decoded, metrics, teamwork
+from btil.analysis import compare, decoded, held_out, metrics, teamwork
 from btil.analysis.debriefing import debrief
 from btil.analysis.debriefing.findings import find
 from btil.analysis.decoding import decoded_table
@@ -138,6 +138,11 @@ QUESTIONS: dict[str, Question] = {
     "btil.analysis.metrics.hamming_distance": lambda a: analysis.hamming_distance(
         a.demos, a.posterior
     ),
+    "btil.analysis.held_out.viterbi_error": lambda a: held_out.viterbi_error(a.demos, a.posterior),
+    "btil.analysis.held_out.filtering_error": lambda a: held_out.filtering_error(
+        a.demos, a.posterior
+    ),
+    "btil.analysis.held_out.held_out": lambda a: held_out.held_out(a.demos, a.posterior),
     "btil.analysis.metrics.decoding_error": lambda a: analysis.decoding_error(a.demos, a.posterior),
     "btil.analysis.metrics.confusion_matrix": lambda a: analysis.confusion_matrix(
         a.demos, a.posterior, "rob"

@@ -34,7 +34,7 @@ class Metric(NamedTuple):
 
 def viterbi_error(test: Demonstrations, posterior: TeamPosterior) -> Float[np.ndarray, " agents"]:
     """Share of labelled steps that the most probable path has wrong, mean over episodes."""
-    return hamming_distance(test, posterior.decode(test))
+    return hamming_distance(test, posterior)
 
 
 def filtering_error(test: Demonstrations, posterior: TeamPosterior) -> Float[np.ndarray, " agents"]:

@@ -263,7 +263,8 @@ def _section_text(title: str, family: Family) -> str:
     cpt = family.cpt if isinstance(family, Shared) else family
     kind = type(cpt).__name__
     word = families()[kind].word if is_known(cpt) else None
-    arguments, name = (None, kind) if word is None else (cpt.arguments(), word)
+    arguments = None if word is None else cpt.arguments()
+    name = kind if arguments is None else word
     lines = [f"[{title}]", f"family = {_text(name)}"]
     lines += [
         f"{key} = {_value_text(key, value)}"

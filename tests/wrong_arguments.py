@@ -91,6 +91,7 @@ def analysis_calls() -> dict[str, Any]:
         "TeamPosterior.drawn_tables": lambda **given: next(
             one.drawn_tables(**{"num_draws": 1, **given})
         ),
+        "TeamPosterior.refined": partial(one.refined, progress=False),
         "TeamPosterior.sample": lambda **given: one.sample(**{"num_draws": 1, **given}),
         "TeamPosterior.to_datatree": one.to_datatree,
         "TeamPosterior.tracker": one.tracker,

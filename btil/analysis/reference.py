@@ -58,7 +58,7 @@ def convergence(posterior: TeamPosterior) -> Convergence:
         for site, one in (*result.rows.items(), *result.parameters.items())
         if isinstance(one, DrawnRows | DrawnParameters | MomentRows)
     }
-    if posterior.draws_info is None or not drawn:
+    if method_of(posterior.method).answer != "chains" or not drawn:
         return Convergence(posterior.converged, posterior.reason)
     diverging = result.sample_stats.get("diverging")
     found = judge_chains(

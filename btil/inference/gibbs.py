@@ -78,7 +78,7 @@ from btil.models.parametric import (
 from btil.models.team import BoundModel, context_visits
 from btil.numerics.rounding import rounded_up
 
-_ITERATIONS_PER_CALL = 25
+ITERATIONS_PER_CALL = 25
 # Gamma draws of more cells than so many are tried again where they are refused (one in thirty), not
 # all together; so large a share of them at a time.
 _MANY_CELLS = 16384
@@ -310,7 +310,7 @@ def advance(
     kept: dict[str, Int[Array, " kept"]] | None = None,
     mesh: Mesh | None = None,
 ) -> tuple[State, dict[str, Moments], tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
-    """Run iterations `first` to `stop` - 1 of all chains, at most `_ITERATIONS_PER_CALL`.
+    """Run iterations `first` to `stop` - 1 of all chains, at most `ITERATIONS_PER_CALL`.
 
     An iteration's randomness depends on its number alone, so a run may be cut anywhere. One
     program serves every cut: iterations from `stop` on are passed over.
@@ -357,29 +357,25 @@ def _advance(
 ) -> tuple[State, dict[str, Moments], tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
     """`advance` on one device."""
 
-    def log_rows_of(states: State) -> dict[str, Float[Array, "chains ..."]]:
-        given = jax.vmap(lambda state: functional_log_rows(state, problem, families))(states)
-        return states.log_tables | given
-
     def run(number: Array, states: State, moments: dict[str, Moments]) -> tuple[Any, Any]:
         keys = jax.vmap(jax.random.fold_in, (0, None))(chain_keys, number)
         adaptation = _adaptation(number, num_warmup) if families else 0.0
         following, info = jax.vmap(
             lambda key, state: step(key, state, problem, sites, num_episodes, families, adaptation)
         )(keys, states)
-        logs = log_rows_of(states)
+        logs = log_rows_of(states, problem, families)
         if kept is None:
-            drawn = _exponentials(logs)
+            drawn = exponentials(logs)
         else:
             moments = lax.cond(
                 number < num_warmup,
                 lambda: moments,
                 lambda: {
                     name: add_draw(moments[name], rows, number - first + 1)
-                    for name, rows in _exponentials(logs).items()
+                    for name, rows in exponentials(logs).items()
                 },
             )
-            drawn = _exponentials({name: logs[name][:, rows] for name, rows in kept.items()})
+            drawn = exponentials({name: logs[name][:, rows] for name, rows in kept.items()})
         if states.moving is not None:
             drawn |= jax.vmap(partial(constrain, all_priors(families)))(states.moving.unconstrained)
         return (following, moments), (drawn, info)
@@ -394,14 +390,22 @@ def _advance(
 
     begin = {}
     if kept is not None:
-        logs = log_rows_of(states)
+        logs = log_rows_of(states, problem, families)
         begin = {name: no_draws(rows) for name, rows in logs.items()}
-    numbers = first + jnp.arange(_ITERATIONS_PER_CALL)
+    numbers = first + jnp.arange(ITERATIONS_PER_CALL)
     (states, moments), found = lax.scan(iteration, (states, begin), numbers)
     return states, moments, found
 
 
-def _exponentials(logs: dict[str, Float[Array, "..."]]) -> dict[str, Float[Array, "..."]]:
+def log_rows_of(
+    states: State, problem: Problem, families: Families
+) -> dict[str, Float[Array, "chains ..."]]:
+    """Log rows of every learned table of all chains, padded."""
+    given = jax.vmap(lambda state: functional_log_rows(state, problem, families))(states)
+    return states.log_tables | given
+
+
+def exponentials(logs: dict[str, Float[Array, "..."]]) -> dict[str, Float[Array, "..."]]:
     """Rows from their logs; none is zero, or data would become impossible."""
     return {
         name: jnp.maximum(jnp.exp(rows), jnp.finfo(rows.dtype).tiny) for name, rows in logs.items()
@@ -461,7 +465,7 @@ def fit(
     kept = _kept_rows(bound, keep_rows)
     num_episodes = bound.demos.num_episodes
     layout = lay_out(bound)
-    problem = place(_prepare(bound, layout, dtype), mesh)
+    problem = place(prepare(bound, layout, dtype), mesh)
     sites = tuple(layout.sites[agent] for agent in bound.demos.agents)
     chain_keys = jax.vmap(jax.random.fold_in, (None, 0))(
         jax.random.key(seed), jnp.arange(num_chains)
@@ -500,7 +504,7 @@ def fit(
     with progress_line(num_iterations, "gibbs", progress, first) as line:
         while first < num_iterations:
             end = next(end for end in ends if end > first)
-            stop = min(first + _ITERATIONS_PER_CALL, end)
+            stop = min(first + ITERATIONS_PER_CALL, end)
             states, *found = advance(
                 chain_keys,
                 states,
@@ -629,7 +633,8 @@ def _prior(bound: BoundModel, layout: Layout, name: str) -> Float[np.ndarray, "p
     return pad_rows(central_concentration(table), layout.num_rows[name], 1.0)
 
 
-def _prepare(bound: BoundModel, layout: Layout, dtype: np.dtype) -> Problem:
+def prepare(bound: BoundModel, layout: Layout, dtype: np.dtype) -> Problem:
+    """The arrays of a fit."""
     demos = bound.demos
     log_fixed = {
         name: pad_rows(log_rows(table.prior_mean()), layout.num_rows[name], 0.0)

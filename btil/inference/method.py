@@ -24,7 +24,8 @@ class Method(NamedTuple):
         module: Where its function `fit` is.
         words: What it is, in a line, for help texts.
         answer: What it gives: an "approximation" (a distribution of a chosen form; what it says of
-            uncertainty is its own), "chains" of draws from the posterior, or the "exact" posterior.
+            uncertainty is its own), "draws" that are independent, "chains" of draws from the
+            posterior, or the "exact" posterior.
         bounds: Whether `elbo` is the log evidence or a bound of it.
         noisy: Whether that bound is an estimate.
         double: Whether it computes in float64 unless told otherwise.
@@ -36,7 +37,7 @@ class Method(NamedTuple):
 
     module: str
     words: str
-    answer: Literal["approximation", "chains", "exact"]
+    answer: Literal["approximation", "draws", "chains", "exact"]
     bounds: bool = False
     noisy: bool = False
     double: bool = False
@@ -73,6 +74,11 @@ METHODS: dict[str, Method] = {
     ),
     "gibbs": Method(
         "btil.inference.gibbs", "blocked Gibbs sampling", "chains", preferred=2, free=("devices",)
+    ),
+    "refined": Method(
+        "btil.inference.refinement",
+        "mean field, then a few sweeps of Gibbs sampling on many draws",
+        "draws",
     ),
     "exact": Method(
         "btil.inference.exact",

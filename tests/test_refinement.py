@@ -1,0 +1,179 @@
+"""Draws around a mean field: right where the mean field is not, and honest where they are not."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from teams import hmm_demos, hmm_model, random_demos, rich_model
+
+import btil
+from btil.inference.refinement import Drift, Snapshot, drift, sweeps_needed
+
+# Six steps, two of them labelled: few enough for the exact posterior, and far from the mean field.
+UNSURE = hmm_demos([0, 1, 1, 2, 0, 1], [0, -1, -1, 1, -1, -1])
+
+
+def mean_field(model: Any = None, demos: Any = UNSURE, **options: Any) -> btil.TeamPosterior:
+    model = hmm_model(1.0) if model is None else model
+    return btil.fit(model, demos, dtype="float64", progress=False, **options)
+
+
+def test_means_and_spreads_are_those_of_the_exact_posterior() -> None:
+    coarse, number = mean_field(), 4000
+    exact = btil.fit(hmm_model(1.0), UNSURE, "exact", progress=False)
+    refined = coarse.refined(number, seed=1, progress=False)
+    assert refined.converged, refined.reason
+    narrow = []
+    for site, rows in exact.result.rows.items():
+        sd, own = rows.sd(), refined.result.rows[site]
+        error = np.abs(own.mean() - rows.mean()) / (sd / np.sqrt(number))
+        assert error.max() < 4.5
+        # The standard error of a standard deviation is about sd / sqrt(2 N) or somewhat more.
+        np.testing.assert_allclose(own.sd(), sd, rtol=6 / np.sqrt(2 * number))
+        narrow.append(np.min(coarse.result.rows[site].sd() / sd))
+    assert min(narrow) < 0.9  # what was to be mended
+
+
+def test_two_agents_and_unequal_episodes() -> None:
+    demos = random_demos(3, (4, 1, 3), labelled=0.5)
+    coarse = mean_field(rich_model(), demos)
+    exact = btil.fit(rich_model(), demos, "exact", progress=False)
+    refined = coarse.refined(1000, progress=False)
+    for site, rows in exact.result.rows.items():
+        error = np.abs(refined.result.rows[site].mean() - rows.mean()) / rows.sd()
+        assert error.max() < 5 / np.sqrt(1000)
+    assert refined.result.log_likelihood.shape == (1, 1000, 3)
+    expected = refined.log_likelihood(demos)
+    assert np.all(np.abs(refined.result.log_likelihood[0].mean(0) - expected) < 2.0)
+
+
+def test_rows_given_parameters() -> None:
+    """Everything labelled: exact values by quadrature, the third row has no data at all."""
+    demos = btil.Demonstrations(
+        np.array([0, 0, 0, 0, 1]),
+        np.array([0, 0, 1, 0, 1]),
+        np.zeros(5, int),
+        num_states=2,
+        num_actions=2,
+        num_latents=2,
+    )
+    model = btil.TeamModel(btil.HierarchicalDirichletCPT(parents=("state",)), btil.StaticCPT())
+    refined = mean_field(model, demos).refined(3000, num_sweeps=20, progress=False)
+    rows = refined.result.rows["policy_agent_0"].draws[0, :, :, :, 0]
+    error = rows.std(0) / np.sqrt(len(rows))
+    for (state, latent), value in {(0, 0): 0.612777, (1, 0): 0.444063, (0, 1): 0.5}.items():
+        assert abs(rows[:, state, latent].mean() - value) < 4.5 * error[state, latent]
+    strength = refined.result.parameters["policy_agent_0_strength"].draws
+    assert strength.shape[:2] == (1, 3000)
+    assert np.all(strength > 0)
+
+
+def test_rows_that_are_functions() -> None:
+    model = btil.TeamModel(btil.SoftmaxCPT(parents=("state",)), btil.DirichletCPT(1.0, parents=()))
+    demos = btil.Demonstrations(
+        np.array([0, 1, 1, 0, 1, 0]),
+        np.array([0, 1, 1, 0, 0, 1]),
+        np.array([0, 1, -1, 0, -1, 1]),
+        num_states=2,
+    )
+    coarse = mean_field(model, demos)
+    refined = coarse.refined(200, num_sweeps=10, progress=False)
+    rows = refined.result.rows["policy_agent_0"].draws
+    np.testing.assert_allclose(rows.sum(-1), 1, rtol=1e-6)
+    assert rows.std(1).min() > 0
+    apart = np.abs(rows[0].mean(0) - coarse.result.rows["policy_agent_0"].mean())
+    assert np.all(apart < 0.3)
+
+
+def test_the_method_is_the_two_in_one(tmp_path: Path) -> None:
+    options = {"num_draws": 50, "num_sweeps": 4, "seed": 2}
+    posterior = btil.fit(hmm_model(), UNSURE, "refined", progress=False, **options)
+    by_hand = btil.fit(hmm_model(), UNSURE, seed=2, progress=False).refined(
+        50, 4, seed=2, progress=False
+    )
+    rows, same = (p.result.rows["policy_agent_0"].draws for p in (posterior, by_hand))
+    np.testing.assert_array_equal(rows, same)
+    other = by_hand.sample(50)["policy_agent_0"]
+    assert posterior.method == by_hand.method == "refined"
+    posterior.save(tmp_path / "refined.nc")
+    again = btil.load_posterior(tmp_path / "refined.nc")
+    np.testing.assert_array_equal(again.sample(50)["policy_agent_0"], other)
+    comparison = btil.compare(
+        hmm_model(), UNSURE, ("exact", "refined"), progress=False,
+        options={"refined": {"num_draws": 400}},
+    )  # fmt: skip
+    assert comparison.table.loc["refined", "converged"]
+    assert abs(comparison.table.loc["refined", "sd_ratio"] - 1) < 0.1
+
+
+def test_seeds() -> None:
+    coarse = mean_field()
+    first, same, other = (
+        coarse.refined(20, 4, seed=seed, progress=False).result.rows["policy_agent_0"].draws
+        for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, same)
+    assert not np.any(first == other)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "told"),
+    [
+        ("exact", {}, "these rows are draws already, or exact"),
+        ("mfvi", {"num_draws": 1}, "num_draws must be at least 2"),
+        ("mfvi", {"num_sweeps": 1}, "num_sweeps"),
+        ("mfvi", {"seed": -1}, "seed"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(method: str, options: dict[str, Any], told: str) -> None:
+    posterior = btil.fit(hmm_model(), UNSURE, method, progress=False)
+    with pytest.raises(ValueError, match=told):
+        posterior.refined(**({"progress": False} | options))
+
+
+def test_nothing_learned_is_refused() -> None:
+    model = btil.TeamModel(btil.UniformCPT(), btil.StaticCPT())
+    with pytest.raises(ValueError, match="there is none here"):
+        btil.fit(model, hmm_demos([0, 1, 1], [0, -1, -1]), progress=False).refined(progress=False)
+
+
+def snapshot(generator: np.random.Generator, shift: float, spread: float) -> Snapshot:
+    rows = {"policy": 0.5 + shift + spread * generator.normal(size=(400, 30, 1, 2))}
+    return Snapshot(rows, {}, generator.normal(-100 + 50 * shift, 1, (400, 3)))
+
+
+def test_drift_is_told_from_chance() -> None:
+    used = {"policy": np.arange(30) < 20}
+    generator = np.random.default_rng(0)
+    for _ in range(5):
+        one, other = snapshot(generator, 0, 0.05), snapshot(generator, 0, 0.05)
+        found = drift(one, other, used)
+        assert found.settled
+        assert abs(found.means - 1) < 0.5
+    moved = drift(one, snapshot(generator, 0.01, 0.05), used)
+    assert moved.means > 2
+    assert not moved.settled
+    wider = drift(one, snapshot(generator, 0, 0.06), used)
+    assert wider.spreads == pytest.approx(np.log(1.2), abs=0.03)
+    assert not wider.settled
+    assert not Drift(1.0, 0.0, -5.0).settled
+
+
+@pytest.mark.parametrize(
+    ("rate", "number"), [(0.1, 8), (0.5, 8), (0.9, 38), (0.999, 400), (1.2, 400), (None, 38)]
+)
+def test_sweeps(rate: float | None, number: int) -> None:
+    assert sweeps_needed(rate) == number
+
+
+def test_too_few_sweeps_are_told() -> None:
+    """Few labels, weak rows: after two sweeps the draws still drift."""
+    generator = np.random.default_rng(0)
+    latents = np.repeat(generator.integers(0, 2, 40), 10)
+    actions = np.where(generator.random(400) < 0.75, latents, 1 - latents)
+    labels = np.where(np.arange(400) < 10, latents, -1)
+    demos = btil.Demonstrations(np.zeros(400, int), actions, labels, num_latents=2)
+    found = mean_field(hmm_model(1.0), demos).refined(1000, num_sweeps=2, progress=False)
+    assert not found.converged
+    assert "more sweeps are needed" in found.reason

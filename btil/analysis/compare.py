@@ -43,6 +43,7 @@ from btil.analysis.monte_carlo import (
 from btil.analysis.plots import expected_visits
 from btil.analysis.quantities import MEASURED, Quantity, quantities
 from btil.analysis.reference import Convergence, choose_reference, convergence
+from btil.analysis.verdict import Verdict, judge_comparison
 from btil.analysis.words import listed
 from btil.arguments import check_count, check_values
 from btil.demonstrations import Demonstrations
@@ -156,6 +157,11 @@ class Comparison:
     def model(self) -> TeamModel:
         """The model."""
         return self.posteriors[self.reference].model
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it comes to: whom to believe, where methods agree, what to use for what."""
+        return judge_comparison(self)
 
     # ------------------------------------------------------------------ tables
 

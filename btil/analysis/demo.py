@@ -113,6 +113,9 @@ def print_table(comparison: Comparison) -> None:
 
     console = output_console()
     console.print()
+    for sentence in comparison.verdict.sentences:
+        console.print(Text(sentence))
+    console.print()
     console.print(comparison.summary_table())
     for note in comparison.notes:
         console.print(Text(f"- {note}"))

@@ -347,6 +347,7 @@ def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) ->
     names = listed(list(comparison.posteriors))
     title = f"What {listed(comparison.demos.agents)} had in mind, by {names}"
     sections = [
+        ("Verdict", html_list(comparison.verdict.sentences)),
         ("Data", _data(comparison)),
         ("Model", _models(comparison)),
         ("Results", _results(comparison)),

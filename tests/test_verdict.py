@@ -1,0 +1,108 @@
+"""The verdict of a comparison: what it believes, where methods agree, what it advises."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from teams import hmm_demos, hmm_model
+
+import btil
+from btil.analysis import report
+from btil.analysis.compare import Comparison
+
+UNSURE = hmm_demos([0, 1, 1, 2, 0, 1], [0, -1, -1, 1, -1, -1])
+KNOWN = hmm_demos([0, 1, 2, 0, 1], [0, 1, 1, 0, 0])
+
+
+@pytest.fixture(scope="module")
+def settled() -> Comparison:
+    """Exact inference, draws that agree with it, and a mean field that is too sure."""
+    return btil.compare(
+        hmm_model(1.0),
+        UNSURE,
+        ("exact", "refined", "mfvi"),
+        KNOWN,
+        options={"refined": {"num_draws": 1500}},
+        progress=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def unsettled() -> Comparison:
+    """A mean field, and chains far too short to be measured against."""
+    options = {"gibbs": {"num_chains": 2, "num_warmup": 1, "num_samples": 5}}
+    return btil.compare(
+        hmm_model(0.1), UNSURE, ("mfvi", "gibbs"), options=options, progress=False, seed=1
+    )
+
+
+def test_who_agrees_and_who_is_too_sure(settled: Comparison) -> None:
+    found = settled.verdict
+    assert found.believed == ("exact", "refined", "mfvi")
+    assert found.doubted == {}
+    assert found.reference == "exact"
+    assert found.agreements["refined"].agrees
+    assert not found.agreements["mfvi"].agrees
+    assert found.agreements["mfvi"].sd_ratio < 0.9
+    # Means in units of the reference's standard deviations, cell by cell.
+    exact, field = (settled.compared[name].result.rows for name in ("exact", "mfvi"))
+    apart = [np.abs(field[site].mean() - rows.mean()) / rows.sd() for site, rows in exact.items()]
+    everything = np.concatenate([one.ravel() for one in apart])
+    assert found.agreements["mfvi"].mean_difference == pytest.approx(everything.mean(), rel=1e-4)
+    assert found.uses["intervals"] in ("exact", "refined")
+    assert set(found.uses) == {"decoding", "intervals", "live coach"}
+    text = str(found)
+    assert text == "\n".join(found.sentences)
+    assert "exact, refined and mfvi converged." in text
+    assert "refined agrees with exact" in text
+    assert "mfvi differs from exact" in text
+
+
+def test_nothing_is_measured_against_what_has_not_converged(unsettled: Comparison) -> None:
+    found = unsettled.verdict
+    assert found.believed == ("mfvi",)
+    assert set(found.doubted) == {"gibbs"}
+    assert found.reference is None
+    assert found.agreements == {}
+    assert "intervals" not in found.uses
+    assert found.uses["decoding"] == "mfvi"
+    text = str(found)
+    assert "gibbs did not" in text
+    assert "Nothing is measured" in text
+    assert "sd off" not in text
+    assert "Nobody's intervals can be believed yet" in text
+    assert any("num_samples of 20" in step for step in found.next_steps)
+    assert any("method refined" in step for step in found.next_steps)
+
+
+def test_predicting_and_decoding_are_two_questions(settled: Comparison) -> None:
+    table = settled.table.copy()
+    table.loc["exact", ["log_likelihood_per_step", "viterbi_error_agent_0"]] = [-1.0, 0.4]
+    table.loc["refined", ["log_likelihood_per_step", "viterbi_error_agent_0"]] = [-1.1, 0.3]
+    table.loc["mfvi", ["log_likelihood_per_step", "viterbi_error_agent_0"]] = [-1.2, 0.1]
+    other = dataclasses.replace(settled, table=table).verdict
+    assert "exact predicts held-out actions best (-1.000 a step, mfvi -1.200)" in str(other)
+    assert "mfvi decodes the labels best (0.100 wrong, exact 0.400)" in str(other)
+    assert other.uses["decoding"] == "mfvi"
+    table["viterbi_error_agent_0"] = 0.2
+    assert "predicts held-out" not in str(dataclasses.replace(settled, table=table).verdict)
+
+
+def test_the_page_and_the_terminal_begin_with_it(
+    settled: Comparison,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from btil.analysis.demo import print_table
+
+    monkeypatch.setattr(report, "PICTURES", [])
+    text = settled.report(tmp_path / "report").read_text(encoding="utf-8")
+    assert text.index(">Verdict</h2>") < text.index(">Data</h2>")
+    assert "refined agrees with exact" in text
+    again = btil.analysis.load_comparison(tmp_path / "report").verdict
+    assert again.sentences[:2] == settled.verdict.sentences[:2]
+    print_table(settled)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("exact, refined and mfvi converged.")

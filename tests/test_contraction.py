@@ -200,7 +200,7 @@ def test_a_start_on_a_saddle_that_no_symmetry_shows_is_left() -> None:
         (End(0.9, 1e-5), 100, True, "an optimum: at most 1e-05 < 0.0001"),
         (End(0.999, 1e-3), 3, False, "cap of 3 sweeps was reached, and up to 0.001 may still"),
         (End(1.02, np.inf), 3, False, "cap of 3 sweeps was reached, and the bound still grows"),
-        (End(1.02, np.inf), 100, False, "led higher, or there were too many, and the bound"),
+        (End(1.02, np.inf), 100, False, "led less than 0.0001 higher, or were too many, and the"),
         (End(), 100, True, "changed by"),
     ],
 )

@@ -43,6 +43,8 @@ _TRIAL = 10
 # What is still to come on the way from a saddle, as a share of what was gained: then it is time to
 # look for the next one.
 _TAIL = 0.02
+# What the last step counts beside a random vector in the search for the slowest direction.
+_SHARE_OF_STEP = 3.0
 # A step so much shorter than what is tolerated is rounding, whatever the steps before it were; one
 # that is short and no shorter than those a call before is rounding, or on its way from a saddle.
 _NEGLIGIBLE, _SHORT = 1e-3, 0.3
@@ -202,10 +204,15 @@ class Ascents:
             if starts and going:
                 other = self._follow(starts, followed, reached.elbo)
                 attempts += 1
-                if not other.elbo > reached.elbo + self._tolerance(reached.elbo):
+                gain, least = other.elbo - reached.elbo, self._tolerance(reached.elbo)
+                if not gain > least:
+                    # As good as the saddle, and perhaps none itself.
+                    seen = self._look(other, generator) if gain > -least else End()
+                    if seen.rate < 1:
+                        reached, end = other, seen
                     continue
                 reached, attempts = other, 0
-            elif going and end.to_come >= self._tolerance(reached.elbo):
+            elif going and self._tolerance(reached.elbo) <= end.to_come < np.inf:
                 reached = self._sweeps(reached.upcoming, reached, patient=True)
             else:
                 break
@@ -244,14 +251,18 @@ class Ascents:
         point = self._flat(reached.evaluated)
         counts = np.maximum(point - self._flat_prior, 0.0)
         information = self._information(reached.evaluated)
+        residual = self._flat(reached.upcoming) - point
+        step = step_length(residual, information)
+        # Along the last step the ascent is slowest, or leaves; at random whatever it does not see.
+        first = np.sqrt(point) * (counts > 0) * generator.standard_normal(len(point))
+        scale = np.sqrt(step_length(first, information) / step) if step > 0 else 0.0
         found = spectrum(
             lambda points: self._sweep_all(reached.evaluated, points),
             point,
             information,
-            np.sqrt(point) * (counts > 0) * generator.standard_normal(len(point)),
+            first + _SHARE_OF_STEP * scale * residual,
             self._dtype,
         )
-        step = step_length(self._flat(reached.upcoming) - point, information)
         return End(found.rate, still_to_come(step, found.rate), found.growth)
 
     def _sides(
@@ -475,7 +486,9 @@ def judge(
                 f"contraction rate of {end.rate:.3f}",
             )
         if len(trace) < max_iterations:
-            capped = "no way on from the last saddle led higher, or there were too many"
+            capped = (
+                f"the ways on from a saddle led less than {tolerance:.2g} higher, or were too many"
+            )
         place = (
             "the bound still grows along some direction"
             if end.rate >= 1

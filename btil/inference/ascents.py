@@ -255,7 +255,8 @@ class Ascents:
         step = step_length(residual, information)
         # Along the last step the ascent is slowest, or leaves; at random whatever it does not see.
         first = np.sqrt(point) * (counts > 0) * generator.standard_normal(len(point))
-        scale = np.sqrt(step_length(first, information) / step) if step > 0 else 0.0
+        moves = step > _NEGLIGIBLE * self._tolerance(reached.elbo)
+        scale = np.sqrt(step_length(first, information) / step) if moves else 0.0
         found = spectrum(
             lambda points: self._sweep_all(reached.evaluated, points),
             point,

@@ -42,9 +42,9 @@ from btil.numerics.special import trigamma
 Vector = Float[np.ndarray, " cells"]
 
 # Products with the derivative, at least and at most.
-_FEWEST, _MOST = 5, 25
+_FEWEST, _MOST = 3, 25
 # The residual that is small enough, as a share of 1 - rho, and the least it is compared with.
-_ACCURACY, _LEAST_DISTANCE = 0.05, 0.02
+_ACCURACY, _LEAST_DISTANCE = 0.02, 0.1
 # Beyond 1 by so much that neither rounding nor finite differences explain it.
 _MARGIN = 2e-3
 # By how much a difference of two sweeps moves a concentration at most, as a share of it.

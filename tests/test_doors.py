@@ -15,9 +15,10 @@ from btil.analysis import held_out, report
 from btil.cli import app
 from btil.demonstrations.formats import FORMATS
 from btil.domains.registry import DOMAINS, Domain
-from btil.inference.method import METHODS, Method
+from btil.inference.method import METHODS, Method, method_names, method_of
 from btil.models.description import describe, model_from_description
 from btil.models.families import FAMILIES, FamilyEntry
+from btil.plugins import installed
 
 LABELLED = hmm_demos([0, 1, 1, 2, 0, 1], [0, 1, 1, 0, 0, 1])
 COUNTING = Method("toy_parts", "counts of the labelled steps", "approximation")
@@ -125,3 +126,22 @@ def test_a_file_format_is_read_and_written(tmp_path: Path, monkeypatch: pytest.M
     assert btil.read_demonstrations(tmp_path / "team.toy") == LABELLED
     done = CliRunner().invoke(app, ["info", str(tmp_path / "team.toy")])
     assert done.exit_code == 0, done.output
+
+
+def test_an_entry_point_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "other-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(
+        "[btil.methods]\nfound = test_doors:COUNTING\nmfvi = test_doors:COUNTING\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    installed.cache_clear()
+    try:
+        assert method_names()[-1] == "found"
+        assert method_of("found") is COUNTING
+        assert method_of("mfvi") is METHODS["mfvi"]  # what comes with btil is not replaced
+        posterior = btil.fit(hmm_model(), LABELLED, "found", progress=False)
+        assert posterior.reason.startswith("counted")
+    finally:
+        installed.cache_clear()

@@ -126,7 +126,7 @@ def kernel_turn(kernel, key, demos, tables):
     following, _ = kernel(
         key,
         gibbs.State({site: jnp.asarray(values, FLOAT32) for site, values in logs.items()}),
-        gibbs._prepare(bound, layout, FLOAT32),
+        gibbs.prepare(bound, layout, FLOAT32),
         tuple(layout.sites[agent] for agent in demos.agents),
         demos.num_episodes,
     )
@@ -251,7 +251,7 @@ def parametric_setting():
     )
     bound = bind(model, demos)
     layout = lay_out(bound)
-    problem = gibbs._prepare(bound, layout, FLOAT32)
+    problem = gibbs.prepare(bound, layout, FLOAT32)
     return Setting(bound, layout, problem, parametric_sites(bound))
 
 

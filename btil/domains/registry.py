@@ -5,10 +5,10 @@ package an entry point of the group `btil.domains` whose object is a `Domain`. T
 `btil.domains` know it then.
 """
 
-from functools import cache
-from importlib import import_module, metadata
-from types import MappingProxyType
+from importlib import import_module
 from typing import Any, Literal, NamedTuple
+
+from btil.plugins import installed
 
 ENTRY_POINTS = "btil.domains"
 
@@ -40,17 +40,13 @@ DOMAINS: dict[str, Domain] = {
 }
 
 
-@cache
-def _installed() -> MappingProxyType[str, Domain]:
-    """Domains of other packages."""
-    points = metadata.entry_points(group=ENTRY_POINTS)
-    return MappingProxyType({point.name: point.load() for point in points})
+def _known() -> dict[str, Domain]:
+    return {**DOMAINS, **{n: one for n, one in installed(ENTRY_POINTS).items() if n not in DOMAINS}}
 
 
 def domain_names(kind: str | None = None) -> tuple[str, ...]:
     """All domains, or those of a kind."""
-    known = {**_installed(), **DOMAINS}
-    return tuple(name for name in (*DOMAINS, *_installed()) if kind in (None, known[name].kind))
+    return tuple(name for name, domain in _known().items() if kind in (None, domain.kind))
 
 
 def load_domain(name: str, kind: str | None = None) -> Any:
@@ -61,6 +57,6 @@ def load_domain(name: str, kind: str | None = None) -> Any:
     """
     if name not in domain_names(kind):
         raise ValueError(f"unknown domain {name!r}; there are {', '.join(domain_names(kind))}")
-    domain = DOMAINS[name] if name in DOMAINS else _installed()[name]
+    domain = _known()[name]
     module = import_module(domain.module)
     return getattr(module, name) if domain.kind == "task" else module

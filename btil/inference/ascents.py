@@ -13,6 +13,7 @@ end is kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from jaxtyping import Float
 
 from btil.inference.checkpoint import Checkpoint
 from btil.inference.contraction import (
+    Spectrum,
     Vector,
     fisher_information,
     spectrum,
@@ -43,6 +45,8 @@ _TRIAL = 10
 # What is still to come on the way from a saddle, as a share of what was gained: then it is time to
 # look for the next one.
 _TAIL = 0.02
+# Below such a rate it need not be known exactly.
+_PLAIN = 0.8
 # What the last step counts beside a random vector in the search for the slowest direction.
 _SHARE_OF_STEP = 3.0
 # A step so much shorter than what is tolerated is rounding, whatever the steps before it were; one
@@ -251,19 +255,24 @@ class Ascents:
         point = self._flat(reached.evaluated)
         counts = np.maximum(point - self._flat_prior, 0.0)
         information = self._information(reached.evaluated)
-        residual = self._flat(reached.upcoming) - point
+        swept = self._flat(reached.upcoming)
+        residual = swept - point
         step = step_length(residual, information)
         # Along the last step the ascent is slowest, or leaves; at random whatever it does not see.
         first = np.sqrt(point) * (counts > 0) * generator.standard_normal(len(point))
         moves = step > _NEGLIGIBLE * self._tolerance(reached.elbo)
         scale = np.sqrt(step_length(first, information) / step) if moves else 0.0
-        found = spectrum(
-            lambda points: self._sweep_all(reached.evaluated, points),
-            point,
-            information,
-            first + _SHARE_OF_STEP * scale * residual,
-            self._dtype,
-        )
+        first = first + _SHARE_OF_STEP * scale * residual
+
+        def look(swept: Vector | None) -> Spectrum:
+            sweeps = partial(self._sweep_all, reached.evaluated)
+            return spectrum(sweeps, point, information, first, self._dtype, swept)
+
+        # Half the work will do where an optimum is plain, and the step before is a sweep like those
+        # here: with parameters it fits normals less far.
+        found = None if reached.evaluated.counts else look(swept)
+        if found is None or not found.rate < _PLAIN:
+            found = look(None)
         return End(found.rate, still_to_come(step, found.rate), found.growth)
 
     def _sides(

@@ -99,6 +99,7 @@ def spectrum(
     information: Callable[[Vector], Vector],
     first: Vector,
     dtype: np.dtype,
+    swept: Vector | None = None,
 ) -> Spectrum:
     """The largest eigenvalue of the derivative of a sweep, and where it grows.
 
@@ -108,6 +109,8 @@ def spectrum(
         information: v -> V v (`fisher_information`).
         first: The first Arnoldi vector; a random one has a share in every eigenvector.
         dtype: The floating-point type of `sweeps`.
+        swept: F at the point: differences are to one side then, half the work, and right to a
+            hundredth or so. None: to both sides.
 
     Returns:
         The spectrum; nan where a sweep has no finite answer. Where `growth` is not None the largest
@@ -129,8 +132,12 @@ def spectrum(
     def derivative_along(vector: Vector) -> Vector:
         moved = np.zeros_like(point)
         moved[used] = step / np.max(np.abs(vector / point[used])) * vector
+        scale = norm_of(vector) / norm_of(moved[used])
+        if swept is not None:
+            (ahead,) = sweeps([point + moved])
+            return (ahead - swept)[used] * scale
         ahead, behind = sweeps([point + moved, point - moved])
-        return (ahead - behind)[used] * (norm_of(vector) / (2 * norm_of(moved[used])))
+        return (ahead - behind)[used] * (scale / 2)
 
     def norm_of(vector: Vector) -> float:
         return float(np.sqrt(vector @ vector))

@@ -9,10 +9,10 @@ and name it here: one line in `METHODS`, or from another package an entry point 
 signature; `btil.fit`, `btil.compare`, calibration, reports and the shell know it then.
 """
 
-from functools import cache
-from importlib import import_module, metadata
-from types import MappingProxyType
+from importlib import import_module
 from typing import Any, Literal, NamedTuple
+
+from btil.plugins import installed
 
 ENTRY_POINTS = "btil.methods"
 
@@ -91,16 +91,13 @@ METHODS: dict[str, Method] = {
 }
 
 
-@cache
-def _installed() -> MappingProxyType[str, Method]:
-    """Methods of other packages."""
-    points = metadata.entry_points(group=ENTRY_POINTS)
-    return MappingProxyType({point.name: point.load() for point in points})
+def _known() -> dict[str, Method]:
+    return {**METHODS, **{n: one for n, one in installed(ENTRY_POINTS).items() if n not in METHODS}}
 
 
 def method_names() -> tuple[str, ...]:
     """All methods."""
-    return (*METHODS, *(name for name in _installed() if name not in METHODS))
+    return tuple(_known())
 
 
 def method_of(name: Any) -> Method:
@@ -115,7 +112,7 @@ def method_of(name: Any) -> Method:
     """
     if not isinstance(name, str) or name not in method_names():
         raise ValueError(f"unknown method {name!r}; there are {', '.join(method_names())}")
-    return METHODS[name] if name in METHODS else _installed()[name]
+    return _known()[name]
 
 
 def fit_function(name: Any) -> Any:

@@ -5,12 +5,11 @@ down and read again, name it here: one line in `FAMILIES`, or from another packa
 the group `btil.families` whose object is a `FamilyEntry`. Its arguments are read off its signature.
 """
 
-from functools import cache
-from importlib import import_module, metadata
-from types import MappingProxyType
+from importlib import import_module
 from typing import NamedTuple
 
 from btil.models.cpt import CPT, ROLES
+from btil.plugins import installed
 
 ENTRY_POINTS = "btil.families"
 
@@ -45,16 +44,9 @@ FAMILIES: dict[str, FamilyEntry] = {
 }
 
 
-@cache
-def _installed() -> MappingProxyType[str, FamilyEntry]:
-    """Families of other packages."""
-    points = metadata.entry_points(group=ENTRY_POINTS)
-    return MappingProxyType({point.name: point.load() for point in points})
-
-
 def families() -> dict[str, FamilyEntry]:
     """All families that files know, by the names of their classes."""
-    return {**_installed(), **FAMILIES}
+    return {**installed(ENTRY_POINTS), **FAMILIES}
 
 
 def family_named(name: str) -> type[CPT]:

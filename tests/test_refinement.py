@@ -120,8 +120,8 @@ def test_seeds() -> None:
 @pytest.mark.parametrize(
     ("method", "options", "told"),
     [
-        ("exact", {}, "these rows are draws already, or exact"),
-        ("mfvi", {"num_draws": 1}, "num_draws must be at least 2"),
+        ("exact", {}, "this posterior is of exact, and has draws or is exact"),
+        ("mfvi", {"num_draws": 1}, "num_draws must be a whole number of at least 2"),
         ("mfvi", {"num_sweeps": 1}, "num_sweeps"),
         ("mfvi", {"seed": -1}, "seed"),
     ],
@@ -134,7 +134,7 @@ def test_what_makes_no_sense_is_refused(method: str, options: dict[str, Any], to
 
 def test_nothing_learned_is_refused() -> None:
     model = btil.TeamModel(btil.UniformCPT(), btil.StaticCPT())
-    with pytest.raises(ValueError, match="there is none here"):
+    with pytest.raises(ValueError, match="no table is learned"):
         btil.fit(model, hmm_demos([0, 1, 1], [0, -1, -1]), progress=False).refined(progress=False)
 
 
@@ -177,3 +177,36 @@ def test_too_few_sweeps_are_told() -> None:
     found = mean_field(hmm_model(1.0), demos).refined(1000, num_sweeps=2, progress=False)
     assert not found.converged
     assert "more sweeps are needed" in found.reason
+
+
+def test_a_mean_field_that_did_not_converge_is_not_forgotten() -> None:
+    coarse = mean_field(max_iterations=1)
+    assert not coarse.converged
+    found = coarse.refined(60, 4, progress=False)
+    assert not found.converged
+    assert "the mean field did not converge" in found.reason
+    few = mean_field().refined(10, 8, progress=False)
+    assert not few.converged
+    assert "10 draws are too few to tell" in few.reason
+
+
+def test_a_comparison_with_it_has_a_page(tmp_path: Path) -> None:
+    """One chain of draws: there are no chains to draw side by side."""
+    from btil.analysis import report
+
+    comparison = btil.compare(
+        hmm_model(1.0), UNSURE, ("mfvi", "refined", "gibbs"), progress=False,
+        options={"refined": {"num_draws": 400}, "gibbs": {"num_chains": 1, "num_samples": 20}},
+    )  # fmt: skip
+    assert comparison.reference == "refined"
+    assert not comparison.verdict.agreements["mfvi"].agrees
+    assert any("num_chains of 4" in step for step in comparison.verdict.next_steps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "PICTURES", [report._chains])
+        comparison.report(tmp_path / "report")
+    drawn = {path.stem for path in (tmp_path / "report" / "figures").glob("*.png")}
+    assert drawn == {"trace_gibbs", "forest_gibbs", "ess_gibbs"}
+    with pytest.raises(ValueError, match="compares chains, and refined has one"):
+        btil.analysis.plot_rank(comparison.posteriors["refined"])
+    tree = comparison.posteriors["refined"].to_datatree(num_draws=10)
+    assert "independent draws" in tree.posterior.attrs["draws"]

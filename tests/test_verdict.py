@@ -69,7 +69,7 @@ def test_nothing_is_measured_against_what_has_not_converged(unsettled: Compariso
     assert found.uses["decoding"] == "mfvi"
     text = str(found)
     assert "gibbs did not" in text
-    assert "Nothing is measured" in text
+    assert "Nothing is measured against gibbs, which has not converged." in text
     assert "sd off" not in text
     assert "Nobody's intervals can be believed yet" in text
     assert any("num_samples of 20" in step for step in found.next_steps)

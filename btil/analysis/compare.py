@@ -366,7 +366,7 @@ def compare(
         >>> comparison.report("report")  # doctest: +SKIP
     """
     if isinstance(methods, str):
-        raise ValueError(f"methods must be several names, such as ({methods!r},)")
+        raise ValueError(f"methods must be names in a tuple or list, such as ({methods!r},)")
     chosen = dict(methods) if isinstance(methods, Mapping) else {name: name for name in methods}
     options = {name: dict(given) for name, given in (options or {}).items()}
     others = dict(demos_by_method or {})

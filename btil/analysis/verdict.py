@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Methods agree about a row's means where these differ by less of the reference's standard
 # deviation, and about how sure to be where the ratio of theirs is as near to 1.
-_SAME_MEANS, _SAME_SPREAD = 0.25, 0.1
+_SAME_MEANS, _SAME_SPREAD, _MOST_CHANCE = 0.25, 0.1, 0.1
 # Decoding errors nearer to each other than this are as good as each other.
 _SAME_ERROR = 0.01
 # What must be longer, and by how much to begin with.
@@ -89,10 +89,10 @@ def judge_comparison(comparison: "Comparison") -> Verdict:
     reference = comparison.reference if measured else None
     sentences = [
         _on_belief(believed, doubted),
-        _on_agreement(reference, agreements),
+        _on_agreement(comparison, agreements),
         _on_decoding(comparison, uses),
-        _on_uses(uses),
-        *next_steps,
+        _on_uses(uses, bool(_errors(comparison, "viterbi", believed))),
+        *(f"Next: {step}" for step in next_steps),
     ]
     return Verdict(
         believed,
@@ -111,7 +111,8 @@ def _agreement(comparison: "Comparison", name: str) -> Agreement:
     chance = float(record.get("mean_difference_in_use_error", np.nan)) / scale
     ratio = float(record["sd_ratio_in_use"])
     error = float(np.nan_to_num(record.get("sd_ratio_in_use_error", np.nan)))
-    same_means = difference < _SAME_MEANS + float(np.nan_to_num(chance))
+    # Of few draws chance explains much: that is no agreement.
+    same_means = difference < _SAME_MEANS + min(float(np.nan_to_num(chance)), _MOST_CHANCE)
     same_spread = bool(np.isnan(ratio)) or abs(ratio - 1) < max(_SAME_SPREAD, 2 * error)
     return Agreement(difference, chance, ratio, same_means and same_spread)
 
@@ -185,26 +186,29 @@ def _next_steps(
         posterior = comparison.posteriors[name]
         about = _time(_LONGER * posterior.wall_time)
         if method_of(posterior.method).answer == "chains":
-            number = _draws(posterior)
+            chains, number = _chains_and_draws(posterior)
+            if chains < 2:
+                steps.append(f"{name} with num_chains of 4: one chain shows nothing.")
+                continue
             steps.append(
-                f"Next: {name} with num_warmup and num_samples of {_LONGER * number:,} "
-                f"(about {about}); if its chains then still differ they are in different modes."
+                f"{name} with num_warmup and num_samples of {_LONGER * number:,} (up to {about}); "
+                "if its chains then still differ they are in different modes."
             )
         elif method_of(posterior.method).answer == "draws":
-            steps.append(f"Next: {name} with more sweeps, num_sweeps= (about {about}).")
+            steps.append(f"{name} with a larger num_draws or num_sweeps (up to {about}).")
         else:
-            steps.append(f"Next: {name} with a larger max_iterations (about {about}).")
+            steps.append(f"{name} with a larger max_iterations (up to {about}).")
     if "intervals" not in uses:
         field = [n for n, p in comparison.posteriors.items() if p.method == "mfvi"]
         if field and field[0] not in doubted:
-            steps.append(f"Next: draws around {field[0]} (method refined) for its intervals.")
+            steps.append(f"draws around {field[0]} (method refined) for its intervals.")
     return steps
 
 
-def _draws(posterior: TeamPosterior) -> int:
-    """Draws of each chain."""
+def _chains_and_draws(posterior: TeamPosterior) -> tuple[int, int]:
+    """Chains, and draws of each."""
     log_likelihood = posterior.result.log_likelihood
-    return 1000 if log_likelihood is None else log_likelihood.shape[1]
+    return (4, 1000) if log_likelihood is None else log_likelihood.shape[:2]
 
 
 def _time(seconds: float) -> str:
@@ -219,9 +223,10 @@ def _on_belief(believed: Sequence[str], doubted: Mapping[str, str]) -> str:
     return " ".join([said, *reasons])
 
 
-def _on_agreement(reference: str | None, agreements: Mapping[str, Agreement]) -> str:
-    if reference is None:
-        return "Nothing is measured against a reference, as none has converged."
+def _on_agreement(comparison: "Comparison", agreements: Mapping[str, Agreement]) -> str:
+    reference = comparison.reference
+    if comparison.no_differences is not None:
+        return f"Nothing is measured against {reference}, which has not converged."
     if not agreements:
         return ""
     said = []
@@ -251,10 +256,11 @@ def _on_decoding(comparison: "Comparison", uses: Mapping[str, str]) -> str:
     )
 
 
-def _on_uses(uses: Mapping[str, str]) -> str:
+def _on_uses(uses: Mapping[str, str], tested: bool) -> str:
     if not uses:
         return "None of them can be used yet."
     words = {"decoding": "decoding", "intervals": "intervals", "live coach": "a live coach"}
     said = listed([f"{name} for {words[purpose]}" for purpose, name in uses.items()])
     missing = "" if "intervals" in uses else " Nobody's intervals can be believed yet."
-    return f"Use {said}.{missing}"
+    untested = "" if tested else " How well they decode was not tested: no held-out labels."
+    return f"Use {said}.{missing}{untested}"

@@ -31,7 +31,7 @@ from btil.cli.options import (
 from btil.cli.reading import Reading, flag, given, listed, model_of, read
 from btil.cli.telling import keeping, refuse_failure, warn_unless_converged
 from btil.flags import Debug, Quiet
-from btil.inference.method import methods_help
+from btil.inference.method import method_names, methods_help
 
 if TYPE_CHECKING:
     pass
@@ -42,7 +42,7 @@ def compare(
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the report.")],
     methods: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Of mfvi, svi, gibbs, nuts and exact.")
+        str, typer.Option(metavar="A,B,...", help=f"Of {', '.join(method_names())}.")
     ] = "mfvi,svi,gibbs,nuts",
     test: Annotated[
         str | None,

@@ -1,6 +1,7 @@
 """What commands print, and how failures are told."""
 
 import contextlib
+import math
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +44,7 @@ def summary(posterior: "TeamPosterior") -> str:
     chains = posterior.draws_info
     for name, table in learned.items():
         text = f"learned    {name}: {' x '.join(map(str, table.shape))} cells"
-        if chains is not None:
+        if chains is not None and math.isfinite(chains.loc[name, "max_rhat"]):
             one = chains.loc[name]
             text += (
                 f"; largest R-hat of a cell {one['max_rhat']:.3f}, {one['rows_above']:,} of "

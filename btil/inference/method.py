@@ -79,6 +79,7 @@ METHODS: dict[str, Method] = {
         "btil.inference.refinement",
         "mean field, then a few sweeps of Gibbs sampling on many draws",
         "draws",
+        preferred=3,
     ),
     "exact": Method(
         "btil.inference.exact",

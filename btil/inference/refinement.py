@@ -49,6 +49,8 @@ from btil.numerics.rounding import rounded_up
 # What may be left of the mean field's error, and the fewest and most sweeps that are tried for it.
 _SHARE_LEFT = 0.02
 _FEWEST, _MOST = 8, 400
+# Of fewer draws means and spreads are too uncertain to say whether they drift.
+_TELLING = 50
 # How often the sweeps may be doubled where draws still drift.
 _DOUBLINGS = 3
 # Means may differ by so much more than chance explains (1: chance alone), spreads by such a share.
@@ -99,8 +101,9 @@ class Drift(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"means moved {self.means:.2f} times as much as by chance, spreads by "
-            f"{self.spreads:.1%}, the log likelihood by {self.log_likelihood:.1f} standard errors"
+            f"means moved {self.means:.2f} times as much as by chance (allowed {_LARGEST_DRIFT}), "
+            f"spreads by {self.spreads:.1%} ({_LARGEST_SPREAD:.0%}), the log likelihood by "
+            f"{self.log_likelihood:.1f} standard errors ({_LARGEST_MOVE})"
         )
 
 
@@ -176,7 +179,7 @@ def refine(
     Returns:
         Draws of the learned rows and parameters as one chain, and each episode's log likelihood
         under each. `converged` says that the draws no longer drift, within the mode that was
-        refined.
+        refined, that there are enough to tell, and that the mean field had converged.
 
     Raises:
         ValueError: If the rows are neither Dirichlet nor given by normal parameters.
@@ -202,11 +205,16 @@ def refine(
             moved = drift(before, after, used)
         line.total = line.n
         line.refresh()
-    beginning = f"{num_draws} draws after {number} sweeps from the mean field"
+    faults = [
+        *([] if moved.settled else ["more sweeps are needed"]),
+        *([] if num_draws >= _TELLING else [f"{num_draws} draws are too few to tell"]),
+        *([] if result.converged else [f"the mean field did not converge: {result.reason}"]),
+    ]
+    reason = f"{num_draws} draws after {number} sweeps from the mean field: {moved}"
     return FitResult(
         rows={name: DrawnRows(after.rows[name][None]) for name in bound.learned},
-        converged=moved.settled,
-        reason=f"{beginning}: {moved}" + ("" if moved.settled else "; more sweeps are needed"),
+        converged=not faults,
+        reason="; ".join([reason, *faults]),
         sample_stats={"log_likelihood_total": after.log_likelihood.sum(-1, dtype=float)[None]},
         log_likelihood=after.log_likelihood[None],
         notes={"num_sweeps": number, "mean_field": result.reason},
@@ -367,7 +375,7 @@ def fit(
         tolerance=tolerance,
         max_iterations=max_iterations,
     )
-    refined = refine(
+    return refine(
         bound,
         found,
         seed=seed,
@@ -376,7 +384,3 @@ def fit(
         num_draws=num_draws,
         num_sweeps=num_sweeps,
     )
-    if found.converged:
-        return refined
-    reason = f"{refined.reason}; the mean field did not converge: {found.reason}"
-    return refined._replace(converged=False, reason=reason)

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from btil.inference.chains import moments_split_rhat
+from btil.inference.method import method_of
 from btil.inference.result import (
     DirichletRows,
     DrawnParameters,
@@ -131,6 +132,8 @@ def _what_draws_are(posterior: "TeamPosterior") -> dict[str, str]:
     answers = [*result.rows.values(), *result.parameters.values()]
     if not answers:
         return {"draws": "none: nothing was learned"}
+    if method_of(posterior.method).answer == "draws":
+        return {"draws": f"independent draws ({posterior.method}), each of a chain of its own"}
     if result.sample_stats:
         return {"draws": f"Markov chains ({posterior.method}) that tend to the posterior"}
     if any(isinstance(one, MixtureRows) for one in answers):

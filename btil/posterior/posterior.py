@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from btil.arguments import check_flag, check_values
+from btil.arguments import check_count, check_flag, check_values
 from btil.demonstrations import Demonstrations, read_as_seen
 from btil.inference.collapsed import (
     collapsed_data,
@@ -760,13 +760,18 @@ class TeamPosterior:
         """
         from btil.inference.refinement import refine
 
-        given = {"num_draws": num_draws, "num_sweeps": num_sweeps, "seed": seed}
-        check_values(given, optional=["num_sweeps"])
+        check_count("num_draws", num_draws, 2)
+        check_values({"num_sweeps": num_sweeps, "seed": seed}, optional=["num_sweeps"])
         check_flag("progress", progress)
-        if num_draws < 2:
-            raise ValueError(f"num_draws must be at least 2, got {num_draws}")
-        if not self.result.rows:
-            raise ValueError("refined: a mean field of tables is refined; there is none here")
+        kinds = DirichletRows | ConditionalRows | FunctionalRows
+        if not self.result.rows or not all(
+            isinstance(rows, kinds) for rows in self.result.rows.values()
+        ):
+            raise ValueError(
+                "refined: only a mean field of tables can be refined (mfvi, svi with its Dirichlet "
+                f"guide); this posterior is of {self.method}, "
+                + ("and has draws or is exact" if self.result.rows else "and no table is learned")
+            )
         begun = time.perf_counter()
         with precision(self.dtype) as dtype:
             result = refine(

@@ -110,6 +110,10 @@ def plot_rank(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplotl
     from matplotlib.ticker import MaxNLocator
 
     tree = _worst_cells(posterior, _chosen_cells(posterior, rows), width=38)
+    if tree.posterior.sizes["chain"] < 2:
+        raise ValueError(
+            f"plot_rank compares chains, and {posterior.method} has one; use num_chains=4"
+        )
     figure = _arviz_figure("plot_rank", tree, _wrapped_size(tree), chain_legend=True, col_wrap=3)
     for axes in figure.axes:
         for text in list(axes.texts):  # p-values, over the lines where chains disagree most

@@ -44,8 +44,8 @@ def summary(posterior: "TeamPosterior") -> str:
     chains = posterior.draws_info
     for name, table in learned.items():
         text = f"learned    {name}: {' x '.join(map(str, table.shape))} cells"
-        if chains is not None and math.isfinite(chains.loc[name, "max_rhat"]):
-            one = chains.loc[name]
+        one: dict[Any, Any] = {} if chains is None else chains.loc[name].to_dict()
+        if chains is not None and math.isfinite(one["max_rhat"]):
             text += (
                 f"; largest R-hat of a cell {one['max_rhat']:.3f}, {one['rows_above']:,} of "
                 f"{one['rows']:,} rows with a cell at 1.05 or more, least ESS "

@@ -483,7 +483,7 @@ PARAMETRIC = dataclasses.replace(MODEL, policy=HierarchicalDirichletCPT(parents=
     ("arguments", "error", "message"),
     [
         ({"methods": ()}, ValueError, "name at least one"),
-        ({"methods": "mfvi"}, ValueError, "several names"),
+        ({"methods": "mfvi"}, ValueError, "names in a tuple or list"),
         ({"methods": ("mfvi", "mfvi")}, ValueError, "named twice"),
         ({"methods": ("mcmc",)}, ValueError, "unknown method 'mcmc'"),
         ({"methods": {"../out": "mfvi"}}, ValueError, "no name for files"),

@@ -67,6 +67,7 @@ def test_nothing_is_measured_against_what_has_not_converged(unsettled: Compariso
     assert found.agreements == {}
     assert "intervals" not in found.uses
     assert found.uses["decoding"] == "mfvi"
+    assert "Use mfvi for decoding and a live coach." in str(found)
     text = str(found)
     assert "gibbs did not" in text
     assert "Nothing is measured against gibbs, which has not converged." in text

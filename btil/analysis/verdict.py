@@ -260,7 +260,10 @@ def _on_uses(uses: Mapping[str, str], tested: bool) -> str:
     if not uses:
         return "None of them can be used yet."
     words = {"decoding": "decoding", "intervals": "intervals", "live coach": "a live coach"}
-    said = listed([f"{name} for {words[purpose]}" for purpose, name in uses.items()])
+    purposes: dict[str, list[str]] = {}
+    for purpose, name in uses.items():
+        purposes.setdefault(name, []).append(words[purpose])
+    said = listed([f"{name} for {listed(own)}" for name, own in purposes.items()])
     missing = "" if "intervals" in uses else " Nobody's intervals can be believed yet."
     untested = "" if tested else " How well they decode was not tested: no held-out labels."
     return f"Use {said}.{missing}{untested}"

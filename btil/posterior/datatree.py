@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from btil.inference.chains import moments_split_rhat
-from btil.inference.method import method_of
+from btil.inference.method import method_names, method_of
 from btil.inference.result import (
     DirichletRows,
     DrawnParameters,
@@ -132,7 +132,9 @@ def _what_draws_are(posterior: "TeamPosterior") -> dict[str, str]:
     answers = [*result.rows.values(), *result.parameters.values()]
     if not answers:
         return {"draws": "none: nothing was learned"}
-    if method_of(posterior.method).answer == "draws":
+    # It may come from a file, of a method of a package that is not here.
+    known = posterior.method in method_names()
+    if known and method_of(posterior.method).answer == "draws":
         return {"draws": f"independent draws ({posterior.method}), each of a chain of its own"}
     if result.sample_stats:
         return {"draws": f"Markov chains ({posterior.method}) that tend to the posterior"}

@@ -86,6 +86,8 @@ class Comparison:
             belief, see `btil.analysis.decoded`. Empty without labelled test data.
         coverage: How often intervals cover the truth, per method and kind of table, see
             `btil.analysis.known_truth`. Empty where no truth is given.
+        differences: {name: how its rows differ from the reference's}; empty where that has not
+            converged.
         courses: How each method comes near the reference as time goes on.
         reliabilities: {agent: {name: how sure and how often right}} of held-out mental states.
         evidence: The log evidence of the reference's data, if it was asked for.
@@ -114,6 +116,7 @@ class Comparison:
     modes: "pd.DataFrame"
     decoded: "pd.DataFrame"
     coverage: "pd.DataFrame"
+    differences: "dict[str, RowDifference]"
     courses: dict[str, Course]
     reliabilities: dict[str, dict[str, Reliability]]
     evidence: Evidence | None
@@ -507,6 +510,11 @@ def compare_posteriors(
         estimate = _estimate_evidence(posteriors, reference, seed, progress)
     measured = chosen.fault is None
     courses = _courses(compared, reference, visits) if measured else {}
+    differences = (
+        {name: compare_rows(one, leading, visits) for name, one in compared.items()}
+        if measured
+        else {}
+    )
     records = {
         name: _fit_record(posterior, aligned[name], modes[name], verdicts[name])
         | _time_record(courses.get(name), accuracy)
@@ -514,7 +522,7 @@ def compare_posteriors(
         | _held_out(named[name], test)
         | _decoded_record(decoded, name)
         | _coverage_record(coverage.get(name))
-        | (compare_rows(compared[name], leading, visits)._asdict() if measured else {})
+        | (differences[name]._asdict() if measured else {})
         for name, posterior in posteriors.items()
     }
     every = [c for q in quantities(anchor.demos.agents, accuracy) for c in q.columns]
@@ -529,6 +537,7 @@ def compare_posteriors(
         modes=_compare_modes(aligned, modes, test),
         decoded=_frame(decoded, "method", "agent", "belief"),
         coverage=pd.concat(coverage, names=["method"]) if coverage else pd.DataFrame(),
+        differences=differences,
         courses=courses,
         reliabilities=reliabilities,
         evidence=estimate,
@@ -784,6 +793,9 @@ class RowDifference(NamedTuple):
         sd_ratio_error: Its Monte Carlo standard error.
         sd_ratio_in_use: The same over rows in use.
         sd_ratio_in_use_error: Of that.
+        mean_difference_in_sds: Mean over the cells of rows in use of |posterior mean - reference's|
+            over the reference's sd; cells that the reference knows exactly are left out.
+        mean_sd_in_use: Mean of these sds.
     """
 
     shared_rows: int
@@ -795,6 +807,8 @@ class RowDifference(NamedTuple):
     sd_ratio_error: float
     sd_ratio_in_use: float
     sd_ratio_in_use_error: float
+    mean_difference_in_sds: float
+    mean_sd_in_use: float
 
 
 class _Cells(NamedTuple):
@@ -875,6 +889,7 @@ def compare_rows(
         *_difference(one, base, in_use),
         *_sd_ratio(one, base, every),
         *_sd_ratio(one, base, in_use),
+        *_in_sds(one, base, in_use),
     )
 
 
@@ -889,6 +904,13 @@ def _difference(
         error = np.sqrt(sum(np.nan_to_num(error) ** 2 for error in errors) * 2 / np.pi)
         found = _average(np.mean, error)
     return _average(np.mean, np.abs(one.mean - base.mean)[chosen]), found
+
+
+def _in_sds(one: _Cells, base: _Cells, chosen: Bool[np.ndarray, " cells"]) -> tuple[float, float]:
+    """Mean difference of means in the reference's standard deviations, and the mean of these."""
+    chosen = chosen & (base.sd > _NO_SD)
+    sd = base.sd[chosen]
+    return _average(np.mean, np.abs(one.mean - base.mean)[chosen] / sd), _average(np.mean, sd)
 
 
 def _sd_ratio(one: _Cells, base: _Cells, chosen: Bool[np.ndarray, " cells"]) -> tuple[float, float]:

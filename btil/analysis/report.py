@@ -237,9 +237,8 @@ def _chains(comparison: "Comparison") -> Iterator[Picture]:
         sampled = method_of(posterior.method).answer == "chains"
         if sampled and info is not None and info["min_ess_bulk"].notna().any():
             rows = plots.choose_rows(posterior) or None
-            alone = posterior.result.log_likelihood is not None and (
-                len(posterior.result.log_likelihood) < 2
-            )
+            likelihood = posterior.result.log_likelihood
+            alone = likelihood is not None and len(likelihood) < 2
             for kind, (plot, caption) in kinds.items():
                 if kind == "rank" and alone:  # there is none to rank it among
                     continue

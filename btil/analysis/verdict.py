@@ -1,7 +1,7 @@
 """What a comparison comes to: whom to believe, where methods agree, what to use for what."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -106,38 +106,16 @@ def judge_comparison(comparison: "Comparison") -> Verdict:
 
 
 def _agreement(comparison: "Comparison", name: str) -> Agreement:
-    record: dict[Any, Any] = comparison.table.loc[name].to_dict()
-    difference, scale = _in_spreads(comparison, name)
-    chance = float(record.get("mean_difference_in_use_error", np.nan)) / scale
-    ratio = float(record["sd_ratio_in_use"])
-    error = float(np.nan_to_num(record.get("sd_ratio_in_use_error", np.nan)))
+    found = comparison.differences[name]
+    # Where no row is in use there is nothing to differ about.
+    difference = float(np.nan_to_num(found.mean_difference_in_sds))
+    chance = found.mean_difference_in_use_error / found.mean_sd_in_use
+    ratio = found.sd_ratio_in_use
+    error = float(np.nan_to_num(found.sd_ratio_in_use_error))
     # Of few draws chance explains much: that is no agreement.
     same_means = difference < _SAME_MEANS + min(float(np.nan_to_num(chance)), _MOST_CHANCE)
     same_spread = bool(np.isnan(ratio)) or abs(ratio - 1) < max(_SAME_SPREAD, 2 * error)
     return Agreement(difference, chance, ratio, same_means and same_spread)
-
-
-def _in_spreads(comparison: "Comparison", name: str) -> tuple[float, float]:
-    """Mean difference of means in the reference's standard deviations, and the mean of these."""
-    from btil.analysis.alignment import shared_contexts
-    from btil.analysis.plots import expected_visits
-
-    one, other = comparison.compared[name], comparison.compared[comparison.reference]
-    visits = expected_visits(other)
-    apart, spread = [], []
-    for site, rows in one.result.rows.items():
-        if site not in other.result.rows:
-            continue
-        own, theirs = shared_contexts(one, other, site)
-        base = other.result.rows[site]
-        sd = base.sd()[theirs]
-        used = np.broadcast_to((visits[site][theirs] >= 1)[..., None], sd.shape) & (sd > 1e-6)
-        apart.append((np.abs(rows.mean()[own] - base.mean()[theirs]) / np.where(used, sd, 1))[used])
-        spread.append(sd[used])
-    found = np.concatenate(apart) if apart else np.zeros(0)
-    if not len(found):
-        return 0.0, 1.0
-    return float(found.mean()), float(np.concatenate(spread).mean())
 
 
 def _errors(comparison: "Comparison", kind: str, names: Sequence[str]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -32,9 +32,6 @@ from btil.cli.reading import Reading, flag, given, listed, model_of, read
 from btil.cli.telling import keeping, refuse_failure, warn_unless_converged
 from btil.flags import Debug, Quiet
 from btil.inference.method import method_names, methods_help
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command()

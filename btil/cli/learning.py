@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -47,9 +47,6 @@ from btil.cli.telling import quoted, refuse_failure, summary, warn_unless_conver
 from btil.demonstrations.coding import warn
 from btil.flags import Debug, Quiet
 from btil.inference.method import methods_help
-
-if TYPE_CHECKING:
-    pass
 
 SHOWN_NAMES = 12
 

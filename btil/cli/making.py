@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,6 @@ from btil.cli.reading import listed, task_named
 from btil.cli.telling import keeping, quoted
 from btil.domains.registry import domain_names
 from btil.flags import Debug, Quiet
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command()

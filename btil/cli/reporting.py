@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -32,9 +32,6 @@ from btil.cli.reading import Reading, given, model_of, of_task, read, task_named
 from btil.cli.telling import refuse_failure, warn_unless_converged
 from btil.domains.registry import domain_names
 from btil.flags import Debug, Quiet
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command()

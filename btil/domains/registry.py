@@ -8,7 +8,7 @@ package an entry point of the group `btil.domains` whose object is a `Domain`. T
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
-from btil.plugins import installed
+from btil.plugins import with_installed
 
 ENTRY_POINTS = "btil.domains"
 
@@ -41,7 +41,7 @@ DOMAINS: dict[str, Domain] = {
 
 
 def _known() -> dict[str, Domain]:
-    return {**DOMAINS, **{n: one for n, one in installed(ENTRY_POINTS).items() if n not in DOMAINS}}
+    return with_installed(DOMAINS, ENTRY_POINTS)
 
 
 def domain_names(kind: str | None = None) -> tuple[str, ...]:

@@ -254,7 +254,7 @@ class Ascents:
             return End()
         point = self._flat(reached.evaluated)
         counts = np.maximum(point - self._flat_prior, 0.0)
-        information = self._information(reached.evaluated)
+        information = self._information(point)
         swept = self._flat(reached.upcoming)
         residual = swept - point
         step = step_length(residual, information)
@@ -294,8 +294,8 @@ class Ascents:
         begun = [self._sweep(self._at(state, point)) for point in points]
         return [self._flat(now.upcoming) for now in begun]
 
-    def _information(self, state: State) -> Callable[[Vector], Vector]:
-        return fisher_information(self._parts(self._flat(state)))
+    def _information(self, point: Vector) -> Callable[[Vector], Vector]:
+        return fisher_information(self._parts(point))
 
     def _flat(self, state: State) -> Vector:
         """Concentrations, prior plus counts, of all learned tables."""
@@ -387,8 +387,8 @@ class Ascents:
 
     def _length(self, state: State, following: State) -> float:
         """The length of the step from one state to the next."""
-        residual = self._flat(following) - self._flat(state)
-        return step_length(residual, self._information(state))
+        point = self._flat(state)
+        return step_length(self._flat(following) - point, self._information(point))
 
     def _restored_stage(self, like: State) -> Any:
         """What a checkpoint has of the next stage: its end, or how far it has come, or None."""

@@ -56,16 +56,12 @@ class Spectrum(NamedTuple):
 
     Attributes:
         rate: The largest Ritz value: the largest eigenvalue rho, or a little less.
-        error: An eigenvalue is at most so far from `rate`.
-        growth: Of the random first vector what lies along Ritz vectors that grow; None where none
+        growth: Of the first vector what lies along Ritz vectors that grow; None where none
             does.
-        products: Products with the derivative.
     """
 
     rate: float
-    error: float
     growth: Vector | None
-    products: int
 
 
 def fisher_information(rows: list[Float[np.ndarray, "..."]]) -> Callable[[Vector], Vector]:
@@ -120,7 +116,7 @@ def spectrum(
     step = _DIFFERENCE[np.dtype(dtype)]
     norm = np.sqrt(first @ information(first))
     if not norm > 0:  # nothing is counted: no latent is open, or no cell was ever used
-        return Spectrum(0.0, 0.0, None, 0)
+        return Spectrum(0.0, None)
     # Cells that no path uses stay at their prior, and out of all vectors.
     used = np.flatnonzero(first)
 
@@ -150,7 +146,7 @@ def spectrum(
     for products in range(1, _MOST + 1):
         image = derivative_along(basis[products - 1].astype(np.float64))
         if not np.all(np.isfinite(image)):
-            return Spectrum(np.nan, np.nan, None, products)
+            return Spectrum(np.nan, None)
         for _ in range(2):  # once more: rounding leaves a rest
             # Of one type: products of two are many times slower.
             shares = duals[:products] @ image.astype(dtype)
@@ -175,7 +171,7 @@ def spectrum(
         shares = np.linalg.solve(vectors, np.eye(products)[0].astype(vectors.dtype))
         growth = np.zeros_like(point)
         growth[used] = (vectors[:, growing] @ shares[growing]).real @ basis[:products]
-    return Spectrum(max(rate, 0.0), error, growth, products)
+    return Spectrum(max(rate, 0.0), growth)
 
 
 def step_length(residual: Vector, information: Callable[[Vector], Vector]) -> float:

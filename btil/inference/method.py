@@ -12,7 +12,7 @@ signature; `btil.fit`, `btil.compare`, calibration, reports and the shell know i
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
-from btil.plugins import installed
+from btil.plugins import with_installed
 
 ENTRY_POINTS = "btil.methods"
 
@@ -93,7 +93,7 @@ METHODS: dict[str, Method] = {
 
 
 def _known() -> dict[str, Method]:
-    return {**METHODS, **{n: one for n, one in installed(ENTRY_POINTS).items() if n not in METHODS}}
+    return with_installed(METHODS, ENTRY_POINTS)
 
 
 def method_names() -> tuple[str, ...]:

@@ -154,6 +154,12 @@ def sweeps_needed(rate: float | None) -> int:
     return 2 * math.ceil(min(max(sweeps, _FEWEST), _MOST) / 2)
 
 
+def is_mean_field(result: FitResult) -> bool:
+    """Whether rows were learned, and all are Dirichlet or given by normal parameters."""
+    kinds = DirichletRows | ConditionalRows | FunctionalRows
+    return bool(result.rows) and all(isinstance(rows, kinds) for rows in result.rows.values())
+
+
 def refine(
     bound: BoundModel,
     result: FitResult,
@@ -168,7 +174,7 @@ def refine(
 
     Args:
         bound: The model on its data.
-        result: What mean field has found for it.
+        result: What mean field has found for it (`is_mean_field`).
         seed: Seeds everything.
         progress: Whether to show a progress line.
         dtype: float32 or float64.
@@ -180,16 +186,7 @@ def refine(
         Draws of the learned rows and parameters as one chain, and each episode's log likelihood
         under each. `converged` says that the draws no longer drift, within the mode that was
         refined, that there are enough to tell, and that the mean field had converged.
-
-    Raises:
-        ValueError: If the rows are neither Dirichlet nor given by normal parameters.
     """
-    for name, one in result.rows.items():
-        if not isinstance(one, DirichletRows | ConditionalRows | FunctionalRows):
-            raise ValueError(
-                f"{name}: a mean field is refined (mfvi, or svi with the Dirichlet guide); these "
-                "rows are draws already, or exact"
-            )
     layout = lay_out(bound)
     chains = _Chains(bound, layout, result, seed, num_draws, dtype)
     used = {name: context_visits(bound, name) > 0 for name in bound.learned}
@@ -248,7 +245,7 @@ class _Chains:
         self._done = 0
 
     def after(self, number: int, line: Any) -> Snapshot:
-        """The draws once so many sweeps are done."""
+        """The draws once so many sweeps are done; not of fewer than were asked for before."""
         found = []
         for k, (keys, states) in enumerate(self._parts):
             done = self._done
@@ -257,11 +254,11 @@ class _Chains:
                 states, _ = self._advance(keys, states, done, stop)
                 line.update((stop - done) / len(self._parts))
                 done = stop
-            # What a sweep finds is told of the tables that it began with.
-            _, log_likelihood = self._advance(keys, states, number, number + 1)
+            # What a sweep finds is told of the tables that it began with: one more is under way.
+            following, log_likelihood = self._advance(keys, states, number, number + 1)
             found.append(self._snapshot(states, log_likelihood))
-            self._parts[k] = keys, states
-        self._done = number
+            self._parts[k] = keys, following
+        self._done = number + 1
         return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
 
     def _advance(

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from btil.models.cpt import CPT, ROLES
-from btil.plugins import installed
+from btil.plugins import with_installed
 
 ENTRY_POINTS = "btil.families"
 
@@ -46,7 +46,7 @@ FAMILIES: dict[str, FamilyEntry] = {
 
 def families() -> dict[str, FamilyEntry]:
     """All families that files know, by the names of their classes."""
-    return {**installed(ENTRY_POINTS), **FAMILIES}
+    return with_installed(FAMILIES, ENTRY_POINTS)
 
 
 def family_named(name: str) -> type[CPT]:

@@ -758,15 +758,12 @@ class TeamPosterior:
         Example:
             >>> honest = posterior.refined()  # doctest: +SKIP
         """
-        from btil.inference.refinement import refine
+        from btil.inference.refinement import is_mean_field, refine
 
         check_count("num_draws", num_draws, 2)
         check_values({"num_sweeps": num_sweeps, "seed": seed}, optional=["num_sweeps"])
         check_flag("progress", progress)
-        kinds = DirichletRows | ConditionalRows | FunctionalRows
-        if not self.result.rows or not all(
-            isinstance(rows, kinds) for rows in self.result.rows.values()
-        ):
+        if not is_mean_field(self.result):
             raise ValueError(
                 "refined: only a mean field of tables can be refined (mfvi, svi with its Dirichlet "
                 f"guide); this posterior is of {self.method}, "

@@ -6,7 +6,10 @@ Each iteration of a chain
   filter and backward sampling, one agent at a time (given the tables they are independent);
 - draws every learned row from its conditional, Dirichlet(u + counts along the paths).
 
-Both are exact draws, so there is nothing to tune and nothing is rejected. Parameters of parametric
+Both are exact draws, so there is nothing to tune and nothing is rejected. Where concentrations are
+so small that paths would hardly move (a row's cell that no count holds up is drawn as next to
+nothing), paths are moved with the rows integrated out in between (`inference/path_moves.py`).
+Parameters of parametric
 families are moved in between, given the paths, by a step of Hamiltonian Monte Carlo with the rows
 integrated out (`inference/parameters.py`); its step size is tuned during the warmup.
 
@@ -15,7 +18,7 @@ References:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,9 +54,19 @@ from btil.inference.parameters import (
     padded_rows,
     row_concentrations,
 )
+from btil.inference.path_moves import Moved, move_paths
 from btil.inference.progress import progress_line
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult, MomentRows
 from btil.inference.starting import labelled_counts
+from btil.inference.urns import (
+    Blocks,
+    Places,
+    Stretches,
+    counts_of,
+    fill_urns,
+    lay_places,
+    padded_paths,
+)
 from btil.messages.lanes import spread
 from btil.messages.layout import (
     LaneIndex,
@@ -68,6 +81,7 @@ from btil.messages.smoother import (
     potentials,
     sample_paths,
 )
+from btil.models.cpt import ROLES
 from btil.models.draws import dirichlet_draws
 from btil.models.parametric import (
     all_priors,
@@ -75,7 +89,7 @@ from btil.models.parametric import (
     constrain,
     parametric_sites,
 )
-from btil.models.team import BoundModel, context_visits
+from btil.models.team import BoundModel, Table, context_visits
 from btil.numerics.rounding import rounded_up
 
 ITERATIONS_PER_CALL = 25
@@ -83,10 +97,12 @@ ITERATIONS_PER_CALL = 25
 # all together; so large a share of them at a time.
 _MANY_CELLS = 16384
 _SHARE_AGAIN = 32
+# With a smaller concentration than this a row's cell is often drawn as next to nothing.
+_SMALL_CONCENTRATION = 0.1
+# Latents mostly stay where they do so with this probability, a priori.
+_STICKY = 0.9
 # Stands for a Gamma draw that was refused: no log is as large.
 _REFUSED = math.inf
-
-Sites = tuple[tuple[str, str, str], ...]
 
 
 class State(NamedTuple):
@@ -107,9 +123,11 @@ class Info(NamedTuple):
     Attributes:
         log_likelihood: Log p(actions, labels | tables) of each episode, summed over agents, under
             the tables that the iteration started from.
+        moved: What the collapsed moves did; None without such moves.
     """
 
     log_likelihood: Float[Array, "*batch episodes"]
+    moved: Moved | None = None
 
 
 class Problem(NamedTuple):
@@ -121,6 +139,8 @@ class Problem(NamedTuple):
         steps: Per agent, where its steps look.
         episode: Episode of each place of each lane, past the last in padding.
         family_data: Arrays of the parametric tables.
+        places: Where all steps look in the urns of the collapsed moves; None without such moves.
+        stretches: Which steps these move together; None without such moves.
     """
 
     prior: dict[str, Float[Array, "..."]]
@@ -128,6 +148,24 @@ class Problem(NamedTuple):
     steps: tuple[LaneIndex, ...]
     episode: Int[Array, "length lanes"]
     family_data: FamilyData
+    places: Places | None = None
+    stretches: Stretches | None = None
+
+
+class Program(NamedTuple):
+    """What the program of a fit depends on beside the shapes of its arrays.
+
+    Attributes:
+        sites: Per agent, the names of its policy, transition and initial tables.
+        num_episodes: Number of episodes, rounded up or not.
+        families: The parametric tables.
+        blocks: Lanes of agents that share no table; None without collapsed moves.
+    """
+
+    sites: tuple[tuple[str, str, str], ...]
+    num_episodes: int
+    families: Families = ()
+    blocks: Blocks | None = None
 
 
 def draw_log_gammas(
@@ -229,9 +267,7 @@ def step(
     key: Key[Array, ""],
     state: State,
     problem: Problem,
-    sites: Sites,
-    num_episodes: int,
-    families: Families = (),
+    program: Program,
     adaptation: Any = 0.0,
 ) -> tuple[State, Info]:
     """One iteration: all latent paths, then all parameters and rows.
@@ -240,43 +276,91 @@ def step(
         key: Random key of this iteration.
         state: The tables.
         problem: The fit's arrays.
-        sites: Per agent, the names of its policy, transition and initial tables.
-        num_episodes: Number of episodes, rounded up or not.
-        families: The parametric tables.
+        program: What is to be done with them.
         adaptation: By how much the parameters' step size may follow the acceptance; 0 after the
             warmup.
 
     Returns:
         The next tables, and the log likelihood under the given ones.
     """
+    families, sites = program.families, program.sites
     keys = jax.random.split(key, len(sites) + 1)
     tables = problem.log_fixed | state.log_tables | functional_log_rows(state, problem, families)
-    counts = {name: jnp.zeros_like(tables[name]) for name in learned_sites(problem, families)}
-    log_likelihood = jnp.zeros(num_episodes, next(iter(tables.values())).dtype)
+    log_likelihood = jnp.zeros(program.num_episodes, next(iter(tables.values())).dtype)
+    paths = []
     for agent_key, names, index in zip(keys[1:], sites, problem.steps, strict=True):
-        log_policy, log_transition, log_initial = (tables[name] for name in names)
-        filtered = filter_lanes(potentials(log_policy, log_transition, log_initial, index))
+        policy, transition, initial = (tables[name] for name in names)
+        filtered = filter_lanes(potentials(policy, transition, initial, index))
         log_likelihood = log_likelihood.at[problem.episode].add(
             filtered.log_normalizer, mode="drop"
         )
-        paths = sample_paths(agent_key, filtered, index.start)
-        rows = (len(log_policy), len(log_transition), len(log_initial))
-        _, latents, actions = log_policy.shape
-        uses = path_counts(paths, index, rows, (latents, actions))
-        for name, use in zip(names, uses, strict=True):
-            if name in counts:
-                counts[name] = counts[name] + use.astype(counts[name].dtype)
-    concentration = {name: u + counts[name] for name, u in problem.prior.items()}
-    moving, row_key = state.moving, keys[0]
+        paths.append(sample_paths(agent_key, filtered, index.start))
+    counts = _counts(paths, tables, problem, program)
+    concentration = problem.prior | _given(state, problem, families)
+    moving, row_key, moved = state.moving, keys[0], None
+    if program.blocks is not None:
+        window_key, row_key = jax.random.split(row_key)
+        known = {n: jnp.exp(rows) for n, rows in tables.items() if n not in concentration}
+        counts, moved = _collapsed_moves(
+            window_key, paths, counts, concentration | known, problem, program.blocks
+        )
     if families:
         assert moving is not None
         move_key, row_key = jax.random.split(row_key)
         moving = move(move_key, moving, families, problem.family_data, counts, adaptation)
-        parameters = constrain(all_priors(families), moving.unconstrained)
-        given = row_concentrations(families, parameters, problem.family_data)
-        concentration |= {name: u + counts[name] for name, u in given.items()}
-    log_tables = draw_log_tables(row_key, concentration) if concentration else {}
-    return State(log_tables, moving), Info(log_likelihood)
+        concentration |= _given(State({}, moving), problem, families)
+    drawn = {name: u + counts[name] for name, u in concentration.items()}
+    log_tables = draw_log_tables(row_key, drawn) if drawn else {}
+    return State(log_tables, moving), Info(log_likelihood, moved)
+
+
+def _counts(
+    paths: Sequence[Int[Array, "length lanes"]],
+    tables: Mapping[str, Float[Array, "..."]],
+    problem: Problem,
+    program: Program,
+) -> dict[str, Float[Array, "..."]]:
+    """How often each cell of every learned table is used by the paths of all agents."""
+    counts = {
+        name: jnp.zeros_like(tables[name]) for name in learned_sites(problem, program.families)
+    }
+    for latents, names, index in zip(paths, program.sites, problem.steps, strict=True):
+        policy, transition, initial = (tables[name] for name in names)
+        rows = (len(policy), len(transition), len(initial))
+        _, number, actions = policy.shape
+        uses = path_counts(latents, index, rows, (number, actions))
+        for name, use in zip(names, uses, strict=True):
+            if name in counts:
+                counts[name] = counts[name] + use.astype(counts[name].dtype)
+    return counts
+
+
+def _given(state: State, problem: Problem, families: Families) -> dict[str, Float[Array, "..."]]:
+    """Concentrations of the tables whose rows are Dirichlet given parameters."""
+    if not families:
+        return {}
+    assert state.moving is not None
+    parameters = constrain(all_priors(families), state.moving.unconstrained)
+    return dict(row_concentrations(families, parameters, problem.family_data))
+
+
+def _collapsed_moves(
+    key: Key[Array, ""],
+    paths: Sequence[Int[Array, "length lanes"]],
+    counts: dict[str, Float[Array, "..."]],
+    weights: Mapping[str, Float[Array, "..."]],
+    problem: Problem,
+    blocks: Blocks,
+) -> tuple[dict[str, Float[Array, "..."]], Moved]:
+    """Counts after `move_paths`: `weights` are concentrations, of given tables probabilities."""
+    assert problem.places is not None
+    assert problem.stretches is not None
+    urns = fill_urns(weights, counts, problem.places)
+    _, urns, moved = move_paths(
+        key, padded_paths(paths), urns, problem.places, problem.stretches, blocks
+    )
+    shapes = {name: table.shape for name, table in weights.items()}
+    return {n: c for n, c in counts_of(urns, shapes).items() if n in counts}, moved
 
 
 def learned_sites(problem: Problem, families: Families) -> tuple[str, ...]:
@@ -296,7 +380,7 @@ def functional_log_rows(
     return padded_rows(families, logs, problem.family_data)
 
 
-@partial(jax.jit, static_argnames=("sites", "num_episodes", "families", "mesh"))
+@partial(jax.jit, static_argnames=("program", "mesh"))
 def advance(
     chain_keys: Key[Array, " chains"],
     states: State,
@@ -304,9 +388,7 @@ def advance(
     first: Int[Array, ""],
     stop: Int[Array, ""],
     num_warmup: Int[Array, ""],
-    sites: Sites,
-    num_episodes: int,
-    families: Families = (),
+    program: Program,
     kept: dict[str, Int[Array, " kept"]] | None = None,
     mesh: Mesh | None = None,
 ) -> tuple[State, dict[str, Moments], tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
@@ -323,9 +405,7 @@ def advance(
         stop: Number of the first iteration not to run.
         num_warmup: Iterations in which the parameters' step size is tuned, and of which no moments
             are taken.
-        sites: As in `step`.
-        num_episodes: As in `step`.
-        families: As in `step`.
+        program: As in `step`.
         kept: Per learned table the rows that are wanted of each iteration; None: all.
         mesh: The devices over which the chains are spread.
 
@@ -336,7 +416,7 @@ def advance(
     """
 
     def own_chains(chains: tuple[Any, State], *common: Any) -> Any:
-        return _advance(*chains, *common, sites=sites, num_episodes=num_episodes, families=families)
+        return _advance(*chains, *common, program=program)
 
     spread_out = split_chains(own_chains, mesh, (SPLIT, SPLIT, SPLIT_SECOND))
     return spread_out((chain_keys, states), problem, first, stop, num_warmup, kept)
@@ -351,17 +431,16 @@ def _advance(
     num_warmup: Int[Array, ""],
     kept: dict[str, Int[Array, " kept"]] | None,
     *,
-    sites: Sites,
-    num_episodes: int,
-    families: Families,
+    program: Program,
 ) -> tuple[State, dict[str, Moments], tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
     """`advance` on one device."""
+    families = program.families
 
     def run(number: Array, states: State, moments: dict[str, Moments]) -> tuple[Any, Any]:
         keys = jax.vmap(jax.random.fold_in, (0, None))(chain_keys, number)
         adaptation = _adaptation(number, num_warmup) if families else 0.0
         following, info = jax.vmap(
-            lambda key, state: step(key, state, problem, sites, num_episodes, families, adaptation)
+            lambda key, state: step(key, state, problem, program, adaptation)
         )(keys, states)
         logs = log_rows_of(states, problem, families)
         if kept is None:
@@ -465,13 +544,13 @@ def fit(
     kept = _kept_rows(bound, keep_rows)
     num_episodes = bound.demos.num_episodes
     layout = lay_out(bound)
-    problem = place(prepare(bound, layout, dtype), mesh)
-    sites = tuple(layout.sites[agent] for agent in bound.demos.agents)
+    problem, program = prepare(bound, layout, dtype)
+    problem = place(problem, mesh)
     chain_keys = jax.vmap(jax.random.fold_in, (None, 0))(
         jax.random.key(seed), jnp.arange(num_chains)
     )
     chain_keys = place(chain_keys, mesh, SPLIT)
-    families = parametric_sites(bound)
+    families = program.families
     states = _start(bound, layout, families, seed, num_chains, dtype)
     shapes = {name: table.shape for name, table in bound.learned.items()}
     on_device = None
@@ -489,14 +568,18 @@ def fit(
         name: np.empty((num_chains, num_samples, *shape), dtype) for name, shape in shapes.items()
     }
     log_likelihood = np.empty((num_chains, num_samples, num_episodes), dtype)
+    done_by_moves = (
+        {}
+        if program.blocks is None
+        else {f"moves_{kind}": np.empty((num_chains, num_samples), dtype) for kind in Moved._fields}
+    )
+    kept_draws = [log_likelihood, *drawn.values(), *done_by_moves.values()]
     num_iterations = num_warmup + num_samples
     first = 0
     if checkpoint.saved is not None:
         first = int(checkpoint.saved.array("iterations"))
         states = checkpoint.saved.tree("states", states)
-        for into, part in zip(
-            (log_likelihood, *drawn.values()), checkpoint.saved.arrays("draws"), strict=True
-        ):
+        for into, part in zip(kept_draws, checkpoint.saved.arrays("draws"), strict=True):
             into[:, : part.shape[1]] = part
         saved = jax.tree.unflatten(jax.tree.structure(moments), checkpoint.saved.arrays("moments"))
         moments = dict(saved)
@@ -510,9 +593,7 @@ def fit(
                 states,
                 problem,
                 *place((np.asarray(first), np.asarray(stop), np.asarray(num_warmup)), mesh),
-                sites,
-                rounded_up(num_episodes),
-                families,
+                program,
                 on_device,
                 mesh,
             )
@@ -526,6 +607,8 @@ def fit(
                     into[:, now] = np.swapaxes(part, 0, 1)
                 part = np.asarray(info.log_likelihood)[: stop - first, :, :num_episodes]
                 log_likelihood[:, now] = np.swapaxes(part, 0, 1)
+                for into, part in zip(done_by_moves.values(), info.moved or (), strict=True):
+                    into[:, now] = np.asarray(part)[: stop - first].T
                 for name, whole in moments.items():
                     number = ends.index(end) - 1
                     own = Moments(*(m[:, : whole.mean.shape[2]] for m in block[name]))
@@ -539,7 +622,7 @@ def fit(
             checkpoint.offer(
                 iterations=first,
                 states=everywhere,
-                draws=[values[:, :done] for values in (log_likelihood, *drawn.values())],
+                draws=[values[:, :done] for values in kept_draws],
                 moments=dict(moments),
             )
     answers: dict[str, DrawnRows | MomentRows] = {
@@ -563,7 +646,7 @@ def fit(
         rows=answers,
         converged=verdict.converged,
         reason=verdict.reason,
-        sample_stats={"log_likelihood_total": total},
+        sample_stats={"log_likelihood_total": total} | done_by_moves,
         log_likelihood=log_likelihood,
         parameters=parameters,
     )
@@ -633,8 +716,18 @@ def _prior(bound: BoundModel, layout: Layout, name: str) -> Float[np.ndarray, "p
     return pad_rows(central_concentration(table), layout.num_rows[name], 1.0)
 
 
-def prepare(bound: BoundModel, layout: Layout, dtype: np.dtype) -> Problem:
-    """The arrays of a fit."""
+def prepare(
+    bound: BoundModel, layout: Layout, dtype: np.dtype, collapsed: bool | None = None
+) -> tuple[Problem, Program]:
+    """The arrays of a fit, and what is to be done with them.
+
+    Args:
+        bound: The model on its data.
+        layout: How its steps are laid.
+        dtype: float32 or float64.
+        collapsed: Whether paths are moved with the rows integrated out as well; None: where a
+            concentration is so small that paths would hardly move otherwise.
+    """
     demos = bound.demos
     log_fixed = {
         name: pad_rows(log_rows(table.prior_mean()), layout.num_rows[name], 0.0)
@@ -642,7 +735,7 @@ def prepare(bound: BoundModel, layout: Layout, dtype: np.dtype) -> Problem:
         if not table.learned
     }
     episode = np.repeat(np.arange(demos.num_episodes, dtype=np.int32), demos.episode_lengths)
-    return Problem(
+    problem = Problem(
         prior={
             name: jnp.asarray(_prior(bound, layout, name), dtype)
             for name, table in bound.learned.items()
@@ -653,3 +746,44 @@ def prepare(bound: BoundModel, layout: Layout, dtype: np.dtype) -> Problem:
         episode=jnp.asarray(spread(episode, layout.lanes, rounded_up(demos.num_episodes))),
         family_data=family_data(bound, layout, dtype)[1],
     )
+    sites = tuple(layout.sites[agent] for agent in demos.agents)
+    program = Program(sites, rounded_up(demos.num_episodes), parametric_sites(bound))
+    if not (_hardly_moves(bound) if collapsed is None else collapsed):
+        return problem, program
+    shapes = {
+        name: (layout.num_rows[name], *table.shape[1:]) for name, table in bound.tables.items()
+    }
+    shapes |= {name: rows.shape for name, rows in log_fixed.items()}
+    sticky = {
+        bound.table("transition", agent).name: _sticky(bound.table("transition", agent))
+        for agent in demos.agents
+    }
+    functions = {f.name for f in program.families if not f.cpt.dirichlet_rows}
+    learned = set(bound.learned) - functions
+    contexts = {
+        bound.table(role, agent).name: bound.table(role, agent).contexts.rows
+        for role in ROLES
+        for agent in demos.agents
+    }
+    places, stretches, blocks = lay_places(
+        shapes, learned, sites, problem.steps, contexts, sticky, dtype
+    )
+    problem = problem._replace(places=places, stretches=stretches)
+    return problem, program._replace(blocks=blocks)
+
+
+def _hardly_moves(bound: BoundModel) -> bool:
+    """Whether rows that no count holds up are often drawn with cells of next to nothing."""
+    return any(
+        bool((central_concentration(table) < _SMALL_CONCENTRATION).any())
+        for table in bound.learned.values()
+        if table.cpt.dirichlet_rows and table.shape[-1] > 1
+    )
+
+
+def _sticky(table: Table) -> Bool[np.ndarray, " rows"]:
+    """Under which rows of a transition table latents mostly stay what they are, a priori."""
+    mean = table.prior_mean()
+    if len(mean) == 0:  # nothing moves: any row may be asked for
+        return np.ones(1, bool)
+    return np.asarray((np.diagonal(mean, axis1=1, axis2=2) > _STICKY).all(1))

@@ -44,7 +44,6 @@ from btil.inference.result import (
 from btil.messages.layout import Layout, lay_out, pad_rows
 from btil.models.parametric import all_priors, constrain, parametric_sites
 from btil.models.team import BoundModel, context_visits
-from btil.numerics.rounding import rounded_up
 
 # What may be left of the mean field's error, and the fewest and most sweeps that are tried for it.
 _SHARE_LEFT = 0.02
@@ -232,9 +231,7 @@ class _Chains:
         dtype: np.dtype,
     ) -> None:
         self._bound, self._dtype = bound, dtype
-        self._problem = gibbs.prepare(bound, layout, dtype)
-        self._sites = tuple(layout.sites[agent] for agent in bound.demos.agents)
-        self._families = parametric_sites(bound)
+        self._problem, self._program = gibbs.prepare(bound, layout, dtype)
         keys = jax.random.split(jax.random.key(seed), num_draws)
         at_once = max(1, min(num_draws, _CELLS // _cells(bound)))
         states = _first_states(bound, layout, result, seed, num_draws, dtype)
@@ -271,22 +268,20 @@ class _Chains:
             np.asarray(first),
             np.asarray(stop),
             np.asarray(_NEVER),
-            self._sites,
-            rounded_up(self._bound.demos.num_episodes),
-            self._families,
+            self._program,
             {},
         )
         return states, info.log_likelihood
 
     def _snapshot(self, states: gibbs.State, log_likelihood: Array) -> Snapshot:
-        logs = gibbs.log_rows_of(states, self._problem, self._families)
+        logs = gibbs.log_rows_of(states, self._problem, self._program.families)
         rows = {
             name: np.asarray(values)[:, : len(self._bound.tables[name].contexts.rows)]
             for name, values in gibbs.exponentials(logs).items()
         }
         parameters: dict[str, np.ndarray] = {}
         if states.moving is not None:
-            priors = all_priors(self._families)
+            priors = all_priors(self._program.families)
             given = jax.vmap(lambda values: constrain(priors, values))(states.moving.unconstrained)
             parameters = {name: np.asarray(values) for name, values in given.items()}
         number = self._bound.demos.num_episodes

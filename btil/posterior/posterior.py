@@ -859,7 +859,9 @@ class TeamPosterior:
         zeros) have no R-hat: they are left out and counted. R-hat and ESS are ArviZ's
         rank-normalised ones, of every cell; where the draws of some rows only were kept they are of
         those, and there is a column `max_split_rhat`: the largest plain split R-hat of the others,
-        which is all that their moments tell. `rows_above` counts rows of both kinds.
+        which is all that their moments tell. `rows_above` counts rows of both kinds. Where gibbs
+        moved paths with the rows integrated out, `moves_windows`, `moves_runs` and `moves_swaps`
+        count what was moved, `moves_refused` the windows that were refused, of all chains.
         """
         stats = self.result.sample_stats
         if not stats:
@@ -881,6 +883,9 @@ class TeamPosterior:
         if not any(isinstance(one, MomentRows) for one in drawn.values()):
             table = table.drop(columns="max_split_rhat")
         table["divergences"] = int(np.sum(stats["diverging"])) if "diverging" in stats else None
+        for name in ("windows", "refused", "runs", "swaps"):
+            if f"moves_{name}" in stats:
+                table[f"moves_{name}"] = int(np.sum(stats[f"moves_{name}"]))
         return table.rename_axis("site")
 
     def to_datatree(self, num_draws: int = 500, seed: int = 0) -> "xr.DataTree":

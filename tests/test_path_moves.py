@@ -1,0 +1,257 @@
+"""Moves of paths with the rows integrated out: each leaves the posterior of the paths as it is.
+
+All joint paths of tiny teams are listed with their probabilities, by Gamma functions in double
+precision. Starts drawn from these must still be distributed so after a move, whether it is accepted
+always, sometimes or never: whole paths are counted, not their marginals.
+"""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import gammaln, xlogy
+
+import btil
+from btil.inference import gibbs, path_moves, urns
+from btil.messages.layout import lay_out
+from btil.models.team import bind
+
+FLOAT64 = np.dtype(np.float64)
+NUM_STARTS = 6000
+
+
+def unlike_team():
+    """No table in common; bob's policy is given, with a zero; small concentrations; one label."""
+    demos = btil.Demonstrations(
+        {"light": [0, 1, 1, 0, 1]},
+        np.array([[0, 1], [2, 0], [2, 1], [2, 0], [0, 0]]),
+        np.array([[-1, -1], [-1, -1], [1, -1], [-1, -1], [-1, 0]]),
+        agents=("ann", "bob"),
+        episodes=[0, 0, 0, 0, 1],
+        num_actions=(3, 2),
+        num_latents=(2, 3),
+    )
+    model = btil.TeamModel(
+        policy={
+            "ann": btil.DirichletCPT([[0.5, 0.01, 0.2], [0.3, 0.02, 1.0]]),
+            "bob": btil.KnownCPT([[0.8, 0.2], [0.3, 0.7], [1.0, 0.0]]),
+        },
+        transition={
+            "ann": btil.DirichletCPT([[5.0, 0.1], [0.2, 4.0]]),
+            "bob": btil.DirichletCPT(0.3, parents=("next_light",)),
+        },
+        initial=btil.DirichletCPT(0.6),
+    )
+    return model, demos
+
+
+def sharing_team():
+    """All tables in common, so that one path's uses count for the other's."""
+    demos = btil.Demonstrations(
+        {"ann_held": [0, 1, 1, 0], "bob_held": [0, 1, 1, 1]},
+        np.array([[0, 1], [1, 1], [0, 1], [1, 0]]),
+        np.array([[-1, -1], [-1, -1], [-1, 1], [-1, -1]]),
+        agents=("ann", "bob"),
+        num_actions=2,
+        num_latents=3,
+    )
+    held = {"ann": ("ann_held",), "bob": ("bob_held",)}
+    model = btil.TeamModel(
+        policy=btil.Shared(btil.DirichletCPT(0.05, parents=held)),
+        transition=btil.Shared(btil.DirichletCPT([[9, 0.1, 0.2], [0.1, 7, 0.1], [0.3, 0.1, 8]])),
+        initial=btil.Shared(btil.DirichletCPT([0.4, 1.1, 0.2])),
+    )
+    return model, demos
+
+
+def all_paths(bound):
+    """Every joint path that the labels allow, (paths, steps, agents), and its probability."""
+    demos = bound.demos
+    choices = [
+        [label] if label >= 0 else range(demos.num_latents[agent])
+        for labels in demos.latents
+        for agent, label in enumerate(labels)
+    ]
+    paths = np.array(list(itertools.product(*choices)))
+    paths = paths.reshape(-1, demos.num_steps, len(demos.agents))
+    logs = np.array([log_joint(bound, path) for path in paths])
+    weights = np.exp(logs - logs.max())
+    return paths, weights / weights.sum()
+
+
+def log_joint(bound, path):
+    """log p(actions, path), rows integrated out."""
+    demos = bound.demos
+    uses = {name: np.zeros(table.shape) for name, table in bound.tables.items()}
+    first = set(demos.episode_starts.tolist())
+    episode = np.repeat(np.arange(demos.num_episodes), demos.episode_lengths)
+    for agent, name in enumerate(demos.agents):
+        rows = bound.rows[name]
+        policy, transition, initial = (
+            uses[bound.table(role, name).name] for role in ("policy", "transition", "initial")
+        )
+        for t, latent in enumerate(path[:, agent]):
+            policy[rows.policy[t], latent, demos.actions[t, agent]] += 1
+            if t in first:
+                initial[rows.initial[episode[t]], latent] += 1
+            else:
+                transition[rows.transition[t], path[t - 1, agent], latent] += 1
+    total = 0.0
+    for name, table in bound.tables.items():
+        if table.learned:
+            u = table.cpt.concentration(table.contexts)
+            total += (gammaln(u + uses[name]) - gammaln(u)).sum()
+            total += (gammaln(u.sum(-1)) - gammaln((u + uses[name]).sum(-1))).sum()
+        else:
+            total += xlogy(uses[name], table.prior_mean()).sum()
+    return total
+
+
+class Ground:
+    """A team's steps as the moves see them."""
+
+    def __init__(self, case):
+        self.bound = bind(*case())
+        self.layout = lay_out(self.bound)
+        self.problem, self.program = gibbs.prepare(self.bound, self.layout, FLOAT64, True)
+        self.weights = self.problem.prior | {
+            name: jnp.exp(rows) for name, rows in self.problem.log_fixed.items()
+        }
+        self.lanes = jnp.asarray(self.layout.lanes)
+
+    def laid(self, path):
+        """A path (steps, agents) in the lanes of the moves."""
+        return urns.padded_paths(
+            [jnp.where(self.lanes >= 0, path[self.lanes, k], 0) for k in range(path.shape[1])]
+        )
+
+    def counted(self, laid):
+        paths = jnp.split(laid[urns.BEFORE : urns.BEFORE + len(self.lanes), :-1], 2, axis=1)
+        counts = gibbs._counts(paths, self.weights, self.problem, self.program)
+        return urns.fill_urns(self.weights, counts, self.problem.places)
+
+    def taken(self, laid):
+        """Back to (steps, agents)."""
+        own = np.asarray(laid)[urns.BEFORE : urns.BEFORE + len(self.lanes), :-1]
+        path = np.zeros((self.bound.demos.num_steps, 2), int)
+        for k, part in enumerate(np.split(own, 2, axis=1)):
+            path[self.layout.lanes[self.layout.lanes >= 0], k] = part[self.layout.lanes >= 0]
+        return path
+
+
+def windows(ground, key, latents, counted):
+    problem, blocks = ground.problem, ground.program.blocks
+    return path_moves._move_windows(key, latents, counted, problem.places, blocks)
+
+
+def runs(ground, key, latents, counted):
+    problem, blocks = ground.problem, ground.program.blocks
+    return path_moves._move_runs(key, latents, counted, problem.places, blocks)
+
+
+def swaps(ground, key, latents, counted):
+    return path_moves._swap(key, latents, counted, ground.problem.places, ground.problem.stretches)
+
+
+def everything(ground, key, latents, counted):
+    problem, blocks = ground.problem, ground.program.blocks
+    return path_moves.move_paths(key, latents, counted, problem.places, problem.stretches, blocks)
+
+
+def moved(ground, move, seed):
+    """Starts from the right distribution, each moved once: path numbers before and after."""
+    paths, chances = all_paths(ground.bound)
+    before = np.random.default_rng(seed).choice(len(paths), NUM_STARTS, p=chances)
+
+    @jax.jit
+    @partial(jax.vmap)
+    def kernel(key, path):
+        laid = ground.laid(path)
+        latents, counted, *_ = move(ground, key, laid, ground.counted(laid))
+        anew = ground.counted(latents)
+        apart = jnp.abs(anew.counts - counted.counts).max()
+        return latents, jnp.maximum(apart, jnp.abs(anew.count_rows - counted.count_rows).max())
+
+    keys = jax.random.split(jax.random.key(seed), NUM_STARTS)
+    laid, apart = kernel(keys, jnp.asarray(paths[before], jnp.int32))
+    assert float(apart.max()) == 0, "counts are not those of the paths"
+    number = {path.tobytes(): k for k, path in enumerate(paths)}
+    after = np.array([number[ground.taken(one).tobytes()] for one in laid])
+    return before, after, chances
+
+
+def misfit(after, chances):
+    """p-value of the counts of whole paths; rare ones together."""
+    expected, found = NUM_STARTS * chances, np.bincount(after, minlength=len(chances))
+    often = expected >= 5
+    groups = [np.append(v[often], v[~often].sum()) for v in (found, expected)]
+    if groups[1][-1] < 5:  # so rare that their number is no chi-square
+        groups = [v[:-1] for v in groups]
+        groups[1] = groups[1] * groups[0].sum() / groups[1].sum()
+    return stats.chisquare(*groups).pvalue
+
+
+@pytest.fixture(autouse=True)
+def few_moves(monkeypatch):
+    """No more than there is to do in tiny teams; windows of two steps have both neighbours."""
+    for name, value in {"WINDOW": 2, "LONGEST_RUN": 4, "RUNS": 3, "SWAPS": 2}.items():
+        monkeypatch.setattr(path_moves, name, value)
+
+
+@pytest.mark.parametrize("case", [unlike_team, sharing_team])
+@pytest.mark.parametrize("move", [windows, runs, swaps, everything])
+def test_paths_stay_distributed_as_they_are(case, move, x64):
+    before, after, chances = moved(Ground(case), move, seed=3)
+    assert (before != after).mean() > 0.05  # something moves
+    assert misfit(after, chances) > 1e-4
+    # Moves are reversible or made of such: pairs of paths as often one way as the other.
+    assert misfit(before, chances) > 1e-4
+
+
+@pytest.mark.parametrize("case", [unlike_team, sharing_team])
+def test_whole_episodes_in_one_window(case, x64, monkeypatch):
+    monkeypatch.setattr(path_moves, "WINDOW", 6)
+    before, after, chances = moved(Ground(case), windows, seed=5)
+    assert (before != after).mean() > 0.2
+    assert misfit(after, chances) > 1e-4
+
+
+def test_a_wrong_move_is_found_out(monkeypatch, x64):
+    """Proposals that are always accepted forget that uses of a window count for one another."""
+    monkeypatch.setattr(
+        path_moves, "log_polya", lambda urns, path: (0.0, jnp.zeros(path.cell.shape[:-1]))
+    )
+    _, after, chances = moved(Ground(sharing_team), windows, seed=3)
+    assert misfit(after, chances) < 1e-6
+
+
+def test_impossible_paths_are_never_taken(x64):
+    """A given policy with a zero: latents that cannot act so."""
+    ground = Ground(unlike_team)
+    _, after, chances = moved(ground, everything, seed=1)
+    assert (chances == 0).any()
+    assert (chances[after] > 0).all()
+
+
+def test_starting_from_one_path_all_are_reached(x64):
+    """Moves alone, without plain sweeps: the average over a long run is the posterior."""
+    ground = Ground(sharing_team)
+    paths, chances = all_paths(ground.bound)
+
+    @jax.jit
+    def run(key, path):
+        def iteration(carry, key):
+            latents, counted, _ = everything(ground, key, *carry)
+            return (latents, counted), latents
+
+        laid = ground.laid(path)
+        return jax.lax.scan(iteration, (laid, ground.counted(laid)), jax.random.split(key, 4000))[1]
+
+    laid = run(jax.random.key(0), jnp.asarray(paths[0], jnp.int32))
+    found = np.mean([ground.taken(one) == 0 for one in np.asarray(laid)], axis=0)
+    expected = np.einsum("p,pta->ta", chances, paths == 0)
+    np.testing.assert_allclose(found, expected, atol=0.04)

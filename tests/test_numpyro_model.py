@@ -427,11 +427,11 @@ def test_parameters_of_episodes_say_nothing_of_other_episodes(data: btil.Demonst
         data.observe("agent_0", HALF[0], HALF, act[:, None, None])
 
     bound = bind_numpyro_model(btil.NumpyroModel(moods), data)
-    assert bound.rebind(data.without_labels()).parameters == {"mood": (3,)}
+    assert bound.on(data.without_labels()).parameters == {"mood": (3,)}
     # As many episodes, of the same lengths: shapes alone would not tell.
     others = data.replace(actions=1 - data.actions)
     with pytest.raises(ValueError, match=r"mood has shape \(3,\), with one more .* has \(4,\)"):
-        bound.rebind(others)
+        bound.on(others)
 
 
 def test_a_state_variable_with_more_values_is_refused(pair: Pair) -> None:

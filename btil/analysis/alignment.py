@@ -91,7 +91,7 @@ def interchangeable_latents(
         >>> interchangeable_latents(TeamModel(), demos)
         {'agent_0': ((0,), (1, 2))}
     """
-    return _classes(bind(model, demos))
+    return interchangeable_classes(bind(model, demos))
 
 
 def latents_pinned(model: TeamModel, demos: Demonstrations) -> dict[str, bool]:
@@ -105,9 +105,14 @@ def latents_pinned(model: TeamModel, demos: Demonstrations) -> dict[str, bool]:
         {agent: pinned}: true where no two latents are interchangeable, e.g. where all latents but
         at most one are labelled somewhere. Labels decide in principle, however few they are.
     """
+    return agents_pinned(bind(model, demos))
+
+
+def agents_pinned(bound: BoundModel) -> dict[str, bool]:
+    """`latents_pinned` of a model that is on its demonstrations already."""
     return {
         agent: all(len(members) == 1 for members in classes)
-        for agent, classes in interchangeable_latents(model, demos).items()
+        for agent, classes in interchangeable_classes(bound).items()
     }
 
 
@@ -141,7 +146,7 @@ def match_latents(bound: BoundModel, reference: Rows, rows: Rows) -> dict[str, n
     """
     for name, given in (("reference", reference), ("rows", rows)):
         _check_shapes(name, bound, given, leading=0)
-    classes = _classes(bound)
+    classes = interchangeable_classes(bound)
     permutations: dict[str, np.ndarray] = {}
     for agents in agents_with_common_latents(bound):
         own = classes[agents[0]]
@@ -165,7 +170,7 @@ def symmetries(bound: BoundModel, most: int) -> list[dict[str, np.ndarray]] | No
         Permutations for `relabel_rows`, the identity first: the products of all permutations
         within the interchangeable classes; None if there are more than `most`.
     """
-    classes = _classes(bound)
+    classes = interchangeable_classes(bound)
     teams = agents_with_common_latents(bound)
     sizes = (math.factorial(len(members)) for team in teams for members in classes[team[0]])
     if math.prod(sizes) > most:
@@ -229,7 +234,7 @@ def align(posterior: TeamPosterior, reference: TeamPosterior) -> TeamPosterior:
     if isinstance(posterior.model, NumpyroModel):
         return posterior
     target = _in_order_of(posterior, reference)
-    if all(len(members) == 1 for own in _classes(bound).values() for members in own):
+    if all(agents_pinned(bound).values()):
         return posterior
     rows = posterior.result.rows
     chains = {
@@ -463,7 +468,8 @@ def agents_with_common_latents(bound: BoundModel) -> list[list[str]]:
     return teams
 
 
-def _classes(bound: BoundModel) -> dict[str, tuple[tuple[int, ...], ...]]:
+def interchangeable_classes(bound: BoundModel) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """`interchangeable_latents` of a model that is on its demonstrations already."""
     demos = bound.demos
     sizes = dict(zip(demos.agents, demos.num_latents, strict=True))
     classes: dict[str, tuple[tuple[int, ...], ...]] = {}

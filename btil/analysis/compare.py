@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from btil.analysis.alignment import (
+    agents_pinned,
     agents_with_common_latents,
     align,
-    interchangeable_latents,
-    latents_pinned,
+    interchangeable_classes,
     rename_latents,
     shared_contexts,
 )
@@ -27,7 +27,7 @@ from btil.analysis.decoded import (
     scored_agents,
 )
 from btil.analysis.efficiency import Course, Target, course, latent_chains, own_course
-from btil.analysis.evidence import Evidence, check_estimable, log_evidence
+from btil.analysis.evidence import Evidence, check_estimable, estimate_bound
 from btil.analysis.held_out import held_out
 from btil.analysis.known_truth import check_truth, coverage_table
 from btil.analysis.metrics import confusion_matrix
@@ -54,7 +54,8 @@ from btil.inference.result import DrawnRows, RowsPosterior, check_all_kept, chec
 from btil.models.draws import DrawnTables
 from btil.models.team import TeamModel
 from btil.numpyro_forms.numpyro_model import NumpyroModel
-from btil.posterior.fit import check_given, fit, method_function
+from btil.posterior.fit import check_given, check_model, fit_bound, method_function
+from btil.posterior.numpyro_posterior import bind_model
 from btil.posterior.posterior import TeamPosterior, conform, refuse_excerpt
 
 if TYPE_CHECKING:
@@ -374,20 +375,24 @@ def compare(
     options = {name: dict(given) for name, given in (options or {}).items()}
     others = dict(demos_by_method or {})
     _check(model, chosen, len(methods), options, others, reference)
+    if not isinstance(demos, Demonstrations):
+        raise ValueError(f"demos must be Demonstrations, got {type(demos).__name__}")
     others = {name: conform(training, demos) for name, training in others.items()}
     seen = {name: others.get(name, demos) for name in chosen}
     if test is not None:
         test = conform(test, demos)
     check_values({"accuracy": accuracy, "seed": seed})
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
+    bound = bind_model(model, demos)
     if truth is not None:
-        check_truth(model, demos, truth)
+        check_truth(bound, truth)
     if evidence:
-        check_estimable(model, demos)
-    posteriors = {
-        name: fit(model, seen[name], method, seed=seed, progress=progress, **options.get(name, {}))
-        for name, method in chosen.items()
-    }
+        check_estimable(bound)
+    posteriors = {}
+    for name, method in chosen.items():
+        own = bound if seen[name] is demos else bind_model(model, seen[name])
+        given = options.get(name, {})
+        posteriors[name] = fit_bound(own, method, seed=seed, progress=progress, **given)
     return compare_posteriors(
         posteriors,
         test,
@@ -410,6 +415,7 @@ def _check(
     reference: str | None,
 ) -> None:
     """Refuse what `compare` cannot do, before it does anything."""
+    check_model(model)
     if not chosen:
         raise ValueError("methods: name at least one")
     if len(chosen) < num_asked:
@@ -483,9 +489,9 @@ def compare_posteriors(
     chosen = choose_reference(posteriors, reference)
     reference, anchor = chosen.name, chosen.posterior
     if truth is not None:
-        check_truth(anchor.model, anchor.demos, truth)
+        check_truth(anchor.bound, truth)
     if evidence is True:
-        check_estimable(anchor.model, anchor.demos)
+        check_estimable(anchor.bound)
     modes = {reference: find_modes(anchor)}
     leading = _leading(anchor, modes[reference])
     visits = expected_visits(leading)
@@ -650,7 +656,7 @@ def _estimate_evidence(
             return Evidence(one.elbo, 0.0, "exact", True, None, ())
     mean_field = [one for one in same if one.method == "mfvi" and one.result.rows]
     options = {"posterior": mean_field[0]} if mean_field else {}
-    return log_evidence(whole.model, whole.demos, "smc", seed=seed, progress=progress, **options)
+    return estimate_bound(whole.bound, "smc", seed, progress, **options)
 
 
 def _evidence_record(
@@ -940,7 +946,7 @@ def name_by_labels(posterior: TeamPosterior, test: Demonstrations | None) -> Tea
     Of all namings the one under which most labelled steps of the test data are decoded rightly.
     Latents that labels, priors or given tables tell apart keep their names.
     """
-    classes = interchangeable_latents(posterior.model, posterior.demos)
+    classes = interchangeable_classes(posterior.bound)
     free = [agent for agent, own in classes.items() if any(len(members) > 1 for members in own)]
     if test is None or not free:
         return posterior
@@ -1037,7 +1043,7 @@ def _notes_on_names(
     """By which rule each agent's latents got their order."""
     own = [name for name, one in posteriors.items() if isinstance(one.model, NumpyroModel)]
     pinned = {
-        name: latents_pinned(posterior.model, posterior.demos)
+        name: agents_pinned(posterior.bound)
         for name, posterior in posteriors.items()
         if name not in own
     }
@@ -1161,7 +1167,7 @@ def _notes_on_truth(
         "Coverage is of one made-up truth, with errors as if rows were independent; `btil "
         "calibrate` looks at many."
     ]
-    free = [n for n, p in posteriors.items() if not all(latents_pinned(p.model, p.demos).values())]
+    free = [n for n, p in posteriors.items() if not all(agents_pinned(p.bound).values())]
     if free:
         notes.append(
             f"Mental states that nothing tells apart in {listed(free)} are named as in the truth "

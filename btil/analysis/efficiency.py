@@ -74,8 +74,10 @@ def latent_chains(posterior: TeamPosterior) -> LatentChains | None:
     if not len(some):
         return None
     fitting = (np.cumsum(demos.episode_lengths[some]) <= _MOST_STEPS).sum()
-    few = demos.select(some[: max(1, int(fitting))])
-    bound = bind(posterior.model, few)
+    chosen = some[: max(1, int(fitting))]
+    whole = len(chosen) == demos.num_episodes
+    bound = posterior.bound if whole else bind(posterior.model, demos.select(chosen))
+    few = bound.demos
     places: dict[str, Int[np.ndarray, " steps"]] = {}
     for agent, labels, size in zip(few.agents, few.latents.T, few.num_latents, strict=True):
         unknown = np.flatnonzero(labels < 0)

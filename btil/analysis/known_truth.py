@@ -16,8 +16,8 @@ from btil.files import replacing
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, KnownRows
 from btil.models.simulate import simulate
-from btil.models.team import TeamModel, bind
-from btil.numpyro_forms.numpyro_model import NumpyroModel
+from btil.models.team import BoundModel, TeamModel, bind
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
 from btil.posterior.posterior import TeamPosterior, conform
 
 if TYPE_CHECKING:
@@ -75,15 +75,16 @@ def simulate_truth(
     return KnownTruth(tables, observed, played)
 
 
-def check_truth(model: TeamModel, demos: Demonstrations, truth: DrawnTables) -> None:
+def check_truth(bound: BoundModel, truth: DrawnTables) -> None:
     """Refuse tables that are not those of the model.
 
     Raises:
         ValueError: Naming the site, and what differs.
     """
-    if isinstance(model, NumpyroModel):
-        raise ValueError(f"truth: {model.name} is a NumpyroModel, which has no tables to cover")
-    bound = bind(model, demos)
+    if isinstance(bound, BoundNumpyroModel):
+        raise ValueError(
+            f"truth: {bound.own_model.name} is a NumpyroModel, which has no tables to cover"
+        )
     for site, table in bound.learned.items():
         if site not in truth.tables:
             raise ValueError(

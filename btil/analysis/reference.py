@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from btil.analysis.alignment import align, latents_pinned
+from btil.analysis.alignment import agents_pinned, align
 from btil.analysis.modes import only_chains
 from btil.inference.chains import judge_chains
 from btil.inference.method import method_of
@@ -109,4 +109,4 @@ def _reference(name: str, posterior: TeamPosterior) -> Reference:
 
 
 def _told_apart(posterior: TeamPosterior) -> bool:
-    return all(latents_pinned(posterior.model, posterior.demos).values())
+    return all(agents_pinned(posterior.bound).values())

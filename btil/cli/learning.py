@@ -248,7 +248,7 @@ def decode(
         btil decode team.nc new.csv --smooth | head
         btil decode team.nc partly.csv --use-labels --out completed.csv
     """  # noqa: D301  # click needs the character itself
-    from btil.analysis.alignment import latents_pinned
+    from btil.analysis.alignment import agents_pinned
     from btil.analysis.decoding import TABLE_ENDINGS, decoded_table, write_table
     from btil.analysis.metrics import hamming_distance
     from btil.files import check_writable
@@ -265,7 +265,7 @@ def decode(
     else:
         write_table(table, out)
         typer.echo(f"saved {out} ({len(table):,} steps)")
-    pinned = latents_pinned(fitted.model, fitted.demos)
+    pinned = agents_pinned(fitted.bound)
     for agent in demos.agents:
         if not pinned[agent]:
             typer.echo(

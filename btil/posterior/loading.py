@@ -28,7 +28,7 @@ from btil.models.families import family_named
 from btil.models.parametric import all_priors, parametric_sites, unconstrained_shapes
 from btil.models.team import BoundModel, TeamModel, with_contexts
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
-from btil.posterior.numpyro_posterior import bind_model
+from btil.posterior.numpyro_posterior import bind_model, posterior_class
 from btil.posterior.posterior import TeamPosterior
 from btil.posterior.storage import FORMAT, SEAL, VERSION, seal_of
 
@@ -115,12 +115,11 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
     except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{source} is damaged: its record cannot be read ({error!r})") from error
     try:
-        kind, bound = bind_model(given, demos)
-        bound = _with_contexts(bound, record.get("contexts", {}))
+        bound = _with_contexts(bind_model(given, demos), record.get("contexts", {}))
         _check_shapes(bound, rows, parameters)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
-    return kind(
+    return posterior_class(bound)(
         bound=bound,
         method=record["method"],
         result=result,

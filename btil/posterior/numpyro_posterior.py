@@ -113,9 +113,6 @@ class NumpyroPosterior(TeamPosterior):
         name = self.bound.own_model.name
         return f"NumpyroPosterior({name}, {self.method}: {sites}; {state}: {self.reason})"
 
-    def _rebind(self, demos: Demonstrations) -> BoundNumpyroModel:
-        return self.bound.rebind(demos)
-
     def _trace_rows(self, data: EpisodeData) -> Trace:
         function = self.bound.own_model.function
         with precision(self.dtype) as dtype:
@@ -212,8 +209,13 @@ def _shapes(data: EpisodeData) -> tuple[Any, list[tuple[int, ...]]]:
     return sizes, [leaf.shape for leaf in leaves]
 
 
-def bind_model(model: TeamModel, demos: Demonstrations) -> tuple[type[TeamPosterior], BoundModel]:
-    """The kind of posterior that a model of either sort has, and the model on demonstrations."""
+def bind_model(model: TeamModel, demos: Demonstrations) -> BoundModel:
+    """A model of either sort on demonstrations."""
     if isinstance(model, NumpyroModel):
-        return NumpyroPosterior, bind_numpyro_model(model, demos)
-    return TeamPosterior, bind(model, demos)
+        return bind_numpyro_model(model, demos)
+    return bind(model, demos)
+
+
+def posterior_class(bound: BoundModel) -> type[TeamPosterior]:
+    """The kind of posterior that a model of either sort has."""
+    return NumpyroPosterior if isinstance(bound, BoundNumpyroModel) else TeamPosterior

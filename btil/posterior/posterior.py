@@ -70,7 +70,7 @@ from btil.models.parametric import (
     parametric_site,
     parametric_sites,
 )
-from btil.models.team import BoundModel, TeamModel, bind, likelihood_name
+from btil.models.team import BoundModel, TeamModel, likelihood_name
 from btil.numerics.precision import precision
 
 if TYPE_CHECKING:
@@ -681,14 +681,9 @@ class TeamPosterior:
     def _bind(self, demos: Demonstrations, use_labels: Any) -> BoundModel:
         """The model on episodes, which have no labels unless these are asked for."""
         check_flag("use_labels", use_labels)
-        if demos is self.demos:
-            return self.bound if use_labels else self.bound.without_labels()
-        other = conform(demos, self.demos)
-        return self._rebind(other if use_labels else other.without_labels())
-
-    def _rebind(self, demos: Demonstrations) -> BoundModel:
-        """The model on other episodes, which conform."""
-        return bind(self.model, demos)
+        own = demos is self.demos
+        bound = self.bound if own else self.bound.on(conform(demos, self.demos))
+        return bound if use_labels else bound.unlabelled
 
     def tracker(
         self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0

@@ -3,6 +3,8 @@
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpyro.distributions.transforms import biject_to
 
-from btil.analysis.alignment import align, latents_pinned
+from btil.analysis.alignment import agents_pinned, align
 from btil.analysis.calibration.ranks import (
     Ranked,
     Reliability,
@@ -26,10 +28,10 @@ from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.messages.layout import LaneIndex, gather, lay_out, log_rows
 from btil.messages.smoother import filter_lanes, potentials, smooth
 from btil.models.cpt import ROLES
-from btil.models.draws import DrawnTables, prior_tables
+from btil.models.draws import DrawnTables, prior_parameters
 from btil.models.parametric import all_priors, given_concentration, parametric_site
 from btil.models.simulate import simulate
-from btil.models.team import BoundModel, Table, TeamModel, context_visits
+from btil.models.team import BoundModel, Table, TeamModel, bind, context_visits
 from btil.numerics.precision import precision
 from btil.numerics.promotion import promotion_allowed
 from btil.numerics.rounding import rounded_up
@@ -43,7 +45,8 @@ _TRUTH, _LABELS, _FIT, _RANKS = range(4)
 _FURTHEST = 1000.0
 
 
-class Settings(NamedTuple):
+@dataclass(frozen=True)
+class Settings:
     """What makes a simulation, besides its number.
 
     Attributes:
@@ -65,6 +68,11 @@ class Settings(NamedTuple):
     num_cells: int
     share_labelled: float | None
     seed: int
+
+    @cached_property
+    def bound(self) -> BoundModel:
+        """The model on `demos`."""
+        return bind(self.model, self.demos)
 
 
 class Simulation(NamedTuple):
@@ -110,7 +118,7 @@ def run_simulation(settings: Settings, number: int) -> Simulation:
         **settings.options,
     )
     seconds = time.perf_counter() - begun
-    unpinned = unpinned_agents(settings, observed)
+    unpinned = unpinned_agents(posterior.bound)
     if unpinned:
         posterior = named_as_in(posterior, truth)
     generator = _generator(settings, number, _RANKS)
@@ -158,7 +166,8 @@ def draw_data(
     Which labels are seen does not depend on what happened, so hiding the others is ignorable.
     """
     generator = _generator(settings, number, _TRUTH)
-    truth = prior_tables(settings.model, settings.demos, generator)
+    tables = settings.bound.tables
+    truth = DrawnTables(tables, prior_parameters(tables, generator), generator)
     full = simulate(settings.model, settings.demos, truth, generator)
     if settings.share_labelled is None:
         seen = settings.demos.latents >= 0
@@ -170,10 +179,9 @@ def draw_data(
     return truth, full, full.replace(latents=np.where(seen, full.latents, -1))
 
 
-def unpinned_agents(settings: Settings, observed: Demonstrations) -> list[str]:
+def unpinned_agents(bound: BoundModel) -> list[str]:
     """Agents some of whose latents nothing tells apart."""
-    pinned = latents_pinned(settings.model, observed)
-    return [agent for agent in observed.agents if not pinned[agent]]
+    return [agent for agent, pinned in agents_pinned(bound).items() if not pinned]
 
 
 # ---------------------------------------------------------------------- what is ranked

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from btil.analysis.alignment import latents_pinned
+from btil.analysis.alignment import agents_pinned
 from btil.analysis.plots.rows import (
     context_values,
     interval,
@@ -18,7 +18,7 @@ from btil.analysis.teamwork import Stretch, misaligned, misaligned_stretches, ru
 from btil.demonstrations import Demonstrations
 from btil.models.contexts import match_rows
 from btil.models.cpt import StaticCPT
-from btil.models.team import BoundModel, bind, make_contexts
+from btil.models.team import BoundModel, make_contexts
 from btil.posterior.posterior import TeamPosterior, conform
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def find(
     named = _named(conform(demos, posterior.demos), posterior.demos)
     beliefs = posterior.smooth(named, use_labels)
     decoded = posterior.decode(named, use_labels)
-    bound = bind(posterior.model, named)
-    pinned = latents_pinned(posterior.model, posterior.demos)
+    bound = posterior.bound.on(named)
+    pinned = agents_pinned(posterior.bound)
     nameless = tuple(agent for agent in named.agents if not pinned[agent])
     incomparable = _incomparable(posterior, named, nameless, task)
     apart = None

@@ -35,7 +35,7 @@ from btil.models.cpt import ROLES, permuted_latents
 from btil.models.parametric import parameter_axes, parametric_site, parametric_sites
 from btil.models.team import BoundModel, TeamModel, bind
 from btil.numpyro_forms.numpyro_model import NumpyroModel
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 # The arrays of rows that are not chains.
 _PER_ROW: dict[type, tuple[str, ...]] = {
@@ -208,7 +208,7 @@ def relabel_rows(bound: BoundModel, rows: Rows, permutations: Permutations) -> d
     return relabelled
 
 
-def align(posterior: TeamPosterior, reference: TeamPosterior) -> TeamPosterior:
+def align[P: Posterior](posterior: P, reference: Posterior) -> P:
     """The posterior with its latents named as in the reference.
 
     Chains may differ in names among themselves: each is matched on its own. Only contexts that
@@ -253,15 +253,15 @@ def align(posterior: TeamPosterior, reference: TeamPosterior) -> TeamPosterior:
     return rename_latents(posterior, permutations)
 
 
-def num_chains(posterior: TeamPosterior) -> int:
+def num_chains(posterior: Posterior) -> int:
     """Number of chains that the rows were drawn in; 1 of independent draws, 0 without draws."""
     rows = posterior.result.rows.values()
     return max((len(r.draws) for r in rows if isinstance(r, DrawnRows | MomentRows)), default=0)
 
 
-def rename_latents(
-    posterior: TeamPosterior, permutations: Permutations | Sequence[Permutations]
-) -> TeamPosterior:
+def rename_latents[P: Posterior](
+    posterior: P, permutations: Permutations | Sequence[Permutations]
+) -> P:
     """The posterior with its latents renamed, rows and parameters of parametric families alike.
 
     Normals of a parameter that is a probability vector over latents (mean field) are none any more
@@ -335,7 +335,7 @@ class _Moved(NamedTuple):
 
 
 def _renamed_parameters(
-    posterior: TeamPosterior, by_chain: Sequence[Permutations]
+    posterior: Posterior, by_chain: Sequence[Permutations]
 ) -> dict[str, ParameterPosterior]:
     """All parameters with the axes of latents in new orders.
 
@@ -400,13 +400,13 @@ def _reordered(
     return values
 
 
-def posterior_means(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "..."]]:
+def posterior_means(posterior: Posterior) -> dict[str, Float[np.ndarray, "..."]]:
     """Posterior mean rows of every learned site, {site: (contexts, latents, values)}."""
     return {site: rows.mean() for site, rows in posterior.result.rows.items()}
 
 
 def shared_contexts(
-    posterior: TeamPosterior, reference: TeamPosterior, site: str
+    posterior: Posterior, reference: Posterior, site: str
 ) -> tuple[Int[np.ndarray, " shared"], Int[np.ndarray, " shared"]]:
     """The contexts of a table that two posteriors have both visited.
 
@@ -426,7 +426,7 @@ def shared_contexts(
     return np.flatnonzero(found >= 0), found[found >= 0]
 
 
-def _in_order_of(posterior: TeamPosterior, reference: TeamPosterior) -> dict[str, np.ndarray]:
+def _in_order_of(posterior: Posterior, reference: Posterior) -> dict[str, np.ndarray]:
     """Mean rows of the reference in the posterior's contexts; NaN where it has none."""
     sites, others = set(posterior.bound.tables), set(reference.bound.tables)
     if sites != others:

@@ -54,9 +54,10 @@ from btil.inference.result import DrawnRows, RowsPosterior, check_all_kept, chec
 from btil.models.draws import DrawnTables
 from btil.models.team import TeamModel
 from btil.numpyro_forms.numpyro_model import NumpyroModel
+from btil.posterior.beliefs import Posterior, refuse_excerpt
+from btil.posterior.conforming import conform
 from btil.posterior.fit import check_given, check_model, fit_bound, method_function
 from btil.posterior.numpyro_posterior import bind_model
-from btil.posterior.posterior import TeamPosterior, conform, refuse_excerpt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +112,7 @@ class Comparison:
         truth: The tables that the data were made from, or None.
     """
 
-    posteriors: dict[str, TeamPosterior]
+    posteriors: dict[str, Posterior]
     table: "pd.DataFrame"
     chains: "pd.DataFrame"
     modes: "pd.DataFrame"
@@ -129,9 +130,9 @@ class Comparison:
     no_differences: str | None
     convergence: dict[str, Convergence]
     test: Demonstrations | None
-    aligned: dict[str, TeamPosterior]
-    compared: dict[str, TeamPosterior]
-    named: dict[str, TeamPosterior]
+    aligned: dict[str, Posterior]
+    compared: dict[str, Posterior]
+    named: dict[str, Posterior]
     truth: DrawnTables | None
 
     def __repr__(self) -> str:
@@ -143,7 +144,7 @@ class Comparison:
         return self.posteriors[self.reference].demos
 
     @property
-    def others(self) -> dict[str, TeamPosterior]:
+    def others(self) -> dict[str, Posterior]:
         """Of `compared` those that can be held against the reference: with tables in common.
 
         None where the reference has not converged.
@@ -303,7 +304,7 @@ class Comparison:
         if self.no_differences is not None:
             raise ValueError(f"nothing can be measured against it: {self.no_differences}")
 
-    def _posterior(self, name: str | None) -> TeamPosterior:
+    def _posterior(self, name: str | None) -> Posterior:
         chosen = next(iter(self.posteriors)) if name is None else name
         if chosen not in self.posteriors:
             raise ValueError(f"no method {chosen!r}; there are {', '.join(self.posteriors)}")
@@ -440,7 +441,7 @@ def _check(
 
 
 def compare_posteriors(
-    posteriors: Mapping[str, TeamPosterior],
+    posteriors: Mapping[str, Posterior],
     test: Demonstrations | None = None,
     reference: str | None = None,
     *,
@@ -570,7 +571,7 @@ def compare_posteriors(
     )
 
 
-def _leading(posterior: TeamPosterior, modes: Sequence[Mode]) -> TeamPosterior:
+def _leading(posterior: Posterior, modes: Sequence[Mode]) -> Posterior:
     """The chains of the first mode alone, where there are several."""
     if len(modes) < 2:
         return posterior
@@ -583,7 +584,7 @@ def _leading(posterior: TeamPosterior, modes: Sequence[Mode]) -> TeamPosterior:
 
 
 def _fit_record(
-    posterior: TeamPosterior, aligned: TeamPosterior, modes: Sequence[Mode], verdict: Convergence
+    posterior: Posterior, aligned: Posterior, modes: Sequence[Mode], verdict: Convergence
 ) -> dict[str, Any]:
     """What a fit says of itself, and how well its chains agree once their latents are matched."""
     record: dict[str, Any] = {
@@ -608,7 +609,7 @@ def _fit_record(
     return record
 
 
-def _held_out(posterior: TeamPosterior, test: Demonstrations | None) -> dict[str, float]:
+def _held_out(posterior: Posterior, test: Demonstrations | None) -> dict[str, float]:
     """Predictions of episodes without their labels, and the errors of decoding them."""
     if test is None:
         return {}
@@ -622,7 +623,7 @@ def _time_record(course: Course | None, accuracy: float) -> dict[str, float]:
 
 
 def _courses(
-    compared: Mapping[str, TeamPosterior],
+    compared: Mapping[str, Posterior],
     reference: str,
     visits: Mapping[str, Float[np.ndarray, "contexts ..."]],
 ) -> dict[str, Course]:
@@ -646,7 +647,7 @@ def _courses(
 
 
 def _estimate_evidence(
-    posteriors: Mapping[str, TeamPosterior], reference: str, seed: int, progress: bool
+    posteriors: Mapping[str, Posterior], reference: str, seed: int, progress: bool
 ) -> Evidence:
     """The log evidence of the reference's data: exact where that is there, else estimated."""
     whole = posteriors[reference]
@@ -660,7 +661,7 @@ def _estimate_evidence(
 
 
 def _evidence_record(
-    posterior: TeamPosterior, reference: TeamPosterior, evidence: Evidence | None
+    posterior: Posterior, reference: Posterior, evidence: Evidence | None
 ) -> dict[str, float]:
     """How far a bound of the same data lies below the log evidence."""
     if evidence is None or posterior.elbo is None or posterior.demos != reference.demos:
@@ -679,7 +680,7 @@ def _coverage_record(table: "pd.DataFrame | None") -> dict[str, float]:
 
 
 def _score_decoded(
-    named: Mapping[str, TeamPosterior], test: Demonstrations | None, num_draws: int, seed: int
+    named: Mapping[str, Posterior], test: Demonstrations | None, num_draws: int, seed: int
 ) -> tuple[dict[tuple[str, str, str], dict[str, Any]], dict[str, dict[str, Reliability]]]:
     """Beliefs about held-out mental states: under the point estimate, averaged over draws, live.
 
@@ -861,8 +862,8 @@ def _pooled(tables: Sequence[_Cells]) -> _Cells:
 
 
 def compare_rows(
-    posterior: TeamPosterior,
-    reference: TeamPosterior,
+    posterior: Posterior,
+    reference: Posterior,
     visits: Mapping[str, Float[np.ndarray, "contexts ..."]] | None = None,
 ) -> RowDifference:
     """Compare means and standard deviations over the contexts that both have visited.
@@ -940,7 +941,7 @@ def _average(function: Callable[..., Any], values: Float[np.ndarray, " cells"]) 
     return float(function(values)) if len(values) else np.nan
 
 
-def name_by_labels(posterior: TeamPosterior, test: Demonstrations | None) -> TeamPosterior:
+def name_by_labels(posterior: Posterior, test: Demonstrations | None) -> Posterior:
     """The posterior with latents that nothing told apart named as they are best decoded.
 
     Of all namings the one under which most labelled steps of the test data are decoded rightly.
@@ -976,7 +977,7 @@ def _best_names(
 
 
 def _compare_chains(
-    posteriors: Mapping[str, TeamPosterior], test: Demonstrations | None
+    posteriors: Mapping[str, Posterior], test: Demonstrations | None
 ) -> "pd.DataFrame":
     """Log likelihood and decoding errors of each chain."""
     records: dict[tuple[str, int], dict[str, float]] = {}
@@ -992,7 +993,7 @@ def _compare_chains(
 
 
 def _compare_modes(
-    posteriors: Mapping[str, TeamPosterior],
+    posteriors: Mapping[str, Posterior],
     modes: Mapping[str, Sequence[Mode]],
     test: Demonstrations | None,
 ) -> "pd.DataFrame":
@@ -1021,7 +1022,7 @@ def _frame(records: Mapping[Any, Mapping[str, Any]], *names: str) -> "pd.DataFra
 
 
 def _notes_on_data(
-    posteriors: Mapping[str, TeamPosterior], reference: str, measured: bool
+    posteriors: Mapping[str, Posterior], reference: str, measured: bool
 ) -> list[str]:
     demos = posteriors[reference].demos
     rows = (
@@ -1037,9 +1038,7 @@ def _notes_on_data(
     ]
 
 
-def _notes_on_names(
-    posteriors: Mapping[str, TeamPosterior], test: Demonstrations | None
-) -> list[str]:
+def _notes_on_names(posteriors: Mapping[str, Posterior], test: Demonstrations | None) -> list[str]:
     """By which rule each agent's latents got their order."""
     own = [name for name, one in posteriors.items() if isinstance(one.model, NumpyroModel)]
     pinned = {
@@ -1158,9 +1157,7 @@ def _notes_on_evidence(evidence: Evidence | None) -> list[str]:
     ]
 
 
-def _notes_on_truth(
-    truth: DrawnTables | None, posteriors: Mapping[str, TeamPosterior]
-) -> list[str]:
+def _notes_on_truth(truth: DrawnTables | None, posteriors: Mapping[str, Posterior]) -> list[str]:
     if truth is None:
         return []
     notes = [

@@ -61,8 +61,8 @@ from btil.models.team import BoundModel, TeamModel, bind
 from btil.numerics.precision import precision
 from btil.numerics.special import log_beta_ratio
 from btil.numpyro_forms.numpyro_model import NumpyroModel
+from btil.posterior.beliefs import Posterior, refuse_excerpt
 from btil.posterior.fit import fit_bound
-from btil.posterior.posterior import TeamPosterior, refuse_excerpt
 
 # Renamings of the latents that an estimate averages over.
 _MOST_RENAMINGS = 5040
@@ -413,7 +413,7 @@ def _smc(
     num_replicates: int = 10,
     num_particles: int = 64,
     num_temperatures: int = 50,
-    posterior: TeamPosterior | None = None,
+    posterior: Posterior | None = None,
 ) -> Evidence:
     renamings = _renamings(bound)
     if posterior is None:
@@ -612,7 +612,7 @@ def _chib(
     num_chains: int = 4,
     num_warmup: int = 500,
     num_samples: int = 1000,
-    posterior: TeamPosterior | None = None,
+    posterior: Posterior | None = None,
 ) -> Evidence:
     renamings = _renamings(bound)
     if posterior is None:

@@ -18,7 +18,8 @@ from btil.models.draws import DrawnTables, KnownRows
 from btil.models.simulate import simulate
 from btil.models.team import BoundModel, TeamModel, bind
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
-from btil.posterior.posterior import TeamPosterior, conform
+from btil.posterior.beliefs import Posterior
+from btil.posterior.conforming import conform
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,7 +161,7 @@ def read_truth(path: Any, model: TeamModel, demos: Demonstrations) -> DrawnTable
     return DrawnTables(tables, parameters, np.random.default_rng(0), known)
 
 
-def coverage_table(posterior: TeamPosterior, truth: DrawnTables, seed: int = 0) -> "pd.DataFrame":
+def coverage_table(posterior: Posterior, truth: DrawnTables, seed: int = 0) -> "pd.DataFrame":
     """How often central posterior intervals cover the true probabilities.
 
     Of the rows in use, those that the posterior expects its data to have read at least once: all
@@ -200,7 +201,7 @@ def _error(share: Share, number: int) -> float:
     return float(np.sqrt(middle * (1 - middle) / (number + 4)))
 
 
-def _ranked(posterior: TeamPosterior, truth: DrawnTables, seed: int) -> dict[str, Ranked]:
+def _ranked(posterior: Posterior, truth: DrawnTables, seed: int) -> dict[str, Ranked]:
     """Places of the true cells among draws, (rows, values), by role and for all."""
     posterior = named_as_in(posterior, truth)
     visits = expected_visits(posterior)

@@ -34,7 +34,8 @@ from btil.messages.layout import lay_out
 from btil.models.simulate import draw_values, simulate
 from btil.models.team import BoundModel, make_contexts
 from btil.numpyro_forms.numpyro_model import NumpyroModel
-from btil.posterior.posterior import TeamPosterior, conform, refuse_excerpt
+from btil.posterior.beliefs import Posterior, refuse_excerpt
+from btil.posterior.conforming import conform
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -281,7 +282,7 @@ def _mean(
 
 
 def posterior_predictive_check(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     demos: Demonstrations | None = None,
     num_draws: int = 400,
     seed: int = 0,

@@ -206,6 +206,11 @@ class BoundModel:
         """The tables that have something to learn: the sites of the NumPyro model."""
         return {name: table for name, table in self.tables.items() if table.learned}
 
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to learn."""
+        return bool(self.learned)
+
     @cached_property
     def unlabelled(self) -> "BoundModel":
         """The same, with no latent known: what is visited does not depend on labels."""

@@ -319,6 +319,11 @@ class BoundNumpyroModel(BoundModel):
         assert isinstance(self.model, NumpyroModel)
         return self.model
 
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to learn."""
+        return bool(self.parameters)
+
     @cached_property
     def tied(self) -> str:
         """Why the function can speak of these episodes alone; empty where it can of others.

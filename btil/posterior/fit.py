@@ -4,7 +4,7 @@ import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -21,10 +21,26 @@ from btil.models.parametric import check_prior
 from btil.models.team import BoundModel, TeamModel, bind, likelihood_name
 from btil.numerics.precision import as_dtype, precision
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, NumpyroModel, rows_somewhere
-from btil.posterior.numpyro_posterior import bind_model, posterior_class
-from btil.posterior.posterior import TeamPosterior, filter_agents, refuse_impossible
+from btil.posterior.beliefs import Posterior, filter_agents, refuse_impossible
+from btil.posterior.numpyro_posterior import NumpyroPosterior, bind_model, posterior_class
+from btil.posterior.posterior import TeamPosterior
 
 _OWN_ARGUMENTS = ("bound", "seed", "progress", "dtype", "checkpoint")
+
+
+@overload
+def fit(
+    model: NumpyroModel, demos: Demonstrations, method: str, **given: Any
+) -> NumpyroPosterior: ...
+
+
+@overload
+def fit(
+    model: TeamModel,
+    demos: Demonstrations | DemonstrationsFile,
+    method: str = "mfvi",
+    **given: Any,
+) -> TeamPosterior: ...
 
 
 def fit(
@@ -38,7 +54,7 @@ def fit(
     checkpoint: Any = None,
     resume: bool = False,
     **options: Any,
-) -> TeamPosterior:
+) -> Posterior:
     """Infer a team's policies, transitions and initial distributions from demonstrations.
 
     Args:
@@ -116,7 +132,7 @@ def fit_bound(
     checkpoint: Any = None,
     resume: bool = False,
     **options: Any,
-) -> TeamPosterior:
+) -> Posterior:
     """`fit` of a model that is on its demonstrations already; options are not looked at again.
 
     Raises:
@@ -127,15 +143,13 @@ def fit_bound(
     model = bound.model
     function = method_function(method, model)
     chosen = _dtype_of(method, dtype)
-    if not isinstance(bound, BoundNumpyroModel):
-        warn(crowded(bound))
+    warn(crowded(bound))
     every_option = method_options(method, model) | options
     saved = checkpoint is not None
     run = describe_run(bound, method, seed, chosen, every_option) if saved else None
     saving = Checkpoint(checkpoint, run, resume)
-    learns = bool(bound.parameters if isinstance(bound, BoundNumpyroModel) else bound.learned)
-    log_evidence = _check_possible(bound, learns)
-    if learns:
+    log_evidence = _check_possible(bound)
+    if bound.learns:
         with precision(chosen), saving.kept():
             result = function(
                 bound, seed=seed, progress=progress, dtype=chosen, checkpoint=saving, **options
@@ -213,7 +227,7 @@ def method_options(method: str, model: Any = None) -> dict[str, Any]:
     }
 
 
-def _check_possible(bound: BoundModel, learns: bool) -> float:
+def _check_possible(bound: BoundModel) -> float:
     """Refuse impossible data; the log evidence at prior means (all there is if nothing learns).
 
     Rows with a Dirichlet prior make everything possible: only given zeros can exclude the data,
@@ -232,7 +246,7 @@ def _check_possible(bound: BoundModel, learns: bool) -> float:
             np.any(np.isneginf(rows) if name in measured else ~(rows > 0))
             for name, rows in tables.items()
         )
-        if learns and not any(excludes):
+        if bound.learns and not any(excludes):
             return float("nan")
         layout = lay_out(bound, coarse=True)
         total = 0.0
@@ -263,7 +277,7 @@ def _fit_file(
     checkpoint: Any,
     resume: bool,
     options: dict[str, Any],
-) -> TeamPosterior:
+) -> Posterior:
     """Mean field by batches that are read from a file when they are needed."""
     from btil.inference import stochastic
     from btil.inference.streaming import streamed

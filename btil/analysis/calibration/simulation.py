@@ -36,8 +36,8 @@ from btil.numerics.precision import precision
 from btil.numerics.promotion import promotion_allowed
 from btil.numerics.rounding import rounded_up
 from btil.numerics.special import log_dirichlet
+from btil.posterior.beliefs import Posterior
 from btil.posterior.fit import fit
-from btil.posterior.posterior import TeamPosterior
 
 # Random numbers of a simulation, in streams of their own: methods are then given the same data.
 _TRUTH, _LABELS, _FIT, _RANKS = range(4)
@@ -235,7 +235,7 @@ def choose_cells(bound: BoundModel, number: int, generator: np.random.Generator)
 
 
 def evaluate(
-    posterior: TeamPosterior, draws: Sequence[DrawnTables], cells: list[Cell]
+    posterior: Posterior, draws: Sequence[DrawnTables], cells: list[Cell]
 ) -> tuple[
     list[str],
     Float[np.ndarray, "draws quantities"],
@@ -309,7 +309,7 @@ def _sweep(
 
 
 def run_messages(
-    posterior: TeamPosterior, rows: Mapping[str, Float[np.ndarray, "filled ..."]], number: int
+    posterior: Posterior, rows: Mapping[str, Float[np.ndarray, "filled ..."]], number: int
 ) -> tuple[Float[np.ndarray, " filled"], dict[str, Float[np.ndarray, "steps latents"]]]:
     """Log likelihood of the data under each draw; smoothed latents averaged over draws.
 
@@ -404,7 +404,7 @@ def _given_concentrations(
 # ---------------------------------------------------------------------- draws
 
 
-def named_as_in(posterior: TeamPosterior, truth: DrawnTables) -> TeamPosterior:
+def named_as_in[P: Posterior](posterior: P, truth: DrawnTables) -> P:
     """The posterior with latents that nothing pins named as in the truth, each chain by itself.
 
     Exact mixtures hold all names at once and stay as they are.
@@ -421,7 +421,7 @@ def named_as_in(posterior: TeamPosterior, truth: DrawnTables) -> TeamPosterior:
     return posterior if exact else align(posterior, reference)
 
 
-def thinned(posterior: TeamPosterior, num_draws: int, cells: list[Cell]) -> TeamPosterior:
+def thinned[P: Posterior](posterior: P, num_draws: int, cells: list[Cell]) -> P:
     """Chains with so few draws, evenly spaced, that these are about independent.
 
     As many as the least effective sample size of what is ranked (cells, parameters, log
@@ -462,7 +462,7 @@ def _every(drawn: Any, kept: Int[np.ndarray, " kept"]) -> Any:
     return drawn._replace(draws=drawn.draws[:, kept])
 
 
-def _num_draws(posterior: TeamPosterior, wanted: int) -> int:
+def _num_draws(posterior: Posterior, wanted: int) -> int:
     """How many draws there are to rank among."""
     drawn = [
         one.draws.shape[0] * one.draws.shape[1]

@@ -18,8 +18,9 @@ from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import counted
 from btil.inference.progress import progress_line
+from btil.posterior.beliefs import Posterior, refuse_excerpt
+from btil.posterior.conforming import conform
 from btil.posterior.fit import fit
-from btil.posterior.posterior import TeamPosterior, conform, refuse_excerpt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,7 @@ class Debrief:
 
 
 def debrief(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     demos: Demonstrations,
     directory: Any,
     max_episodes: int = 4,
@@ -128,9 +129,7 @@ def debrief(
     return Debrief(directory / PAGE, findings, tuple(summary(told)))
 
 
-def _learn_again(
-    posterior: TeamPosterior, demos: Demonstrations, progress: bool
-) -> TeamPosterior | None:
+def _learn_again(posterior: Posterior, demos: Demonstrations, progress: bool) -> Posterior | None:
     """The same, learned without the labels of half of the episodes; None where that is no use."""
     training = posterior.demos
     labelled = np.add.reduceat((training.latents >= 0).any(1), training.episode_starts, dtype=int)
@@ -179,7 +178,7 @@ class _Picture(NamedTuple):
 
 
 def _pictures(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     findings: Findings,
     episode: int,
     task: "GridTask | None",

@@ -17,7 +17,7 @@ from btil.analysis.output import html_list, html_table
 from btil.analysis.words import listed
 from btil.demonstrations.coding import counted
 from btil.inference.method import method_of
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ class Told(NamedTuple):
         learned_again: Whether the test of sureness is of a posterior with half of the labels.
     """
 
-    posterior: TeamPosterior
+    posterior: Posterior
     findings: Findings
     task: "GridTask | None"
     learned_again: bool

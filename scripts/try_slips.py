@@ -116,8 +116,8 @@ SLIPS = (
     Slip(
         "btil/inference/mfvi.py",
         "restarts begin at the given start too",
-        "if restart == 1 and start is not None:",
-        "if restart == -1 and start is not None:",
+        "run.known if start is None else labelled_counts(bound, run.num_rows)",
+        "run.known",
         ("test_mfvi.py",),
     ),
     Slip(

@@ -114,7 +114,7 @@ def test_a_domain_is_simulated_from_the_shell(
     assert btil.domains.toy_task is toy_parts.toy_task
     assert "toy_task" in dir(btil.domains)
     out = str(tmp_path / "toy.csv")
-    done = CliRunner().invoke(app, ["simulate", "toy_task", "--episodes", "2", "--out", out])
+    done = CliRunner().invoke(app, ["simulate", "toy_task", "--num-episodes", "2", "--out", out])
     assert done.exit_code == 0, done.output
     assert btil.read_demonstrations(out).agents == ("alice", "rob")
     done = CliRunner().invoke(app, ["simulate", "toys", "--out", out])

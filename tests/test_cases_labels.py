@@ -115,18 +115,12 @@ Question = Callable[..., Any]
 # Every public function that takes a posterior and demonstrations, as a plain call. Those with
 # `use_labels` are handed it on.
 QUESTIONS: dict[str, Question] = {
-    "btil.posterior.beliefs.Posterior.smooth": lambda a, **o: a.posterior.smooth(
-        a.demos, **o
-    ),
-    "btil.posterior.beliefs.Posterior.filter": lambda a, **o: a.posterior.filter(
-        a.demos, **o
-    ),
+    "btil.posterior.beliefs.Posterior.smooth": lambda a, **o: a.posterior.smooth(a.demos, **o),
+    "btil.posterior.beliefs.Posterior.filter": lambda a, **o: a.posterior.filter(a.demos, **o),
     "btil.posterior.beliefs.Posterior.predict_actions": (
         lambda a, **o: a.posterior.predict_actions(a.demos, **o)
     ),
-    "btil.posterior.beliefs.Posterior.decode": lambda a, **o: a.posterior.decode(
-        a.demos, **o
-    ),
+    "btil.posterior.beliefs.Posterior.decode": lambda a, **o: a.posterior.decode(a.demos, **o),
     "btil.imitation.learning.LearnedTeam.decode": lambda a, **o: team_with(a).decode(a.demos, **o),
     "btil.analysis.metrics.decoded_latents": lambda a: metrics.decoded_latents(
         a.demos, a.posterior

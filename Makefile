@@ -4,6 +4,9 @@
 BIN = .venv/bin
 # Files with slow tests come first (tests/conftest.py), so that both workers end together.
 PYTEST_FLAGS = -n 2 --dist loadfile --no-loadscope-reorder
+# What runs once more as users run it: the other tests compile with most optimisations off.
+OPTIMISED = $(addprefix tests/test_, messages.py lanes.py forward_backward.py mfvi.py gibbs.py \
+	nuts.py evidence.py)
 # Where `make study` keeps what it collects.
 STUDY = btil-study
 
@@ -38,6 +41,7 @@ test: lint
 
 test-slow: setup
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
+	JAX_DISABLE_MOST_OPTIMIZATIONS=false $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow" $(OPTIMISED)
 
 test-all: test test-slow
 

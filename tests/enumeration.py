@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from btil.demonstrations import Demonstrations
+from btil.models.cpt import Shared
 from btil.models.team import BoundModel, site_name
 
 ROLES = ("policy", "transition", "initial")
@@ -79,7 +80,8 @@ def find_factor(bound: BoundModel, role: str, agent: str, row: int) -> Factor:
     """The row of an agent's table that is read at a row of the data."""
     site = site_name(bound.model, role, agent)
     family = bound.model.family(role, agent)
-    parents = getattr(family, "cpt", family).parents_of(agent)
+    cpt = family.cpt if isinstance(family, Shared) else family
+    parents = cpt.parents_of(agent)
     wanted = parent_values(parents, agent, bound.demos, row)
     contexts = [tuple(map(int, context)) for context in bound.tables[site].contexts.rows]
     return Factor(role, site, contexts.index(wanted))

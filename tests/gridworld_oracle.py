@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -110,7 +110,8 @@ MAPS = {
 
 def named_world(domain: str, name: str) -> World:
     width, height, walls, items, goal, starts = MAPS[name]
-    return World(domain, width, height, frozenset(walls), tuple(items), goal, tuple(starts))
+    first, second = starts
+    return World(domain, width, height, frozenset(walls), tuple(items), goal, (first, second))
 
 
 def drawn_world(domain: str, drawing: str) -> World:
@@ -412,9 +413,9 @@ class Problem(NamedTuple):
 def problem(world: World) -> Problem:
     states = [state for state in world.states() if is_sound(world, state)]
     number = {state: i for i, state in enumerate(states)}
-    if world.domain == "movers":
-        choices, share, reward = JOINT_ACTIONS, 1.0, movers_reward
-    else:
+    choices: list[Any] = list(JOINT_ACTIONS)
+    share, reward = 1.0, cast(Any, movers_reward)
+    if world.domain == "cleanup":
         # The teammate is taken to act uniformly at random.
         choices, share, reward = list(ACTIONS), 1 / 6, cleanup_reward
     moves = np.zeros((len(states), len(choices), len(states)))

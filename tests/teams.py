@@ -4,7 +4,7 @@ The teams are made to expose mistakes: agents of different sizes, asymmetric tab
 variables, episodes of unequal lengths, one of a single step, labels on some steps of some agents.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from enumeration import episode_factors, episode_rows, find_factor, latent_paths, used_cells
@@ -59,7 +59,7 @@ def hmm_model(concentration: float = 1.0) -> btil.TeamModel:
 
 
 def hmm_demos(
-    actions: list[int], labels: list[int] | None = None, num_latents: int = 2, **options: object
+    actions: list[int], labels: list[int] | None = None, num_latents: int = 2, **options: Any
 ) -> Demonstrations:
     """One agent, one task state."""
     return btil.Demonstrations(
@@ -72,7 +72,7 @@ def hmm_demos(
     )
 
 
-def two_labelled_episodes(**options: object) -> Demonstrations:
+def two_labelled_episodes(**options: Any) -> Demonstrations:
     """Two short episodes of which every step is labelled."""
     return hmm_demos([0, 1, 2, 2, 1, 0], [0, 0, 1, 1, 0, 0], episodes=[0, 0, 0, 1, 1, 1], **options)
 

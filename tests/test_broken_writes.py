@@ -180,7 +180,9 @@ def test_places_that_cannot_be_written_are_named(case, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "there.csv"]
     with pytest.raises(OSError, match=name.split("/")[-1]):
         check_writable(path, (".csv",))
-    result = CliRunner().invoke(app, ["simulate", "movers", "--episodes", "1", "--out", str(path)])
+    result = CliRunner().invoke(
+        app, ["simulate", "movers", "--num-episodes", "1", "--out", str(path)]
+    )
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
     assert str(path) in result.stderr

@@ -154,7 +154,7 @@ def test_labels_are_those_of_the_data_or_of_whole_episodes():
     assert np.array_equal(observed.latents[shown], full.latents[shown])
     chosen = set()
     for number in range(20):
-        _, _, observed = draw_data(settings._replace(share_labelled=0.4), number)
+        _, _, observed = draw_data(dataclasses.replace(settings, share_labelled=0.4), number)
         whole = np.add.reduceat((observed.latents >= 0).all(1), observed.episode_starts)
         labelled = np.flatnonzero(whole == observed.episode_lengths)
         assert len(labelled) == 1

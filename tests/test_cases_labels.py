@@ -115,18 +115,12 @@ Question = Callable[..., Any]
 # Every public function that takes a posterior and demonstrations, as a plain call. Those with
 # `use_labels` are handed it on.
 QUESTIONS: dict[str, Question] = {
-    "btil.posterior.posterior.TeamPosterior.smooth": lambda a, **o: a.posterior.smooth(
-        a.demos, **o
-    ),
-    "btil.posterior.posterior.TeamPosterior.filter": lambda a, **o: a.posterior.filter(
-        a.demos, **o
-    ),
-    "btil.posterior.posterior.TeamPosterior.predict_actions": (
+    "btil.posterior.beliefs.Posterior.smooth": lambda a, **o: a.posterior.smooth(a.demos, **o),
+    "btil.posterior.beliefs.Posterior.filter": lambda a, **o: a.posterior.filter(a.demos, **o),
+    "btil.posterior.beliefs.Posterior.predict_actions": (
         lambda a, **o: a.posterior.predict_actions(a.demos, **o)
     ),
-    "btil.posterior.posterior.TeamPosterior.decode": lambda a, **o: a.posterior.decode(
-        a.demos, **o
-    ),
+    "btil.posterior.beliefs.Posterior.decode": lambda a, **o: a.posterior.decode(a.demos, **o),
     "btil.imitation.learning.LearnedTeam.decode": lambda a, **o: team_with(a).decode(a.demos, **o),
     "btil.analysis.metrics.decoded_latents": lambda a: metrics.decoded_latents(
         a.demos, a.posterior
@@ -191,11 +185,11 @@ QUESTIONS: dict[str, Question] = {
 }
 # No question of what somebody had in mind, or labels are what is asked about.
 LABELS_ARE_DATA = {
-    "btil.posterior.posterior.TeamPosterior.log_likelihood": "the density of actions and labels",
+    "btil.posterior.beliefs.Posterior.log_likelihood": "the density of actions and labels",
     "btil.analysis.predictive.posterior_predictive_check": "checks the model on actions and labels",
     "btil.analysis.compare.name_by_labels": "gives arbitrary latents the names that fit labels",
     "btil.analysis.metrics.with_learned_latents": "sizes and names",
-    "btil.posterior.posterior.TeamPosterior.conformed": "sizes and names",
+    "btil.posterior.beliefs.Posterior.conformed": "sizes and names",
 }
 # Log densities of actions alone: no belief is asked for.
 NEVER_PEEK = {"btil.analysis.selection.compare_models"}
@@ -226,7 +220,7 @@ def asks_of_demonstrations(name: str, function: Any) -> bool:
     except (TypeError, ValueError):
         return False
     demos = any("Demonstrations" in str(one.annotation) for one in parameters)
-    answers = "TeamPosterior." in name or "LearnedTeam." in name
+    answers = "Posterior." in name or "LearnedTeam." in name
     return demos and (
         answers
         or any("Posterior" in str(one.annotation) or one.name in _TELLING for one in parameters)

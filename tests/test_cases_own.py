@@ -87,13 +87,13 @@ def plain(data: Any) -> None:
 
 def posterior_of(function: Callable[..., Any], demos: btil.Demonstrations) -> NumpyroPosterior:
     """Three made-up draws of skill and stay."""
-    kind, bound = bind_model(btil.NumpyroModel(function), demos)
+    bound = bind_model(btil.NumpyroModel(function), demos)
     draws = {"skill": [0.3, 0.9, 0.5], "stay": [0.8, 0.2, 0.6]}
     parameters = {site: DrawnParameters(np.array([values])) for site, values in draws.items()}
     result = FitResult({}, True, "made up", parameters=parameters)
-    made = kind(bound, "nuts", result, seed=0, dtype=np.dtype(np.float64), wall_time=1.0)
-    assert isinstance(made, NumpyroPosterior)
-    return made
+    return NumpyroPosterior(
+        bound, "nuts", result, seed=0, dtype=np.dtype(np.float64), wall_time=1.0
+    )
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_a_step_is_predicted_before_anything_of_it_is_seen(hearty: NumpyroPoster
 @pytest.mark.usefixtures("numpyro_as_it_is")
 def test_the_density_of_the_numpyro_model_has_the_channel() -> None:
     demos = demonstrations()
-    _, bound = bind_model(btil.NumpyroModel(hearts), demos)
+    bound = bind_model(btil.NumpyroModel(hearts), demos)
     expected = by_enumeration(demos, 0.3, 0.8)["log_likelihood"].sum()
     with jax.enable_x64(True):
         given = {"skill": jnp.array(0.3), "stay": jnp.array(0.8)}
@@ -604,7 +604,7 @@ def test_the_models_of_the_guide_run_as_printed() -> None:
     for block, parameters in zip(blocks, ({"skill", "tiring"}, {"rise", "policy"}), strict=True):
         names: dict[str, Any] = {}
         exec(compile(block, "extending.md", "exec"), names)
-        _, bound = bind_model(names["model"], demos)
+        bound = bind_model(names["model"], demos)
         assert isinstance(bound, BoundNumpyroModel)
         assert set(bound.parameters) == parameters
         for rows in rows_somewhere(bound).values():

@@ -16,7 +16,10 @@ from typer.testing import CliRunner, Result
 import btil
 from btil.analysis.metrics import hamming_distance
 from btil.cli import app
+from btil.cli.options import METHOD, MODEL, READING
 from btil.demonstrations import Demonstrations, read_demonstrations, write_demonstrations
+from btil.inference.method import method_names
+from btil.posterior.fit import method_options
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = (
@@ -571,3 +574,28 @@ def test_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_demo_refuses_a_file_as_folder_at_once(folder: Path) -> None:
     assert_refused(run("demo", "--out", folder / "team.csv"), "not a folder")
+
+
+def test_the_shell_has_all_options_of_all_methods() -> None:
+    of_methods = {option for name in method_names() for option in method_options(name)}
+    arrays = {"start"}
+    assert of_methods - arrays == METHOD.options.keys() - {"dtype"}
+    for command in ("fit", "compare", "calibrate", "report"):
+        told = run(command, "--help").output
+        for option in [*METHOD.options, *MODEL.options, *READING.options]:
+            assert f"--{option.replace('_', '-')}" in told
+
+
+def test_options_of_methods_reach_them(folder: Path, tmp_path: Path) -> None:
+    words = ["--method", "svi", "--guide", "AutoNormal", "--learning-rate", "0.05"]
+    words += ["--num-particles", "2", "--max-iterations", "20", "--dtype", "float64"]
+    done = run("fit", folder / "team.csv", "--out", tmp_path / "p.nc", "--quiet", *words)
+    assert done.exit_code == 0, done.output
+    fitted = btil.load_posterior(tmp_path / "p.nc")
+    assert fitted.dtype == np.float64
+    assert dict(fitted.options) == {
+        "guide": "AutoNormal",
+        "learning_rate": 0.05,
+        "num_particles": 2,
+        "max_iterations": 20,
+    }

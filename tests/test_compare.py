@@ -2,12 +2,16 @@
 
 import dataclasses
 import itertools
+import sys
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import btil
+import btil.messages.layout as layout_module
 from btil.analysis.compare import compare_posteriors, compare_rows
 from btil.analysis.evidence import Evidence
 from btil.analysis.known_truth import coverage_table
@@ -66,6 +70,25 @@ def posterior(
     return TeamPosterior(bound, method, result, seed=0, dtype=np.dtype(float), wall_time=2.0)
 
 
+def counted_calls(patch: pytest.MonkeyPatch, *functions: Callable[..., Any]) -> Counter[str]:
+    """Counts calls of functions from anywhere in btil, by their names."""
+    calls: Counter[str] = Counter()
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            calls[function.__name__] += 1
+            return function(*args, **options)
+
+        return call
+
+    modules = [module for name, module in sys.modules.items() if name.startswith("btil.")]
+    for function in functions:
+        for module in modules:
+            if getattr(module, function.__name__, None) is function:
+                patch.setattr(module, function.__name__, counted(function))
+    return calls
+
+
 def with_log_likelihood(result: FitResult, log_likelihood: Any) -> FitResult:
     """As a method with chains leaves it."""
     stats = {"log_likelihood_total": log_likelihood.sum(-1)}
@@ -99,20 +122,38 @@ def test_data() -> btil.Demonstrations:
 
 
 @pytest.fixture(scope="module")
-def comparison(train: btil.Demonstrations, test_data: btil.Demonstrations) -> Any:
-    return btil.compare(
-        MODEL,
-        train,
-        ("mfvi", "exact", "gibbs"),
-        test_data,
-        seed=3,
-        progress=False,
-        options={"gibbs": {"num_chains": 2, "num_warmup": 20, "num_samples": 30}},
-        truth=TRUTH,
-        evidence=True,
-        accuracy=0.05,
-        num_draws=100,
-    )
+def counted_comparison(
+    train: btil.Demonstrations, test_data: btil.Demonstrations
+) -> tuple[Any, Counter[str]]:
+    """A comparison, and how often a model was bound and laid out for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        calls = counted_calls(patch, bind, layout_module.pack_lanes)
+        found = btil.compare(
+            MODEL,
+            train,
+            ("mfvi", "exact", "gibbs"),
+            test_data,
+            seed=3,
+            progress=False,
+            options={"gibbs": {"num_chains": 2, "num_warmup": 20, "num_samples": 30}},
+            truth=TRUTH,
+            evidence=True,
+            accuracy=0.05,
+            num_draws=100,
+        )
+    return found, calls
+
+
+@pytest.fixture(scope="module")
+def comparison(counted_comparison: tuple[Any, Counter[str]]) -> Any:
+    return counted_comparison[0]
+
+
+def test_model_and_data_are_bound_once(counted_comparison: tuple[Any, Counter[str]]) -> None:
+    # To what was learned from, its episode without labels, and the test data.
+    assert counted_comparison[1]["bind"] == 3
+    # What was learned from once for fits and once for questions, the others once.
+    assert counted_comparison[1]["pack_lanes"] == 4
 
 
 def test_numbers_of_the_table_are_those_of_the_posteriors(
@@ -283,11 +324,11 @@ def test_evidence_is_estimated_from_the_mean_field(
 ) -> None:
     asked = []
 
-    def estimate(model: Any, demos: Any, method: str, **options: Any) -> Evidence:
-        asked.append((method, options["posterior"].method, options["seed"]))
+    def estimate(bound: Any, method: str, seed: int, progress: bool, **options: Any) -> Evidence:
+        asked.append((method, options["posterior"].method, seed))
         return Evidence(-9.0, 0.3, method, False, None, ("Runs differ.",))
 
-    monkeypatch.setattr("btil.analysis.compare.log_evidence", estimate)
+    monkeypatch.setattr("btil.analysis.compare.estimate_bound", estimate)
     one = posterior(train, 5)
     bounded = dataclasses.replace(one, result=one.result._replace(elbo=-10.0))
     chains = posterior(train, 5, num_chains=2)
@@ -510,7 +551,7 @@ def test_what_cannot_be_done_is_refused_before_any_fit(
     def no_fit(*args: Any, **options: Any) -> None:
         raise AssertionError("a fit began")
 
-    monkeypatch.setattr("btil.analysis.compare.fit", no_fit)
+    monkeypatch.setattr("btil.analysis.compare.fit_bound", no_fit)
     with pytest.raises(error, match=message):
         btil.compare(**({"model": MODEL, "demos": train, "methods": ("mfvi",)} | arguments))
 
@@ -521,7 +562,7 @@ def test_other_data_are_refused_before_any_fit(
     def no_fit(*args: Any, **options: Any) -> None:
         raise AssertionError("a fit began")
 
-    monkeypatch.setattr("btil.analysis.compare.fit", no_fit)
+    monkeypatch.setattr("btil.analysis.compare.fit_bound", no_fit)
     with pytest.raises(ValueError, match="demos_by_method: no method nuts"):
         btil.compare(MODEL, train, ("mfvi",), demos_by_method={"nuts": train})
     other = btil.Demonstrations([0], [[0, 0]], agents=("ann", "eve"), num_latents=2)

@@ -66,27 +66,35 @@ def in_little(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from btil.analysis import compare
     from btil.inference import chains
 
-    whole = fitting.fit
+    whole, whole_bound = fitting.fit, fitting.fit_bound
 
-    def little_fit(model: Any, demos: Any, method: str = "mfvi", **options: Any) -> Any:
+    def fewer(model: Any, method: str, options: dict[str, Any]) -> dict[str, Any]:
         known = fitting.method_options(method, model)
         little = {
             option: min(limit, options.get(option, known[option]))
             for option, limit in (LITTLE | MORE.get(name, {})).items()
             if option in known
         }
-        return whole(model, demos, method, **options | little)
+        return options | little
+
+    def little_fit(model: Any, demos: Any, method: str = "mfvi", **options: Any) -> Any:
+        return whole(model, demos, method, **fewer(model, method, options))
+
+    def little_fit_bound(bound: Any, method: str, **options: Any) -> Any:
+        return whole_bound(bound, method, **fewer(bound.model, method, options))
 
     for module in list(sys.modules.values()):
-        if module.__name__.startswith("btil") and module.__dict__.get("fit") is whole:
-            monkeypatch.setattr(module, "fit", little_fit)
+        for function, little in ((whole, little_fit), (whole_bound, little_fit_bound)):
+            own = module.__dict__.get(function.__name__)
+            if module.__name__.startswith("btil") and own is function:
+                monkeypatch.setattr(module, function.__name__, little)
     monkeypatch.setattr(btil, "fit", little_fit)
     few_particles = {"num_replicates": 2, "num_particles": 4, "num_temperatures": 2}
     for module, function, limits in (
         (btil.analysis, "calibrate", {"num_simulations": 10}),
         (btil.analysis, "posterior_predictive_check", {"num_draws": 20}),
         (compare, "blocks_of_draws", {"num_draws": 20}),
-        (compare, "log_evidence", few_particles),
+        (compare, "estimate_bound", few_particles),
     ):
         monkeypatch.setattr(module, function, at_most(getattr(module, function), limits))
     # Chains so short do not agree; what is drawn of those that do is drawn all the same.

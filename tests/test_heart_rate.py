@@ -10,7 +10,7 @@ import pytest
 
 import btil
 from btil.inference.result import DrawnParameters, FitResult
-from btil.posterior.numpyro_posterior import bind_model
+from btil.posterior.numpyro_posterior import bind_model, posterior_class
 
 
 class ByHand(NamedTuple):
@@ -39,7 +39,7 @@ def posterior(example: ModuleType) -> btil.TeamPosterior:
     """A posterior of a few made-up draws around the truth."""
     generator = np.random.default_rng(0)
     train = example.simulate(2, seed=1)
-    kind, bound = bind_model(btil.NumpyroModel(example.ward), train)
+    bound = bind_model(btil.NumpyroModel(example.ward), train)
 
     def drawn(value: Any, spread: float) -> DrawnParameters:
         shape = (1, 6, *np.shape(value))
@@ -55,7 +55,7 @@ def posterior(example: ModuleType) -> btil.TeamPosterior:
     }
     result = FitResult({}, True, "made up", parameters=parameters)
     made = {"method": "nuts", "seed": 0, "dtype": np.dtype(np.float64), "wall_time": 1.0}
-    return kind(bound=bound, result=result, **made)
+    return posterior_class(bound)(bound=bound, result=result, **made)
 
 
 def by_hand(example: ModuleType, posterior: Any, demos: Any, nurse: str) -> ByHand:

@@ -11,6 +11,14 @@ from btil.analysis.known_truth import check_truth, coverage_table, simulate_trut
 from btil.inference.result import DirichletRows
 from btil.models.draws import prior_tables
 from btil.models.team import bind
+from btil.posterior.numpyro_posterior import bind_model
+
+
+def uniform(data):
+    """A model of one's own in which everything is as likely as anything else."""
+    for agent in data.agents:
+        latents, actions = np.zeros(data.num_latents[agent]), np.zeros(data.num_actions[agent])
+        data.observe(agent, latents, latents, actions)
 
 
 def demos_of(num_episodes=30, labelled=1.0):
@@ -120,13 +128,13 @@ def test_other_tables_are_refused(made):
     generator = np.random.default_rng(0)
     other = dataclasses.replace(MODEL, policy=btil.DirichletCPT(0.8, parents=("y",)))
     with pytest.raises(ValueError, match="truth: policy_ann has parents \\('y',\\)"):
-        check_truth(MODEL, demos_of(2), prior_tables(other, demos_of(2), generator))
+        check_truth(bind(MODEL, demos_of(2)), prior_tables(other, demos_of(2), generator))
     shared = btil.TeamModel(btil.Shared(btil.DirichletCPT(0.8, parents=("x",))))
     same = random_demos(lengths=(4,), num_latents=(2, 2), num_actions=(2, 2), num_states=(6, 2))
     with pytest.raises(ValueError, match="there is no table 'policy_ann'; its tables are policy,"):
-        check_truth(MODEL, demos_of(2), prior_tables(shared, same, generator))
+        check_truth(bind(MODEL, demos_of(2)), prior_tables(shared, same, generator))
     with pytest.raises(ValueError, match="is a NumpyroModel, which has no tables to cover"):
-        check_truth(btil.NumpyroModel(lambda data: None), demos_of(2), made.tables)
+        check_truth(bind_model(btil.NumpyroModel(uniform), demos_of(2)), made.tables)
     with pytest.raises(
         ValueError,
         match="share_labelled must be a number from 0 to 1, got 2",

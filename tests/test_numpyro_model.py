@@ -408,11 +408,14 @@ def test_what_a_model_may_not_be(data: btil.Demonstrations) -> None:
 
 
 def test_there_are_no_tables_to_ask_for(data: btil.Demonstrations, svi: TeamPosterior) -> None:
-    for question in (svi.policy, svi.transition, svi.initial):
-        with pytest.raises(ValueError, match="hmm: a NumpyroModel has no tables by context"):
-            question("agent_0")
-    with pytest.raises(ValueError, match="no tables by context"):
-        svi.contexts("agent_0", "policy")
+    assert isinstance(svi, NumpyroPosterior)
+    for question in ("policy", "transition", "initial", "contexts", "drawn_tables", "refined"):
+        assert not hasattr(svi, question)
+        for error in (ValueError, AttributeError):
+            with pytest.raises(error, match="hmm: a NumpyroModel has no tables by context"):
+                getattr(svi, question)
+    with pytest.raises(AttributeError, match="'NumpyroPosterior' object has no attribute 'polcy'"):
+        svi.polcy  # noqa: B018
     with pytest.raises(ValueError, match="estimate 'mean' or num_draws, got 'map'"):
         svi.decode(data, estimate="map")
     with pytest.raises(ValueError, match="has no table of rows by context"):
@@ -427,11 +430,11 @@ def test_parameters_of_episodes_say_nothing_of_other_episodes(data: btil.Demonst
         data.observe("agent_0", HALF[0], HALF, act[:, None, None])
 
     bound = bind_numpyro_model(btil.NumpyroModel(moods), data)
-    assert bound.rebind(data.without_labels()).parameters == {"mood": (3,)}
+    assert bound.on(data.without_labels()).parameters == {"mood": (3,)}
     # As many episodes, of the same lengths: shapes alone would not tell.
     others = data.replace(actions=1 - data.actions)
     with pytest.raises(ValueError, match=r"mood has shape \(3,\), with one more .* has \(4,\)"):
-        bound.rebind(others)
+        bound.on(others)
 
 
 def test_a_state_variable_with_more_values_is_refused(pair: Pair) -> None:

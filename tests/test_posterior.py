@@ -483,3 +483,24 @@ def test_shared_tables_against_enumeration() -> None:
     assert np.array_equal(
         posterior.policy("ann", {"x": [0, 1]}), posterior.policy("bob", {"y": [0, 1]})
     )
+
+
+def test_functions_are_asked_anew_about_the_same_episodes() -> None:
+    right = 0.9
+
+    def policy(contexts: Any) -> np.ndarray:
+        rows = np.array([[right, 1 - right], [0.3, 0.7]])
+        return np.broadcast_to(rows, (len(contexts["state"]), 2, 2))
+
+    model = btil.TeamModel(btil.KnownCPT(policy, parents=("state",)), btil.StaticCPT())
+    posterior = btil.fit(model, hmm_demos([0, 1, 0], [0, -1, -1]), "mfvi", progress=False)
+    other = hmm_demos([0, 1, 0, 0], [1, -1, -1, -1])
+    for use_labels in (False, True):
+        assert posterior.smooth(other, use_labels)["agent_0"].shape == (4, 2)
+    for right in (0.9, 0.4):
+        likelihood = np.array([right**3 * (1 - right), 0.3**3 * 0.7])
+        belief = posterior.smooth(other)["agent_0"]
+        np.testing.assert_allclose(belief[0], likelihood / likelihood.sum(), rtol=1e-5)
+        assert posterior.smooth(other, use_labels=True)["agent_0"][0, 1] == pytest.approx(1)
+        only = posterior.log_likelihood(other.without_labels())
+        np.testing.assert_allclose(only, np.log(likelihood.mean()), rtol=1e-5)

@@ -786,7 +786,7 @@ def test_a_damaged_trial_is_one_line(folder: tuple[Path, Path]) -> None:
 
 def test_simulate_saves_what_the_task_simulates(tmp_path: Path) -> None:
     out = tmp_path / "demos.parquet"
-    options = ("--map", "tiny", "--episodes", 5, "--seed", 3, "--max-steps", 12)
+    options = ("--map", "tiny", "--num-episodes", 5, "--seed", 3, "--max-steps", 12)
     result = run("simulate", "cleanup", *options, "--out", out)
     assert result.exit_code == 0, result.output
     expected = btil.domains.cleanup("tiny").simulate(5, seed=3, max_steps=12)
@@ -799,7 +799,7 @@ def test_simulate_saves_what_the_task_simulates(tmp_path: Path) -> None:
 def test_simulate_on_a_drawing_of_ones_own(tmp_path: Path) -> None:
     drawing, out = tmp_path / "my map.txt", tmp_path / "demos.csv"
     drawing.write_text("A 0 .\nR # G\n", encoding="utf-8")
-    result = run("simulate", "movers", "--map", drawing, "--episodes", 2, "--out", out)
+    result = run("simulate", "movers", "--map", drawing, "--num-episodes", 2, "--out", out)
     assert result.exit_code == 0, result.output
     assert read_demonstrations(out).num_states["alice_cell"] == 5
 
@@ -809,7 +809,7 @@ def test_simulate_on_a_drawing_of_ones_own(tmp_path: Path) -> None:
     [
         (["chess"], "there are movers, cleanup"),
         (["movers", "--map", "maze"], "paper, lesson, tiny"),
-        (["movers", "--map", "tiny", "--episodes", "0"], "num_episodes"),
+        (["movers", "--map", "tiny", "--num-episodes", "0"], "num_episodes"),
         (["movers", "--map", "tiny", "--max-steps", "-1"], "max_steps"),
     ],
 )
@@ -873,7 +873,7 @@ def test_a_file_in_the_way_does_not_hide_a_map_of_that_name(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").write_text("A 0 .\nR # G\n")
     for text, cells in (("tiny", 6), ("./tiny", 5)):
-        arguments = ("movers", "--map", text, "--episodes", "1", "--out", "demos.npz")
+        arguments = ("movers", "--map", text, "--num-episodes", "1", "--out", "demos.npz")
         assert run("simulate", *arguments).exit_code == 0
         assert btil.read_demonstrations("demos.npz").num_states["alice_cell"] == cells
     (tmp_path / "picture").write_bytes(b"\xff\xfe\x00")

@@ -337,7 +337,7 @@ def test_the_pass_over_a_file_finds_what_memory_holds(model, file, small_parts) 
     bound = bind(model, demos)
     columns = stochastic.step_columns(bound)
     sizes = num_contexts(bound)
-    with streamed(model, file, lambda part, learns: 0.0) as (data, _, _):
+    with streamed(model, file, lambda part: 0.0) as (data, _, _):
         assert data.bound.excerpt
         for name, table in bound.tables.items():
             found = data.bound.tables[name].contexts

@@ -6,7 +6,7 @@ Methods' options and public functions are found by their signatures, so that non
 import inspect
 import math
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpyro
@@ -101,7 +101,7 @@ def analysis_calls() -> dict[str, Any]:
         "compare_models": partial(btil.analysis.compare_models, {"one": one, "other": one}),
         "compare_posteriors": partial(btil.analysis.compare_posteriors, {"one": one, "other": one}),
         "debrief": partial(btil.analysis.debrief, one, demos, "nowhere"),
-        "learn": partial(btil.imitation.learn, None, demos),
+        "learn": partial(btil.imitation.learn, cast(Any, None), demos),
         "log_evidence": partial(log_evidence, HMM, demos),
         "plot_alignment": partial(btil.analysis.plot_alignment, one, demos, 0),
         "plot_courses": partial(btil.analysis.plot_courses, {}),

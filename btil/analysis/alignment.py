@@ -35,7 +35,7 @@ from btil.models.cpt import ROLES, permuted_latents
 from btil.models.parametric import parameter_axes, parametric_site, parametric_sites
 from btil.models.team import BoundModel, TeamModel, bind
 from btil.numpyro_forms.numpyro_model import NumpyroModel
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 # The arrays of rows that are not chains.
 _PER_ROW: dict[type, tuple[str, ...]] = {
@@ -91,7 +91,7 @@ def interchangeable_latents(
         >>> interchangeable_latents(TeamModel(), demos)
         {'agent_0': ((0,), (1, 2))}
     """
-    return _classes(bind(model, demos))
+    return interchangeable_classes(bind(model, demos))
 
 
 def latents_pinned(model: TeamModel, demos: Demonstrations) -> dict[str, bool]:
@@ -105,9 +105,14 @@ def latents_pinned(model: TeamModel, demos: Demonstrations) -> dict[str, bool]:
         {agent: pinned}: true where no two latents are interchangeable, e.g. where all latents but
         at most one are labelled somewhere. Labels decide in principle, however few they are.
     """
+    return agents_pinned(bind(model, demos))
+
+
+def agents_pinned(bound: BoundModel) -> dict[str, bool]:
+    """`latents_pinned` of a model that is on its demonstrations already."""
     return {
         agent: all(len(members) == 1 for members in classes)
-        for agent, classes in interchangeable_latents(model, demos).items()
+        for agent, classes in interchangeable_classes(bound).items()
     }
 
 
@@ -141,7 +146,7 @@ def match_latents(bound: BoundModel, reference: Rows, rows: Rows) -> dict[str, n
     """
     for name, given in (("reference", reference), ("rows", rows)):
         _check_shapes(name, bound, given, leading=0)
-    classes = _classes(bound)
+    classes = interchangeable_classes(bound)
     permutations: dict[str, np.ndarray] = {}
     for agents in agents_with_common_latents(bound):
         own = classes[agents[0]]
@@ -165,7 +170,7 @@ def symmetries(bound: BoundModel, most: int) -> list[dict[str, np.ndarray]] | No
         Permutations for `relabel_rows`, the identity first: the products of all permutations
         within the interchangeable classes; None if there are more than `most`.
     """
-    classes = _classes(bound)
+    classes = interchangeable_classes(bound)
     teams = agents_with_common_latents(bound)
     sizes = (math.factorial(len(members)) for team in teams for members in classes[team[0]])
     if math.prod(sizes) > most:
@@ -203,7 +208,7 @@ def relabel_rows(bound: BoundModel, rows: Rows, permutations: Permutations) -> d
     return relabelled
 
 
-def align(posterior: TeamPosterior, reference: TeamPosterior) -> TeamPosterior:
+def align[P: Posterior](posterior: P, reference: Posterior) -> P:
     """The posterior with its latents named as in the reference.
 
     Chains may differ in names among themselves: each is matched on its own. Only contexts that
@@ -229,7 +234,7 @@ def align(posterior: TeamPosterior, reference: TeamPosterior) -> TeamPosterior:
     if isinstance(posterior.model, NumpyroModel):
         return posterior
     target = _in_order_of(posterior, reference)
-    if all(len(members) == 1 for own in _classes(bound).values() for members in own):
+    if all(agents_pinned(bound).values()):
         return posterior
     rows = posterior.result.rows
     chains = {
@@ -248,15 +253,15 @@ def align(posterior: TeamPosterior, reference: TeamPosterior) -> TeamPosterior:
     return rename_latents(posterior, permutations)
 
 
-def num_chains(posterior: TeamPosterior) -> int:
+def num_chains(posterior: Posterior) -> int:
     """Number of chains that the rows were drawn in; 1 of independent draws, 0 without draws."""
     rows = posterior.result.rows.values()
     return max((len(r.draws) for r in rows if isinstance(r, DrawnRows | MomentRows)), default=0)
 
 
-def rename_latents(
-    posterior: TeamPosterior, permutations: Permutations | Sequence[Permutations]
-) -> TeamPosterior:
+def rename_latents[P: Posterior](
+    posterior: P, permutations: Permutations | Sequence[Permutations]
+) -> P:
     """The posterior with its latents renamed, rows and parameters of parametric families alike.
 
     Normals of a parameter that is a probability vector over latents (mean field) are none any more
@@ -330,7 +335,7 @@ class _Moved(NamedTuple):
 
 
 def _renamed_parameters(
-    posterior: TeamPosterior, by_chain: Sequence[Permutations]
+    posterior: Posterior, by_chain: Sequence[Permutations]
 ) -> dict[str, ParameterPosterior]:
     """All parameters with the axes of latents in new orders.
 
@@ -395,13 +400,13 @@ def _reordered(
     return values
 
 
-def posterior_means(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "..."]]:
+def posterior_means(posterior: Posterior) -> dict[str, Float[np.ndarray, "..."]]:
     """Posterior mean rows of every learned site, {site: (contexts, latents, values)}."""
     return {site: rows.mean() for site, rows in posterior.result.rows.items()}
 
 
 def shared_contexts(
-    posterior: TeamPosterior, reference: TeamPosterior, site: str
+    posterior: Posterior, reference: Posterior, site: str
 ) -> tuple[Int[np.ndarray, " shared"], Int[np.ndarray, " shared"]]:
     """The contexts of a table that two posteriors have both visited.
 
@@ -421,7 +426,7 @@ def shared_contexts(
     return np.flatnonzero(found >= 0), found[found >= 0]
 
 
-def _in_order_of(posterior: TeamPosterior, reference: TeamPosterior) -> dict[str, np.ndarray]:
+def _in_order_of(posterior: Posterior, reference: Posterior) -> dict[str, np.ndarray]:
     """Mean rows of the reference in the posterior's contexts; NaN where it has none."""
     sites, others = set(posterior.bound.tables), set(reference.bound.tables)
     if sites != others:
@@ -463,7 +468,8 @@ def agents_with_common_latents(bound: BoundModel) -> list[list[str]]:
     return teams
 
 
-def _classes(bound: BoundModel) -> dict[str, tuple[tuple[int, ...], ...]]:
+def interchangeable_classes(bound: BoundModel) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """`interchangeable_latents` of a model that is on its demonstrations already."""
     demos = bound.demos
     sizes = dict(zip(demos.agents, demos.num_latents, strict=True))
     classes: dict[str, tuple[tuple[int, ...], ...]] = {}

@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from btil.analysis.alignment import (
+    agents_pinned,
     agents_with_common_latents,
     align,
-    interchangeable_latents,
-    latents_pinned,
+    interchangeable_classes,
     rename_latents,
     shared_contexts,
 )
@@ -27,7 +27,7 @@ from btil.analysis.decoded import (
     scored_agents,
 )
 from btil.analysis.efficiency import Course, Target, course, latent_chains, own_course
-from btil.analysis.evidence import Evidence, check_estimable, log_evidence
+from btil.analysis.evidence import Evidence, check_estimable, estimate_bound
 from btil.analysis.held_out import held_out
 from btil.analysis.known_truth import check_truth, coverage_table
 from btil.analysis.metrics import confusion_matrix
@@ -54,8 +54,10 @@ from btil.inference.result import DrawnRows, RowsPosterior, check_all_kept, chec
 from btil.models.draws import DrawnTables
 from btil.models.team import TeamModel
 from btil.numpyro_forms.numpyro_model import NumpyroModel
-from btil.posterior.fit import check_given, fit, method_function
-from btil.posterior.posterior import TeamPosterior, conform, refuse_excerpt
+from btil.posterior.beliefs import Posterior, refuse_excerpt
+from btil.posterior.conforming import conform
+from btil.posterior.fit import check_given, check_model, fit_bound, method_function
+from btil.posterior.numpyro_posterior import bind_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,7 +112,7 @@ class Comparison:
         truth: The tables that the data were made from, or None.
     """
 
-    posteriors: dict[str, TeamPosterior]
+    posteriors: dict[str, Posterior]
     table: "pd.DataFrame"
     chains: "pd.DataFrame"
     modes: "pd.DataFrame"
@@ -128,9 +130,9 @@ class Comparison:
     no_differences: str | None
     convergence: dict[str, Convergence]
     test: Demonstrations | None
-    aligned: dict[str, TeamPosterior]
-    compared: dict[str, TeamPosterior]
-    named: dict[str, TeamPosterior]
+    aligned: dict[str, Posterior]
+    compared: dict[str, Posterior]
+    named: dict[str, Posterior]
     truth: DrawnTables | None
 
     def __repr__(self) -> str:
@@ -142,7 +144,7 @@ class Comparison:
         return self.posteriors[self.reference].demos
 
     @property
-    def others(self) -> dict[str, TeamPosterior]:
+    def others(self) -> dict[str, Posterior]:
         """Of `compared` those that can be held against the reference: with tables in common.
 
         None where the reference has not converged.
@@ -302,7 +304,7 @@ class Comparison:
         if self.no_differences is not None:
             raise ValueError(f"nothing can be measured against it: {self.no_differences}")
 
-    def _posterior(self, name: str | None) -> TeamPosterior:
+    def _posterior(self, name: str | None) -> Posterior:
         chosen = next(iter(self.posteriors)) if name is None else name
         if chosen not in self.posteriors:
             raise ValueError(f"no method {chosen!r}; there are {', '.join(self.posteriors)}")
@@ -374,20 +376,24 @@ def compare(
     options = {name: dict(given) for name, given in (options or {}).items()}
     others = dict(demos_by_method or {})
     _check(model, chosen, len(methods), options, others, reference)
+    if not isinstance(demos, Demonstrations):
+        raise ValueError(f"demos must be Demonstrations, got {type(demos).__name__}")
     others = {name: conform(training, demos) for name, training in others.items()}
     seen = {name: others.get(name, demos) for name in chosen}
     if test is not None:
         test = conform(test, demos)
     check_values({"accuracy": accuracy, "seed": seed})
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
+    bound = bind_model(model, demos)
     if truth is not None:
-        check_truth(model, demos, truth)
+        check_truth(bound, truth)
     if evidence:
-        check_estimable(model, demos)
-    posteriors = {
-        name: fit(model, seen[name], method, seed=seed, progress=progress, **options.get(name, {}))
-        for name, method in chosen.items()
-    }
+        check_estimable(bound)
+    posteriors = {}
+    for name, method in chosen.items():
+        own = bound if seen[name] is demos else bind_model(model, seen[name])
+        given = options.get(name, {})
+        posteriors[name] = fit_bound(own, method, seed=seed, progress=progress, **given)
     return compare_posteriors(
         posteriors,
         test,
@@ -410,6 +416,7 @@ def _check(
     reference: str | None,
 ) -> None:
     """Refuse what `compare` cannot do, before it does anything."""
+    check_model(model)
     if not chosen:
         raise ValueError("methods: name at least one")
     if len(chosen) < num_asked:
@@ -434,7 +441,7 @@ def _check(
 
 
 def compare_posteriors(
-    posteriors: Mapping[str, TeamPosterior],
+    posteriors: Mapping[str, Posterior],
     test: Demonstrations | None = None,
     reference: str | None = None,
     *,
@@ -483,9 +490,9 @@ def compare_posteriors(
     chosen = choose_reference(posteriors, reference)
     reference, anchor = chosen.name, chosen.posterior
     if truth is not None:
-        check_truth(anchor.model, anchor.demos, truth)
+        check_truth(anchor.bound, truth)
     if evidence is True:
-        check_estimable(anchor.model, anchor.demos)
+        check_estimable(anchor.bound)
     modes = {reference: find_modes(anchor)}
     leading = _leading(anchor, modes[reference])
     visits = expected_visits(leading)
@@ -564,7 +571,7 @@ def compare_posteriors(
     )
 
 
-def _leading(posterior: TeamPosterior, modes: Sequence[Mode]) -> TeamPosterior:
+def _leading(posterior: Posterior, modes: Sequence[Mode]) -> Posterior:
     """The chains of the first mode alone, where there are several."""
     if len(modes) < 2:
         return posterior
@@ -577,7 +584,7 @@ def _leading(posterior: TeamPosterior, modes: Sequence[Mode]) -> TeamPosterior:
 
 
 def _fit_record(
-    posterior: TeamPosterior, aligned: TeamPosterior, modes: Sequence[Mode], verdict: Convergence
+    posterior: Posterior, aligned: Posterior, modes: Sequence[Mode], verdict: Convergence
 ) -> dict[str, Any]:
     """What a fit says of itself, and how well its chains agree once their latents are matched."""
     record: dict[str, Any] = {
@@ -602,7 +609,7 @@ def _fit_record(
     return record
 
 
-def _held_out(posterior: TeamPosterior, test: Demonstrations | None) -> dict[str, float]:
+def _held_out(posterior: Posterior, test: Demonstrations | None) -> dict[str, float]:
     """Predictions of episodes without their labels, and the errors of decoding them."""
     if test is None:
         return {}
@@ -616,7 +623,7 @@ def _time_record(course: Course | None, accuracy: float) -> dict[str, float]:
 
 
 def _courses(
-    compared: Mapping[str, TeamPosterior],
+    compared: Mapping[str, Posterior],
     reference: str,
     visits: Mapping[str, Float[np.ndarray, "contexts ..."]],
 ) -> dict[str, Course]:
@@ -640,7 +647,7 @@ def _courses(
 
 
 def _estimate_evidence(
-    posteriors: Mapping[str, TeamPosterior], reference: str, seed: int, progress: bool
+    posteriors: Mapping[str, Posterior], reference: str, seed: int, progress: bool
 ) -> Evidence:
     """The log evidence of the reference's data: exact where that is there, else estimated."""
     whole = posteriors[reference]
@@ -650,11 +657,11 @@ def _estimate_evidence(
             return Evidence(one.elbo, 0.0, "exact", True, None, ())
     mean_field = [one for one in same if one.method == "mfvi" and one.result.rows]
     options = {"posterior": mean_field[0]} if mean_field else {}
-    return log_evidence(whole.model, whole.demos, "smc", seed=seed, progress=progress, **options)
+    return estimate_bound(whole.bound, "smc", seed, progress, **options)
 
 
 def _evidence_record(
-    posterior: TeamPosterior, reference: TeamPosterior, evidence: Evidence | None
+    posterior: Posterior, reference: Posterior, evidence: Evidence | None
 ) -> dict[str, float]:
     """How far a bound of the same data lies below the log evidence."""
     if evidence is None or posterior.elbo is None or posterior.demos != reference.demos:
@@ -673,7 +680,7 @@ def _coverage_record(table: "pd.DataFrame | None") -> dict[str, float]:
 
 
 def _score_decoded(
-    named: Mapping[str, TeamPosterior], test: Demonstrations | None, num_draws: int, seed: int
+    named: Mapping[str, Posterior], test: Demonstrations | None, num_draws: int, seed: int
 ) -> tuple[dict[tuple[str, str, str], dict[str, Any]], dict[str, dict[str, Reliability]]]:
     """Beliefs about held-out mental states: under the point estimate, averaged over draws, live.
 
@@ -855,8 +862,8 @@ def _pooled(tables: Sequence[_Cells]) -> _Cells:
 
 
 def compare_rows(
-    posterior: TeamPosterior,
-    reference: TeamPosterior,
+    posterior: Posterior,
+    reference: Posterior,
     visits: Mapping[str, Float[np.ndarray, "contexts ..."]] | None = None,
 ) -> RowDifference:
     """Compare means and standard deviations over the contexts that both have visited.
@@ -934,13 +941,13 @@ def _average(function: Callable[..., Any], values: Float[np.ndarray, " cells"]) 
     return float(function(values)) if len(values) else np.nan
 
 
-def name_by_labels(posterior: TeamPosterior, test: Demonstrations | None) -> TeamPosterior:
+def name_by_labels(posterior: Posterior, test: Demonstrations | None) -> Posterior:
     """The posterior with latents that nothing told apart named as they are best decoded.
 
     Of all namings the one under which most labelled steps of the test data are decoded rightly.
     Latents that labels, priors or given tables tell apart keep their names.
     """
-    classes = interchangeable_latents(posterior.model, posterior.demos)
+    classes = interchangeable_classes(posterior.bound)
     free = [agent for agent, own in classes.items() if any(len(members) > 1 for members in own)]
     if test is None or not free:
         return posterior
@@ -970,7 +977,7 @@ def _best_names(
 
 
 def _compare_chains(
-    posteriors: Mapping[str, TeamPosterior], test: Demonstrations | None
+    posteriors: Mapping[str, Posterior], test: Demonstrations | None
 ) -> "pd.DataFrame":
     """Log likelihood and decoding errors of each chain."""
     records: dict[tuple[str, int], dict[str, float]] = {}
@@ -986,7 +993,7 @@ def _compare_chains(
 
 
 def _compare_modes(
-    posteriors: Mapping[str, TeamPosterior],
+    posteriors: Mapping[str, Posterior],
     modes: Mapping[str, Sequence[Mode]],
     test: Demonstrations | None,
 ) -> "pd.DataFrame":
@@ -1015,7 +1022,7 @@ def _frame(records: Mapping[Any, Mapping[str, Any]], *names: str) -> "pd.DataFra
 
 
 def _notes_on_data(
-    posteriors: Mapping[str, TeamPosterior], reference: str, measured: bool
+    posteriors: Mapping[str, Posterior], reference: str, measured: bool
 ) -> list[str]:
     demos = posteriors[reference].demos
     rows = (
@@ -1031,13 +1038,11 @@ def _notes_on_data(
     ]
 
 
-def _notes_on_names(
-    posteriors: Mapping[str, TeamPosterior], test: Demonstrations | None
-) -> list[str]:
+def _notes_on_names(posteriors: Mapping[str, Posterior], test: Demonstrations | None) -> list[str]:
     """By which rule each agent's latents got their order."""
     own = [name for name, one in posteriors.items() if isinstance(one.model, NumpyroModel)]
     pinned = {
-        name: latents_pinned(posterior.model, posterior.demos)
+        name: agents_pinned(posterior.bound)
         for name, posterior in posteriors.items()
         if name not in own
     }
@@ -1152,16 +1157,14 @@ def _notes_on_evidence(evidence: Evidence | None) -> list[str]:
     ]
 
 
-def _notes_on_truth(
-    truth: DrawnTables | None, posteriors: Mapping[str, TeamPosterior]
-) -> list[str]:
+def _notes_on_truth(truth: DrawnTables | None, posteriors: Mapping[str, Posterior]) -> list[str]:
     if truth is None:
         return []
     notes = [
         "Coverage is of one made-up truth, with errors as if rows were independent; `btil "
         "calibrate` looks at many."
     ]
-    free = [n for n, p in posteriors.items() if not all(latents_pinned(p.model, p.demos).values())]
+    free = [n for n, p in posteriors.items() if not all(agents_pinned(p.bound).values())]
     if free:
         notes.append(
             f"Mental states that nothing tells apart in {listed(free)} are named as in the truth "

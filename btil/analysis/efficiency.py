@@ -11,8 +11,8 @@ from btil.inference.chains import summarize_chains
 from btil.inference.result import DrawnRows
 from btil.models.contexts import match_rows
 from btil.models.team import bind
+from btil.posterior.beliefs import Posterior
 from btil.posterior.fit import method_options
-from btil.posterior.posterior import TeamPosterior
 
 # Latents are looked at in so many steps of the data at most, at so many places per agent.
 _MOST_STEPS = 1500
@@ -51,7 +51,7 @@ class LatentChains(NamedTuple):
     min_ess: float
 
 
-def latent_chains(posterior: TeamPosterior) -> LatentChains | None:
+def latent_chains(posterior: Posterior) -> LatentChains | None:
     """How well chains agree about mental states, and how many draws they are worth for them.
 
     The quantity is the probability of each latent at a step given a draw of the tables, at
@@ -74,8 +74,10 @@ def latent_chains(posterior: TeamPosterior) -> LatentChains | None:
     if not len(some):
         return None
     fitting = (np.cumsum(demos.episode_lengths[some]) <= _MOST_STEPS).sum()
-    few = demos.select(some[: max(1, int(fitting))])
-    bound = bind(posterior.model, few)
+    chosen = some[: max(1, int(fitting))]
+    whole = len(chosen) == demos.num_episodes
+    bound = posterior.bound if whole else bind(posterior.model, demos.select(chosen))
+    few = bound.demos
     places: dict[str, Int[np.ndarray, " steps"]] = {}
     for agent, labels, size in zip(few.agents, few.latents.T, few.num_latents, strict=True):
         unknown = np.flatnonzero(labels < 0)
@@ -116,7 +118,7 @@ class Target(NamedTuple):
     used: dict[str, Bool[np.ndarray, "..."]]
 
 
-def course(posterior: TeamPosterior, reference: TeamPosterior, target: Target) -> Course:
+def course(posterior: Posterior, reference: Posterior, target: Target) -> Course:
     """How a method comes near means, as time goes on.
 
     A chain's draws are taken to have come at a steady pace, its warmup included; the means are
@@ -136,7 +138,7 @@ def course(posterior: TeamPosterior, reference: TeamPosterior, target: Target) -
     return _course_of_draws(posterior, reference, target, length, length)
 
 
-def own_course(reference: TeamPosterior, used: dict[str, Bool[np.ndarray, "..."]]) -> Course | None:
+def own_course(reference: Posterior, used: dict[str, Bool[np.ndarray, "..."]]) -> Course | None:
     """How a reference with chains comes near itself: its first half of draws, to the second.
 
     None where it has no chains with the draws of all rows.
@@ -153,7 +155,7 @@ def own_course(reference: TeamPosterior, used: dict[str, Bool[np.ndarray, "..."]
 
 
 def _course_of_draws(
-    posterior: TeamPosterior, reference: TeamPosterior, target: Target, last: int, length: int
+    posterior: Posterior, reference: Posterior, target: Target, last: int, length: int
 ) -> Course:
     default = method_options(posterior.method).get("num_warmup", 0)
     warmup = int(posterior.options.get("num_warmup", default))
@@ -176,8 +178,8 @@ def _course_of_draws(
 
 
 def _error(
-    posterior: TeamPosterior,
-    reference: TeamPosterior,
+    posterior: Posterior,
+    reference: Posterior,
     target: Target,
     means: dict[str, Float[np.ndarray, "..."]],
 ) -> float:

@@ -61,8 +61,8 @@ from btil.models.team import BoundModel, TeamModel, bind
 from btil.numerics.precision import precision
 from btil.numerics.special import log_beta_ratio
 from btil.numpyro_forms.numpyro_model import NumpyroModel
-from btil.posterior.fit import fit
-from btil.posterior.posterior import TeamPosterior, refuse_excerpt
+from btil.posterior.beliefs import Posterior, refuse_excerpt
+from btil.posterior.fit import fit_bound
 
 # Renamings of the latents that an estimate averages over.
 _MOST_RENAMINGS = 5040
@@ -73,6 +73,7 @@ _LARGEST_SPREAD = 1.0
 _ON_RENAMINGS = "Averaged over the {:,} namings of latents that nothing tells apart."
 # Steps towards the point at which chib takes the posterior's density.
 _CLIMB = 50
+_INSTEAD = "Compare such models by held-out likelihood (btil.analysis.compare_models)"
 # Rows with smaller cells keep drawn latents where they are: a cell that is not used is never drawn.
 _LEAST_CONCENTRATION = 1e-3
 # With smaller ones particles of a mean field stay near it. Of 40 models of six steps each `smc` was
@@ -149,37 +150,44 @@ def log_evidence(
     if "num_samples" in options:  # of fewer draws no tail can be told
         check_count("num_samples", options["num_samples"], 25)
     seed = check_seed(seed, 2**32 - 1)
-    bound = check_estimable(model, demos)
+    _refuse_own(model)
+    return estimate_bound(bind(model, demos), method, seed, progress, **options)
+
+
+def estimate_bound(
+    bound: BoundModel, method: str, seed: int, progress: bool, **options: Any
+) -> Evidence:
+    """`log_evidence` of a model that is on its demonstrations already."""
+    check_estimable(bound)
     if not bound.learned:
-        known = fit(model, demos, "exact", progress=False)
+        known = fit_bound(bound, "exact", seed=seed, progress=False)
         assert known.elbo is not None
         return Evidence(known.elbo, 0.0, method, True, None, ("Every table is given: exact.",))
     _check_posterior(options.get("posterior"), method, bound)
-    return estimator(bound, seed, progress, **options)
+    return ESTIMATORS[method](bound, seed, progress, **options)
 
 
-def check_estimable(model: TeamModel, demos: Demonstrations) -> BoundModel:
+def _refuse_own(model: TeamModel) -> None:
+    if isinstance(model, NumpyroModel):
+        raise ValueError(
+            f"{model.name}: the evidence is estimated for tables with Dirichlet rows, and not for "
+            f"a NumpyroModel. {_INSTEAD}"
+        )
+
+
+def check_estimable(bound: BoundModel) -> None:
     """Refuse a model whose evidence cannot be estimated, before any fit.
-
-    Returns:
-        The model on its data.
 
     Raises:
         ValueError: Naming the model or table, or how many namings of the latents there are; if a
             prior is none, or unlabelled steps read cells with a concentration below 0.001.
     """
-    instead = "Compare such models by held-out likelihood (btil.analysis.compare_models)"
-    if isinstance(model, NumpyroModel):
-        raise ValueError(
-            f"{model.name}: the evidence is estimated for tables with Dirichlet rows, and not for "
-            f"a NumpyroModel. {instead}"
-        )
-    bound = bind(model, demos)
+    _refuse_own(bound.model)
     for name, table in bound.learned.items():
         if table.parametric:
             raise ValueError(
                 f"{name}: the evidence is estimated for Dirichlet rows only; this family, "
-                f"{type(table.cpt).__name__}, has parameters of its own. {instead}"
+                f"{type(table.cpt).__name__}, has parameters of its own. {_INSTEAD}"
             )
         check_prior(table)
     least, site = _smallest_cell(bound)
@@ -192,7 +200,6 @@ def check_estimable(model: TeamModel, demos: Demonstrations) -> BoundModel:
             '"exact")'
         )
     _renamings(bound)
-    return bound
 
 
 def _smallest_cell(bound: BoundModel) -> tuple[float, str]:
@@ -406,11 +413,11 @@ def _smc(
     num_replicates: int = 10,
     num_particles: int = 64,
     num_temperatures: int = 50,
-    posterior: TeamPosterior | None = None,
+    posterior: Posterior | None = None,
 ) -> Evidence:
     renamings = _renamings(bound)
     if posterior is None:
-        posterior = fit(bound.model, bound.demos, "mfvi", seed=seed, progress=progress)
+        posterior = fit_bound(bound, "mfvi", seed=seed, progress=progress)
     fitted = {n: one for n, one in posterior.result.rows.items() if isinstance(one, DirichletRows)}
     with precision(np.float64):
         setting, sites, num_rows = _prepare(bound)
@@ -605,13 +612,12 @@ def _chib(
     num_chains: int = 4,
     num_warmup: int = 500,
     num_samples: int = 1000,
-    posterior: TeamPosterior | None = None,
+    posterior: Posterior | None = None,
 ) -> Evidence:
     renamings = _renamings(bound)
     if posterior is None:
-        posterior = fit(
-            bound.model,
-            bound.demos,
+        posterior = fit_bound(
+            bound,
             "gibbs",
             seed=seed,
             progress=progress,

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from btil.analysis.metrics import hamming_distance, most_probable
 from btil.demonstrations import Demonstrations
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 
 class Metric(NamedTuple):
@@ -28,16 +28,16 @@ class Metric(NamedTuple):
 
     title: str
     explanation: str
-    function: Callable[[Demonstrations, TeamPosterior], Float[np.ndarray, " agents"]]
+    function: Callable[[Demonstrations, Posterior], Float[np.ndarray, " agents"]]
     digits: int = 3
 
 
-def viterbi_error(test: Demonstrations, posterior: TeamPosterior) -> Float[np.ndarray, " agents"]:
+def viterbi_error(test: Demonstrations, posterior: Posterior) -> Float[np.ndarray, " agents"]:
     """Share of labelled steps that the most probable path has wrong, mean over episodes."""
     return hamming_distance(test, posterior)
 
 
-def filtering_error(test: Demonstrations, posterior: TeamPosterior) -> Float[np.ndarray, " agents"]:
+def filtering_error(test: Demonstrations, posterior: Posterior) -> Float[np.ndarray, " agents"]:
     """The same of the most probable latent at each step, knowing the episode so far."""
     return hamming_distance(test, most_probable(test, posterior.filter(test)))
 
@@ -59,7 +59,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def held_out(test: Demonstrations, posterior: TeamPosterior) -> dict[str, float]:
+def held_out(test: Demonstrations, posterior: Posterior) -> dict[str, float]:
     """Every metric of every agent, by the columns of the table."""
     return {
         f"{name}_{agent}": float(value)

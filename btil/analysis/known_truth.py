@@ -16,9 +16,10 @@ from btil.files import replacing
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, KnownRows
 from btil.models.simulate import simulate
-from btil.models.team import TeamModel, bind
-from btil.numpyro_forms.numpyro_model import NumpyroModel
-from btil.posterior.posterior import TeamPosterior, conform
+from btil.models.team import BoundModel, TeamModel, bind
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
+from btil.posterior.beliefs import Posterior
+from btil.posterior.conforming import conform
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,15 +76,16 @@ def simulate_truth(
     return KnownTruth(tables, observed, played)
 
 
-def check_truth(model: TeamModel, demos: Demonstrations, truth: DrawnTables) -> None:
+def check_truth(bound: BoundModel, truth: DrawnTables) -> None:
     """Refuse tables that are not those of the model.
 
     Raises:
         ValueError: Naming the site, and what differs.
     """
-    if isinstance(model, NumpyroModel):
-        raise ValueError(f"truth: {model.name} is a NumpyroModel, which has no tables to cover")
-    bound = bind(model, demos)
+    if isinstance(bound, BoundNumpyroModel):
+        raise ValueError(
+            f"truth: {bound.own_model.name} is a NumpyroModel, which has no tables to cover"
+        )
     for site, table in bound.learned.items():
         if site not in truth.tables:
             raise ValueError(
@@ -159,7 +161,7 @@ def read_truth(path: Any, model: TeamModel, demos: Demonstrations) -> DrawnTable
     return DrawnTables(tables, parameters, np.random.default_rng(0), known)
 
 
-def coverage_table(posterior: TeamPosterior, truth: DrawnTables, seed: int = 0) -> "pd.DataFrame":
+def coverage_table(posterior: Posterior, truth: DrawnTables, seed: int = 0) -> "pd.DataFrame":
     """How often central posterior intervals cover the true probabilities.
 
     Of the rows in use, those that the posterior expects its data to have read at least once: all
@@ -199,7 +201,7 @@ def _error(share: Share, number: int) -> float:
     return float(np.sqrt(middle * (1 - middle) / (number + 4)))
 
 
-def _ranked(posterior: TeamPosterior, truth: DrawnTables, seed: int) -> dict[str, Ranked]:
+def _ranked(posterior: Posterior, truth: DrawnTables, seed: int) -> dict[str, Ranked]:
     """Places of the true cells among draws, (rows, values), by role and for all."""
     posterior = named_as_in(posterior, truth)
     visits = expected_visits(posterior)

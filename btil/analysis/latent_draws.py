@@ -25,6 +25,7 @@ from btil.messages.smoother import (
 from btil.models.draws import DrawnTables
 from btil.models.team import BoundModel
 from btil.numerics.precision import precision
+from btil.posterior.beliefs import Posterior
 from btil.posterior.posterior import TeamPosterior
 
 # Draws whose messages are held at once: bounds the memory.
@@ -55,7 +56,7 @@ def _marginals_at(
 
 
 def smoothed_under_draws(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     bound: BoundModel,
     rows: Mapping[str, Float[np.ndarray, "draws ..."]],
     steps: Mapping[str, Int[np.ndarray, " steps"]],
@@ -99,7 +100,7 @@ def _path(
 
 
 def draw_latents(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     bound: BoundModel,
     layout: Layout,
     rows: Mapping[str, Float[np.ndarray, "..."]],
@@ -130,8 +131,9 @@ def draw_latents(
 
 
 def drawn_rows(
-    posterior: TeamPosterior, bound: BoundModel, num_draws: int, seed: int
+    posterior: Posterior, bound: BoundModel, num_draws: int, seed: int
 ) -> Iterator[tuple[DrawnTables, dict[str, Any]]]:
     """Posterior draws of all tables, each with its rows in the contexts of other episodes."""
+    assert isinstance(posterior, TeamPosterior), "those without tables are refused before"
     for tables in posterior.drawn_tables(num_draws, seed):
         yield tables, {n: tables.rows(n, table.contexts) for n, table in bound.tables.items()}

@@ -94,7 +94,7 @@ def with_learned_latents(demos: Demonstrations, posterior: Any) -> Demonstration
     Raises:
         ValueError: If a label is none of them.
     """
-    from btil.posterior.posterior import conform_latents
+    from btil.posterior.conforming import conform_latents
 
     # A team of `btil.imitation` has its task's.
     return conform_latents(demos, getattr(posterior, "demos", demos))

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from btil.analysis.plots.rows import expected_visits
 from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 # In standard deviations within a chain.
 APART = 3.0
@@ -48,7 +48,7 @@ class Mode(NamedTuple):
 
 
 def find_modes(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     visits: Mapping[str, Float[np.ndarray, "contexts ..."]] | None = None,
 ) -> list[Mode]:
     """Groups of chains that overlap, that of the largest mean log likelihood first.
@@ -104,7 +104,7 @@ def separation(
 
 
 def _vectors(
-    posterior: TeamPosterior, visits: Mapping[str, Float[np.ndarray, "contexts ..."]]
+    posterior: Posterior, visits: Mapping[str, Float[np.ndarray, "contexts ..."]]
 ) -> Float[np.ndarray, "chain draw cells"]:
     parts = []
     for site, rows in posterior.result.rows.items():
@@ -122,7 +122,7 @@ def _vectors(
     return np.concatenate(parts, axis=-1).astype(np.float64)
 
 
-def only_chains(posterior: TeamPosterior, chains: Sequence[int]) -> TeamPosterior:
+def only_chains(posterior: Posterior, chains: Sequence[int]) -> Posterior:
     """The posterior by some of its chains alone; itself where it has none."""
     result = posterior.result
     chosen = list(chains)

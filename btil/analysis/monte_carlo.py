@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.inference.result import DrawnParameters, DrawnRows
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 # The error has a relative standard error of 1 / sqrt(2 (blocks - 1)), a sixth.
 _NUM_BLOCKS = 20
@@ -37,12 +37,12 @@ class Block(NamedTuple):
         seed: Seeds them.
     """
 
-    posterior: TeamPosterior
+    posterior: Posterior
     num_draws: int
     seed: int
 
 
-def drawn_shape(posterior: TeamPosterior) -> tuple[int, int] | None:
+def drawn_shape(posterior: Posterior) -> tuple[int, int] | None:
     """Chains, and draws in each; None where the posterior is no set of draws."""
     result = posterior.result
     for one in (*result.rows.values(), *result.parameters.values()):
@@ -51,7 +51,7 @@ def drawn_shape(posterior: TeamPosterior) -> tuple[int, int] | None:
     return None
 
 
-def some_draws(posterior: TeamPosterior, chosen: Any) -> TeamPosterior:
+def some_draws(posterior: Posterior, chosen: Any) -> Posterior:
     """A posterior by some of its draws.
 
     Args:
@@ -77,7 +77,7 @@ def some_draws(posterior: TeamPosterior, chosen: Any) -> TeamPosterior:
     )
 
 
-def evenly_spaced(posterior: TeamPosterior, num_draws: int) -> tuple[TeamPosterior, int]:
+def evenly_spaced(posterior: Posterior, num_draws: int) -> tuple[Posterior, int]:
     """A posterior of about so many draws, the same number of each chain, and their exact number.
 
     Chains with fewer draws keep all; what is no set of draws stays as it is.
@@ -91,7 +91,7 @@ def evenly_spaced(posterior: TeamPosterior, num_draws: int) -> tuple[TeamPosteri
     return some_draws(posterior, np.s_[:, chosen]), num_chains * wanted
 
 
-def blocks_of_draws(posterior: TeamPosterior, num_draws: int, seed: int) -> list[Block]:
+def blocks_of_draws(posterior: Posterior, num_draws: int, seed: int) -> list[Block]:
     """About `num_draws` draws in blocks, chain by chain in the order in which they were drawn.
 
     Args:
@@ -126,7 +126,7 @@ def _stretches(length: int, parts: int) -> list[Int[np.ndarray, " draws"]]:
     return np.array_split(np.arange(length), min(length, parts))
 
 
-def means_without_each_block(posterior: TeamPosterior) -> Iterator[TeamPosterior]:
+def means_without_each_block(posterior: Posterior) -> Iterator[Posterior]:
     """The posterior with each block of its draws left out, as far as its means go.
 
     For the errors of what is asked of mean rows. Of rows each has one draw, their mean.

@@ -8,13 +8,16 @@ import os
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from html import escape
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from markupsafe import Markup
 
 from btil.files import flush, naming, replacing
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.figure import Figure
     from rich.console import Console
 
@@ -23,45 +26,6 @@ _LARGEST_DRAWING = 400_000
 _PNG_DPI = 150
 _SCREEN_DPI = 96
 _WIDTH_OF_A_FILE = 120
-
-_PAGE_STYLE = """
-:root { color-scheme: light; --ink: #1d2733; --soft: #5b6775; --line: #d9dfe6; --tint: #f4f6f9;
-        --accent: #1f5f8b; --warn: #8a4b00; --warn-tint: #fff6e8; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 66rem; color: var(--ink);
-       font: 16px/1.55 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; background: #fff; }
-h1 { font-size: 1.9rem; margin: 0 0 .3rem; }
-h2 { font-size: 1.3rem; margin: 2.6rem 0 .8rem; padding-bottom: .3rem;
-     border-bottom: 2px solid var(--line); }
-h3 { font-size: 1.05rem; margin: 1.6rem 0 .5rem; }
-p, li { max-width: 48rem; }
-.lead { color: var(--soft); margin-top: 0; }
-.scroll { overflow-x: auto; margin: 0 0 1.2rem; }
-details { margin: .6rem 0; }
-summary { cursor: pointer; color: var(--accent); }
-table { border-collapse: collapse; font-size: .92rem; width: 100%; }
-th, td { padding: .38rem .7rem; border-bottom: 1px solid var(--line); text-align: left;
-         vertical-align: top; }
-thead th { background: var(--tint); border-bottom: 2px solid var(--line); }
-th[scope=row] { font-weight: 600; }
-.results th[scope=row] { min-width: 12rem; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-td.number { white-space: nowrap; }
-td.what { color: var(--soft); font-size: .86rem; min-width: 17rem; }
-td small { color: var(--soft); display: block; }
-.warn { color: var(--warn); font-weight: 700; }
-.notes { background: var(--warn-tint); border-left: 4px solid #e0a548; margin: 1rem 0;
-         padding: .7rem 1rem .7rem 2.1rem; max-width: 52rem; }
-.notes li { margin: .25rem 0; }
-figure { margin: 1.4rem 0 2.2rem; }
-figure img { max-width: 100%; height: auto; display: block; }
-figcaption { color: var(--soft); font-size: .92rem; max-width: 48rem; margin-top: .5rem; }
-pre { background: var(--tint); border: 1px solid var(--line); border-radius: 4px;
-      padding: .8rem 1rem; overflow-x: auto; font-size: .86rem; line-height: 1.45; }
-nav a { color: var(--accent); margin-right: 1.1rem; }
-a { color: var(--accent); }
-@media print { body { max-width: none; padding: 0; } figure { break-inside: avoid; } }
-"""
 
 
 def output_console() -> "Console":
@@ -144,61 +108,97 @@ def save_figure(figure: "Figure", stem: Path) -> dict[str, bytes]:
 # ---------------------------------------------------------------------- pages
 
 
-def html_figure(drawn: Mapping[str, bytes], name: str, caption: str) -> str:
+class HtmlCell(NamedTuple):
+    """A cell of a table.
+
+    Attributes:
+        text: What it says.
+        kind: Its class.
+        labels: Whether it names the row.
+        below: What stands under it, small.
+    """
+
+    text: str
+    kind: str = ""
+    labels: bool = False
+    below: str = ""
+
+
+@cache
+def _templates() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("btil.analysis"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+
+
+def html(part: str, *given: Any, file: str = "parts.html") -> Markup:
+    """A part of a page, from a macro in `templates/`; texts that it is given are escaped there.
+
+    Args:
+        part: The macro.
+        *given: Its arguments; `Markup`, as this returns, is HTML already.
+        file: The template that has it.
+    """
+    return getattr(_templates().get_template(file).module, part)(*given)
+
+
+def html_figure(drawn: Mapping[str, bytes], name: str, caption: str) -> Markup:
     """A figure inside a page, from what `save_figure` wrote.
 
     Args:
         drawn: The contents by ending.
         name: What links to it say.
-        caption: What it shows, in plain words; it is escaped here.
+        caption: What it shows, in plain words.
     """
     ending = "svg" if len(drawn["svg"]) <= _LARGEST_DRAWING else "png"
     kind = {"svg": "image/svg+xml", "png": "image/png"}[ending]
     data = base64.b64encode(drawn[ending]).decode("ascii")
-    text = escape(caption)
     # The size in print, whichever of the two is shown.
     width = round(struct.unpack(">I", drawn["png"][16:20])[0] * _SCREEN_DPI / _PNG_DPI)
-    return (
-        f'<figure id="{escape(name)}">\n'
-        f'<img alt="{text}" width="{width}" src="data:{kind};base64,{data}">\n'
-        f"<figcaption>{text}</figcaption>\n</figure>\n"
-    )
+    return html("figure", name, caption, width, f"data:{kind};base64,{data}")
 
 
-def html_table(header: Iterable[str], rows: Iterable[Iterable[str]], numbers: bool = True) -> str:
-    """A table of texts, escaped here; the first column names the row."""
-    kind = ' class="number"' if numbers else ""
+def html_table(
+    header: Iterable[str], rows: Iterable[Iterable[str]], numbers: bool = True
+) -> Markup:
+    """A table of texts; the first column names the row."""
+    kind = "number" if numbers else ""
     first, *others = header
-    head = f"<th>{escape(first)}</th>" + "".join(f"<th{kind}>{escape(t)}</th>" for t in others)
-    body = ""
-    for label, *cells in rows:
-        written = "".join(f"<td{kind}>{escape(text)}</td>" for text in cells)
-        body += f'<tr><th scope="row">{escape(label)}</th>{written}</tr>\n'
-    return (
-        f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}</tbody></table></div>\n"
-    )
+    head = [HtmlCell(first), *(HtmlCell(text, kind) for text in others)]
+    body = [
+        [HtmlCell(label, labels=True), *(HtmlCell(text, kind) for text in cells)]
+        for label, *cells in rows
+    ]
+    return html("table", head, body, "")
 
 
-def html_list(items: Iterable[str], attribute: str = "") -> str:
-    """A list of texts, escaped here."""
-    return f"<ul{attribute}>\n" + "".join(f"<li>{escape(i)}</li>\n" for i in items) + "</ul>\n"
+def html_list(items: Iterable[str], kind: str = "") -> Markup:
+    """A list of texts."""
+    return html("list", items, kind)
+
+
+def html_sections(sections: Mapping[str, str]) -> tuple[Markup, Markup]:
+    """Sections {heading: content} of a page, and the links to them."""
+    parts = [
+        (heading.lower().replace(",", "").replace(" ", "-"), heading, content)
+        for heading, content in sections.items()
+    ]
+    return html("sections", parts), html("links", parts)
 
 
 def html_page(title: str, lead: str, body: str, links: str = "") -> str:
     """A whole page that needs no other file.
 
     Args:
-        title: Its heading, escaped here.
-        lead: A sentence below it, escaped here.
+        title: Its heading.
+        lead: A sentence below it.
         body: The rest, as HTML.
         links: Links to the sections, as HTML.
     """
-    navigation = f"<nav>{links}</nav>\n" if links else ""
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_PAGE_STYLE}</style>\n</head>\n<body>\n"
-        f'<header>\n<h1>{escape(title)}</h1>\n<p class="lead">{escape(lead)}</p>\n'
-        f"{navigation}</header>\n{body}</body>\n</html>\n"
-    )
+    page = _templates().get_template("page.html")
+    return page.render(title=title, lead=lead, body=body, links=links)

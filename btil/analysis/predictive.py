@@ -25,16 +25,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from btil.analysis.alignment import latents_pinned
+from btil.analysis.alignment import agents_pinned
 from btil.analysis.latent_draws import draw_latents, drawn_rows
 from btil.analysis.monte_carlo import blocks_of_draws, jackknife_error
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
 from btil.messages.layout import lay_out
 from btil.models.simulate import draw_values, simulate
-from btil.models.team import BoundModel, bind, make_contexts
+from btil.models.team import BoundModel, make_contexts
 from btil.numpyro_forms.numpyro_model import NumpyroModel
-from btil.posterior.posterior import TeamPosterior, conform, refuse_excerpt
+from btil.posterior.beliefs import Posterior, refuse_excerpt
+from btil.posterior.conforming import conform
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -281,7 +282,7 @@ def _mean(
 
 
 def posterior_predictive_check(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     demos: Demonstrations | None = None,
     num_draws: int = 400,
     seed: int = 0,
@@ -336,7 +337,7 @@ def posterior_predictive_check(
     if demos is None:
         refuse_excerpt(posterior, "a predictive check without demos=...")
     demos = posterior.demos if demos is None else conform(demos, posterior.demos)
-    bound = posterior.bound if demos is posterior.demos else bind(posterior.model, demos)
+    bound = posterior.bound.on(demos)
     if not (demos.latents >= 0).all():
         posterior.filter(demos, use_labels=True)  # refuses what is impossible
     layout = lay_out(bound, coarse=True)
@@ -413,7 +414,7 @@ class _Counter:
         }
         demos = bound.demos
         names = {demos.value_names(f"latent_{agent}") for agent in demos.agents}
-        pinned = all(latents_pinned(bound.model, demos).values())
+        pinned = all(agents_pinned(bound).values())
         self.comparable = demos.num_agents > 1 and len(names) == 1 and pinned
         self.statistics: list[Statistic] = []
         # Names do not depend on what is counted.

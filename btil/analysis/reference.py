@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from btil.analysis.alignment import align, latents_pinned
+from btil.analysis.alignment import agents_pinned, align
 from btil.analysis.modes import only_chains
 from btil.inference.chains import judge_chains
 from btil.inference.method import method_of
 from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 
 class Convergence(NamedTuple):
@@ -35,7 +35,7 @@ class Reference(NamedTuple):
     """
 
     name: str
-    posterior: TeamPosterior
+    posterior: Posterior
     convergence: Convergence
 
     @property
@@ -46,7 +46,7 @@ class Reference(NamedTuple):
         return f"{self.name} has not converged: {self.convergence.reason}"
 
 
-def convergence(posterior: TeamPosterior) -> Convergence:
+def convergence(posterior: Posterior) -> Convergence:
     """Whether a posterior has converged.
 
     Chains are judged as they stand here, by the R-hats of `posterior.draws_info`: after `align`
@@ -67,7 +67,7 @@ def convergence(posterior: TeamPosterior) -> Convergence:
     return Convergence(found.converged, found.reason)
 
 
-def choose_reference(posteriors: Mapping[str, TeamPosterior], asked: str | None) -> Reference:
+def choose_reference(posteriors: Mapping[str, Posterior], asked: str | None) -> Reference:
     """Choose what the others are measured against.
 
     Args:
@@ -97,16 +97,16 @@ def choose_reference(posteriors: Mapping[str, TeamPosterior], asked: str | None)
     return first
 
 
-def _preference(named: tuple[str, TeamPosterior]) -> float:
+def _preference(named: tuple[str, Posterior]) -> float:
     preferred = method_of(named[1].method).preferred
     return math.inf if preferred is None else float(preferred)
 
 
-def _reference(name: str, posterior: TeamPosterior) -> Reference:
+def _reference(name: str, posterior: Posterior) -> Reference:
     # Chains may differ in names: they are put in the order of the first.
     aligned = align(posterior, only_chains(posterior, [0]))
     return Reference(name, aligned, convergence(aligned))
 
 
-def _told_apart(posterior: TeamPosterior) -> bool:
-    return all(latents_pinned(posterior.model, posterior.demos).values())
+def _told_apart(posterior: Posterior) -> bool:
+    return all(agents_pinned(posterior.bound).values())

@@ -3,18 +3,21 @@
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
-from html import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 
 from btil.analysis.metrics import majority_class_error
 from btil.analysis.output import (
+    HtmlCell,
+    html,
     html_figure,
     html_list,
     html_page,
+    html_sections,
     html_table,
     save_figure,
     staged_page,
@@ -336,7 +339,7 @@ class _Shown(NamedTuple):
 
     section: str
     title: str
-    html: str
+    html: Markup
 
 
 def _draw(picture: Picture, folder: Path) -> _Shown:
@@ -351,28 +354,21 @@ def _draw(picture: Picture, folder: Path) -> _Shown:
 def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) -> str:
     names = listed(list(comparison.posteriors))
     title = f"What {listed(comparison.demos.agents)} had in mind, by {names}"
-    sections = [
-        ("Verdict", html_list(comparison.verdict.sentences)),
-        ("Data", _data(comparison)),
-        ("Model", _models(comparison)),
-        ("Results", _results(comparison)),
-        ("Known truth", _known_truth(comparison)),
-        ("Convergence", _convergence(comparison)),
-        ("Time", _time(comparison)),
-        (_DECODED, _decoded(comparison)),
-    ]
-    sections = [(heading, body) for heading, body in sections if body]
-    for heading in dict.fromkeys(one.section for one in shown):
-        body = "".join(one.html for one in shown if one.section == heading)
-        sections = [(h, b + body if h == heading else b) for h, b in sections]
-        if heading not in dict(sections):
-            sections.append((heading, body))
-    sections.append(("Run it again", _rerun(comparison, command)))
-    links = "".join(f'<a href="#{_anchor(h)}">{escape(h)}</a>' for h, _ in sections)
-    body = "".join(
-        f'<section>\n<h2 id="{_anchor(heading)}">{escape(heading)}</h2>\n{content}</section>\n'
-        for heading, content in sections
-    )
+    sections = {
+        "Verdict": html_list(comparison.verdict.sentences),
+        "Data": _data(comparison),
+        "Model": _models(comparison),
+        "Results": _results(comparison),
+        "Known truth": _known_truth(comparison),
+        "Convergence": _convergence(comparison),
+        "Time": _time(comparison),
+        _DECODED: _decoded(comparison),
+    }
+    for one in shown:
+        sections[one.section] = sections.get(one.section, Markup()) + one.html
+    sections = {heading: content for heading, content in sections.items() if content}
+    sections["Run it again"] = _rerun(comparison, command)
+    body, links = html_sections(sections)
     models = len(_by_model(comparison))
     lead = (
         f"{'One team model' if models == 1 else f'{models} models of a team'}, learned from "
@@ -385,11 +381,12 @@ def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) ->
     return html_page(title, lead, body, links)
 
 
-def _anchor(heading: str) -> str:
-    return heading.lower().replace(" ", "-")
+def _told(section: str, *given: Any) -> Markup:
+    """A part of the report in words, from its template."""
+    return html(section, *given, file="report.html")
 
 
-def _data(comparison: "Comparison") -> str:
+def _data(comparison: "Comparison") -> Markup:
     """What was learned from and what was held out."""
     parts = {"training": comparison.demos}
     if comparison.test is not None:
@@ -405,8 +402,8 @@ def _data(comparison: "Comparison") -> str:
         )
         for kind, s in sizes.items()
     ]
-    html = html_table(("", "episodes", "steps", "steps per episode", "different states seen"), rows)
-    html += "<h3>Agents</h3>\n"
+    body = html_table(("", "episodes", "steps", "steps per episode", "different states seen"), rows)
+    body += html("heading", "Agents")
     header = ["agent", "actions", "mental states"]
     header += [f"steps labelled, {kind}" for kind in sizes]
     guess = _majority_errors(comparison.demos, comparison.test)
@@ -425,7 +422,7 @@ def _data(comparison: "Comparison") -> str:
         if guess is not None:
             row.append("–" if np.isnan(guess[i]) else f"{guess[i]:.3f}")
         rows_of_agents.append(row)
-    return html + html_table(header, rows_of_agents, numbers=False)
+    return body + html_table(header, rows_of_agents, numbers=False)
 
 
 def _majority_errors(train: Demonstrations, test: Demonstrations | None) -> Any:
@@ -435,18 +432,13 @@ def _majority_errors(train: Demonstrations, test: Demonstrations | None) -> Any:
     return majority_class_error(train, test)
 
 
-def _models(comparison: "Comparison") -> str:
+def _models(comparison: "Comparison") -> Markup:
     """The tables, and each NumPyro model of the modeler's own."""
-    html = (
-        "<p>At every step each agent holds one mental state (latent), which nobody sees. It acts "
-        "by its policy, and the mental state may change before the next step.</p>\n"
-    )
-    models = _by_model(comparison)
-    for names in models:
-        if len(models) > 1:
-            html += f"<h3>{escape(listed(names))}</h3>\n"
-        html += _model(comparison.posteriors[names[0]].bound)
-    return html
+    models = [
+        (listed(names), _model(comparison.posteriors[names[0]].bound))
+        for names in _by_model(comparison)
+    ]
+    return _told("models", models)
 
 
 def _by_model(comparison: "Comparison") -> list[list[str]]:
@@ -459,18 +451,14 @@ def _by_model(comparison: "Comparison") -> list[list[str]]:
     return list(names.values())
 
 
-def _model(bound: BoundModel) -> str:
+def _model(bound: BoundModel) -> Markup:
     if isinstance(bound, BoundNumpyroModel):
         parameters = [
             f"{site} ({' x '.join(map(str, shape))})" if shape else site
             for site, shape in bound.parameters.items()
         ]
-        about = bound.own_model.description or ""
-        return (
-            f"<p>A NumPyro model, <code>{escape(bound.own_model.name)}</code>, gives the rows of "
-            f"every step. Its parameters are {escape(listed(parameters) if parameters else 'none')}"
-            f".</p>\n{f'<pre>{escape(about)}</pre>' if about else ''}\n"
-        )
+        told = listed(parameters) if parameters else "none"
+        return _told("own_model", bound.own_model.name, told, bound.own_model.description)
     return html_list(
         _describe(bound, table)
         for role in ROLES
@@ -539,36 +527,32 @@ def _describe_family(table: Table) -> str:
     }.get(family, f"{family}, {'learned' if cpt.learned else 'not learned'}")
 
 
-def _results(comparison: "Comparison") -> str:
+def _results(comparison: "Comparison") -> Markup:
     names = list(comparison.posteriors)
-    head = "".join(
-        f'<th class="number">{escape(n)}{" (reference)" if n == comparison.reference else ""}</th>'
-        for n in names
-    )
-    body = ""
+    head = [
+        HtmlCell(""),
+        *(
+            HtmlCell(f"{n} (reference)" if n == comparison.reference else n, "number")
+            for n in names
+        ),
+        HtmlCell("what it says"),
+    ]
+    rows = []
     for quantity in comparison.quantities():
         if quantity.column == "reason":
             continue
-        cells = ""
+        row = [HtmlCell(quantity.label, labels=True)]
         for name in names:
             text = comparison.written(quantity, name)
             doubtful = text == "NO" or (quantity.column == "rows_above" and text not in "–0")
-            kind = "number warn" if doubtful else "number"
-            cells += f'<td class="{kind}">{escape(text)}</td>'
-        body += (
-            f'<tr><th scope="row">{escape(quantity.label)}</th>{cells}'
-            f'<td class="what">{escape(quantity.explanation)}</td></tr>\n'
-        )
-    return (
-        f'<div class="scroll results"><table>\n<thead><tr><th></th>{head}<th>what it says</th></tr>'
-        f"</thead>\n<tbody>\n{body}</tbody></table></div>\n"
-        + html_list(comparison.notes, ' class="notes"')
-    )
+            row.append(HtmlCell(text, "number warn" if doubtful else "number"))
+        rows.append([*row, HtmlCell(quantity.explanation, "what")])
+    return html("table", head, rows, "results") + html_list(comparison.notes, "notes")
 
 
-def _convergence(comparison: "Comparison") -> str:
+def _convergence(comparison: "Comparison") -> Markup:
     """Why each method stopped, and what chains say table by table and one by one."""
-    html = html_table(
+    body = html_table(
         ("method", "converged", "why it stopped"),
         [
             (name, "yes" if one.converged else "NO", one.reason)
@@ -581,8 +565,8 @@ def _convergence(comparison: "Comparison") -> str:
         if info is None:
             continue
         info = info.dropna(axis="columns", how="all")
-        html += f"<h3>Chains of {escape(name)}, table by table</h3>\n"
-        html += html_table(
+        body += html("heading", f"Chains of {name}, table by table")
+        body += html_table(
             ["table", *(_DIAGNOSTICS.get(column, column) for column in info.columns)],
             [
                 [str(site), *map(_brief, values)]
@@ -590,24 +574,15 @@ def _convergence(comparison: "Comparison") -> str:
             ],
         )
     if len(comparison.modes):
-        html += (
-            "<h3>Groups of chains</h3>\n<p>Chains of one group overlap; those of different groups "
-            "do not: they sit in different modes of the posterior, or have not run long enough to "
-            "meet. They are not averaged. The table of results tells of group 1, whose mean log "
-            "likelihood of the training data is the largest; how much a group weighs in the "
-            "posterior the chains do not tell.</p>\n"
-        )
-        html += _side_by_side(comparison, comparison.modes, "group")
+        body += _told("groups")
+        body += _side_by_side(comparison, comparison.modes, "group")
     if len(comparison.chains):
-        html += (
-            "<h3>Chain by chain</h3>\n<p>The log likelihood is that of the training data, averaged "
-            "over a chain's draws, with its standard deviation over them.</p>\n"
-        )
-        html += _side_by_side(comparison, comparison.chains, "chain")
-    return html
+        body += _told("chains")
+        body += _side_by_side(comparison, comparison.chains, "chain")
+    return body
 
 
-def _side_by_side(comparison: "Comparison", table: "pd.DataFrame", noun: str) -> str:
+def _side_by_side(comparison: "Comparison", table: "pd.DataFrame", noun: str) -> Markup:
     """Chains or groups of them, a column each."""
     labels = {q.column: q.label for q in comparison.quantities()} | {
         "mean_log_likelihood": "mean log likelihood",
@@ -625,17 +600,11 @@ def _side_by_side(comparison: "Comparison", table: "pd.DataFrame", noun: str) ->
     )
 
 
-def _known_truth(comparison: "Comparison") -> str:
+def _known_truth(comparison: "Comparison") -> Markup:
     """How often intervals cover the truth that the data were made from."""
     if not len(comparison.coverage):
-        return ""
-    html = (
-        "<p>The data were made up, so the probabilities behind them are known. Of the rows in use, "
-        "the share of true probabilities inside central intervals of each method: 50% intervals "
-        "should cover half of them, 89% intervals 89%. Less is overconfident. Errors are as if "
-        "rows were independent; one made-up truth is one only.</p>\n"
-    )
-    return html + html_table(
+        return Markup()
+    return _told("known_truth") + html_table(
         ("method, tables", "rows", "in 50% intervals", "in 89% intervals"),
         [
             (
@@ -651,24 +620,15 @@ def _known_truth(comparison: "Comparison") -> str:
     )
 
 
-def _time(comparison: "Comparison") -> str:
+def _time(comparison: "Comparison") -> Markup:
     """How the time to an accuracy is found."""
     if comparison.no_differences is not None:
-        return (
-            "<p>No times to an accuracy: they would be told from the nearness to "
-            f"{escape(comparison.reference)}, and {escape(comparison.no_differences)}.</p>\n"
-        )
+        return _told("no_times", comparison.reference, comparison.no_differences)
     if not comparison.courses:
-        return ""
+        return Markup()
     reached = {n: c.reached(comparison.accuracy) for n, c in comparison.courses.items()}
-    html = (
-        f"<p>Seconds until the probabilities in use differ by {comparison.accuracy:g} or less from "
-        f"those of {escape(comparison.reference)} on average, and keep to it. A chain's draws are "
-        "taken to have come at a steady pace, its warmup included; what counts is the mean of the "
-        "draws of all chains so far. The reference is measured by the first half of its draws, "
-        "against the second; methods without chains have only where they end.</p>\n"
-    )
-    return html + html_table(
+    intro = _told("times", f"{comparison.accuracy:g}", comparison.reference)
+    return intro + html_table(
         ("method", "seconds", "mean difference at the end"),
         [
             (
@@ -681,28 +641,17 @@ def _time(comparison: "Comparison") -> str:
     )
 
 
-def _decoded(comparison: "Comparison") -> str:
+def _decoded(comparison: "Comparison") -> Markup:
     """Scores of beliefs about held-out mental states."""
     if not len(comparison.decoded):
-        return ""
-    html = (
-        "<p>Beliefs about the mental states at held-out labelled steps, without the labels. "
-        "<em>Smoothed</em> knows the whole episode and takes the mean rows, <em>smoothed, averaged"
-        "</em> averages over posterior draws, <em>filtered</em> knows the episode so far. The log "
-        "score is the mean log probability of the true state (0 at best), the Brier score the mean "
-        "squared distance (0 at best, 2 at worst). Sureness is the mean probability of the most "
-        "probable state: the larger, the sharper. It should equal the share of steps at which that "
-        "state is right; what it exceeds it by is too sure. Errors are those over episodes and "
-        f"those of the draws together{_draws(comparison)}.</p>\n"
-    )
-
+        return Markup()
     agents = comparison.demos.agents
 
     def written(row: dict[str, Any], score: str) -> str:
         error = row[f"{score}_error"]
         return f"{row[score]:.3f}" + ("" if np.isnan(error) else f" ± {error:.3f}")
 
-    return html + html_table(
+    return _told("decoded", _draws(comparison)) + html_table(
         ("agent, method, belief", *_SCORES.values()),
         [
             (f"{agent}, {name}, {kind}", *(written(row, score) for score in _SCORES))
@@ -717,9 +666,9 @@ def _draws(comparison: "Comparison") -> str:
     """Over how many draws beliefs are averaged."""
     draws = comparison.decoded["draws"].dropna().groupby(level="method", sort=False).max()
     if draws.nunique() == 1:
-        return f"; averages are over {draws.iloc[0]:,.0f} draws of each method"
+        return f"{draws.iloc[0]:,.0f} draws of each method"
     told = [f"{number:,.0f} of {name}" for name, number in draws.items()]
-    return f"; averages are over so many draws: {listed(told)}"
+    return f"so many draws: {listed(told)}"
 
 
 def _records(table: "pd.DataFrame") -> list[tuple[tuple[str, ...], dict[str, Any]]]:
@@ -737,31 +686,19 @@ def _brief(value: Any) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.3f}"
 
 
-def _rerun(comparison: "Comparison", command: str | None) -> str:
-    html = ""
-    if command is not None:
-        html += f"<p>In a shell:</p>\n<pre>{escape(command)}</pre>\n"
-    html += (
-        "<p>In Python, from this folder: these numbers from what is saved here. "
-        "<code>posteriors</code> holds what the table tells of; <code>all_chains</code>, if there "
-        "is such a folder, also the chains that it leaves out.</p>\n"
-        f"<pre>{escape(_python_again(comparison))}</pre>\n"
-    )
-    if not _own_models(comparison):
-        html += (
-            "<p>All fits anew. The posteriors carry their model and their demonstrations; a model "
-            "with a table given by a function is passed as <code>load_posterior(path, model=...)"
-            f"</code>.</p>\n<pre>{escape(_python(comparison))}</pre>\n"
-        )
-    seeds = sorted({p.seed for p in comparison.posteriors.values()})
+def _rerun(comparison: "Comparison", command: str | None) -> Markup:
     from btil import __version__
 
-    made = ", ".join(
-        [f"btil {__version__}", *(f"{library} {version(library)}" for library in _LIBRARIES)]
-    )
-    return html + (
-        f"<p>Seed {', '.join(map(str, seeds))}; the same seed gives the same numbers on the same "
-        f"machine. Made with Python {escape(platform.python_version())}, {escape(made)}.</p>\n"
+    seeds = sorted({p.seed for p in comparison.posteriors.values()})
+    libraries = [f"{library} {version(library)}" for library in _LIBRARIES]
+    return _told(
+        "again",
+        command,
+        _python_again(comparison),
+        "" if _own_models(comparison) else _python(comparison),
+        ", ".join(map(str, seeds)),
+        platform.python_version(),
+        ", ".join([f"btil {__version__}", *libraries]),
     )
 
 

@@ -33,8 +33,8 @@ from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
 from btil.inference.method import method_of
 from btil.messages.layout import lay_out
+from btil.posterior.beliefs import Posterior
 from btil.posterior.fit import fit
-from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +123,7 @@ def _number(value: Any) -> float | int:
 
 
 def compare_models(
-    posteriors: Mapping[str, TeamPosterior],
+    posteriors: Mapping[str, Posterior],
     demos: Demonstrations | None = None,
     method: str = "loo",
     *,
@@ -213,7 +213,7 @@ def _listed(agents: tuple[str, ...]) -> str:
     return ", ".join(agents) or "nobody"
 
 
-def _check_same_data(posteriors: Mapping[str, TeamPosterior]) -> None:
+def _check_same_data(posteriors: Mapping[str, Posterior]) -> None:
     (first, reference), *others = posteriors.items()
     theirs = reference.demos
     for name, posterior in others:
@@ -274,7 +274,7 @@ def _check_number(demos: Demonstrations, method: str) -> None:
         )
 
 
-def _check_draws(posteriors: Mapping[str, TeamPosterior]) -> None:
+def _check_draws(posteriors: Mapping[str, Posterior]) -> None:
     for name, posterior in posteriors.items():
         if method_of(posterior.method).answer == "approximation" and _learned(posterior):
             raise ValueError(
@@ -284,7 +284,7 @@ def _check_draws(posteriors: Mapping[str, TeamPosterior]) -> None:
             )
 
 
-def _check_unseen(posteriors: Mapping[str, TeamPosterior], demos: Demonstrations) -> None:
+def _check_unseen(posteriors: Mapping[str, Posterior], demos: Demonstrations) -> None:
     """Refuse held-out episodes that are training episodes.
 
     An episode that happens to be like another is no copy of it: short ones often are. It is one if
@@ -315,7 +315,7 @@ def _contents(demos: Demonstrations, other: Demonstrations) -> list[bytes]:
 
 
 def _leave_out(
-    name: str, posterior: TeamPosterior, num_draws: int, refit: bool, seed: int, progress: bool
+    name: str, posterior: Posterior, num_draws: int, refit: bool, seed: int, progress: bool
 ) -> _Scores:
     from arviz_stats.base import array_stats
 
@@ -371,13 +371,13 @@ def _chance_of_weighing(
     return math.sqrt(len(blocks) / (len(blocks) - 1) * np.square(blocks).sum())
 
 
-def _learned(posterior: TeamPosterior) -> bool:
+def _learned(posterior: Posterior) -> bool:
     """Whether anything was learned; else the model's densities are what they are."""
     return bool(posterior.result.rows or posterior.result.parameters)
 
 
 def _of_draws(
-    posterior: TeamPosterior, num_draws: int, seed: int
+    posterior: Posterior, num_draws: int, seed: int
 ) -> Float[np.ndarray, "chain draw episode"]:
     """Log likelihood of the training episodes under each draw."""
     kept = posterior.result.log_likelihood
@@ -385,18 +385,14 @@ def _of_draws(
         return kept.astype(np.float64)
     layout = lay_out(posterior.bound)
     values = [
-        posterior.episode_log_likelihood(
-            posterior.bound,
-            layout,
-            {n: tables.rows(n, t.contexts) for n, t in posterior.bound.tables.items()},
-        )
-        for tables in posterior.drawn_tables(num_draws, seed)
+        posterior.episode_log_likelihood(posterior.bound, layout, rows)
+        for rows in posterior.drawn_rows(posterior.bound, num_draws, seed)
     ]
     return np.array(values)[None]
 
 
 def _without(
-    posterior: TeamPosterior, episode: int, num_draws: int, seed: int, progress: bool
+    posterior: Posterior, episode: int, num_draws: int, seed: int, progress: bool
 ) -> tuple[float, float]:
     """Log predictive density of an episode under the model fitted to the others, and its error."""
     others = np.delete(np.arange(posterior.demos.num_episodes), episode)
@@ -413,16 +409,14 @@ def _without(
     return float(left.elpd[0]), left.chance
 
 
-def _predict(posterior: TeamPosterior, demos: Demonstrations, num_draws: int, seed: int) -> _Scores:
+def _predict(posterior: Posterior, demos: Demonstrations, num_draws: int, seed: int) -> _Scores:
     shown = demos.without_labels()
     if not _learned(posterior):
         return _Scores(posterior.log_likelihood(shown), 0.0)
     return _averaged(posterior, shown, num_draws, seed)
 
 
-def _averaged(
-    posterior: TeamPosterior, demos: Demonstrations, num_draws: int, seed: int
-) -> _Scores:
+def _averaged(posterior: Posterior, demos: Demonstrations, num_draws: int, seed: int) -> _Scores:
     """Log of the average density of each episode over posterior draws."""
     found = log_average_over(
         blocks_of_draws(posterior, num_draws, seed),
@@ -440,7 +434,7 @@ def _averaged(
 
 def _summarize(
     scores: Mapping[str, _Scores],
-    posteriors: Mapping[str, TeamPosterior],
+    posteriors: Mapping[str, Posterior],
     demos: Demonstrations,
     method: str,
 ) -> ModelComparison:
@@ -484,7 +478,7 @@ def _summarize(
 
 def _notes(
     table: "pd.DataFrame",
-    posteriors: Mapping[str, TeamPosterior],
+    posteriors: Mapping[str, Posterior],
     demos: Demonstrations,
     method: str,
 ) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from btil.analysis.words import listed
 from btil.inference.method import method_of
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 if TYPE_CHECKING:
     from btil.analysis.compare import Comparison
@@ -183,7 +183,7 @@ def _next_steps(
     return steps
 
 
-def _chains_and_draws(posterior: TeamPosterior) -> tuple[int, int]:
+def _chains_and_draws(posterior: Posterior) -> tuple[int, int]:
     """Chains, and draws of each."""
     log_likelihood = posterior.result.log_likelihood
     return (4, 1000) if log_likelihood is None else log_likelihood.shape[:2]

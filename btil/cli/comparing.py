@@ -3,38 +3,20 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from btil.cli.app import app
-from btil.cli.options import (
-    Data,
-    DropLast,
-    Initial,
-    MaxIterations,
-    Model,
-    NumChains,
-    NumLatents,
-    NumRestarts,
-    NumSamples,
-    NumWarmup,
-    PolicyConcentration,
-    PolicyParents,
-    Seed,
-    SharedTables,
-    Tolerance,
-    TransitionConcentration,
-    TransitionParents,
-    UnknownLabels,
-)
-from btil.cli.reading import Reading, flag, given, listed, model_of, read
+from btil.cli.options import METHOD, MODEL, READING, Data, Seed, takes
+from btil.cli.reading import Reading, flag, listed, model_of, read
 from btil.cli.telling import keeping, refuse_failure, warn_unless_converged
 from btil.flags import Debug, Quiet
 from btil.inference.method import method_names, methods_help
 
 
 @app.command()
+@takes(READING, MODEL, METHOD.without("num_draws"))
 def compare(
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the report.")],
@@ -76,23 +58,11 @@ def compare(
     num_draws: Annotated[
         int, typer.Option(help="Posterior draws that beliefs about DATA2 are averaged over.")
     ] = 1000,
-    num_latents: NumLatents = None,
-    unknown_labels: UnknownLabels = None,
-    drop_last: DropLast = False,
-    model: Model = None,
-    policy_parents: PolicyParents = None,
-    policy_concentration: PolicyConcentration = None,
-    transition_parents: TransitionParents = None,
-    transition_concentration: TransitionConcentration = None,
-    initial: Initial = None,
-    shared: SharedTables = False,
+    *,
+    reading: Reading,
+    described: dict[str, Any],
     seed: Seed = 0,
-    num_chains: NumChains = None,
-    num_warmup: NumWarmup = None,
-    num_samples: NumSamples = None,
-    num_restarts: NumRestarts = None,
-    tolerance: Tolerance = None,
-    max_iterations: MaxIterations = None,
+    options: dict[str, Any],
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -115,29 +85,11 @@ def compare(
     from btil.posterior.fit import method_options
 
     chosen = listed(methods, "--methods")
-    options = given(
-        num_chains=num_chains,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_restarts=num_restarts,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-    )
-    known = {name: method_options(name) for name in chosen}
+    known = {name: {*method_options(name), "dtype"} for name in chosen}
     for option in options:
         if not any(option in has for has in known.values()):
             raise ValueError(f"none of {', '.join(chosen)} has the option {flag(option)}")
-    team = model_of(
-        data,
-        model,
-        policy_parents,
-        policy_concentration,
-        transition_parents,
-        transition_concentration,
-        initial,
-        shared,
-    )
-    reading = Reading(num_latents, unknown_labels, drop_last)
+    team = model_of(data, **described)
     demos = read(data, reading)
     reading = reading._replace(num_latents=None)
     held_out = None if test is None else read(test, reading, like=demos)
@@ -176,6 +128,7 @@ def compare(
 
 
 @app.command()
+@takes(READING, MODEL, METHOD.without("num_draws"))
 def calibrate(
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the results.")],
@@ -192,23 +145,11 @@ def calibrate(
         int | None, typer.Option(help="Take DATA's first episodes only.")
     ] = None,
     num_draws: Annotated[int, typer.Option(help="Posterior draws to rank truths among.")] = 100,
-    num_latents: NumLatents = None,
-    unknown_labels: UnknownLabels = None,
-    drop_last: DropLast = False,
-    model: Model = None,
-    policy_parents: PolicyParents = None,
-    policy_concentration: PolicyConcentration = None,
-    transition_parents: TransitionParents = None,
-    transition_concentration: TransitionConcentration = None,
-    initial: Initial = None,
-    shared: SharedTables = False,
+    *,
+    reading: Reading,
+    described: dict[str, Any],
     seed: Seed = 0,
-    num_chains: NumChains = None,
-    num_warmup: NumWarmup = None,
-    num_samples: NumSamples = None,
-    num_restarts: NumRestarts = None,
-    tolerance: Tolerance = None,
-    max_iterations: MaxIterations = None,
+    options: dict[str, Any],
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -229,25 +170,8 @@ def calibrate(
     from btil.analysis.output import output_console
     from btil.analysis.report import prepare_directory
 
-    options = given(
-        num_chains=num_chains,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_restarts=num_restarts,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-    )
-    team = model_of(
-        data,
-        model,
-        policy_parents,
-        policy_concentration,
-        transition_parents,
-        transition_concentration,
-        initial,
-        shared,
-    )
-    demos = read(data, Reading(num_latents, unknown_labels, drop_last))
+    team = model_of(data, **described)
+    demos = read(data, reading)
     if num_episodes is not None:
         if not 1 <= num_episodes <= demos.num_episodes:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,34 +12,9 @@ from btil import (
     open_demonstrations,
 )
 from btil.cli.app import app
-from btil.cli.options import (
-    BatchSize,
-    CheckpointFile,
-    Data,
-    Devices,
-    DropLast,
-    Initial,
-    KeepRows,
-    MaxIterations,
-    Model,
-    NumChains,
-    NumLatents,
-    NumRestarts,
-    NumSamples,
-    NumWarmup,
-    PolicyConcentration,
-    PolicyParents,
-    Resume,
-    Seed,
-    SharedTables,
-    Tolerance,
-    TransitionConcentration,
-    TransitionParents,
-    UnknownLabels,
-)
+from btil.cli.options import METHOD, MODEL, READING, CheckpointFile, Data, Resume, Seed, takes
 from btil.cli.reading import (
     Reading,
-    given,
     model_of,
     read,
 )
@@ -52,11 +27,11 @@ SHOWN_NAMES = 12
 
 
 @app.command()
+@takes(READING)
 def info(
     data: Data,
-    num_latents: NumLatents = None,
-    unknown_labels: UnknownLabels = None,
-    drop_last: DropLast = False,
+    *,
+    reading: Reading,
     debug: Debug = False,
 ) -> None:
     """Show what is in the data, and what a model may use as parents.
@@ -66,7 +41,7 @@ def info(
         btil info team.csv
         btil info overcooked:cramped_room:test
     """  # noqa: D301  # click needs the character itself
-    demos = read(data, Reading(num_latents, unknown_labels, drop_last))
+    demos = read(data, reading)
     typer.echo(demos.summary())
     typer.echo("\nnames")
     for column in [
@@ -98,34 +73,20 @@ def info(
 
 
 @app.command()
+@takes(READING, MODEL, METHOD)
 def fit(
     data: Data,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="P.nc", help="Where the posterior is saved.")
     ],
     method: Annotated[str, typer.Option(help=methods_help())] = "mfvi",
-    num_latents: NumLatents = None,
-    unknown_labels: UnknownLabels = None,
-    drop_last: DropLast = False,
-    model: Model = None,
-    policy_parents: PolicyParents = None,
-    policy_concentration: PolicyConcentration = None,
-    transition_parents: TransitionParents = None,
-    transition_concentration: TransitionConcentration = None,
-    initial: Initial = None,
-    shared: SharedTables = False,
+    *,
+    reading: Reading,
+    described: dict[str, Any],
     seed: Seed = 0,
-    num_chains: NumChains = None,
-    num_warmup: NumWarmup = None,
-    num_samples: NumSamples = None,
-    keep_rows: KeepRows = None,
-    num_restarts: NumRestarts = None,
-    tolerance: Tolerance = None,
-    max_iterations: MaxIterations = None,
-    devices: Devices = None,
+    options: dict[str, Any],
     checkpoint: CheckpointFile = None,
     resume: Resume = False,
-    batch_size: BatchSize = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -148,7 +109,6 @@ def fit(
         btil fit many.parquet --out team.nc --batch-size 500
     """  # noqa: D301  # click needs the character itself
     from btil.files import check_writable
-    from btil.inference.devices import provide_devices
     from btil.posterior.fit import fit as infer
 
     check_writable(out, (".nc",))
@@ -156,32 +116,9 @@ def fit(
         raise ValueError(f"{out}: --out and --checkpoint must be two files")
     if resume and checkpoint is None:
         raise ValueError("--resume needs the --checkpoint FILE to go on from")
-    if devices is not None:
-        provide_devices(devices)
-    options = given(
-        devices=devices,
-        num_chains=num_chains,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        keep_rows=keep_rows,
-        num_restarts=num_restarts,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        batch_size=batch_size,
-    )
-    team = model_of(
-        data,
-        model,
-        policy_parents,
-        policy_concentration,
-        transition_parents,
-        transition_concentration,
-        initial,
-        shared,
-    )
-    reading = Reading(num_latents, unknown_labels, drop_last)
+    team = model_of(data, **described)
     demos: Demonstrations | DemonstrationsFile
-    if batch_size is not None and Path(data).suffix.lower() == ".parquet":
+    if "batch_size" in options and Path(data).suffix.lower() == ".parquet":
         demos = open_demonstrations(data, **reading.arguments())
     else:
         demos = read(data, reading)
@@ -204,6 +141,7 @@ def fit(
 
 
 @app.command()
+@takes(READING.without("num_latents"))
 def decode(
     posterior: Annotated[
         Path,
@@ -232,8 +170,8 @@ def decode(
             "is counted.",
         ),
     ] = False,
-    unknown_labels: UnknownLabels = None,
-    drop_last: DropLast = False,
+    *,
+    reading: Reading,
     debug: Debug = False,
 ) -> None:
     """Tell what each agent had in mind at every step: a table with a row per step.
@@ -248,7 +186,7 @@ def decode(
         btil decode team.nc new.csv --smooth | head
         btil decode team.nc partly.csv --use-labels --out completed.csv
     """  # noqa: D301  # click needs the character itself
-    from btil.analysis.alignment import latents_pinned
+    from btil.analysis.alignment import agents_pinned
     from btil.analysis.decoding import TABLE_ENDINGS, decoded_table, write_table
     from btil.analysis.metrics import hamming_distance
     from btil.files import check_writable
@@ -257,7 +195,7 @@ def decode(
     if out is not None:
         check_writable(out, TABLE_ENDINGS)
     fitted = load_posterior(posterior)
-    demos = read(data, Reading(None, unknown_labels, drop_last), like=fitted.demos)
+    demos = read(data, reading, like=fitted.demos)
     decoded = fitted.decode(demos, use_labels)
     table = decoded_table(demos, decoded, fitted.smooth(demos, use_labels) if smooth else None)
     if out is None:
@@ -265,7 +203,7 @@ def decode(
     else:
         write_table(table, out)
         typer.echo(f"saved {out} ({len(table):,} steps)")
-    pinned = latents_pinned(fitted.model, fitted.demos)
+    pinned = agents_pinned(fitted.bound)
     for agent in demos.agents:
         if not pinned[agent]:
             typer.echo(

@@ -32,7 +32,7 @@ def simulate(
             help="Where the table goes: .csv, .parquet or .npz.",
         ),
     ],
-    episodes: Annotated[int, typer.Option(help="Number of episodes.")] = 200,
+    num_episodes: Annotated[int, typer.Option(help="Number of episodes.")] = 200,
     map: Annotated[
         str,
         typer.Option(
@@ -58,8 +58,8 @@ def simulate(
 
     \b
     Examples:
-        btil simulate movers --episodes 200 --out demos.parquet
-        btil simulate cleanup --map lesson --episodes 20 --seed 7 --out lesson.csv
+        btil simulate movers --num-episodes 200 --out demos.parquet
+        btil simulate cleanup --map lesson --num-episodes 20 --seed 7 --out lesson.csv
         btil fit demos.parquet --out team.nc
     """  # noqa: D301  # click needs the character itself
     from btil.analysis.metrics import suboptimal_share
@@ -70,7 +70,7 @@ def simulate(
     check_writable(out, (".csv", ".parquet", ".npz"))
     if not quiet:
         typer.echo(f"planning for {task.num_states:,} states", err=True)
-    demos = task.simulate(episodes, seed=seed, max_steps=max_steps)
+    demos = task.simulate(num_episodes, seed=seed, max_steps=max_steps)
     write_demonstrations(demos, out)
     share = suboptimal_share(task, demos).over_episodes
     typer.echo(demos.summary())

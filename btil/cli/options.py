@@ -1,9 +1,15 @@
 """Options and arguments that commands have in common, each declared once."""
 
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
+
+from btil.cli.reading import Reading, given
 
 Data = Annotated[
     str,
@@ -42,7 +48,7 @@ Model = Annotated[
     typer.Option(
         metavar="MODEL.toml",
         help="A model file with the sections [policy], [transition] and [initial], each with "
-        "family, concentration, parents and shared. It replaces the options below.",
+        "family, concentration, parents and shared. It replaces the options about tables.",
     ),
 ]
 PolicyParents = Annotated[
@@ -97,6 +103,48 @@ Devices = Annotated[
         "count as devices then.",
     ),
 ]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="float32|float64", help="Precision (float64 for nuts and exact, else float32)."
+    ),
+]
+Delay = Annotated[
+    float | None, typer.Option(help="mfvi by batches: tau of its steps (t + tau)^-kappa (10).")
+]
+ForgettingRate = Annotated[
+    float | None, typer.Option(help="mfvi by batches: kappa, above 0.5 and at most 1 (0.6).")
+]
+Guide = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="svi: dirichlet, or an AutoGuide of NumPyro such as AutoNormal."
+    ),
+]
+LearningRate = Annotated[float | None, typer.Option(help="svi: of its optimiser (0.02).")]
+NumParticles = Annotated[
+    int | None, typer.Option(help="svi: draws that a gradient is averaged over (4).")
+]
+TargetAcceptProb = Annotated[
+    float | None, typer.Option(help="nuts: the acceptance probability that steps aim at (0.8).")
+]
+MaxTreeDepth = Annotated[
+    int | None, typer.Option(help="nuts: at most two to this many steps a draw (10).")
+]
+ChainMethod = Annotated[
+    str | None,
+    typer.Option(
+        metavar="sequential|vectorized", help="nuts: chains one after the other, or in lock-step."
+    ),
+]
+NumRefined = Annotated[int | None, typer.Option(help="refined: number of draws (200).")]
+NumSweeps = Annotated[
+    int | None,
+    typer.Option(help="refined: sweeps of each draw; without it, until they have settled."),
+]
+MaxSequences = Annotated[
+    int | None, typer.Option(help="exact: most latent sequences that are summed over (1000000).")
+]
 CheckpointFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Save the run's progress there as it goes."),
@@ -111,3 +159,113 @@ BatchSize = Annotated[
         "as a whole."
     ),
 ]
+
+
+class Group(NamedTuple):
+    """Options that commands take together.
+
+    Attributes:
+        name: The parameter of a command that gets them.
+        options: {name: (declaration, default)}, in the order of help texts.
+        gather: What is made of their values.
+    """
+
+    name: str
+    options: Mapping[str, tuple[Any, Any]]
+    gather: Callable[..., Any]
+
+    def without(self, *names: str) -> "Group":
+        """The same but for some options."""
+        kept = {name: one for name, one in self.options.items() if name not in names}
+        return self._replace(options=kept)
+
+
+def takes(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command groups of options, in place of its parameters of their names."""
+    by_name = {group.name: group for group in groups}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        parameters: list[Parameter] = []
+        for own in signature.parameters.values():
+            if own.name not in by_name:
+                parameters.append(own)
+                continue
+            parameters += [
+                Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=declared)
+                for name, (declared, default) in by_name[own.name].options.items()
+            ]
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            for group in groups:
+                own = {name: values.pop(name) for name in group.options}
+                values[group.name] = group.gather(**own)
+            command(**values)
+
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _given_to_methods(devices: int | None = None, **options: Any) -> dict[str, Any]:
+    if devices is not None:
+        from btil.inference.devices import provide_devices
+
+        provide_devices(devices)
+    return given(devices=devices, **options)
+
+
+READING = Group(
+    "reading",
+    {
+        "num_latents": (NumLatents, None),
+        "unknown_labels": (UnknownLabels, None),
+        "drop_last": (DropLast, False),
+    },
+    Reading,
+)
+MODEL = Group(
+    "described",
+    {
+        "model": (Model, None),
+        "policy_parents": (PolicyParents, None),
+        "policy_concentration": (PolicyConcentration, None),
+        "transition_parents": (TransitionParents, None),
+        "transition_concentration": (TransitionConcentration, None),
+        "initial": (Initial, None),
+        "shared": (SharedTables, False),
+    },
+    dict,
+)
+METHOD = Group(
+    "options",
+    {
+        name: (declared, None)
+        for name, declared in {
+            "num_chains": NumChains,
+            "num_warmup": NumWarmup,
+            "num_samples": NumSamples,
+            "keep_rows": KeepRows,
+            "num_restarts": NumRestarts,
+            "tolerance": Tolerance,
+            "max_iterations": MaxIterations,
+            "batch_size": BatchSize,
+            "delay": Delay,
+            "forgetting_rate": ForgettingRate,
+            "guide": Guide,
+            "learning_rate": LearningRate,
+            "num_particles": NumParticles,
+            "target_accept_prob": TargetAcceptProb,
+            "max_tree_depth": MaxTreeDepth,
+            "chain_method": ChainMethod,
+            "num_draws": NumRefined,
+            "num_sweeps": NumSweeps,
+            "max_sequences": MaxSequences,
+            "devices": Devices,
+            "dtype": Dtype,
+        }.items()
+    },
+    _given_to_methods,
+)

@@ -42,9 +42,9 @@ def map_text(text: str) -> str:
 class Reading(NamedTuple):
     """The options of reading a file."""
 
-    num_latents: str | None
-    unknown_labels: str | None
-    drop_last: bool
+    num_latents: str | None = None
+    unknown_labels: str | None = None
+    drop_last: bool = False
 
     def arguments(self) -> dict[str, Any]:
         """The same as arguments of the readers."""
@@ -91,7 +91,7 @@ def sizes(num_latents: str | None) -> int | list[int] | None:
 
 def model_of(
     data: str,
-    path: Path | None = None,
+    model: Path | None = None,
     policy_parents: str | None = None,
     policy_concentration: float | None = None,
     transition_parents: str | None = None,
@@ -109,10 +109,10 @@ def model_of(
         "initial": {} if initial is None else {"family": initial},
     }
     if not any(description.values()) and not shared:
-        if path is not None:
+        if model is not None:
             from btil.models.description import read_model
 
-            return read_model(path)
+            return read_model(model)
         if task is not None:
             return task.recommended_model()
         domain, *parts = data.split(":")
@@ -122,7 +122,7 @@ def model_of(
         return TeamModel()
     from btil.models.description import model_from_description
 
-    if path is not None:
+    if model is not None:
         raise ValueError("--model describes the whole model; leave out the other model options")
     if shared:
         description = {role: {**section, "shared": True} for role, section in description.items()}

@@ -3,38 +3,20 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from btil.cli.app import app
-from btil.cli.options import (
-    Data,
-    DropLast,
-    Initial,
-    MaxIterations,
-    Model,
-    NumChains,
-    NumLatents,
-    NumRestarts,
-    NumSamples,
-    NumWarmup,
-    PolicyConcentration,
-    PolicyParents,
-    Seed,
-    SharedTables,
-    Tolerance,
-    TransitionConcentration,
-    TransitionParents,
-    UnknownLabels,
-)
-from btil.cli.reading import Reading, given, model_of, of_task, read, task_named
+from btil.cli.options import METHOD, MODEL, READING, Data, Seed, takes
+from btil.cli.reading import Reading, model_of, of_task, read, task_named
 from btil.cli.telling import refuse_failure, warn_unless_converged
 from btil.domains.registry import domain_names
 from btil.flags import Debug, Quiet
 
 
 @app.command()
+@takes(READING, MODEL, METHOD)
 def report(
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the debrief.")],
@@ -76,23 +58,11 @@ def report(
     method: Annotated[
         str | None, typer.Option(help="mfvi (if none is named), svi, nuts, gibbs or exact.")
     ] = None,
-    num_latents: NumLatents = None,
-    unknown_labels: UnknownLabels = None,
-    drop_last: DropLast = False,
-    model: Model = None,
-    policy_parents: PolicyParents = None,
-    policy_concentration: PolicyConcentration = None,
-    transition_parents: TransitionParents = None,
-    transition_concentration: TransitionConcentration = None,
-    initial: Initial = None,
-    shared: SharedTables = False,
+    *,
+    reading: Reading,
+    described: dict[str, Any],
     seed: Seed = 0,
-    num_chains: NumChains = None,
-    num_warmup: NumWarmup = None,
-    num_samples: NumSamples = None,
-    num_restarts: NumRestarts = None,
-    tolerance: Tolerance = None,
-    max_iterations: MaxIterations = None,
+    options: dict[str, Any],
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -114,29 +84,11 @@ def report(
     from btil.posterior.fit import fit as infer
     from btil.posterior.loading import load_posterior
 
-    options = given(
-        num_chains=num_chains,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_restarts=num_restarts,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-    )
-    described = (
-        model,
-        policy_parents,
-        policy_concentration,
-        transition_parents,
-        transition_concentration,
-        initial,
-        shared,
-    )
     check_values({"max_episodes": max_episodes})
     world = None if task is None else task_named(task, map)
-    reading = Reading(num_latents, unknown_labels, drop_last)
     directory = prepare_directory(out)
     if posterior is None:
-        team = model_of(data, *described, task=world)
+        team = model_of(data, **described, task=world)
         demos = of_task(world, read(data, reading))
         fitted = infer(team, demos, method or "mfvi", seed=seed, progress=not quiet, **options)
         refuse_failure(fitted.method, fitted)
@@ -145,7 +97,7 @@ def report(
         if (
             method is not None
             or options
-            or any(option not in (None, False) for option in described)
+            or any(option not in (None, False) for option in described.values())
         ):
             raise ValueError(
                 "--posterior has been learned already; leave out --method, the model and the "

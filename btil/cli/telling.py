@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from btil.posterior.posterior import TeamPosterior
+    from btil.posterior.beliefs import Posterior
 
 
-def refuse_failure(name: str, posterior: "TeamPosterior") -> None:
+def refuse_failure(name: str, posterior: "Posterior") -> None:
     """Raise `ArithmeticError` if a fit did not give numbers."""
     import numpy as np
 
@@ -24,13 +24,13 @@ def refuse_failure(name: str, posterior: "TeamPosterior") -> None:
         raise ArithmeticError(f"the {name} fit failed: {posterior.reason}")
 
 
-def warn_unless_converged(name: str, posterior: "TeamPosterior") -> None:
+def warn_unless_converged(name: str, posterior: "Posterior") -> None:
     """One line on standard error where a fit did not converge."""
     if not posterior.converged:
         typer.echo(f"warning: {name} did not converge: {posterior.reason}", err=True)
 
 
-def summary(posterior: "TeamPosterior") -> str:
+def summary(posterior: "Posterior") -> str:
     """What was learned, in a few lines."""
     learned = posterior.bound.learned
     lines = [

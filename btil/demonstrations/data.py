@@ -344,12 +344,19 @@ class Demonstrations:
         Raises:
             ValueError: as in `select`, but no episode at all is fine.
         """
-        chosen = np.ones(self.num_episodes, bool)
-        if episodes is not None:
-            chosen[:] = False
-            chosen[self._episode_indices(episodes)] = True
+        if episodes is None:
+            return self._unlabelled
+        chosen = np.zeros(self.num_episodes, bool)
+        chosen[self._episode_indices(episodes)] = True
         dropped = np.repeat(chosen, self._runs.lengths)
         return self.replace(latents=np.where(dropped[:, None], -1, self.latents))
+
+    @cached_property
+    def _unlabelled(self) -> Demonstrations:
+        """One and the same object each time: what was found out of it can be found again."""
+        if (self.latents < 0).all():
+            return self
+        return self.replace(latents=np.full_like(self.latents, -1))
 
     def replace(self, **changes: Any) -> Demonstrations:
         """These demonstrations with some arguments of the constructor replaced.

@@ -4,10 +4,12 @@ Coordinate ascent by the sweeps of `mean_field.py`; where it may stop, `ascents.
 """
 
 from collections.abc import Mapping
+from functools import cached_property, partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from btil.inference.ascents import Ascents, judge
@@ -38,7 +40,7 @@ from btil.inference.starting import (
     labelled_counts,
     random_counts,
 )
-from btil.messages.layout import lay_out, log_rows, pad_rows
+from btil.messages.layout import Layout, lay_out, log_rows, pad_rows
 from btil.models.team import BoundModel
 from btil.numerics.precision import on_device
 from btil.numerics.special import stirling_remainder
@@ -128,21 +130,174 @@ def fit(
             )
     elif delay is not None or forgetting_rate is not None:
         raise ValueError("delay and forgetting_rate are of steps by batches: give batch_size too")
-    resolution = 4 * float(np.finfo(dtype).eps) if tolerance is None else 0.0
-    absolute = 1e-4 if tolerance is None else float(tolerance)
+    run = _Run(bound, dtype, tolerance, make_mesh(devices), start)
+    with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
+        ascents = Ascents(
+            ascend=run.proceed,
+            sweep=run.sweep,
+            prior=run.typical,
+            tolerance=run.tolerance,
+            max_iterations=max_iterations,
+            dtype=dtype,
+            checkpoint=checkpoint,
+            line=line,
+        )
+        for restart in range(num_restarts):
+            generator = np.random.default_rng([seed, restart])
+            if restart == 0:
+                doubt = doubtful_rate(bound) if start is None else np.inf
+                first, symmetric = run.begin(run.known), run.is_symmetric
+                deal = partial(run.deal, run.known, generator)
+            else:
+                known = run.known if start is None else labelled_counts(bound, run.num_rows)
+                deal = partial(run.deal, known, generator)
+                first, symmetric, doubt = deal(), False, np.inf
+            ascents.run(first, deal, symmetric, doubt, generator)
+            line.total = line.n + (num_restarts - restart - 1) * max_iterations
+            line.refresh()
+    return run.result(ascents, max_iterations)
 
-    def enough(elbo: float) -> float:
-        return max(absolute, resolution * abs(elbo))
 
-    mesh = make_mesh(devices)
-    layout = lay_out(bound, num_devices=size_of(mesh))
-    families, data = family_data(bound, layout, dtype, _OWN_POINTS)
-    prior = {
-        name: pad_rows(table.cpt.concentration(table.contexts), layout.num_rows[name], 1.0)
-        for name, table in bound.learned.items()
-        if not table.parametric
-    }
-    problem = Problem(
+class _Run:
+    """A model on its data, ready for sweeps.
+
+    Attributes:
+        num_rows: Rows of each table, with padding.
+        prior: Concentrations of the tables with Dirichlet priors, padded.
+        typical: Those of every learned table, under parameters the rows that are expected.
+        known: Counts that the first ascent starts from.
+    """
+
+    def __init__(
+        self,
+        bound: BoundModel,
+        dtype: np.dtype,
+        tolerance: float | None,
+        mesh: Mesh | None,
+        start: Mapping[str, Any] | None,
+    ) -> None:
+        self._bound, self._dtype, self._mesh = bound, dtype, mesh
+        self._resolution = 4 * float(np.finfo(dtype).eps) if tolerance is None else 0.0
+        self._absolute = 1e-4 if tolerance is None else float(tolerance)
+        self._layout = layout = lay_out(bound, num_devices=size_of(mesh))
+        self.num_rows = layout.num_rows
+        self._families, self._data = family_data(bound, layout, dtype, _OWN_POINTS)
+        self.prior = {
+            name: pad_rows(table.cpt.concentration(table.contexts), layout.num_rows[name], 1.0)
+            for name, table in bound.learned.items()
+            if not table.parametric
+        }
+        self.typical = _typical_prior(bound, self.prior, layout.num_rows)
+        problem = place(_problem(bound, layout, dtype, self.prior, self._data), mesh)
+        steps = tuple(layout.index[agent] for agent in bound.demos.agents)
+        self._problem = problem._replace(steps=place(steps, mesh, SPLIT_SECOND))
+        # The derivative of a sweep is that of one which fits normals to the end.
+        to_the_end = problem.family_data._replace(least_gain=place(np.zeros((), dtype), mesh))
+        self._exact = self._problem._replace(family_data=to_the_end)
+        self.known = labelled_counts(bound, layout.num_rows)
+        if start is not None:
+            self.known |= counts_of_start(start, bound, self.prior)
+        most = float(bound.demos.num_steps * bound.demos.num_agents)
+        self._chains = chains(bound, self.known, most, dtype)
+        stopping = (np.asarray(self._absolute, dtype), np.asarray(self._resolution, dtype))
+        self._stopping = place(stopping, mesh)
+        self._never = place((np.zeros((), dtype), np.zeros((), dtype)), mesh)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the first ascent cannot tell some latents apart."""
+        return is_symmetric(self._bound, _added(self.typical, self.known))
+
+    def tolerance(self, elbo: float) -> float:
+        """What a bound of this size may still gain at an end."""
+        return max(self._absolute, self._resolution * abs(elbo))
+
+    def begin(self, counts: Mapping[str, np.ndarray]) -> State:
+        """The state that belongs to given counts of every learned table."""
+        dtype, families = self._dtype, self._families
+        concentration = {name: on_device(u + counts[name], dtype) for name, u in self.prior.items()}
+        if not families:
+            return State(concentration)
+        given = {family.name: on_device(counts[family.name], dtype) for family in families}
+        return State(concentration, given, first_normals(families, dtype))
+
+    def deal(self, known: Mapping[str, np.ndarray], generator: np.random.Generator) -> State:
+        """A state from known counts, with the unlabelled steps dealt out at random."""
+        return self.begin(_added(known, random_counts(self._bound, self.num_rows, generator)))
+
+    def proceed(
+        self,
+        state: State,
+        elbo: Float[Array, ""],
+        allowed: np.ndarray,
+        stops: bool,
+        problem: Problem | None = None,
+    ) -> Progress:
+        """So many sweeps, or fewer where they stop by themselves."""
+        return ascend(
+            *place((state, elbo), self._mesh),
+            self._problem if problem is None else problem,
+            *(self._stopping if stops else self._never),
+            place(allowed, self._mesh),
+            self._chains,
+            self._families,
+            self._mesh,
+        )
+
+    def sweep(self, state: State) -> Progress:
+        """One sweep, by normals that are fitted to the end."""
+        return self.proceed(state, self._nowhere, np.asarray(1, np.int32), False, self._exact)
+
+    @cached_property
+    def _nowhere(self) -> Float[Array, ""]:
+        return jnp.asarray(-jnp.inf, self._dtype)
+
+    def result(self, ascents: Ascents, max_iterations: int) -> FitResult:
+        """The best of the ascents, and how it ended."""
+        state, trace, end = ascents.best
+        elbo = float(trace[-1])
+        verdict = judge(trace, self.tolerance(elbo), max_iterations, self._dtype, end)
+        rows: dict[str, RowsPosterior] = {
+            name: DirichletRows(np.asarray(w)[: len(self._bound.tables[name].contexts.rows)])
+            for name, w in state.concentration.items()
+        }
+        result = FitResult(
+            rows=rows,
+            converged=verdict.converged,
+            reason=verdict.reason,
+            elbo=elbo,
+            elbo_trace=trace,
+            restart_traces=ascents.traces,
+            contraction_rate=None if np.isnan(end.rate) else end.rate,
+        )
+        return self._with_families(result, state) if self._families else result
+
+    def _with_families(self, result: FitResult, state: State) -> FitResult:
+        """The result with parameters, and with the bound at points that the fit has not seen."""
+        fitted = state._replace(normals=self._once(state, self._data).upcoming.normals)
+        numbers = range(_OWN_POINTS + 1, _OWN_POINTS + 1 + _FRESH_POINTS)
+        points = [family_data(self._bound, self._layout, self._dtype, n)[1] for n in numbers]
+        bounds = [
+            float(self._once(fitted, fresh).elbo) + excess(self._families, fresh)
+            for fresh in points
+        ]
+        return _with_parameters(result, self._bound, fitted, self._families, bounds)
+
+    def _once(self, state: State, data: FamilyData) -> Progress:
+        """One sweep, with other points."""
+        other = self._problem._replace(family_data=place(data, self._mesh))
+        return self.proceed(state, self._nowhere, np.asarray(1, np.int32), True, other)
+
+
+def _problem(
+    bound: BoundModel,
+    layout: Layout,
+    dtype: np.dtype,
+    prior: Mapping[str, np.ndarray],
+    data: FamilyData,
+) -> Problem:
+    """What a sweep reads, but for the steps."""
+    return Problem(
         prior={name: on_device(u, dtype) for name, u in prior.items()},
         prior_remainder={
             name: (
@@ -161,113 +316,6 @@ def fit(
         steps=(),
         family_data=data,
     )
-    steps = tuple(layout.index[agent] for agent in bound.demos.agents)
-    problem = place(problem, mesh)._replace(steps=place(steps, mesh, SPLIT_SECOND))
-    known = labelled_counts(bound, layout.num_rows)
-    if start is not None:
-        known |= counts_of_start(start, bound, prior)
-    typical = _typical_prior(bound, prior, layout.num_rows)
-    most = float(bound.demos.num_steps * bound.demos.num_agents)
-    sites = chains(bound, known, most, dtype)
-    stopping = place((np.asarray(absolute, dtype), np.asarray(resolution, dtype)), mesh)
-    never = place((np.zeros((), dtype), np.zeros((), dtype)), mesh)
-
-    nowhere = jnp.asarray(-jnp.inf, dtype)
-    # The derivative of a sweep is that of one which fits normals to the end.
-    to_the_end = problem.family_data._replace(least_gain=place(np.zeros((), dtype), mesh))
-    exact = problem._replace(family_data=to_the_end)
-
-    def begin(counts: Mapping[str, np.ndarray]) -> State:
-        return _begin(counts, prior, families, dtype)
-
-    def proceed(
-        state: State,
-        elbo: Float[Array, ""],
-        allowed: np.ndarray,
-        stops: bool,
-        problem: Problem = problem,
-    ) -> Progress:
-        return ascend(
-            *place((state, elbo), mesh),
-            problem,
-            *(stopping if stops else never),
-            place(allowed, mesh),
-            sites,
-            families,
-            mesh,
-        )
-
-    with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
-        ascents = Ascents(
-            ascend=proceed,
-            sweep=lambda state: proceed(state, nowhere, np.asarray(1, np.int32), False, exact),
-            prior=typical,
-            tolerance=enough,
-            max_iterations=max_iterations,
-            dtype=dtype,
-            checkpoint=checkpoint,
-            line=line,
-        )
-        for restart in range(num_restarts):
-            generator = np.random.default_rng([seed, restart])
-            if restart == 1 and start is not None:
-                known = labelled_counts(bound, layout.num_rows)
-
-            def deal(
-                known: Mapping[str, np.ndarray] = known,
-                generator: np.random.Generator = generator,
-            ) -> State:
-                return begin(_added(known, random_counts(bound, layout.num_rows, generator)))
-
-            first = begin(known) if restart == 0 else deal()
-            symmetric = restart == 0 and is_symmetric(bound, _added(typical, known))
-            doubt = doubtful_rate(bound) if restart == 0 and start is None else np.inf
-            ascents.run(first, deal, symmetric, doubt, generator)
-            line.total = line.n + (num_restarts - restart - 1) * max_iterations
-            line.refresh()
-    state, trace, end = ascents.best
-    elbo = float(trace[-1])
-    verdict = judge(trace, enough(elbo), max_iterations, dtype, end)
-    rows: dict[str, RowsPosterior] = {
-        name: DirichletRows(np.asarray(w)[: len(bound.tables[name].contexts.rows)])
-        for name, w in state.concentration.items()
-    }
-    result = FitResult(
-        rows=rows,
-        converged=verdict.converged,
-        reason=verdict.reason,
-        elbo=elbo,
-        elbo_trace=trace,
-        restart_traces=ascents.traces,
-        contraction_rate=None if np.isnan(end.rate) else end.rate,
-    )
-    if not families:
-        return result
-
-    def once(state: State, data: FamilyData) -> Progress:
-        """One sweep, with other points."""
-        other = problem._replace(family_data=place(data, mesh))
-        return proceed(state, nowhere, np.asarray(1, np.int32), True, other)
-
-    fitted = state._replace(normals=once(state, data).upcoming.normals)
-    numbers = range(_OWN_POINTS + 1, _OWN_POINTS + 1 + _FRESH_POINTS)
-    points = [family_data(bound, layout, dtype, number)[1] for number in numbers]
-    bounds = [float(once(fitted, fresh).elbo) + excess(families, fresh) for fresh in points]
-    return _with_parameters(result, bound, fitted, families, bounds)
-
-
-def _begin(
-    counts: Mapping[str, np.ndarray],
-    prior: Mapping[str, np.ndarray],
-    families: Families,
-    dtype: np.dtype,
-) -> State:
-    """The state that belongs to given counts of every learned table."""
-    concentration = {name: on_device(u + counts[name], dtype) for name, u in prior.items()}
-    if not families:
-        return State(concentration)
-    given = {family.name: on_device(counts[family.name], dtype) for family in families}
-    return State(concentration, given, first_normals(families, dtype))
 
 
 def _added(

@@ -11,6 +11,36 @@ from btil.models.draws import dirichlet_draws
 KEEP_ALL = "for every row's draws fit with keep_rows=None"
 
 
+class Chance:
+    """Random numbers for draws of several tables, and the choices that these make together.
+
+    Attributes:
+        generator: Where the numbers come from.
+    """
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self.generator = generator
+        self._picked: dict[str | int, np.ndarray] = {}
+
+    def pick(self, group: str | int, among: Any, num_draws: int) -> Int[np.ndarray, " draws"]:
+        """Numbers below the length of `among`; the same for all that are of one group.
+
+        Args:
+            group: What they are picked from.
+            among: Probabilities; or a number, to pick without replacement while there are enough.
+            num_draws: How many.
+        """
+        if group not in self._picked:
+            weighted = not isinstance(among, int)
+            self._picked[group] = self.generator.choice(
+                len(among) if weighted else among,
+                num_draws,
+                replace=weighted or num_draws > among,
+                p=among if weighted else None,
+            )
+        return self._picked[group]
+
+
 class DirichletRows(NamedTuple):
     """Independent Dirichlet rows (mean field).
 
@@ -31,6 +61,10 @@ class DirichletRows(NamedTuple):
     def mode(self) -> Float[np.ndarray, "..."]:
         """The densest row, (w - 1) / sum(w - 1); the mean where a w < 1 leaves no mode."""
         return dirichlet_mode(self.concentration)
+
+    def draw(self, num_draws: int, chance: Chance) -> Float[np.ndarray, "draws ..."]:
+        """Independent draws."""
+        return self.sample(num_draws, chance.generator)
 
     def sample(
         self, num_draws: int, generator: np.random.Generator
@@ -68,9 +102,10 @@ class MixtureRows(NamedTuple):
         apart = apart - np.tensordot(self.weights, apart, 1)
         return np.sqrt(within + np.tensordot(self.weights, apart**2, 1))
 
-    def draw_components(self, num_draws: int, generator: np.random.Generator) -> np.ndarray:
-        """The component of each draw."""
-        return generator.choice(len(self.weights), num_draws, p=self.weights / self.weights.sum())
+    def draw(self, num_draws: int, chance: Chance) -> Float[np.ndarray, "draws ..."]:
+        """Draws, of the same components in all tables of the group."""
+        chosen = chance.pick(self.group, self.weights / self.weights.sum(), num_draws)
+        return dirichlet_draws(chance.generator, self.concentration[chosen])
 
 
 class DrawnRows(NamedTuple):
@@ -89,6 +124,10 @@ class DrawnRows(NamedTuple):
     def sd(self) -> Float[np.ndarray, "..."]:
         """Standard deviation over chains and draws."""
         return self.draws.std((0, 1), dtype=np.float64)
+
+    def draw(self, num_draws: int, chance: Chance) -> Float[np.ndarray, "draws ..."]:
+        """Some of the draws."""
+        return _some(self.draws, num_draws, chance)
 
 
 class MomentRows(NamedTuple):
@@ -309,7 +348,20 @@ class DrawnParameters(NamedTuple):
 
     draws: Float[np.ndarray, "chain draw ..."]
 
+    def draw(self, num_draws: int, chance: Chance) -> Float[np.ndarray, "draws ..."]:
+        """Some of the draws."""
+        return _some(self.draws, num_draws, chance)
 
+
+def _some(
+    draws: Float[np.ndarray, "chain draw ..."], num_draws: int, chance: Chance
+) -> Float[np.ndarray, "draws ..."]:
+    flat = draws.reshape(-1, *draws.shape[2:])
+    return flat[chance.pick(len(flat), len(flat), num_draws)]
+
+
+# What has draws of its own; the other kinds are drawn given parameters.
+Sampled = DirichletRows | MixtureRows | DrawnRows | DrawnParameters
 ParameterPosterior = NormalParameters | JointNormals | DrawnParameters
 
 

@@ -45,7 +45,7 @@ class Streamed(NamedTuple):
 
 @contextmanager
 def streamed(
-    model: TeamModel, file: DemonstrationsFile, check: Callable[[BoundModel, bool], float]
+    model: TeamModel, file: DemonstrationsFile, check: Callable[[BoundModel], float]
 ) -> Iterator[Streamed]:
     """Make the episodes of a file ready to be drawn from, for as long as the block lasts.
 
@@ -55,8 +55,8 @@ def streamed(
     Args:
         model: The model.
         file: The file.
-        check: Refuses a part that is impossible under the model; told whether something is
-            learned, it returns the log evidence if nothing is.
+        check: Refuses a part that is impossible under the model; returns the log evidence where
+            nothing is learned.
 
     Raises:
         ValueError: If a part of the file is refused.
@@ -91,7 +91,7 @@ class _Excerpt:
 def _pass(
     model: TeamModel,
     file: DemonstrationsFile,
-    check: Callable[[BoundModel, bool], float],
+    check: Callable[[BoundModel], float],
     scratch: IO[bytes],
 ) -> Streamed:
     contexts: dict[str, np.ndarray] = {}
@@ -103,7 +103,7 @@ def _pass(
     checksum = hashlib.sha256()
     for part in file:
         bound = bind(model, part)
-        log_evidence += check(bound, bool(bound.learned))
+        log_evidence += check(bound)
         numbers = {}
         for name, table in bound.tables.items():
             known = contexts.get(name, table.contexts.rows[:0])

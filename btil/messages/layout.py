@@ -58,8 +58,14 @@ def lay_out(bound: BoundModel, coarse: bool = False, num_devices: int = 1) -> La
         num_devices: Over how many devices the lanes are to be split evenly.
 
     Returns:
-        The layout.
+        The layout; each is made once and kept by the bound model.
     """
+    if (coarse, num_devices) not in bound.kept:
+        bound.kept[coarse, num_devices] = _laid_out(bound, coarse, num_devices)
+    return bound.kept[coarse, num_devices]
+
+
+def _laid_out(bound: BoundModel, coarse: bool, num_devices: int) -> Layout:
     demos = bound.demos
     heights = {"smallest": 64, "per_octave": 1} if coarse else {}
     lanes = pack_lanes(demos.episode_lengths, **heights, multiple_of=num_devices)

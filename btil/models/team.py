@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -193,6 +194,8 @@ class BoundModel:
     rows: dict[str, AgentRows]
     excerpt: bool = field(default=False, kw_only=True)
     measured: tuple[str, ...] = field(default=(), kw_only=True)
+    # What `lay_out` and `on` have made already.
+    kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def table(self, role: str, agent: str) -> Table:
         """The table that an agent uses in a role."""
@@ -203,9 +206,30 @@ class BoundModel:
         """The tables that have something to learn: the sites of the NumPyro model."""
         return {name: table for name, table in self.tables.items() if table.learned}
 
-    def without_labels(self) -> "BoundModel":
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to learn."""
+        return bool(self.learned)
+
+    @cached_property
+    def unlabelled(self) -> "BoundModel":
         """The same, with no latent known: what is visited does not depend on labels."""
-        return replace(self, demos=self.demos.without_labels())
+        hidden = self.demos.without_labels()
+        return self if hidden is self.demos else replace(self, demos=hidden)
+
+    def on(self, demos: Demonstrations) -> "BoundModel":
+        """The model on other demonstrations of the same names and sizes.
+
+        Those asked for last are kept, as questions about episodes come in series. Of functions of
+        the model nothing is kept: they are called when rows are asked for.
+        """
+        for own in (self, self.kept.get("other")):
+            if own is not None and demos is own.demos:
+                return own
+            if own is not None and demos is own.demos.without_labels():
+                return own.unlabelled
+        self.kept["other"] = bind(self.model, demos)
+        return self.kept["other"]
 
 
 def site_name(model: TeamModel, role: str, agent: str) -> str:

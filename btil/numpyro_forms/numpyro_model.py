@@ -319,6 +319,11 @@ class BoundNumpyroModel(BoundModel):
         assert isinstance(self.model, NumpyroModel)
         return self.model
 
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to learn."""
+        return bool(self.parameters)
+
     @cached_property
     def tied(self) -> str:
         """Why the function can speak of these episodes alone; empty where it can of others.
@@ -336,8 +341,10 @@ class BoundNumpyroModel(BoundModel):
             if other.get(site) != shape
         )
 
-    def rebind(self, demos: Demonstrations) -> "BoundNumpyroModel":
+    def on(self, demos: Demonstrations) -> "BoundNumpyroModel":
         """The model on other demonstrations, for parameters that were learned from these.
+
+        The function is run each time: it may read what has changed.
 
         Raises:
             ValueError: If the parameters do not fit those: naming site and shapes.
@@ -354,7 +361,8 @@ class BoundNumpyroModel(BoundModel):
                 )
         return bound
 
-    def without_labels(self) -> "BoundNumpyroModel":
+    @cached_property
+    def unlabelled(self) -> "BoundNumpyroModel":
         """The same, with no latent known; the function does not see labels either."""
         hidden = self.demos.without_labels()
         return replace(self, demos=hidden, data=episode_data(hidden))

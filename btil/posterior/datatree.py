@@ -24,7 +24,7 @@ from btil.numpyro_forms.numpyro_model import NumpyroModel
 if TYPE_CHECKING:
     import xarray as xr
 
-    from btil.posterior.posterior import TeamPosterior
+    from btil.posterior.beliefs import Posterior
 
 
 Axes = tuple[tuple[str, ...], dict[str, Shaped[np.ndarray, " values"]]]
@@ -59,14 +59,14 @@ class TreeNames:
         return self._given[kind, name]
 
 
-def tree_names(posterior: "TeamPosterior") -> TreeNames:
+def tree_names(posterior: "Posterior") -> TreeNames:
     """The names of a posterior's sites and of the axes of its tables."""
     sites = [*posterior.result.rows, *posterior.result.parameters]
     tables = [posterior.bound.tables[name] for name in posterior.result.rows]
     return TreeNames(sites, itertools.chain.from_iterable(map(_table_axes, tables)))
 
 
-def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr.DataTree":
+def build_datatree(posterior: "Posterior", num_draws: int, seed: int) -> "xr.DataTree":
     """Build the groups posterior, sample_stats, log_likelihood, observed_data, constant_data.
 
     Args:
@@ -126,7 +126,7 @@ def build_datatree(posterior: "TeamPosterior", num_draws: int, seed: int) -> "xr
     return tree
 
 
-def _what_draws_are(posterior: "TeamPosterior") -> dict[str, str]:
+def _what_draws_are(posterior: "Posterior") -> dict[str, str]:
     """Attributes that tell what the draws are of; a warning where it is not the posterior."""
     result = posterior.result
     answers = [*result.rows.values(), *result.parameters.values()]
@@ -155,7 +155,7 @@ def _what_draws_are(posterior: "TeamPosterior") -> dict[str, str]:
     }
 
 
-def _data_groups(posterior: "TeamPosterior", draws: dict[str, Any]) -> dict[str, "xr.Dataset"]:
+def _data_groups(posterior: "Posterior", draws: dict[str, Any]) -> dict[str, "xr.Dataset"]:
     """The groups that tell of the demonstrations learned from."""
     import xarray as xr
 
@@ -191,7 +191,7 @@ def _data_groups(posterior: "TeamPosterior", draws: dict[str, Any]) -> dict[str,
     return groups
 
 
-def _moments(posterior: "TeamPosterior", names: TreeNames) -> dict[str, "xr.DataArray"]:
+def _moments(posterior: "Posterior", names: TreeNames) -> dict[str, "xr.DataArray"]:
     """Mean and standard deviation of each chain, and split R-hat, where not all draws were kept."""
     import xarray as xr
 
@@ -213,7 +213,7 @@ def _moments(posterior: "TeamPosterior", names: TreeNames) -> dict[str, "xr.Data
 
 
 def _log_likelihood(
-    posterior: "TeamPosterior", draws: dict[str, Any]
+    posterior: "Posterior", draws: dict[str, Any]
 ) -> Float[np.ndarray, "chain draw episode"]:
     """Per episode and draw, for methods that did not keep it."""
     from btil.messages.layout import lay_out
@@ -235,7 +235,7 @@ def _log_likelihood(
     return np.reshape(values, (chains, num_draws, -1))
 
 
-def _parameter_axes(posterior: "TeamPosterior", tree: TreeNames) -> dict[str, Axes]:
+def _parameter_axes(posterior: "Posterior", tree: TreeNames) -> dict[str, Axes]:
     """Dimension names and labels of the parameters whose families, or own model, tell their axes.
 
     Axes that a table has too are called as the table's are; where agents have the parameter in
@@ -268,7 +268,7 @@ def _parameter_axes(posterior: "TeamPosterior", tree: TreeNames) -> dict[str, Ax
 
 
 def _own_axes(
-    posterior: "TeamPosterior", names: tuple[str, ...], parameter: Any, tree: TreeNames
+    posterior: "Posterior", names: tuple[str, ...], parameter: Any, tree: TreeNames
 ) -> Axes:
     """Axes as an own model names them; of columns of the data with the names of their values."""
     demos = posterior.demos
@@ -287,7 +287,7 @@ def _table_axes(table: Table) -> tuple[str, ...]:
     return tuple(f"{axis}{table.name.removeprefix(role)}" for axis in ROLE_AXES[role])
 
 
-def _named_axes(posterior: "TeamPosterior", table: Table, tree: TreeNames) -> Axes:
+def _named_axes(posterior: "Posterior", table: Table, tree: TreeNames) -> Axes:
     """Dimension names of a table's axes, and the labels along them."""
     demos = posterior.demos
     role = table.contexts.role

@@ -3,7 +3,8 @@
 import inspect
 import time
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, overload
 
 import numpy as np
 
@@ -20,10 +21,26 @@ from btil.models.parametric import check_prior
 from btil.models.team import BoundModel, TeamModel, bind, likelihood_name
 from btil.numerics.precision import as_dtype, precision
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, NumpyroModel, rows_somewhere
-from btil.posterior.numpyro_posterior import bind_model
-from btil.posterior.posterior import TeamPosterior, filter_agents, refuse_impossible
+from btil.posterior.beliefs import Posterior, filter_agents, refuse_impossible
+from btil.posterior.numpyro_posterior import NumpyroPosterior, bind_model, posterior_class
+from btil.posterior.posterior import TeamPosterior
 
 _OWN_ARGUMENTS = ("bound", "seed", "progress", "dtype", "checkpoint")
+
+
+@overload
+def fit(
+    model: NumpyroModel, demos: Demonstrations, method: str, **given: Any
+) -> NumpyroPosterior: ...
+
+
+@overload
+def fit(
+    model: TeamModel,
+    demos: Demonstrations | DemonstrationsFile,
+    method: str = "mfvi",
+    **given: Any,
+) -> TeamPosterior: ...
 
 
 def fit(
@@ -37,7 +54,7 @@ def fit(
     checkpoint: Any = None,
     resume: bool = False,
     **options: Any,
-) -> TeamPosterior:
+) -> Posterior:
     """Infer a team's policies, transitions and initial distributions from demonstrations.
 
     Args:
@@ -78,43 +95,68 @@ def fit(
     Example:
         >>> posterior = btil.fit(model, demos, method="mfvi")  # doctest: +SKIP
     """
-    function = method_function(method, model)
     check_given(method, options, model)
     seed = check_seed(seed, 2**32 - 1)
-    if not isinstance(model, TeamModel):
-        raise ValueError(f"model must be a TeamModel, got {type(model).__name__}")
+    check_model(model)
+    begun = time.perf_counter()
     if isinstance(demos, DemonstrationsFile):
         _check_file(method, model, options)
-        if options["batch_size"] >= demos.num_episodes:
-            demos = demos.read()
+        if options["batch_size"] < demos.num_episodes:
+            return _fit_file(model, demos, seed, progress, dtype, checkpoint, resume, options)
+        demos = demos.read()
     elif not isinstance(demos, Demonstrations):
         raise ValueError(
             "demos must be Demonstrations, or a file opened by open_demonstrations; got "
             f"{type(demos).__name__}"
         )
-    chosen = as_dtype(np.float64 if dtype is None and method_of(method).double else dtype)
+    fitted = fit_bound(
+        bind_model(model, demos),
+        method,
+        seed=seed,
+        progress=progress,
+        dtype=dtype,
+        checkpoint=checkpoint,
+        resume=resume,
+        **options,
+    )
+    return replace(fitted, wall_time=time.perf_counter() - begun)
+
+
+def fit_bound(
+    bound: BoundModel,
+    method: str,
+    *,
+    seed: int,
+    progress: bool,
+    dtype: Any = None,
+    checkpoint: Any = None,
+    resume: bool = False,
+    **options: Any,
+) -> Posterior:
+    """`fit` of a model that is on its demonstrations already; options are not looked at again.
+
+    Raises:
+        ValueError: As `fit`.
+        FileExistsError: As `fit`.
+    """
     begun = time.perf_counter()
-    kind: type[TeamPosterior] = TeamPosterior
-    if isinstance(demos, DemonstrationsFile):
-        bound, result = _fit_file(model, demos, seed, progress, chosen, checkpoint, resume, options)
+    model = bound.model
+    function = method_function(method, model)
+    chosen = _dtype_of(method, dtype)
+    warn(crowded(bound))
+    every_option = method_options(method, model) | options
+    saved = checkpoint is not None
+    run = describe_run(bound, method, seed, chosen, every_option) if saved else None
+    saving = Checkpoint(checkpoint, run, resume)
+    log_evidence = _check_possible(bound)
+    if bound.learns:
+        with precision(chosen), saving.kept():
+            result = function(
+                bound, seed=seed, progress=progress, dtype=chosen, checkpoint=saving, **options
+            )
     else:
-        kind, bound = bind_model(model, demos)
-        if not isinstance(bound, BoundNumpyroModel):
-            warn(crowded(bound))
-        every_option = method_options(method, model) | options
-        saved = checkpoint is not None
-        run = describe_run(bound, method, seed, chosen, every_option) if saved else None
-        saving = Checkpoint(checkpoint, run, resume)
-        learns = bool(bound.parameters if isinstance(bound, BoundNumpyroModel) else bound.learned)
-        log_evidence = _check_possible(bound, learns)
-        if learns:
-            with precision(chosen), saving.kept():
-                result = function(
-                    bound, seed=seed, progress=progress, dtype=chosen, checkpoint=saving, **options
-                )
-        else:
-            result = _nothing_to_learn(method, log_evidence)
-    return kind(
+        result = _nothing_to_learn(method, log_evidence)
+    return posterior_class(bound)(
         bound=bound,
         method=method,
         result=result,
@@ -123,6 +165,20 @@ def fit(
         wall_time=time.perf_counter() - begun,
         options=options,
     )
+
+
+def _dtype_of(method: str, dtype: Any) -> np.dtype:
+    return as_dtype(np.float64 if dtype is None and method_of(method).double else dtype)
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is no model.
+
+    Raises:
+        ValueError: Naming what it is.
+    """
+    if not isinstance(model, TeamModel):
+        raise ValueError(f"model must be a TeamModel, got {type(model).__name__}")
 
 
 def method_function(method: str, model: Any = None) -> Any:
@@ -171,7 +227,7 @@ def method_options(method: str, model: Any = None) -> dict[str, Any]:
     }
 
 
-def _check_possible(bound: BoundModel, learns: bool) -> float:
+def _check_possible(bound: BoundModel) -> float:
     """Refuse impossible data; the log evidence at prior means (all there is if nothing learns).
 
     Rows with a Dirichlet prior make everything possible: only given zeros can exclude the data,
@@ -190,7 +246,7 @@ def _check_possible(bound: BoundModel, learns: bool) -> float:
             np.any(np.isneginf(rows) if name in measured else ~(rows > 0))
             for name, rows in tables.items()
         )
-        if learns and not any(excludes):
+        if bound.learns and not any(excludes):
             return float("nan")
         layout = lay_out(bound, coarse=True)
         total = 0.0
@@ -217,31 +273,42 @@ def _fit_file(
     file: DemonstrationsFile,
     seed: int,
     progress: bool,
-    dtype: np.dtype,
+    dtype: Any,
     checkpoint: Any,
     resume: bool,
     options: dict[str, Any],
-) -> tuple[BoundModel, FitResult]:
+) -> Posterior:
     """Mean field by batches that are read from a file when they are needed."""
     from btil.inference import stochastic
     from btil.inference.streaming import streamed
 
+    begun = time.perf_counter()
+    chosen = _dtype_of("mfvi", dtype)
     stochastic.check_tables(bind(model, file.first))
     if checkpoint is None or not resume:
         Checkpoint(checkpoint, resume=resume)  # what it refuses, it refuses before a long pass
     with streamed(model, file, _check_possible) as (data, log_evidence, checksum):
         warn(crowded(data.bound, file.num_steps, file.num_episodes))
-        if not data.bound.learned:
-            return data.bound, _nothing_to_learn("mfvi", log_evidence)
-        every_option = method_options("mfvi", model) | options
-        every_option["episodes"] = (data.lengths, checksum)
-        run = describe_run(data.bound, "mfvi", seed, dtype, every_option)
-        saving = Checkpoint(checkpoint, run, resume)
-        with precision(dtype), saving.kept():
-            result = stochastic.fit(
-                data, seed=seed, progress=progress, dtype=dtype, checkpoint=saving, **options
-            )
-        return data.bound, result
+        if data.bound.learned:
+            every_option = method_options("mfvi", model) | options
+            every_option["episodes"] = (data.lengths, checksum)
+            run = describe_run(data.bound, "mfvi", seed, chosen, every_option)
+            saving = Checkpoint(checkpoint, run, resume)
+            with precision(chosen), saving.kept():
+                result = stochastic.fit(
+                    data, seed=seed, progress=progress, dtype=chosen, checkpoint=saving, **options
+                )
+        else:
+            result = _nothing_to_learn("mfvi", log_evidence)
+    return TeamPosterior(
+        bound=data.bound,
+        method="mfvi",
+        result=result,
+        seed=seed,
+        dtype=chosen,
+        wall_time=time.perf_counter() - begun,
+        options=options,
+    )
 
 
 def _nothing_to_learn(method: str, log_evidence: float) -> FitResult:

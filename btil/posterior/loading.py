@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -27,8 +27,9 @@ from btil.models.cpt import Shared
 from btil.models.families import family_named
 from btil.models.parametric import all_priors, parametric_sites, unconstrained_shapes
 from btil.models.team import BoundModel, TeamModel, with_contexts
-from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
-from btil.posterior.numpyro_posterior import bind_model
+from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, NumpyroModel
+from btil.posterior.beliefs import Posterior
+from btil.posterior.numpyro_posterior import NumpyroPosterior, bind_model, posterior_class
 from btil.posterior.posterior import TeamPosterior
 from btil.posterior.storage import FORMAT, SEAL, VERSION, seal_of
 
@@ -59,7 +60,15 @@ _RESULT_FIELDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
+@overload
+def load_posterior(path: Any, model: NumpyroModel) -> NumpyroPosterior: ...
+
+
+@overload
+def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior: ...
+
+
+def load_posterior(path: Any, model: TeamModel | None = None) -> Posterior:
     """Read a posterior written by `TeamPosterior.save`.
 
     Args:
@@ -115,12 +124,11 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> TeamPosterior:
     except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{source} is damaged: its record cannot be read ({error!r})") from error
     try:
-        kind, bound = bind_model(given, demos)
-        bound = _with_contexts(bound, record.get("contexts", {}))
+        bound = _with_contexts(bind_model(given, demos), record.get("contexts", {}))
         _check_shapes(bound, rows, parameters)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
-    return kind(
+    return posterior_class(bound)(
         bound=bound,
         method=record["method"],
         result=result,

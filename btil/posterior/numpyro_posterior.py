@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from btil.demonstrations import Demonstrations
-from btil.inference.result import DrawnParameters
+from btil.inference.result import Chance, DrawnParameters
 from btil.models.team import BoundModel, TeamModel, bind
 from btil.numerics.precision import precision
 from btil.numpyro_forms.numpyro_model import (
@@ -29,6 +29,7 @@ from btil.numpyro_forms.numpyro_model import (
     rows_given,
 )
 from btil.numpyro_forms.tracing import Program, Trace, trace
+from btil.posterior.beliefs import Posterior
 from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
@@ -76,8 +77,12 @@ def _share(total: PaddedRows, number: int) -> PaddedRows:
     return PaddedRows(policy, transition, initial, total.log_likelihood - math.log(number))
 
 
+class HasNoTables(ValueError, AttributeError):
+    """A posterior without tables was asked for them."""
+
+
 @dataclass(frozen=True, eq=False)
-class NumpyroPosterior(TeamPosterior):
+class NumpyroPosterior(Posterior):
     """What is believed of a team under a `NumpyroModel`.
 
     Beliefs about latents use the posterior mean of the rows of each step, averaged over draws of
@@ -112,9 +117,6 @@ class NumpyroPosterior(TeamPosterior):
         state = "converged" if self.converged else "not converged"
         name = self.bound.own_model.name
         return f"NumpyroPosterior({name}, {self.method}: {sites}; {state}: {self.reason})"
-
-    def _rebind(self, demos: Demonstrations) -> BoundNumpyroModel:
-        return self.bound.rebind(demos)
 
     def _trace_rows(self, data: EpisodeData) -> Trace:
         function = self.bound.own_model.function
@@ -165,7 +167,8 @@ class NumpyroPosterior(TeamPosterior):
         (draws,) = self.draws_of_parameters(estimate, None, 0)
         return bound.step_rows(self.mean_rows(self.traced_rows(bound.data), bound.data, draws))
 
-    def _drawn_rows(self, bound: BoundModel, num_draws: int, seed: int) -> Iterator[dict[str, Any]]:
+    def drawn_rows(self, bound: BoundModel, num_draws: int, seed: int) -> Iterator[dict[str, Any]]:
+        """Posterior draws of rows; see `Posterior.drawn_rows`."""
         assert isinstance(bound, BoundNumpyroModel)
         rows = self.traced_rows(bound.data)
         for draws in self.draws_of_parameters("mean", num_draws, seed):
@@ -196,14 +199,22 @@ class NumpyroPosterior(TeamPosterior):
         self.bound.refuse_tied()
         return NumpyroTracker(self, estimate, num_draws, seed)
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise ValueError(
-            f"{self.bound.own_model.name}: a NumpyroModel has no tables by context; ask its "
-            "posterior to smooth, filter, predict_actions or decode episodes, or for draws of its "
-            "parameters (sample, to_datatree)"
-        )
+    def _sample(self, num_draws: int, seed: int) -> dict[str, Float[np.ndarray, "draws ..."]]:
+        chance = Chance(np.random.default_rng([seed, 0]))
+        return {
+            site: one.draw(num_draws, chance)
+            for site, one in self.result.parameters.items()
+            if isinstance(one, DrawnParameters)
+        }
 
-    policy = transition = initial = contexts = drawn_tables = _refuse
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(TeamPosterior, name):
+            raise HasNoTables(
+                f"{self.bound.own_model.name}: a NumpyroModel has no tables by context; ask its "
+                "posterior to smooth, filter, predict_actions or decode episodes, or for draws of "
+                "its parameters (sample, to_datatree)"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 def _shapes(data: EpisodeData) -> tuple[Any, list[tuple[int, ...]]]:
@@ -212,8 +223,13 @@ def _shapes(data: EpisodeData) -> tuple[Any, list[tuple[int, ...]]]:
     return sizes, [leaf.shape for leaf in leaves]
 
 
-def bind_model(model: TeamModel, demos: Demonstrations) -> tuple[type[TeamPosterior], BoundModel]:
-    """The kind of posterior that a model of either sort has, and the model on demonstrations."""
+def bind_model(model: TeamModel, demos: Demonstrations) -> BoundModel:
+    """A model of either sort on demonstrations."""
     if isinstance(model, NumpyroModel):
-        return NumpyroPosterior, bind_numpyro_model(model, demos)
-    return TeamPosterior, bind(model, demos)
+        return bind_numpyro_model(model, demos)
+    return bind(model, demos)
+
+
+def posterior_class(bound: BoundModel) -> type[Posterior]:
+    """The kind of posterior that a model of either sort has."""
+    return NumpyroPosterior if isinstance(bound, BoundNumpyroModel) else TeamPosterior

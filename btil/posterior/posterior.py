@@ -1,20 +1,18 @@
 """`TeamPosterior`: what every inference method returns, and what can be asked of it."""
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from btil.arguments import check_count, check_flag, check_values
-from btil.demonstrations import Demonstrations, read_as_seen
+from btil.demonstrations import Demonstrations
 from btil.inference.collapsed import (
     collapsed_data,
     constrained,
@@ -22,35 +20,17 @@ from btil.inference.collapsed import (
     parameters_at_points,
 )
 from btil.inference.result import (
+    Chance,
     ConditionalRows,
     DirichletRows,
     DrawnParameters,
-    DrawnRows,
-    FitResult,
     FunctionalRows,
     JointNormals,
-    MixtureRows,
-    MomentRows,
     NormalParameters,
     RowsPosterior,
+    Sampled,
     at_noise,
-    check_all_kept,
     dirichlet_mode,
-)
-from btil.messages.layout import (
-    LaneIndex,
-    Layout,
-    gather,
-    lay_out,
-    log_rows,
-    pad_rows,
-)
-from btil.messages.smoother import (
-    Potentials,
-    best_paths,
-    filter_lanes,
-    potentials,
-    smooth,
 )
 from btil.models.contexts import match_rows, parent_columns
 from btil.models.cpt import Contexts
@@ -70,12 +50,12 @@ from btil.models.parametric import (
     parametric_site,
     parametric_sites,
 )
-from btil.models.team import BoundModel, TeamModel, bind, likelihood_name
+from btil.models.team import BoundModel
 from btil.numerics.precision import precision
+from btil.posterior.beliefs import Posterior
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
 
     from btil.posterior.tracker import Tracker
 
@@ -83,137 +63,12 @@ if TYPE_CHECKING:
 # these are not normal.
 _PARAMETER_DRAWS = 2048
 
-Tables = Mapping[str, Float[np.ndarray, "..."]]
-PerAgent = dict[str, Float[np.ndarray, "steps values"]]
-# Demonstrations, or the path of a table of them.
-Recordings = Demonstrations | str | os.PathLike[str]
 
+class TeamPosterior(Posterior):
+    """What is believed of a team's tables after seeing demonstrations; see `Posterior`.
 
-class LogTables(NamedTuple):
-    """Logs of the tables that an agent reads, and of what else was measured of it, if anything."""
-
-    policy: Array
-    transition: Array
-    initial: Array
-    measured: Array | None = None
-
-    def potentials(self, index: LaneIndex) -> Potentials:
-        """The log factors of every step."""
-        return potentials(self.policy, self.transition, self.initial, index, self.measured)
-
-
-@jax.jit
-def _forward(tables: LogTables, index: LaneIndex) -> Any:
-    """Normalisers, predicted and filtered log beliefs."""
-    filtered = filter_lanes(tables.potentials(index))
-    return filtered._replace(backward_kernel=jnp.zeros(()))
-
-
-@jax.jit
-def _normalizers(tables: LogTables, index: LaneIndex) -> Float[Array, "length lanes"]:
-    return filter_lanes(tables.potentials(index)).log_normalizer
-
-
-@jax.jit
-def _marginals(tables: LogTables, index: LaneIndex) -> tuple[Array, Array]:
-    filtered = filter_lanes(tables.potentials(index))
-    return filtered.log_normalizer, smooth(filtered, index.start).marginal
-
-
-@jax.jit
-def _best(tables: LogTables, index: LaneIndex) -> tuple[Array, Array]:
-    factors = tables.potentials(index)
-    return filter_lanes(factors).log_normalizer, best_paths(factors)
-
-
-def per_agent(
-    function: Callable[..., Any], layout: Layout, tables: Tables, dtype: np.dtype
-) -> dict[str, Any]:
-    """Run a lane program for each agent on tables of probabilities {site: rows}.
-
-    Beside them there may be the log likelihood of what else was measured (`likelihood_name`).
+    Rows of contexts never visited are their prior.
     """
-
-    def padded(site: str, logs: Float[np.ndarray, "rows ..."]) -> Array:
-        return jnp.asarray(pad_rows(logs, layout.num_rows[site], 0.0), dtype)
-
-    logs = {site: padded(site, log_rows(tables[site])) for site in layout.num_rows}
-    results = {}
-    for agent, (policy, transition, initial) in layout.sites.items():
-        measured = tables.get(likelihood_name(agent))
-        given = LogTables(
-            logs[policy],
-            logs[transition],
-            logs[initial],
-            None if measured is None else padded(policy, measured),
-        )
-        results[agent] = function(given, layout.index[agent])
-    return results
-
-
-def filter_agents(layout: Layout, tables: Tables, dtype: np.dtype) -> dict[str, Any]:
-    """Forward beliefs of every agent (`Filtered` without its kernels)."""
-    return per_agent(_forward, layout, tables, dtype)
-
-
-def refuse_impossible(
-    demos: Demonstrations, agent: str, log_normalizer: Any, layout: Layout
-) -> None:
-    """Raise if some step has probability zero given what went before.
-
-    Raises:
-        ValueError: Naming episode, agent, step and what was observed there.
-    """
-    by_step = gather(np.asarray(log_normalizer), layout.lanes)
-    impossible = np.flatnonzero(~np.isfinite(by_step))
-    if not len(impossible):
-        return
-    row = int(impossible[0])
-    episode = int(np.searchsorted(demos.episode_starts, row, side="right") - 1)
-    position = demos.agents.index(agent)
-    label = int(demos.latents[row, position])
-    latents = demos.value_names(f"latent_{agent}")
-    actions = demos.value_names(f"action_{agent}")
-    observed = f"action {actions[demos.actions[row, position]]}"
-    observed += f" with label {latents[label]}" if label >= 0 else ""
-    raise ValueError(
-        f"impossible under the model: episode {demos.episode_ids[episode]}, agent {agent}, step "
-        f"{row - int(demos.episode_starts[episode])}: {observed} has probability 0 given the "
-        "episode before it"
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class TeamPosterior:
-    """What is believed of a team after seeing demonstrations.
-
-    Beliefs about latents use a point estimate of the rows, `estimate="mean"` unless asked
-    otherwise; with `num_draws=k` they are averaged over k posterior draws instead. The two differ
-    where rows are uncertain: the average over draws is the Bayesian answer, the point estimate
-    is the faster and usually sharper one. Rows of contexts never visited are their prior.
-
-    Labels are for learning. `smooth`, `filter`, `decode` and `predict_actions` say what states and
-    actions tell, and do not look at the labels in the demonstrations that they are given, so that
-    an answer may be held against them. With `use_labels=True` the labels count as observed: to
-    complete a recording of which a part is labelled. `log_likelihood` is of actions and labels.
-
-    Attributes:
-        bound: The model on the demonstrations it was fitted to.
-        method: The inference method.
-        result: What the method returned.
-        seed: The seed.
-        dtype: Floating-point type of the fit, also used for messages.
-        wall_time: Seconds.
-        options: The options given to the method.
-    """
-
-    bound: BoundModel
-    method: str
-    result: FitResult
-    seed: int
-    dtype: np.dtype
-    wall_time: float
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         rows = ", ".join(
@@ -221,58 +76,6 @@ class TeamPosterior:
         )
         state = "converged" if self.converged else "not converged"
         return f"TeamPosterior({self.method}: {rows or 'nothing learned'}; {state}: {self.reason})"
-
-    @property
-    def model(self) -> TeamModel:
-        """The model."""
-        return self.bound.model
-
-    @property
-    def demos(self) -> Demonstrations:
-        """The demonstrations that were learned from.
-
-        After a fit to a file batch by batch a few of its episodes: the first one, and those in
-        which a latent is labelled for the first time.
-        """
-        return self.bound.demos
-
-    @property
-    def elbo(self) -> float | None:
-        """mfvi: its bound; svi: a fresh estimate of its bound; exact: the log evidence."""
-        return self.result.elbo
-
-    @property
-    def elbo_se(self) -> float | None:
-        """Monte Carlo standard error of `elbo` where it is an estimate."""
-        return self.result.elbo_standard_error
-
-    @property
-    def elbo_trace(self) -> Float[np.ndarray, " sweeps"] | None:
-        """The bound of each sweep of the run that was kept."""
-        return self.result.elbo_trace
-
-    @property
-    def contraction_rate(self) -> float | None:
-        r"""mfvi: the largest eigenvalue :math:`\rho` of the derivative of a sweep at the end.
-
-        Below 1 the fit ended at an optimum, to which further sweeps come closer by this factor
-        each; from 1 on at a saddle. Near 1 the mean field's intervals are far too narrow: along
-        the slowest direction the variance is about :math:`1 / (1 - \rho)` times theirs
-        (`btil.inference.contraction`). None for other methods.
-        """
-        return self.result.contraction_rate
-
-    @property
-    def converged(self) -> bool:
-        """Whether the method's own criterion was met."""
-        return self.result.converged
-
-    @property
-    def reason(self) -> str:
-        """Why the method stopped, as a sentence."""
-        return self.result.reason
-
-    # ------------------------------------------------------------------ rows
 
     def policy(self, agent: str, states: Any = None, estimate: str = "mean") -> Any:
         """P(action | state, latent), shape (k, latents, actions).
@@ -475,148 +278,6 @@ class TeamPosterior:
         """The parametric tables, whether or not data reached them."""
         return tuple(parametric_site(t) for t in self.bound.tables.values() if t.parametric)
 
-    # ------------------------------------------------------------------ beliefs about latents
-
-    def smooth(
-        self,
-        demos: Recordings,
-        use_labels: bool = False,
-        estimate: str = "mean",
-        num_draws: int | None = None,
-        seed: int = 0,
-    ) -> PerAgent:
-        """P(x_t | states and actions of the whole episode) of each agent, (steps, latents).
-
-        Args:
-            demos: Episodes of the same team: demonstrations, or the path of a table, which is read
-                by the names and sizes that were learned with (see `conformed`).
-            use_labels: Whether the labels in `demos` are observed too: a labelled step is then
-                certain, and tells of those around it.
-            estimate: Point estimate of the rows.
-            num_draws: Average over so many posterior draws instead.
-            seed: Seeds the draws.
-
-        Raises:
-            ValueError: If the demonstrations do not fit, number what is returned in another way
-                than the posterior does, or are impossible under the estimate.
-
-        Example:
-            >>> belief = posterior.smooth(demos)["ann"]  # doctest: +SKIP
-            >>> completed = posterior.smooth(partly_labelled, use_labels=True)  # doctest: +SKIP
-        """
-        return self._beliefs(demos, use_labels, estimate, num_draws, seed, _smoothed_beliefs)
-
-    def filter(
-        self,
-        demos: Recordings,
-        use_labels: bool = False,
-        estimate: str = "mean",
-        num_draws: int | None = None,
-        seed: int = 0,
-    ) -> PerAgent:
-        """P(x_t | the episode up to and including step t), (steps, latents); as `smooth`."""
-        return self._beliefs(demos, use_labels, estimate, num_draws, seed, _filtered_beliefs)
-
-    def predict_actions(
-        self,
-        demos: Recordings,
-        use_labels: bool = False,
-        estimate: str = "mean",
-        num_draws: int | None = None,
-        seed: int = 0,
-    ) -> PerAgent:
-        """P(a_t | states up to t, actions before t), (steps, actions); as `smooth`.
-
-        With `use_labels=True` also given the labels before t.
-        """
-        return self._beliefs(demos, use_labels, estimate, num_draws, seed, _predicted_actions)
-
-    def decode(
-        self,
-        demos: Recordings,
-        use_labels: bool = False,
-        estimate: str = "mean",
-        num_draws: int | None = None,
-        seed: int = 0,
-    ) -> Int[np.ndarray, "steps agents"]:
-        """The most probable latents of each episode (Viterbi; the paper, Appendix B).
-
-        Arguments as in `smooth`; with `use_labels=True` the path goes through the labels. With
-        `num_draws` the answer is, step by step, the latent of highest averaged smoothed
-        probability (there is no one path over draws).
-        """
-        demos = self._conformed(demos, "latent")
-        if num_draws is not None:
-            smoothed = self.smooth(demos, use_labels, estimate, num_draws, seed)
-            return np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
-        check_values({"seed": seed})
-        bound = self._bind(demos, use_labels)
-        layout = lay_out(bound, coarse=True)
-        paths = []
-        with precision(self.dtype) as dtype:
-            results = per_agent(_best, layout, self._tables(bound, estimate), dtype)
-            for agent, (log_normalizer, path) in results.items():
-                refuse_impossible(bound.demos, agent, log_normalizer, layout)
-                paths.append(gather(np.asarray(path), layout.lanes))
-        return np.stack(paths, axis=1).astype(np.int64)
-
-    def log_likelihood(
-        self,
-        demos: Recordings,
-        estimate: str = "mean",
-        num_draws: int | None = None,
-        seed: int = 0,
-    ) -> Float[np.ndarray, " episodes"]:
-        """log p(actions, labels | states) of each episode, latents summed out, all agents.
-
-        That of actions alone is `log_likelihood(demos.without_labels())`. With `num_draws` the log
-        of the average over draws: the log predictive density of an episode. -inf where an episode
-        is impossible.
-        """
-        check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
-        bound = self._bind(self._conformed(demos), use_labels=True)
-        layout = lay_out(bound, coarse=True)
-        if num_draws is None:
-            return self.episode_log_likelihood(bound, layout, self._tables(bound, estimate))
-        draws = [
-            self.episode_log_likelihood(bound, layout, rows)
-            for rows in self._drawn_rows(bound, num_draws, seed)
-        ]
-        return np.logaddexp.reduce(draws, axis=0) - np.log(num_draws)
-
-    def episode_log_likelihood(
-        self, bound: BoundModel, layout: Layout, tables: Tables
-    ) -> Float[np.ndarray, " episodes"]:
-        """log p(actions, labels | states) of each bound episode under given rows {site: rows}."""
-        total = np.zeros(bound.demos.num_steps)
-        with precision(self.dtype) as dtype:
-            for log_normalizer in per_agent(_normalizers, layout, tables, dtype).values():
-                total += gather(np.asarray(log_normalizer), layout.lanes)
-        return np.add.reduceat(total, bound.demos.episode_starts)
-
-    def _beliefs(
-        self,
-        demos: Recordings,
-        use_labels: bool,
-        estimate: str,
-        num_draws: int | None,
-        seed: int,
-        program: Callable[..., PerAgent],
-    ) -> PerAgent:
-        check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
-        returned = "action" if program is _predicted_actions else "latent"
-        bound = self._bind(self._conformed(demos, returned), use_labels)
-        layout = lay_out(bound, coarse=True)
-        with precision(self.dtype) as dtype:
-            if num_draws is None:
-                return program(bound, layout, self._tables(bound, estimate), dtype)
-            average: PerAgent = {}
-            for rows in self._drawn_rows(bound, num_draws, seed):
-                for agent, values in program(bound, layout, rows, dtype).items():
-                    share = values / num_draws
-                    average[agent] = average[agent] + share if agent in average else share
-        return average
-
     def _tables(self, bound: BoundModel, estimate: str) -> dict[str, Any]:
         return {
             name: self._estimate(name, table.contexts, estimate)
@@ -643,88 +304,19 @@ class TeamPosterior:
                 tables.parameters = prior | dict(tables.parameters)
             yield tables
 
-    def _drawn_rows(self, bound: BoundModel, num_draws: int, seed: int) -> Iterator[dict[str, Any]]:
-        """Posterior draws of the rows of a bound model, {site: rows}, one draw at a time."""
+    def drawn_rows(self, bound: BoundModel, num_draws: int, seed: int) -> Iterator[dict[str, Any]]:
+        """Posterior draws of rows; see `Posterior.drawn_rows`."""
         for tables in self.drawn_tables(num_draws, seed):
             yield {name: tables.rows(name, table.contexts) for name, table in bound.tables.items()}
-
-    def conformed(self, demos: Recordings) -> Demonstrations:
-        """Demonstrations by the names and sizes of values that the posterior was learned with.
-
-        Values with names are matched by their names, so that some of them may be missing in
-        `demos`; what is returned numbers them as the posterior does. `smooth`, `decode` and the
-        like do this by themselves, but what they return is then numbered so as well: compare it
-        with the conformed demonstrations.
-
-        Args:
-            demos: Demonstrations, or the path of a table.
-
-        Raises:
-            ValueError: If agents or state variables are missing, a value has a name that was not
-                seen, or numbers stand where there were names or the other way round.
-
-        Example:
-            >>> test = posterior.conformed("new.csv")  # doctest: +SKIP
-            >>> btil.analysis.hamming_distance(test, posterior.decode(test))  # doctest: +SKIP
-        """
-        if isinstance(demos, str | os.PathLike):
-            demos = read_as_seen(demos, self.demos)
-        return demos if demos is self.demos else conform(demos, self.demos)
-
-    def _conformed(self, demos: Recordings, returned: str = "") -> Demonstrations:
-        """The same, refused where what will be returned would be numbered in another way."""
-        conformed = self.conformed(demos)
-        if returned and isinstance(demos, Demonstrations) and demos is not conformed:
-            refuse_renumbered(demos, conformed, returned)
-        return conformed
-
-    def _bind(self, demos: Demonstrations, use_labels: Any) -> BoundModel:
-        """The model on episodes, which have no labels unless these are asked for."""
-        check_flag("use_labels", use_labels)
-        if demos is self.demos:
-            return self.bound if use_labels else self.bound.without_labels()
-        other = conform(demos, self.demos)
-        return self._rebind(other if use_labels else other.without_labels())
-
-    def _rebind(self, demos: Demonstrations) -> BoundModel:
-        """The model on other episodes, which conform."""
-        return bind(self.model, demos)
 
     def tracker(
         self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0
     ) -> "Tracker":
-        """Filtering as it happens: a `Tracker`, to be given each step of a live team.
-
-        Args:
-            estimate: Point estimate of the rows.
-            num_draws: Average over so many posterior draws instead.
-            seed: Seeds the draws.
-
-        Example:
-            >>> tracker = posterior.tracker()  # doctest: +SKIP
-            >>> belief = tracker.update(state, actions)  # doctest: +SKIP
-            >>> expected = tracker.predict(next_state)  # doctest: +SKIP
-        """
+        """Filtering as it happens; see `Posterior.tracker`."""
         from btil.posterior.tracker import Tracker
 
         check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
         return Tracker(self, estimate, num_draws, seed)
-
-    # ------------------------------------------------------------------ draws
-
-    def sample(self, num_draws: int, seed: int = 0) -> dict[str, Float[np.ndarray, "draws ..."]]:
-        """Posterior draws of every learned site, {site: (draws, contexts, latents, values)}.
-
-        Parameters of parametric families are among the sites, (draws, ...). Chains: draws are
-        picked at random, without replacement while there are enough.
-
-        Raises:
-            ValueError: If `num_draws` or `seed` is no such number, or the draws of some rows only
-                were kept (gibbs with `keep_rows`).
-        """
-        check_values({"num_draws": num_draws, "seed": seed})
-        check_all_kept(self.result.rows, "draws from the posterior")
-        return self._sample(num_draws, seed, self.result.rows)
 
     def refined(
         self,
@@ -789,35 +381,20 @@ class TeamPosterior:
             options={"num_draws": num_draws, "num_sweeps": num_sweeps},
         )
 
-    def _sample(
-        self, num_draws: int, seed: int, rows: Mapping[str, RowsPosterior]
-    ) -> dict[str, Float[np.ndarray, "draws ..."]]:
-        """Draws of some tables' rows and of all parameters."""
-        generator = np.random.default_rng([seed, 0])
-        components: dict[str, np.ndarray] = {}
-        picked: dict[int, np.ndarray] = {}
-        samples = {}
-        for name, posterior in rows.items():
-            if isinstance(posterior, DirichletRows):
-                samples[name] = posterior.sample(num_draws, generator)
-            elif isinstance(posterior, MixtureRows):
-                if posterior.group not in components:
-                    components[posterior.group] = posterior.draw_components(num_draws, generator)
-                chosen = posterior.concentration[components[posterior.group]]
-                samples[name] = dirichlet_draws(generator, chosen)
-            elif isinstance(posterior, DrawnRows):
-                flat = posterior.draws.reshape(-1, *posterior.draws.shape[2:])
-                samples[name] = flat[_picked(picked, len(flat), num_draws, generator)]
-        for name, parameter in self.result.parameters.items():
-            if isinstance(parameter, DrawnParameters):
-                flat = parameter.draws.reshape(-1, *parameter.draws.shape[2:])
-                samples[name] = flat[_picked(picked, len(flat), num_draws, generator)]
+    def _sample(self, num_draws: int, seed: int) -> dict[str, Float[np.ndarray, "draws ..."]]:
+        rows = self.result.rows
+        chance = Chance(np.random.default_rng([seed, 0]))
+        samples = {
+            name: one.draw(num_draws, chance)
+            for name, one in (*rows.items(), *self.result.parameters.items())
+            if isinstance(one, Sampled)
+        }
         normals = at_noise(
-            self.result.parameters, lambda size: generator.standard_normal((num_draws, size))
+            self.result.parameters, lambda size: chance.generator.standard_normal((num_draws, size))
         )
         if normals:
             samples |= constrained(self._parametric, normals)
-        return samples | self._rows_given(samples, rows, generator)
+        return samples | self._rows_given(samples, rows, chance.generator)
 
     def _is_function_of_normals(self, table: ParametricSite) -> bool:
         parameters = self.result.parameters
@@ -850,275 +427,6 @@ class TeamPosterior:
             if isinstance(posterior := rows[name], ConditionalRows):
                 found[name] = dirichlet_draws(generator, u + posterior.counts)
         return found
-
-    @cached_property
-    def draws_info(self) -> "pd.DataFrame | None":
-        """Per site (rows, parameters): R-hat, effective sample sizes, divergences.
-
-        None where the method has no chains. Constant cells (fully labelled rows, K = 1, structural
-        zeros) have no R-hat: they are left out and counted. R-hat and ESS are ArviZ's
-        rank-normalised ones, of every cell; where the draws of some rows only were kept they are of
-        those, and there is a column `max_split_rhat`: the largest plain split R-hat of the others,
-        which is all that their moments tell. `rows_above` counts rows of both kinds. Where gibbs
-        moved paths with the rows integrated out, `moves_windows`, `moves_runs` and `moves_swaps`
-        count what was moved, `moves_refused` the windows that were refused, of all chains.
-        """
-        stats = self.result.sample_stats
-        if not stats:
-            return None
-        import pandas as pd
-
-        from btil.inference.chains import summarize_chains
-
-        drawn = {**self.result.rows, **self.result.parameters}
-        records = {
-            name: summarize_chains(one if isinstance(one, MomentRows) else np.atleast_3d(one.draws))
-            for name, one in drawn.items()
-            if isinstance(one, MomentRows)
-            or (isinstance(one, DrawnRows | DrawnParameters) and one.draws.size)
-        }
-        table = pd.DataFrame.from_dict(
-            {name: record._asdict() for name, record in records.items()}, orient="index"
-        )
-        if not any(isinstance(one, MomentRows) for one in drawn.values()):
-            table = table.drop(columns="max_split_rhat")
-        table["divergences"] = int(np.sum(stats["diverging"])) if "diverging" in stats else None
-        for name in ("windows", "refused", "runs", "swaps"):
-            if f"moves_{name}" in stats:
-                table[f"moves_{name}"] = int(np.sum(stats[f"moves_{name}"]))
-        return table.rename_axis("site")
-
-    def to_datatree(self, num_draws: int = 500, seed: int = 0) -> "xr.DataTree":
-        """The posterior for ArviZ: an xarray DataTree with named dimensions and coordinates.
-
-        Groups: posterior, sample_stats (chains), log_likelihood (variable `episodes`: chain,
-        draw, episode), observed_data, constant_data. Methods without chains give one chain of
-        `num_draws` independent draws. Where the draws of some rows only were kept, `posterior` has
-        those, and `moments` has mean (`policy_ann_mean`), standard deviation (`_sd`) of each chain
-        and plain split R-hat (`_split_rhat`) of every row. After a fit to a file batch by batch
-        there are no data, so the last three groups are left out.
-
-        The attribute `draws`, of the tree and of the groups `posterior` and `log_likelihood`, says
-        what the draws are of. Those of a mean field or a guide are not the posterior's, and a
-        `warning` beside it says so: `arviz.loo` of such a tree is a number, but estimates nothing.
-
-        Names of variables and axes have "_" for "/", which separates groups in a tree; of names
-        that would then be alike, or like another thing's, the later ones get a number at the end
-        (the attribute `site` has the name that the posterior knows).
-        """
-        from btil.posterior.datatree import build_datatree
-
-        check_values({"num_draws": num_draws, "seed": seed})
-        return build_datatree(self, num_draws, seed)
-
-    def save(self, path: Any) -> None:
-        """Write the posterior to a netCDF file, whole or not at all.
-
-        Args:
-            path: Where; an existing file is replaced once the new one is complete.
-        """
-        from btil.posterior.storage import save_posterior
-
-        save_posterior(self, path)
-
-
-def refuse_excerpt(posterior: TeamPosterior, what: str) -> None:
-    """Raise where the data learned from are needed, but were too many for memory.
-
-    Raises:
-        ValueError: Naming what needs them.
-    """
-    if posterior.bound.excerpt:
-        raise ValueError(
-            f"{what} needs the demonstrations that were learned from, but this posterior was "
-            f"learned from a file batch by batch and keeps only {posterior.demos.num_episodes} of "
-            "its episodes"
-        )
-
-
-def _picked(
-    picked: dict[int, np.ndarray], size: int, num_draws: int, generator: np.random.Generator
-) -> Int[np.ndarray, " draws"]:
-    """Which of `size` draws to take: the same ones at all sites that have so many."""
-    if size not in picked:
-        picked[size] = generator.choice(size, num_draws, replace=num_draws > size)
-    return picked[size]
-
-
-def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
-    """Other episodes of the same team, with the names and sizes the posterior was learned with.
-
-    Values that have names are matched by them; numbers stay as they are. A state may be one that
-    was never seen if states are numbers. Latents that had no names may be given some, in order.
-
-    Raises:
-        ValueError: If agents or state variables differ, a value has a name that was not learned
-            from, numbers stand where names were learned from or the other way round, or an action
-            or label is out of the learned range.
-    """
-    if not isinstance(demos, Demonstrations):
-        raise ValueError(
-            f"expected Demonstrations, got {type(demos).__name__}; a file that was opened by "
-            "open_demonstrations gives them part by part: `for part in file`"
-        )
-    _check_agents(demos, training)
-    missing = set(training.num_states) - set(demos.num_states)
-    if missing:
-        raise ValueError(f"the demonstrations lack state variables {', '.join(sorted(missing))}")
-    sizes = {
-        name: max(size, 0 if name in training.state_names else demos.num_states[name])
-        for name, size in training.num_states.items()
-    }
-    # Orders count too: "state" as a parent means the variables as they were first listed.
-    if (
-        list(demos.num_states.items()) != list(sizes.items())
-        or demos.num_actions != training.num_actions
-        or demos.state_names != training.state_names
-        or demos.action_names != training.action_names
-    ):
-        ours, states = training.state_names, demos.state_variables
-        acted = dict(zip(demos.agents, demos.actions.T, strict=True))
-        demos = demos.replace(
-            states={v: _by_names("state", v, states[v], demos, ours.get(v)) for v in sizes},
-            actions={
-                agent: _by_names("action", agent, actions, demos, training.action_names.get(agent))
-                for agent, actions in acted.items()
-            },
-            num_states=sizes,
-            num_actions=training.num_actions,
-            state_names=ours,
-            action_names=training.action_names,
-        )
-    return conform_latents(demos, training)
-
-
-def conform_latents(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
-    """Demonstrations with the latents that a posterior knows, labels matched by their names.
-
-    Raises:
-        ValueError: As `conform`, of agents and labels.
-    """
-    _check_agents(demos, training)
-    sizes = dict(zip(training.agents, training.num_latents, strict=True))
-    given = {a: names for a, names in demos.latent_names.items() if len(names) == sizes[a]}
-    names = given | training.latent_names
-    unlabelled = (demos.latents < 0).all()
-    if demos.num_latents == training.num_latents and (
-        demos.latent_names == names or (unlabelled and not demos.latent_names)
-    ):
-        return demos
-    return demos.replace(
-        latents={
-            agent: _by_names("latent", agent, labels, demos, names.get(agent))
-            for agent, labels in zip(demos.agents, demos.latents.T, strict=True)
-        },
-        num_latents=training.num_latents,
-        latent_names=names,
-    )
-
-
-def _check_agents(demos: Demonstrations, training: Demonstrations) -> None:
-    if demos.agents != training.agents:
-        raise ValueError(
-            f"the demonstrations' agents are {', '.join(demos.agents)}, the posterior's are "
-            f"{', '.join(training.agents)}"
-        )
-
-
-def _by_names(
-    kind: str,
-    key: str,
-    indices: Int[np.ndarray, " steps"],
-    demos: Demonstrations,
-    ours: tuple[str, ...] | None,
-) -> Int[np.ndarray, " steps"]:
-    """The indices of a column as they are numbered by the names that were learned from.
-
-    Raises:
-        ValueError: If a value has no name there, or names stand where there are none.
-    """
-    argument = f"{kind}_names"
-    theirs = getattr(demos, argument).get(key)
-    present = np.unique(indices[indices >= 0])
-    if theirs == ours or not len(present):
-        return indices
-    if theirs is None:
-        assert ours is not None
-        raise ValueError(
-            f"{argument} of {key}: the values here are numbers, but those that were learned from "
-            f"have names, and which number stands for which name is not said: {', '.join(ours)}. "
-            "Write the names; if the numbers count these names in this order from 0, say so by "
-            f"demos.replace({argument}=posterior.demos.{argument})"
-        )
-    if ours is None:
-        raise ValueError(
-            f"{argument} of {key}: the values here have names ({', '.join(theirs)}), but those "
-            "that were learned from are numbers, and which name stands for which is not said"
-        )
-    unseen = [theirs[k] for k in present if theirs[k] not in ours]
-    if unseen:
-        raise ValueError(
-            f"{argument} of {key} differ: {', '.join(unseen)} here, {', '.join(ours)} where the "
-            "posterior was learned; read further files with like=demos, demos being those learned "
-            "from, and learn from data that have all values"
-        )
-    numbers = np.array([ours.index(name) if name in ours else -1 for name in theirs] + [-1])
-    return numbers[indices]
-
-
-def refuse_renumbered(demos: Demonstrations, conformed: Demonstrations, returned: str) -> None:
-    """Raise where an answer would number actions or latents in another way than `demos` do.
-
-    Compared with the demonstrations, such an answer would look plain wrong, or, worse, right.
-
-    Raises:
-        ValueError: Naming the agent, and how to have both in one numbering.
-    """
-    argument = f"{returned}_names"
-    for agent, theirs in getattr(demos, argument).items():
-        ours = getattr(conformed, argument).get(agent, theirs)
-        if theirs != ours[: len(theirs)]:
-            raise ValueError(
-                f"{argument} of {agent} differ: {', '.join(theirs)} here, {', '.join(ours)} where "
-                f"the posterior was learned, so that the {returned}s returned would be numbered "
-                "in another way than in these demonstrations; read the file with like=demos, "
-                "demos being those learned from, give its path instead of demonstrations, or use "
-                "posterior.conformed(demos) from here on"
-            )
-
-
-def _smoothed_beliefs(
-    bound: BoundModel, layout: Layout, tables: Tables, dtype: np.dtype
-) -> PerAgent:
-    beliefs = {}
-    for agent, (log_normalizer, marginal) in per_agent(_marginals, layout, tables, dtype).items():
-        refuse_impossible(bound.demos, agent, log_normalizer, layout)
-        beliefs[agent] = gather(np.asarray(marginal), layout.lanes)
-    return beliefs
-
-
-def _filtered_beliefs(
-    bound: BoundModel, layout: Layout, tables: Tables, dtype: np.dtype
-) -> PerAgent:
-    beliefs = {}
-    for agent, filtered in filter_agents(layout, tables, dtype).items():
-        refuse_impossible(bound.demos, agent, filtered.log_normalizer, layout)
-        beliefs[agent] = np.exp(gather(np.asarray(filtered.log_filtered), layout.lanes))
-    return beliefs
-
-
-def _predicted_actions(
-    bound: BoundModel, layout: Layout, tables: Tables, dtype: np.dtype
-) -> PerAgent:
-    predictions = {}
-    for agent, filtered in filter_agents(layout, tables, dtype).items():
-        refuse_impossible(bound.demos, agent, filtered.log_normalizer, layout)
-        latent = np.exp(gather(np.asarray(filtered.log_predicted), layout.lanes))
-        policy = tables[layout.sites[agent][0]].astype(latent.dtype)
-        predictions[agent] = np.einsum(
-            "nk,nka->na", latent, policy[bound.rows[agent].policy], optimize=True
-        )
-    return predictions
 
 
 def _query_states(demos: Demonstrations, states: Any, argument: str) -> dict[str, Any]:

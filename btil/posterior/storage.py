@@ -16,7 +16,7 @@ from btil.models.cpt import Shared
 from btil.models.families import is_known
 
 if TYPE_CHECKING:
-    from btil.posterior.posterior import TeamPosterior
+    from btil.posterior.beliefs import Posterior
 
 
 FORMAT = "btil posterior"
@@ -24,7 +24,7 @@ VERSION = 1
 SEAL = b"\nbtil posterior sha256 "
 
 
-def save_posterior(posterior: "TeamPosterior", path: Any) -> None:
+def save_posterior(posterior: "Posterior", path: Any) -> None:
     """Write a posterior; an existing file stays intact until the new one is complete.
 
     Args:
@@ -74,7 +74,7 @@ def seal_of(contents: Buffer) -> bytes:
     return SEAL + hashlib.sha256(contents).hexdigest().encode()
 
 
-def _contexts_record(posterior: "TeamPosterior") -> dict[str, Any]:
+def _contexts_record(posterior: "Posterior") -> dict[str, Any]:
     """Contexts of every table where the demonstrations are an excerpt; else these tell them."""
     if not posterior.bound.excerpt:
         return {}

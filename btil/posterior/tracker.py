@@ -22,6 +22,7 @@ from btil.models.draws import dirichlet_draws
 from btil.models.team import Table, make_contexts, site_name
 
 if TYPE_CHECKING:
+    from btil.posterior.beliefs import Posterior
     from btil.posterior.posterior import TeamPosterior
 
 # Contexts that training did not visit, remembered per table.
@@ -253,7 +254,7 @@ class Tracker:
 
     def __init__(
         self,
-        posterior: "TeamPosterior",
+        posterior: "Posterior",
         estimate: str = "mean",
         num_draws: int | None = None,
         seed: int = 0,
@@ -602,9 +603,7 @@ def _split_joint(state: Any, columns: Mapping[str, Column], argument: str) -> li
     return values[::-1]
 
 
-def _reader(
-    posterior: "TeamPosterior", role: str, agent: str, rows: Mapping[str, _LogRows]
-) -> _Reader:
+def _reader(posterior: "Posterior", role: str, agent: str, rows: Mapping[str, _LogRows]) -> _Reader:
     """An agent's table, and where its parents stand in (previous states, actions, states)."""
     demos = posterior.demos
     variables = list(demos.num_states)

@@ -1,11 +1,11 @@
 """A calibration as a folder: one page for a browser, its figures and its tables."""
 
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from btil.analysis.calibration.ranks import PROBABILITY
 from btil.analysis.output import (
+    html,
     html_figure,
     html_list,
     html_page,
@@ -33,14 +33,13 @@ _LATENTS = (
     "95% intervals; hollow marks are under the point estimate, filled ones averaged over draws. "
     "Underneath: how many steps are how sure."
 )
-_COLUMNS = """
-<p>“Error / sd” is how large errors of the posterior mean are over how large the posterior says they
+_COLUMNS = """\
+“Error / sd” is how large errors of the posterior mean are over how large the posterior says they
 are: 1 if it is right, 2 if they are twice as large. “Spread” is that of the truths’ ranks over that
 of uniform ones, from 0 to 3, above 1 where the posterior is too narrow. Then the share of truths
 in central intervals. After ± stands a standard error. Of latents the quantity is whether the most
 probable one is wrong. A verdict asks whether the solid line of the figure stays in its band, and
-whether mean and spread of all ranks are right.</p>
-"""
+whether mean and spread of all ranks are right."""
 
 
 def write_page(calibration: "Calibration", directory: Any, command: str | None = None) -> Path:
@@ -60,8 +59,9 @@ def write_page(calibration: "Calibration", directory: Any, command: str | None =
     directory = prepare_directory(directory)
     with staged_page(directory, PAGE, _LIST) as staging:
         (staging / "figures").mkdir()
-        body = html_list(calibration.notes(), ' class="notes"')
-        body += _verdicts(calibration)
+        header, rows = calibration.written_table(PROBABILITY)
+        body = html_list(calibration.notes(), "notes")
+        body += html_table(header, rows) + html("paragraph", _COLUMNS)
         # ECDFs of fewer than two simulations have no band.
         if calibration.num_simulations > 1:
             drawn = save_figure(calibration.plot_ecdf_pit(), staging / "figures" / "ecdf")
@@ -70,7 +70,7 @@ def write_page(calibration: "Calibration", directory: Any, command: str | None =
             drawn = save_figure(calibration.plot_latents(), staging / "figures" / "latents")
             body += html_figure(drawn, "latents", _LATENTS)
         if command is not None:
-            body += f"<h2>Run it again</h2>\n<pre>{escape(command)}</pre>\n"
+            body += html("again", command)
         calibration.table().to_csv(staging / "table.csv")
         calibration.latent_table().to_csv(staging / "latents.csv", index=False)
         calibration.fits.to_csv(staging / "fits.csv")
@@ -81,8 +81,3 @@ def write_page(calibration: "Calibration", directory: Any, command: str | None =
         )
         (staging / PAGE).write_text(html_page(title, lead, body), encoding="utf-8")
     return directory / PAGE
-
-
-def _verdicts(calibration: "Calibration") -> str:
-    header, rows = calibration.written_table(PROBABILITY)
-    return html_table(header, rows) + _COLUMNS

@@ -416,14 +416,14 @@ def _check(settings: Settings, num_simulations: int) -> None:
         "share_labelled": settings.share_labelled,
     }
     check_values(numbers, optional=["share_labelled"])
-    if any(table.parametric for table in bind(settings.model, settings.demos).learned.values()):
+    if any(table.parametric for table in settings.bound.learned.values()):
         _check_names(settings, num_simulations)
 
 
 def _check_names(settings: Settings, num_simulations: int) -> None:
     """Refuse data whose latents have no names if the model has parameters: all or none do."""
     for number in range(num_simulations):
-        unpinned = unpinned_agents(settings, draw_data(settings, number)[2])
+        unpinned = unpinned_agents(bind(settings.model, draw_data(settings, number)[2]))
         if unpinned:
             raise ValueError(
                 f"simulation {number}: nothing tells some latents of {', '.join(unpinned)} apart, "

@@ -3,6 +3,8 @@
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpyro.distributions.transforms import biject_to
 
-from btil.analysis.alignment import align, latents_pinned
+from btil.analysis.alignment import agents_pinned, align
 from btil.analysis.calibration.ranks import (
     Ranked,
     Reliability,
@@ -26,16 +28,16 @@ from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.messages.layout import LaneIndex, gather, lay_out, log_rows
 from btil.messages.smoother import filter_lanes, potentials, smooth
 from btil.models.cpt import ROLES
-from btil.models.draws import DrawnTables, prior_tables
+from btil.models.draws import DrawnTables, prior_parameters
 from btil.models.parametric import all_priors, given_concentration, parametric_site
 from btil.models.simulate import simulate
-from btil.models.team import BoundModel, Table, TeamModel, context_visits
+from btil.models.team import BoundModel, Table, TeamModel, bind, context_visits
 from btil.numerics.precision import precision
 from btil.numerics.promotion import promotion_allowed
 from btil.numerics.rounding import rounded_up
 from btil.numerics.special import log_dirichlet
+from btil.posterior.beliefs import Posterior
 from btil.posterior.fit import fit
-from btil.posterior.posterior import TeamPosterior
 
 # Random numbers of a simulation, in streams of their own: methods are then given the same data.
 _TRUTH, _LABELS, _FIT, _RANKS = range(4)
@@ -43,7 +45,8 @@ _TRUTH, _LABELS, _FIT, _RANKS = range(4)
 _FURTHEST = 1000.0
 
 
-class Settings(NamedTuple):
+@dataclass(frozen=True)
+class Settings:
     """What makes a simulation, besides its number.
 
     Attributes:
@@ -65,6 +68,11 @@ class Settings(NamedTuple):
     num_cells: int
     share_labelled: float | None
     seed: int
+
+    @cached_property
+    def bound(self) -> BoundModel:
+        """The model on `demos`."""
+        return bind(self.model, self.demos)
 
 
 class Simulation(NamedTuple):
@@ -110,7 +118,7 @@ def run_simulation(settings: Settings, number: int) -> Simulation:
         **settings.options,
     )
     seconds = time.perf_counter() - begun
-    unpinned = unpinned_agents(settings, observed)
+    unpinned = unpinned_agents(posterior.bound)
     if unpinned:
         posterior = named_as_in(posterior, truth)
     generator = _generator(settings, number, _RANKS)
@@ -158,7 +166,8 @@ def draw_data(
     Which labels are seen does not depend on what happened, so hiding the others is ignorable.
     """
     generator = _generator(settings, number, _TRUTH)
-    truth = prior_tables(settings.model, settings.demos, generator)
+    tables = settings.bound.tables
+    truth = DrawnTables(tables, prior_parameters(tables, generator), generator)
     full = simulate(settings.model, settings.demos, truth, generator)
     if settings.share_labelled is None:
         seen = settings.demos.latents >= 0
@@ -170,10 +179,9 @@ def draw_data(
     return truth, full, full.replace(latents=np.where(seen, full.latents, -1))
 
 
-def unpinned_agents(settings: Settings, observed: Demonstrations) -> list[str]:
+def unpinned_agents(bound: BoundModel) -> list[str]:
     """Agents some of whose latents nothing tells apart."""
-    pinned = latents_pinned(settings.model, observed)
-    return [agent for agent in observed.agents if not pinned[agent]]
+    return [agent for agent, pinned in agents_pinned(bound).items() if not pinned]
 
 
 # ---------------------------------------------------------------------- what is ranked
@@ -227,7 +235,7 @@ def choose_cells(bound: BoundModel, number: int, generator: np.random.Generator)
 
 
 def evaluate(
-    posterior: TeamPosterior, draws: Sequence[DrawnTables], cells: list[Cell]
+    posterior: Posterior, draws: Sequence[DrawnTables], cells: list[Cell]
 ) -> tuple[
     list[str],
     Float[np.ndarray, "draws quantities"],
@@ -301,7 +309,7 @@ def _sweep(
 
 
 def run_messages(
-    posterior: TeamPosterior, rows: Mapping[str, Float[np.ndarray, "filled ..."]], number: int
+    posterior: Posterior, rows: Mapping[str, Float[np.ndarray, "filled ..."]], number: int
 ) -> tuple[Float[np.ndarray, " filled"], dict[str, Float[np.ndarray, "steps latents"]]]:
     """Log likelihood of the data under each draw; smoothed latents averaged over draws.
 
@@ -396,7 +404,7 @@ def _given_concentrations(
 # ---------------------------------------------------------------------- draws
 
 
-def named_as_in(posterior: TeamPosterior, truth: DrawnTables) -> TeamPosterior:
+def named_as_in[P: Posterior](posterior: P, truth: DrawnTables) -> P:
     """The posterior with latents that nothing pins named as in the truth, each chain by itself.
 
     Exact mixtures hold all names at once and stay as they are.
@@ -413,7 +421,7 @@ def named_as_in(posterior: TeamPosterior, truth: DrawnTables) -> TeamPosterior:
     return posterior if exact else align(posterior, reference)
 
 
-def thinned(posterior: TeamPosterior, num_draws: int, cells: list[Cell]) -> TeamPosterior:
+def thinned[P: Posterior](posterior: P, num_draws: int, cells: list[Cell]) -> P:
     """Chains with so few draws, evenly spaced, that these are about independent.
 
     As many as the least effective sample size of what is ranked (cells, parameters, log
@@ -454,7 +462,7 @@ def _every(drawn: Any, kept: Int[np.ndarray, " kept"]) -> Any:
     return drawn._replace(draws=drawn.draws[:, kept])
 
 
-def _num_draws(posterior: TeamPosterior, wanted: int) -> int:
+def _num_draws(posterior: Posterior, wanted: int) -> int:
     """How many draws there are to rank among."""
     drawn = [
         one.draws.shape[0] * one.draws.shape[1]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from btil.analysis.alignment import latents_pinned
+from btil.analysis.alignment import agents_pinned
 from btil.analysis.plots.rows import (
     context_values,
     interval,
@@ -18,8 +18,9 @@ from btil.analysis.teamwork import Stretch, misaligned, misaligned_stretches, ru
 from btil.demonstrations import Demonstrations
 from btil.models.contexts import match_rows
 from btil.models.cpt import StaticCPT
-from btil.models.team import BoundModel, bind, make_contexts
-from btil.posterior.posterior import TeamPosterior, conform
+from btil.models.team import BoundModel, make_contexts
+from btil.posterior.beliefs import Posterior
+from btil.posterior.conforming import conform
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,11 +94,11 @@ class Findings:
 
 
 def find(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     demos: Demonstrations,
     task: "GridTask | None" = None,
     use_labels: bool = False,
-    judge: TeamPosterior | None = None,
+    judge: Posterior | None = None,
 ) -> Findings:
     """Find out what the members of a team had in mind, and what they make of it.
 
@@ -115,8 +116,8 @@ def find(
     named = _named(conform(demos, posterior.demos), posterior.demos)
     beliefs = posterior.smooth(named, use_labels)
     decoded = posterior.decode(named, use_labels)
-    bound = bind(posterior.model, named)
-    pinned = latents_pinned(posterior.model, posterior.demos)
+    bound = posterior.bound.on(named)
+    pinned = agents_pinned(posterior.bound)
     nameless = tuple(agent for agent in named.agents if not pinned[agent])
     incomparable = _incomparable(posterior, named, nameless, task)
     apart = None
@@ -201,7 +202,7 @@ def _minds(demos: Demonstrations, agent: str) -> tuple[str, ...]:
 
 
 def _incomparable(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     demos: Demonstrations,
     nameless: tuple[str, ...],
     task: "GridTask | None",
@@ -300,7 +301,7 @@ def _misalignments(
 
 
 def _reads(
-    posterior: TeamPosterior, bound: BoundModel, role: str, agent: str
+    posterior: Posterior, bound: BoundModel, role: str, agent: str
 ) -> Int[np.ndarray, " steps"]:
     """At each step the context of a table, by its row in the posterior; -1: never learned from."""
     index = getattr(bound.rows[agent], role)
@@ -317,7 +318,7 @@ class _Estimate(NamedTuple):
     high: Float[np.ndarray, " actions"]
 
 
-def _average(posterior: TeamPosterior, agent: str, latent: int, weights: Any) -> _Estimate:
+def _average(posterior: Posterior, agent: str, latent: int, weights: Any) -> _Estimate:
     """What an agent does in a mental state, averaged over contexts by their weights."""
     table = posterior.bound.table("policy", agent)
     held = np.flatnonzero(weights)
@@ -335,7 +336,7 @@ def _average(posterior: TeamPosterior, agent: str, latent: int, weights: Any) ->
 
 
 def _weights(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     bound: BoundModel,
     agent: str,
     belief: Float[np.ndarray, "steps latents"],
@@ -377,7 +378,7 @@ class _Held(NamedTuple):
 
 
 def _all_held(
-    posterior: TeamPosterior, bound: BoundModel, beliefs: Mapping[str, Any]
+    posterior: Posterior, bound: BoundModel, beliefs: Mapping[str, Any]
 ) -> Iterator[_Held]:
     for agent in bound.demos.agents:
         weights = _weights(posterior, bound, agent, beliefs[agent])
@@ -386,9 +387,7 @@ def _all_held(
             yield _Held(agent, latent, name, weights[:, latent], actions)
 
 
-def _habits(
-    posterior: TeamPosterior, bound: BoundModel, beliefs: Mapping[str, Any]
-) -> "pd.DataFrame":
+def _habits(posterior: Posterior, bound: BoundModel, beliefs: Mapping[str, Any]) -> "pd.DataFrame":
     import pandas as pd
 
     records = []
@@ -409,7 +408,7 @@ def _habits(
 
 
 def _situations(
-    posterior: TeamPosterior, bound: BoundModel, beliefs: Mapping[str, Any]
+    posterior: Posterior, bound: BoundModel, beliefs: Mapping[str, Any]
 ) -> "pd.DataFrame":
     import pandas as pd
 
@@ -468,7 +467,7 @@ def _dwells(
 
 
 def _changes(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     demos: Demonstrations,
     bound: BoundModel,
     decoded: Int[np.ndarray, "steps agents"],
@@ -544,7 +543,7 @@ def _circumstance(demos: Demonstrations, agent: str, name: str, value: int) -> s
     return f"{words} {'becomes' if later else 'is'} “{demos.value_names(column)[value]}”"
 
 
-def moves_by(posterior: TeamPosterior, agent: str) -> str:
+def moves_by(posterior: Posterior, agent: str) -> str:
     """What the model lets changes of mind depend on: "nothing", "never" or "circumstances"."""
     table = posterior.bound.table("transition", agent)
     if isinstance(table.cpt, StaticCPT):
@@ -559,7 +558,7 @@ def _certainty(
     demos: Demonstrations,
     beliefs: Mapping[str, Any],
     use_labels: bool,
-    judge: TeamPosterior,
+    judge: Posterior,
     nameless: tuple[str, ...],
 ) -> "pd.DataFrame":
     import pandas as pd
@@ -593,7 +592,7 @@ def _certainty(
 
 
 def _experience(
-    posterior: TeamPosterior, bound: BoundModel, beliefs: Mapping[str, Any]
+    posterior: Posterior, bound: BoundModel, beliefs: Mapping[str, Any]
 ) -> "pd.DataFrame":
     import pandas as pd
 

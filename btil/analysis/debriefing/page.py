@@ -2,24 +2,25 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 
 from btil.analysis.debriefing.findings import Findings, find, unseen_labels
 from btil.analysis.debriefing.sections import Told, apart_word, body_of, summary
 from btil.analysis.decoding import decoded_table
-from btil.analysis.output import html_figure, html_page, save_figure, staged_page
+from btil.analysis.output import html, html_figure, html_page, save_figure, staged_page
 from btil.analysis.report import prepare_directory
 from btil.analysis.words import listed
 from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import counted
 from btil.inference.progress import progress_line
+from btil.posterior.beliefs import Posterior, refuse_excerpt
+from btil.posterior.conforming import conform
 from btil.posterior.fit import fit
-from btil.posterior.posterior import TeamPosterior, conform, refuse_excerpt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,7 @@ class Debrief:
 
 
 def debrief(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     demos: Demonstrations,
     directory: Any,
     max_episodes: int = 4,
@@ -104,15 +105,15 @@ def debrief(
     with staged_page(directory, PAGE, _LIST) as staging:
         for folder in ("tables", "figures"):
             (staging / folder).mkdir()
-        pictures = {"minds": "", "alignment": ""}
+        pictures = {"minds": Markup(), "alignment": Markup()}
         with progress_line(len(chosen), "debrief", progress) as line:
             for number, episode in enumerate(chosen):
                 for picture in _pictures(posterior, findings, episode, task, use_labels):
                     name = f"episode_{episode + 1}_{picture.kind}"
                     drawn = save_figure(picture.figure, staging / "figures" / name)
-                    html = html_figure(drawn, name, picture.caption)
+                    shown = html_figure(drawn, name, picture.caption)
                     title = f"Episode {findings.demos.episode_ids[episode]}"
-                    pictures[picture.kind] += html if number == 0 else _folded(title, html)
+                    pictures[picture.kind] += shown if number == 0 else html("folded", title, shown)
                 line.update()
         for name, table in _tables(findings).items():
             table.to_csv(staging / "tables" / f"{name}.csv", index=False, lineterminator="\n")
@@ -128,9 +129,7 @@ def debrief(
     return Debrief(directory / PAGE, findings, tuple(summary(told)))
 
 
-def _learn_again(
-    posterior: TeamPosterior, demos: Demonstrations, progress: bool
-) -> TeamPosterior | None:
+def _learn_again(posterior: Posterior, demos: Demonstrations, progress: bool) -> Posterior | None:
     """The same, learned without the labels of half of the episodes; None where that is no use."""
     training = posterior.demos
     labelled = np.add.reduceat((training.latents >= 0).any(1), training.episode_starts, dtype=int)
@@ -147,10 +146,6 @@ def _learn_again(
         dtype=posterior.dtype,
         **posterior.options,
     )
-
-
-def _folded(title: str, html: str) -> str:
-    return f"<details>\n<summary>{escape(title)}</summary>\n{html}</details>\n"
 
 
 def _tables(findings: Findings) -> dict[str, "pd.DataFrame"]:
@@ -179,7 +174,7 @@ class _Picture(NamedTuple):
 
 
 def _pictures(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     findings: Findings,
     episode: int,
     task: "GridTask | None",

@@ -1,8 +1,9 @@
 """What a debrief says, section by section, in words for people who know teams."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from markupsafe import Markup
 
 from btil.analysis.debriefing.findings import (
     EXPERIENCES,
@@ -13,11 +14,11 @@ from btil.analysis.debriefing.findings import (
     Findings,
     moves_by,
 )
-from btil.analysis.output import html_list, html_table
+from btil.analysis.output import html, html_list, html_sections, html_table
 from btil.analysis.words import listed
 from btil.demonstrations.coding import counted
 from btil.inference.method import method_of
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,7 @@ class Told(NamedTuple):
         learned_again: Whether the test of sureness is of a posterior with half of the labels.
     """
 
-    posterior: TeamPosterior
+    posterior: Posterior
     findings: Findings
     task: "GridTask | None"
     learned_again: bool
@@ -124,10 +125,10 @@ def summary(told: Told) -> list[str]:
 
 def body_of(
     told: Told,
-    pictures: Mapping[str, str],
+    pictures: Mapping[str, Markup],
     num_shown: int,
     command: str | None,
-) -> tuple[str, str]:
+) -> tuple[Markup, Markup]:
     """The sections, and the links to them."""
     sections = {
         "In short": _warnings(told) + html_list(summary(told)),
@@ -138,34 +139,17 @@ def body_of(
         "How sure is this": _certainty(told),
         "For the technically minded": _technical(told, command),
     }
-    body = "".join(
-        f'<section>\n<h2 id="{_anchor(heading)}">{escape(heading)}</h2>\n{content}</section>\n'
-        for heading, content in sections.items()
-    )
-    links = "".join(f'<a href="#{_anchor(h)}">{escape(h)}</a>' for h in sections)
-    return body, links
+    return html_sections(sections)
 
 
-def _anchor(heading: str) -> str:
-    return heading.lower().replace(",", "").replace(" ", "-")
-
-
-def _paragraph(text: str) -> str:
-    return f"<p>{escape(text)}</p>\n"
-
-
-def _heading(text: str) -> str:
-    return f"<h3>{escape(text)}</h3>\n"
-
-
-def _more(shown: int, number: int, file: str) -> str:
+def _more(shown: int, number: int, file: str) -> Markup:
     """That a table goes on in a file."""
     if shown >= number:
-        return _paragraph(f"As a file: tables/{file}.csv.")
-    return _paragraph(f"{counted(number - shown, 'more line')} in tables/{file}.csv.")
+        return html("paragraph", f"As a file: tables/{file}.csv.")
+    return html("paragraph", f"{counted(number - shown, 'more line')} in tables/{file}.csv.")
 
 
-def _warnings(told: Told) -> str:
+def _warnings(told: Told) -> Markup:
     posterior, findings = told.posterior, told.findings
     found = []
     if not posterior.converged:
@@ -206,10 +190,10 @@ def _warnings(told: Told) -> str:
             f"Put to the test, fewer than {SURE:.0%} of the sure steps of {listed(over)} were "
             "right: what this page calls sure is less sure than that. More labels help most."
         )
-    return html_list(found, ' class="notes"') if found else ""
+    return html_list(found, "notes") if found else Markup()
 
 
-def _episodes(findings: Findings, pictures: str, num_shown: int) -> str:
+def _episodes(findings: Findings, pictures: Markup, num_shown: int) -> Markup:
     demos, table = findings.demos, findings.episodes
     order = findings.worth_a_look()
     header = ["episode", "steps"]
@@ -235,34 +219,37 @@ def _episodes(findings: Findings, pictures: str, num_shown: int) -> str:
         "first (the others unfold); then all in a table."
     )
     return (
-        (_paragraph(intro) if num_shown else "")
+        (html("paragraph", intro) if num_shown else Markup())
         + pictures
         + html_table(header, rows)
         + _more(len(rows), len(table), "episodes")
     )
 
 
-def _misaligned(told: Told, pictures: str) -> str:
+def _misaligned(told: Told, pictures: Markup) -> Markup:
     findings = told.findings
     demos, table = findings.demos, findings.misalignments
     if findings.incomparable is not None:
-        return _paragraph(f"This cannot be told. {findings.incomparable}")
+        return html("paragraph", f"This cannot be told. {findings.incomparable}")
     if told.task is not None:
-        html = _paragraph(
+        body = html(
+            "paragraph",
             "Minds are called misaligned at steps at which what they had in mind did not fit "
-            "together, so that the team lost time."
+            "together, so that the team lost time.",
         )
     else:
-        html = _paragraph(
+        body = html(
+            "paragraph",
             "Steps at which members had different things in mind. That need not be bad: people "
             "who divide work want different things at the same time. It is worth a look where "
-            "they should have agreed."
+            "they should have agreed.",
         )
     if not len(table):
-        return html + _paragraph("There is no such step.") + pictures
+        return body + html("paragraph", "There is no such step.") + pictures
     steps, apart = table["steps"], int(table["steps"].sum())
     stretches = "1 such stretch" if len(table) == 1 else f"{len(table):,} such stretches"
-    html += _paragraph(
+    body += html(
+        "paragraph",
         f"{stretches}, of {steps.mean():,.1f} steps on average, {steps.max():,} at most; together "
         f"{apart:,} of {demos.num_steps:,} steps ({_percent(apart / demos.num_steps)})."
         + (
@@ -270,7 +257,7 @@ def _misaligned(told: Told, pictures: str) -> str:
             f"would be {_percent(findings.by_chance)}."
             if findings.by_chance is not None
             else ""
-        )
+        ),
     )
     longest = table.sort_values("steps", ascending=False, kind="stable").head(_MOST_LINES)
     rows = [
@@ -286,9 +273,9 @@ def _misaligned(told: Told, pictures: str) -> str:
     ]
     header = ["episode", "from step", "to step", "steps", *demos.agents, "how sure"]
     return (
-        html
+        body
         + pictures
-        + _paragraph("The longest, with what the most probable course of each mind was:")
+        + html("paragraph", "The longest, with what the most probable course of each mind was:")
         + html_table(header, rows, numbers=False)
         + _more(len(rows), len(table), "misalignments")
     )
@@ -303,19 +290,20 @@ def _percent(share: float) -> str:
     return f"{share:.0%}"
 
 
-def _habits(told: Told) -> str:
+def _habits(told: Told) -> Markup:
     findings = told.findings
-    html = _paragraph(
+    body = html(
+        "paragraph",
         "What members do while they have something in mind. Behind each action is how often it "
         "comes to that, in brackets the range in which that lies with a probability of 89%. The "
         "first table is averaged over the situations in which the member was in these recordings, "
         "the second tells of the situations in which it most often had that in mind. Actions "
-        "below 5% are left out."
+        "below 5% are left out.",
     )
     for agent in findings.demos.agents:
         own = findings.habits[findings.habits["agent"] == agent]
         own = own.sort_values("share_of_steps", ascending=False, kind="stable")
-        html += _heading(agent)
+        body += html("heading", agent)
         rows = [
             (
                 r["mind"],
@@ -325,32 +313,33 @@ def _habits(told: Told) -> str:
             for r in lines_of(own)
         ]
         header = ["with this in mind", "steps", "mostly does"]
-        html += html_table(header, rows, numbers=False)
+        body += html_table(header, rows, numbers=False)
         places = findings.situations[findings.situations["agent"] == agent]
         lines = [
             (r["mind"], r["situation"], f"{r['steps']:,.0f}", r["does"]) for r in lines_of(places)
         ]
         if lines:
-            html += html_table(
+            body += html_table(
                 ["with this in mind", "in this situation", "steps", "mostly does"],
                 lines[: 2 * _MOST_LINES],
                 numbers=False,
             )
-            html += _more(min(len(lines), 2 * _MOST_LINES), len(lines), "situations")
-    return html
+            body += _more(min(len(lines), 2 * _MOST_LINES), len(lines), "situations")
+    return body
 
 
-def _changes(told: Told) -> str:
+def _changes(told: Told) -> Markup:
     posterior, findings = told.posterior, told.findings
-    html = _paragraph(
+    body = html(
+        "paragraph",
         "How long something stays in mind, counted on the most probable course of each mind; what "
         "was still in mind when an episode ended does not count for the average. Then what follows "
         "on what, and which circumstances go with it (in brackets how often they hold when that "
         "change happens, and how often else). That something goes with a change does not mean "
-        "that it causes it."
+        "that it causes it.",
     )
     for agent in findings.demos.agents:
-        html += _heading(agent)
+        body += html("heading", agent)
         own = findings.dwells[findings.dwells["agent"] == agent]
         rows = [
             (
@@ -362,13 +351,13 @@ def _changes(told: Told) -> str:
             for r in lines_of(own)
             if r["times"]
         ]
-        html += html_table(["in mind", "times", "steps on average", "longest"], rows)
+        body += html_table(["in mind", "times", "steps on average", "longest"], rows)
         changes = findings.changes[findings.changes["agent"] == agent]
         depends = moves_by(posterior, agent)
         if depends == "never":
-            html += _paragraph("It is assumed that this never changes within an episode.")
+            body += html("paragraph", "It is assumed that this never changes within an episode.")
         elif not len(changes):
-            html += _paragraph("It never changed within an episode.")
+            body += html("paragraph", "It never changed within an episode.")
         else:
             lines = [
                 (
@@ -381,22 +370,24 @@ def _changes(told: Told) -> str:
                 for r in lines_of(changes.head(_MOST_LINES))
             ]
             header = ["from", "to", "times", "of the changes from it", "goes with"]
-            html += html_table(header, lines, numbers=False)
-            html += _more(len(lines), len(changes), "changes")
+            body += html_table(header, lines, numbers=False)
+            body += _more(len(lines), len(changes), "changes")
         if depends == "nothing" and len(changes):
-            html += _paragraph(
+            body += html(
+                "paragraph",
                 "What goes with these changes was not looked for: the model lets them depend on "
-                "nothing but what was in mind before."
+                "nothing but what was in mind before.",
             )
-    return html
+    return body
 
 
-def _certainty(told: Told) -> str:
+def _certainty(told: Told) -> Markup:
     posterior, findings = told.posterior, told.findings
     table = findings.certainty
-    html = _paragraph(
+    body = html(
+        "paragraph",
         f"A step is called sure if what a member most probably had in mind has a probability of "
-        f"{SURE:.0%} or more, leaning if it has {LEANING:.0%} or more, else unclear."
+        f"{SURE:.0%} or more, leaning if it has {LEANING:.0%} or more, else unclear.",
     )
     tested = int(table["tested_steps"].sum())
     header = ["", "steps"]
@@ -413,16 +404,17 @@ def _certainty(told: Told) -> str:
             shares = (line["mean_probability"], line["share_right"])
             cells += [_percent(share) if line["tested_steps"] else "–" for share in shares]
         rows.append(cells)
-    html += html_table(header, rows) + _tested(told, tested)
+    body += html_table(header, rows) + _tested(told, tested)
     if len(findings.experience):
-        html += _heading("How much was there to learn from?")
-        html += _paragraph(
+        body += html("heading", "How much was there to learn from?")
+        body += html(
+            "paragraph",
             f"A step is well known if at least {WELL_KNOWN:g} steps in the same situation, with "
             "the same in mind, stood behind what was learned about it; met a few times, if at "
-            "least one; else hardly ever met."
+            "least one; else hardly ever met.",
         )
         known = {(r["agent"], r["experience"]): r for r in lines_of(findings.experience)}
-        html += html_table(
+        body += html_table(
             ["share of the steps", *EXPERIENCES],
             [
                 (agent, *(_percent(known[agent, kind]["share_of_steps"]) for kind in EXPERIENCES))
@@ -430,16 +422,16 @@ def _certainty(told: Told) -> str:
                 if (agent, EXPERIENCES[0]) in known
             ],
         )
-    html += _heading("Had the learning settled?")
+    body += html("heading", "Had the learning settled?")
     settled = (
         "Yes: its answers had stopped changing."
         if posterior.converged
         else "No. See the warning at the top of the page."
     )
-    return html + _paragraph(settled)
+    return body + html("paragraph", settled)
 
 
-def _tested(told: Told, tested: int) -> str:
+def _tested(told: Told, tested: int) -> Markup:
     """How the claims of sureness were tested, or why they were not."""
     findings = told.findings
     how = (
@@ -447,28 +439,32 @@ def _tested(told: Told, tested: int) -> str:
         "labels that had been hidden."
     )
     if tested and told.learned_again:
-        return _paragraph(
+        return html(
+            "paragraph",
             f"The columns at the right put that to the test: {how} For that everything was learned "
             "once more, without the labels of every second labelled episode. What this page tells "
-            "comes from all labels, so it should be somewhat more reliable."
+            "comes from all labels, so it should be somewhat more reliable.",
         )
     if tested:
-        return _paragraph(
+        return html(
+            "paragraph",
             f"The columns at the right put that to the test: {how} These labels were not used in "
-            "learning."
+            "learning.",
         )
     if (findings.demos.latents >= 0).any():
-        return _paragraph(
+        return html(
+            "paragraph",
             "This could not be put to the test, as all labels in these recordings were learned "
-            "from. Keep the labels of some episodes back, and make a debrief of those."
+            "from. Keep the labels of some episodes back, and make a debrief of those.",
         )
-    return _paragraph(
+    return html(
+        "paragraph",
         "These recordings have no labels, so nothing here could be put to the test: the certainty "
-        "is what the model claims."
+        "is what the model claims.",
     )
 
 
-def _technical(told: Told, command: str | None) -> str:
+def _technical(told: Told, command: str | None) -> Markup:
     from btil import __version__
 
     posterior, task = told.posterior, told.task
@@ -478,7 +474,8 @@ def _technical(told: Told, command: str | None) -> str:
         if task is not None
         else "unequal latents"
     )
-    html = _paragraph(
+    body = html(
+        "paragraph",
         f"The team is modelled as a dynamic Bayesian network with a latent mental state per member "
         f"(Seo and Unhelkar, IJCAI 2022), learned by {posterior.method} (seed {posterior.seed}) "
         f"from {counted(training.num_episodes, 'episode')}, {counted(training.num_steps, 'step')}, "
@@ -497,12 +494,13 @@ def _technical(told: Told, command: str | None) -> str:
         )
         + "; the amount of data is the expected number of reads of a row by the training "
         "data. R-hat, effective sample sizes and intervals: btil.analysis.plots, and "
-        "posterior.draws_info."
+        "posterior.draws_info.",
     )
-    html += _paragraph(
+    body += html(
+        "paragraph",
         "Beside this page: tables/ (CSV; steps.csv has every step with the probability of "
-        "every mental state) and figures/ (SVG and PNG)."
+        "every mental state) and figures/ (SVG and PNG).",
     )
     if command is not None:
-        html += f"<p>Made by:</p>\n<pre>{escape(command)}</pre>\n"
-    return html + _paragraph(f"btil {__version__}.")
+        body += html("code", "Made by:", command)
+    return body + html("paragraph", f"btil {__version__}.")

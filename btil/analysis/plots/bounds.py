@@ -9,14 +9,14 @@ import numpy as np
 from btil.analysis.plots.layout import make_axes
 from btil.arguments import check_values
 from btil.figures import BLUE, VERMILION, figure_style
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 if TYPE_CHECKING:
     import matplotlib.figure
 
 
 def plot_elbo_traces(
-    posteriors: Mapping[str, TeamPosterior], axes: Any = None
+    posteriors: Mapping[str, Posterior], axes: Any = None
 ) -> "matplotlib.figure.Figure":
     """The bound of the log evidence over iterations, a panel per method that has one.
 
@@ -46,7 +46,7 @@ def plot_elbo_traces(
     return figure
 
 
-def _draw_trace(axes: Any, posterior: TeamPosterior, name: str) -> None:
+def _draw_trace(axes: Any, posterior: Posterior, name: str) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
     kept = np.asarray(posterior.elbo_trace, np.float64)
@@ -86,7 +86,7 @@ def _draw_trace(axes: Any, posterior: TeamPosterior, name: str) -> None:
 
 
 def plot_restarts(
-    posterior: TeamPosterior, axes: Any = None, within: float = 0.1
+    posterior: Posterior, axes: Any = None, within: float = 0.1
 ) -> "matplotlib.figure.Figure":
     """Runs of mean-field inference from several starting points: which found the best bound?
 

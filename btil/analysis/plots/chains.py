@@ -27,7 +27,7 @@ from btil.analysis.plots.rows import (
 )
 from btil.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, figure_style
 from btil.inference.chains import rhat
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -62,7 +62,7 @@ class _Cells(NamedTuple):
         return f"{self.title} {self.names[cell]}".rstrip()
 
 
-def plot_trace(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
+def plot_trace(posterior: Posterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
     """Density and trace of each chain, by ArviZ, for one cell of each row or parameter.
 
     The cell is the one whose chains agree least.
@@ -101,7 +101,7 @@ def plot_trace(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplot
     return figure
 
 
-def plot_rank(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
+def plot_rank(posterior: Posterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
     """Ranks of each chain's draws among all, by ArviZ; arguments and cells as in `plot_trace`.
 
     Chains that agree stay around the middle; where one leaves it further than chance allows, it is
@@ -133,7 +133,7 @@ def plot_rank(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplotl
     return figure
 
 
-def plot_ess(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
+def plot_ess(posterior: Posterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
     """Effective sample size of small intervals, by ArviZ; arguments and cells as in `plot_trace`.
 
     How many independent draws the chains are worth for the probability of each twentieth of a
@@ -143,7 +143,7 @@ def plot_ess(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplotli
     return _arviz_figure("plot_ess", tree, _wrapped_size(tree), col_wrap=3)
 
 
-def plot_forest(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
+def plot_forest(posterior: Posterior, rows: Wanted | None = None) -> "matplotlib.figure.Figure":
     """Means and intervals (50% and 89%) of all cells, by ArviZ, a line per chain.
 
     Rows and parameters have letters, which are explained above the panel.
@@ -180,7 +180,7 @@ def plot_forest(posterior: TeamPosterior, rows: Wanted | None = None) -> "matplo
 
 
 def plot_prior_posterior(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     rows: Wanted | None = None,
     num_draws: int = 1000,
     seed: int = 0,
@@ -259,7 +259,7 @@ def _wrapped_size(tree: "xarray.DataTree") -> tuple[float, float]:
     return 3.2 * min(3, number), 0.4 + 2.4 * math.ceil(number / 3)
 
 
-def _chosen_cells(posterior: TeamPosterior, wanted: Wanted | None) -> list[_Cells]:
+def _chosen_cells(posterior: Posterior, wanted: Wanted | None) -> list[_Cells]:
     """What is wanted, or else what is worth a look, with its draws."""
     chains, parameters = chains_of(posterior), parameter_chains(posterior)
     if wanted is None:
@@ -282,13 +282,11 @@ def _chosen_cells(posterior: TeamPosterior, wanted: Wanted | None) -> list[_Cell
     return cells
 
 
-def _probabilities(posterior: TeamPosterior, row: RowChoice) -> tuple[str, ...]:
+def _probabilities(posterior: Posterior, row: RowChoice) -> tuple[str, ...]:
     return tuple(f"P({value})" for value in value_names(posterior, row))
 
 
-def _worst_cells(
-    posterior: TeamPosterior, cells: Sequence[_Cells], width: int
-) -> "xarray.DataTree":
+def _worst_cells(posterior: Posterior, cells: Sequence[_Cells], width: int) -> "xarray.DataTree":
     """Of each the cell whose chains agree least, under its full name, broken at that width."""
     variables: dict[str, Any] = {}
     for one in cells:
@@ -298,7 +296,7 @@ def _worst_cells(
     return _arviz_tree(posterior, variables)
 
 
-def _all_cells(posterior: TeamPosterior, cells: Sequence[_Cells]) -> "xarray.DataTree":
+def _all_cells(posterior: Posterior, cells: Sequence[_Cells]) -> "xarray.DataTree":
     """All cells, under the letter of their row or parameter."""
     variables: dict[str, Any] = {}
     for number, one in enumerate(cells):
@@ -315,7 +313,7 @@ def _arviz_name(name: str, taken: Mapping[str, Any]) -> str:
     return next(one for one in numbered if one not in taken)
 
 
-def _arviz_tree(posterior: TeamPosterior, variables: Mapping[str, Any]) -> "xarray.DataTree":
+def _arviz_tree(posterior: Posterior, variables: Mapping[str, Any]) -> "xarray.DataTree":
     import arviz
 
     groups: dict[str, Any] = {"posterior": variables}

@@ -11,7 +11,7 @@ from btil.analysis.plots.rows import RowChoice, chains_of, expected_visits, lett
 from btil.arguments import check_values
 from btil.figures import figure_style
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -21,7 +21,7 @@ _ENOUGH_A_CHAIN = 100
 _STATISTICS = ("rhat", "ess")
 
 
-def row_diagnostics(posterior: TeamPosterior, with_ess: bool = True) -> "pd.DataFrame":
+def row_diagnostics(posterior: Posterior, with_ess: bool = True) -> "pd.DataFrame":
     """How well chains agree on each row of the learned tables, and how much data the row saw.
 
     Args:
@@ -72,7 +72,7 @@ def row_diagnostics(posterior: TeamPosterior, with_ess: bool = True) -> "pd.Data
 
 
 def plot_row_diagnostics(
-    posterior: TeamPosterior, statistic: str = "rhat", ax: Any = None, num_worst: int = 6
+    posterior: Posterior, statistic: str = "rhat", ax: Any = None, num_worst: int = 6
 ) -> "matplotlib.figure.Figure":
     """Every row of the learned tables as a point: how well chains agree, how much data it saw.
 

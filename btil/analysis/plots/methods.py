@@ -12,7 +12,7 @@ from btil.analysis.plots.layout import ROLES, legend_below, make_axes
 from btil.analysis.plots.rows import cell_intervals, expected_visits
 from btil.arguments import check_values
 from btil.figures import figure_style
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -39,8 +39,8 @@ class _Cells(NamedTuple):
 
 
 def plot_method_against_method(
-    reference: TeamPosterior,
-    others: Mapping[str, TeamPosterior],
+    reference: Posterior,
+    others: Mapping[str, Posterior],
     axes: Any = None,
     max_cells: int = _MOST_CELLS,
 ) -> "matplotlib.figure.Figure":
@@ -87,8 +87,8 @@ def plot_method_against_method(
 
 def _draw_against(
     axes: Any,
-    reference: TeamPosterior,
-    posterior: TeamPosterior,
+    reference: Posterior,
+    posterior: Posterior,
     tables: Sequence[_Cells],
     max_cells: int,
     name: str,
@@ -138,7 +138,7 @@ def _draw_against(
 
 
 def plot_sd_ratios(
-    reference: TeamPosterior, others: Mapping[str, TeamPosterior], ax: Any = None
+    reference: Posterior, others: Mapping[str, Posterior], ax: Any = None
 ) -> "matplotlib.figure.Figure":
     """How certain methods are: posterior sds over the reference's, per method and kind of table.
 
@@ -223,13 +223,13 @@ def _log_ratio_axis(axes: Any, low: float, high: float) -> None:
     axes.set_xticks([tick for tick in ticks if low <= tick <= high])
 
 
-def _check_others(others: Mapping[str, TeamPosterior]) -> None:
+def _check_others(others: Mapping[str, Posterior]) -> None:
     if not others:
         raise ValueError("others: at least one posterior is needed to compare with the reference")
 
 
 def _common_cells(
-    posterior: TeamPosterior, reference: TeamPosterior, visits: Mapping[str, np.ndarray]
+    posterior: Posterior, reference: Posterior, visits: Mapping[str, np.ndarray]
 ) -> list[_Cells]:
     found = []
     for site in posterior.result.rows:

@@ -23,7 +23,7 @@ from btil.models.draws import DrawnTables, dirichlet_draws, prior_parameters
 from btil.models.parametric import all_priors, parametric_sites
 from btil.models.team import BoundModel, Table, make_contexts
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
-from btil.posterior.posterior import TeamPosterior, refuse_excerpt
+from btil.posterior.beliefs import Posterior, refuse_excerpt
 
 _INTERVAL = 0.89
 
@@ -43,7 +43,7 @@ class RowChoice(NamedTuple):
 
 
 def choose_rows(
-    posterior: TeamPosterior, num_worst: int = 3, num_visited: int = 3
+    posterior: Posterior, num_worst: int = 3, num_visited: int = 3
 ) -> tuple[RowChoice, ...]:
     """Rows worth looking at: those whose chains agree least, and those that matter most.
 
@@ -77,7 +77,7 @@ def choose_rows(
     return tuple(dict.fromkeys([*chosen, *most_read(posterior)[:num_visited]]))
 
 
-def most_read(posterior: TeamPosterior) -> tuple[RowChoice, ...]:
+def most_read(posterior: Posterior) -> tuple[RowChoice, ...]:
     """Of every learned table the row that the data read most often, the fullest table first."""
     fullest = [
         (values.max(), _choice(site, np.unravel_index(values.argmax(), values.shape)))
@@ -87,7 +87,7 @@ def most_read(posterior: TeamPosterior) -> tuple[RowChoice, ...]:
     return tuple(choice for _, choice in fullest)
 
 
-def most_moved(posterior: TeamPosterior) -> tuple[RowChoice, ...]:
+def most_moved(posterior: Posterior) -> tuple[RowChoice, ...]:
     """Of every learned table the row with the cell whose mean the data have moved furthest."""
     chosen = []
     for site, rows in posterior.result.rows.items():
@@ -100,7 +100,7 @@ def _choice(site: str, index: Any) -> RowChoice:
     return RowChoice(site, *map(int, index))
 
 
-def check_row(posterior: TeamPosterior, row: RowChoice, sites: Iterable[str]) -> tuple[Any, ...]:
+def check_row(posterior: Posterior, row: RowChoice, sites: Iterable[str]) -> tuple[Any, ...]:
     """Where a row is in its table.
 
     Args:
@@ -125,7 +125,7 @@ def check_row(posterior: TeamPosterior, row: RowChoice, sites: Iterable[str]) ->
 
 
 def prior_draws(
-    posterior: TeamPosterior, row: RowChoice, num_draws: int, generator: np.random.Generator
+    posterior: Posterior, row: RowChoice, num_draws: int, generator: np.random.Generator
 ) -> Float[np.ndarray, "draws values"]:
     """Draws of a row from its prior."""
     table = posterior.bound.tables[row.site]
@@ -147,7 +147,7 @@ def prior_draws(
     )
 
 
-def chains_of(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "chain draw ..."]]:
+def chains_of(posterior: Posterior) -> dict[str, Float[np.ndarray, "chain draw ..."]]:
     """The chains of every learned table.
 
     Raises:
@@ -162,7 +162,7 @@ def chains_of(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "chain dr
     return chains
 
 
-def parameter_chains(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "chain draw ..."]]:
+def parameter_chains(posterior: Posterior) -> dict[str, Float[np.ndarray, "chain draw ..."]]:
     """The chains of the parameters of parametric families, by their sites."""
     return {
         site: one.draws
@@ -183,7 +183,7 @@ def check_parameter(name: str, parameters: Iterable[str]) -> None:
         )
 
 
-def parameter_names(posterior: TeamPosterior, site: str) -> tuple[str, ...]:
+def parameter_names(posterior: Posterior, site: str) -> tuple[str, ...]:
     """The names of a parameter's cells, such as "[help, push]"; an empty one for a number."""
     # The tree knows the names along the axes; two draws are enough for that.
     variables: Any = posterior.to_datatree(num_draws=2)["posterior"].data_vars.values()
@@ -198,7 +198,7 @@ def parameter_names(posterior: TeamPosterior, site: str) -> tuple[str, ...]:
 
 
 def prior_parameter_draws(
-    posterior: TeamPosterior, site: str, num_draws: int, generator: np.random.Generator
+    posterior: Posterior, site: str, num_draws: int, generator: np.random.Generator
 ) -> Float[np.ndarray, "draws cells"]:
     """Draws of a parameter from its prior."""
     import jax
@@ -215,7 +215,7 @@ def prior_parameter_draws(
     return np.asarray(drawn, np.float64).reshape(num_draws, -1)
 
 
-def expected_visits(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "contexts ..."]]:
+def expected_visits(posterior: Posterior) -> dict[str, Float[np.ndarray, "contexts ..."]]:
     """How often the training data read each row of the learned tables, in expectation.
 
     A step reads the policy row of its context and latent; the latent counts by its smoothed
@@ -240,9 +240,7 @@ def expected_visits(posterior: TeamPosterior) -> dict[str, Float[np.ndarray, "co
     return visits
 
 
-def read_counts(
-    posterior: TeamPosterior, role: str, agent: str
-) -> Float[np.ndarray, "contexts ..."]:
+def read_counts(posterior: Posterior, role: str, agent: str) -> Float[np.ndarray, "contexts ..."]:
     """How often one agent read each row of its table, in expectation; the table may be given.
 
     Args:
@@ -262,7 +260,7 @@ def read_counts(
     return _reads(posterior.bound, role, agent, beliefs[agent])
 
 
-def _counted_visits(posterior: TeamPosterior, table: Table) -> Float[np.ndarray, "contexts ..."]:
+def _counted_visits(posterior: Posterior, table: Table) -> Float[np.ndarray, "contexts ..."]:
     """Expected visits by what mean field added to the prior's concentrations."""
     fitted = posterior.result.rows[table.name]
     assert isinstance(fitted, DirichletRows)
@@ -289,14 +287,14 @@ def letter(number: int) -> str:
     return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
 
 
-def value_names(posterior: TeamPosterior, row: RowChoice) -> tuple[str, ...]:
+def value_names(posterior: Posterior, row: RowChoice) -> tuple[str, ...]:
     """The names of a row's cells: actions, or latents."""
     table = posterior.bound.tables[row.site]
     kind = "action" if table.contexts.role == "policy" else "latent"
     return posterior.demos.value_names(f"{kind}_{table.agents[0]}")
 
 
-def row_title(posterior: TeamPosterior, row: RowChoice) -> str:
+def row_title(posterior: Posterior, row: RowChoice) -> str:
     """What a row is, in the words of the data."""
     table = posterior.bound.tables[row.site]
     agent, role = table.agents[0], table.contexts.role
@@ -308,13 +306,13 @@ def row_title(posterior: TeamPosterior, row: RowChoice) -> str:
     return f"{role} of {who}" + (f" given {', '.join(given)}" if given else "")
 
 
-def context_words(posterior: TeamPosterior, role: str, agent: str, context: int) -> list[str]:
+def context_words(posterior: Posterior, role: str, agent: str, context: int) -> list[str]:
     """What a context is to an agent, "parent=value" each; arguments as `context_values`."""
     return [f"{n}={value}" for n, value in context_values(posterior, role, agent, context)]
 
 
 def context_values(
-    posterior: TeamPosterior, role: str, agent: str, context: int
+    posterior: Posterior, role: str, agent: str, context: int
 ) -> list[tuple[str, str]]:
     """What a context is to an agent: parents and their values; its own without its name.
 
@@ -341,7 +339,7 @@ def interval(draws: Float[np.ndarray, "draws ..."]) -> Float[np.ndarray, "2 ..."
 
 
 def row_draws(
-    posterior: TeamPosterior, site: str, index: tuple[Any, ...], num_draws: int, seed: int = 0
+    posterior: Posterior, site: str, index: tuple[Any, ...], num_draws: int, seed: int = 0
 ) -> Float[np.ndarray, "draws ..."]:
     """Posterior draws of some rows of a table, without drawing all the others.
 
@@ -369,7 +367,7 @@ def row_draws(
 
 
 def cell_intervals(
-    posterior: TeamPosterior, site: str, cells: Int[np.ndarray, " cells"]
+    posterior: Posterior, site: str, cells: Int[np.ndarray, " cells"]
 ) -> Float[np.ndarray, "2 cells"]:
     """Central 89% intervals of cells, by their flat indices.
 

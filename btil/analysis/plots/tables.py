@@ -14,7 +14,7 @@ from btil.analysis.plots.rows import cell_intervals, context_words, read_counts
 from btil.arguments import check_index, check_values
 from btil.figures import BLUE, figure_style
 from btil.models.team import Table
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -43,7 +43,7 @@ class _Rows(NamedTuple):
 
 
 def _read_rows(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     role: str,
     agent: str,
     contexts: Sequence[int] | None,
@@ -85,7 +85,7 @@ def _read_rows(
 
 
 def plot_policy_rows(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     agent: str,
     contexts: Sequence[int] | None = None,
     latents: Sequence[int] | None = None,
@@ -214,7 +214,7 @@ _WIDEST_WRITTEN = 0.3
 
 
 def plot_transition_graph(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     agent: str,
     contexts: Sequence[int] | None = None,
     axes: Any = None,

@@ -12,7 +12,7 @@ from btil.analysis.plots.layout import legend_below, look, make_axes
 from btil.analysis.teamwork import misaligned, misalignment_probability, runs
 from btil.demonstrations import Demonstrations
 from btil.figures import BLUE, SKY, VERMILION, figure_style
-from btil.posterior.posterior import TeamPosterior
+from btil.posterior.beliefs import Posterior
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -26,7 +26,7 @@ _LABEL_LANE, _PATH_LANE = 1.17, -0.17
 
 
 def plot_timeline(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     demos: Demonstrations,
     episode: int,
     agent: str | Sequence[str] | None = None,
@@ -108,7 +108,7 @@ def plot_timeline(
 
 
 def _timeline_title(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     chosen: Demonstrations,
     agent: str,
     path: Int[np.ndarray, " steps"],
@@ -242,7 +242,7 @@ def _draw_runs(
 
 
 def plot_alignment(
-    posterior: TeamPosterior,
+    posterior: Posterior,
     demos: Demonstrations,
     episode: int,
     task: "GridTask | None" = None,

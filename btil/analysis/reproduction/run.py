@@ -7,6 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from btil.analysis.output import (
     html_figure,
     html_list,
@@ -230,8 +232,8 @@ def _write(
         f"{name}.html": html_page(
             target.title,
             "Made again by btil reproduce; below each number the paper's.",
-            "".join(map(html_sheet, laid_out))
-            + html_list(notes, ' class="notes"')
+            Markup().join(map(html_sheet, laid_out))
+            + html_list(notes, "notes")
             + html_figure(drawn, name, caption),
         ),
     }

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from markupsafe import Markup
+
+from btil.analysis.output import HtmlCell, html
 from btil.analysis.reproduction.experiments import HAMMING, JS, TEAM, Imitation
 from btil.analysis.reproduction.targets import Layout, Reported, Row
 from btil.analysis.reproduction.trials import Trial
@@ -284,23 +286,24 @@ def markdown_table(sheet: Sheet) -> str:
     return "\n".join(lines) + "\n"
 
 
-def html_sheet(sheet: Sheet) -> str:
-    """A sheet in HTML, escaped: below our number the paper's, differences emphasised."""
-    head = "".join(f"<th>{escape(label)}</th>" for label in sheet.labels)
-    head += "".join(f'<th class="number">{escape(column)}</th>' for column in sheet.columns)
-    body = ""
-    for labels, cells, _ in _grouped(sheet):
-        line = "".join(f'<th scope="row">{escape(label)}</th>' for label in labels)
-        for cell in cells:
-            kind = "number warn" if cell.differs else "number"
-            paper = f"<small>paper {escape(cell.paper)}</small>" if cell.paper else ""
-            line += f'<td class="{kind}">{escape(cell.marked)}{paper}</td>'
-        body += f"<tr>{line}</tr>\n"
-    title = f"<h2>{escape(sheet.title)}</h2>\n" if sheet.title else ""
-    return (
-        f'{title}<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}</tbody></table></div>\n"
-    )
+def html_sheet(sheet: Sheet) -> Markup:
+    """A sheet in HTML: below our number the paper's, differences emphasised."""
+    head = [*map(HtmlCell, sheet.labels), *(HtmlCell(column, "number") for column in sheet.columns)]
+    rows = [
+        [
+            *(HtmlCell(label, labels=True) for label in labels),
+            *(
+                HtmlCell(
+                    cell.marked,
+                    "number warn" if cell.differs else "number",
+                    below=f"paper {cell.paper}" if cell.paper else "",
+                )
+                for cell in cells
+            ),
+        ]
+        for labels, cells, _ in _grouped(sheet)
+    ]
+    return html("sheet", sheet.title, html("table", head, rows, ""))
 
 
 def _grouped(sheet: Sheet) -> Iterator[tuple[tuple[str, ...], list[Cell], bool]]:

@@ -28,7 +28,7 @@ from btil.cli.options import (
     TransitionParents,
     UnknownLabels,
 )
-from btil.cli.reading import Reading, flag, given, listed, model_of, read
+from btil.cli.reading import Reading, flag, for_data, given, listed, model_of, read
 from btil.cli.telling import keeping, refuse_failure, warn_unless_converged
 from btil.flags import Debug, Quiet
 from btil.inference.method import method_names, methods_help
@@ -139,6 +139,7 @@ def compare(
     )
     reading = Reading(num_latents, unknown_labels, drop_last)
     demos = read(data, reading)
+    team = for_data(team, model, demos, quiet)
     reading = reading._replace(num_latents=None)
     held_out = None if test is None else read(test, reading, like=demos)
     truth = None

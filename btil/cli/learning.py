@@ -39,6 +39,7 @@ from btil.cli.options import (
 )
 from btil.cli.reading import (
     Reading,
+    for_data,
     given,
     model_of,
     read,
@@ -142,6 +143,7 @@ def fit(
     \b
     Examples:
         btil fit overcooked:cramped_room --out kitchen.nc
+        btil fit team.csv --out team.nc --model auto
         btil fit team.csv --out team.nc --policy-parents x,y --transition-parents actions
         btil fit team.csv --out team.nc --method gibbs --num-samples 1000 --model model.toml
         btil fit team.csv --out team.nc --method nuts --checkpoint team.checkpoint --resume
@@ -185,6 +187,7 @@ def fit(
         demos = open_demonstrations(data, **reading.arguments())
     else:
         demos = read(data, reading)
+    team = for_data(team, model, demos, quiet)
     posterior = infer(
         team,
         demos,

@@ -44,6 +44,8 @@ class Prior(NamedTuple):
         text = f"{self.strength:g} a row" if self.base else f"{self.strength:g} a cell"
         if self.kind == "rarity":
             text += ", as often as actions are taken"
+        if self.kind == "rare":
+            text += ", of which one action has little"
         if self.stay:
             text += f", stay {self.stay:g}"
         if self.kind == "keeps":
@@ -158,7 +160,7 @@ def cpt_of(
     told = _common(parents)
     if prior.kind == "flat":
         return DirichletCPT(_plain(prior.strength / len(prior.base)), told)
-    if prior.kind == "rarity":
+    if prior.kind in ("rarity", "rare"):
         return DirichletCPT([_plain(prior.strength * share) for share in prior.base], told)
     if prior.stay == 0:
         return DirichletCPT(prior.strength, told)

@@ -112,8 +112,17 @@ class Found(NamedTuple):
         return self.best.score - self.least * len(self.best.parents)
 
 
-def make_pool(demos: Demonstrations, views: Views, role: str, agents: tuple[str, ...]) -> Pool:
-    """The labelled reads of the agents, and all that they could depend on."""
+def make_pool(
+    demos: Demonstrations,
+    views: Views,
+    role: str,
+    agents: tuple[str, ...],
+    everything: bool = False,
+) -> Pool:
+    """The labelled reads of the agents, and all that they could depend on.
+
+    With `everything` a policy may also read what tells its action.
+    """
     first = demos.agents.index(agents[0])
     starts = np.zeros(demos.num_steps, bool)
     starts[demos.episode_starts] = True
@@ -134,7 +143,7 @@ def make_pool(demos: Demonstrations, views: Views, role: str, agents: tuple[str,
     num_values = demos.num_actions[first] if role == "policy" else num_latents
     reads = Reads(np.concatenate(latents), np.concatenate(values), num_latents, num_values)
     columns, names, changes = {}, {}, {}
-    for form, by_agent in _candidates(demos, views, role, agents):
+    for form, by_agent in _candidates(demos, views, role, agents, everything):
         parts = [
             _values(demos, by_agent[agent], rows) for agent, rows in zip(agents, steps, strict=True)
         ]
@@ -170,7 +179,7 @@ def _values(demos: Demonstrations, column: str, rows: Int[np.ndarray, " k"]) -> 
 
 
 def _candidates(
-    demos: Demonstrations, views: Views, role: str, agents: Sequence[str]
+    demos: Demonstrations, views: Views, role: str, agents: Sequence[str], everything: bool
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Forms that all the agents have, with the column of each, own ones first."""
     forms = set.intersection(*(set(views.states[agent]) for agent in agents))
@@ -179,7 +188,9 @@ def _candidates(
         if len(agents) > 1 and not _agree(demos, list(columns.values())):
             continue
         if role == "policy":
-            if not any(tells_action(demos, columns[agent], agent) for agent in agents):
+            if everything or not any(
+                tells_action(demos, columns[agent], agent) for agent in agents
+            ):
                 yield form, columns
         else:
             yield form, columns
@@ -216,7 +227,7 @@ def can_share(demos: Demonstrations, agents: tuple[str, ...]) -> str | None:
     return None
 
 
-class _Search:
+class Search:
     """Scores of sets of parents, each computed once."""
 
     def __init__(self, pool: Pool) -> None:
@@ -224,6 +235,7 @@ class _Search:
         self.known: dict[Parents, Scored] = {}
 
     def score(self, parents: Sequence[str]) -> Scored:
+        """The best prior of a set of parents, whatever its order."""
         chosen = tuple(sorted(parents))
         if chosen not in self.known:
             self.known[chosen] = self._score(chosen)
@@ -270,7 +282,7 @@ def search(pool: Pool) -> Found:
     A parent has to bring 1 + log(candidates) nats. For a transition a variable and its next value
     can come together; where nothing helps alone, columns are tried two by two.
     """
-    scores = _Search(pool)
+    scores = Search(pool)
     names = list(pool.columns)
     units: list[Parents] = [(name,) for name in names]
     units += [(name, _NEXT + name) for name in names if _NEXT + name in pool.columns]

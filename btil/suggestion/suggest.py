@@ -4,16 +4,29 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
+from btil.analysis.words import listed
 from btil.arguments import check_seed
 from btil.demonstrations import Demonstrations
 from btil.models.cpt import CPT, DirichletCPT, Shared, StickyDirichletCPT, UniformCPT
 from btil.models.team import Family, TeamModel, bind, context_visits
 from btil.suggestion.columns import Views, check_roles, refused, views
-from btil.suggestion.scores import cpt_of
+from btil.suggestion.held_out import (
+    Refined,
+    Stretches,
+    decoding_errors,
+    emissions,
+    majority_errors,
+    moves,
+    refine,
+    stretches,
+)
+from btil.suggestion.scores import Prior, cpt_of
 from btil.suggestion.search import (
     Found,
     Pool,
+    Scored,
     can_share,
     columns_of,
     make_pool,
@@ -35,11 +48,13 @@ class Choice(NamedTuple):
         found: What was found, by the agents that have the table.
         family: What the model has there.
         sharing: Why the agents share, or do not.
+        refined: Of policies chosen by held-out labels, how.
     """
 
     found: dict[tuple[str, ...], Found]
     family: dict[str, Family]
     sharing: str
+    refined: dict[tuple[str, ...], Refined]
 
 
 def suggest_model(
@@ -96,7 +111,9 @@ def suggest_model(
     labelled = {
         agent: int((demos.latents[:, k] >= 0).sum()) for k, agent in enumerate(demos.agents)
     }
-    choices = {role: _choose(demos, seen, role, labelled) for role in ("policy", "transition")}
+    transition = _choose(demos, seen, "transition", labelled)
+    policy = _choose(demos, seen, "policy", labelled, transition)
+    choices = {"policy": policy, "transition": transition}
     model = TeamModel(
         policy=_family_of(choices["policy"].family),
         transition=_family_of(choices["transition"].family),
@@ -105,6 +122,7 @@ def suggest_model(
     return Suggestion(
         model=model,
         tables=tuple(_tables(demos, model, choices)),
+        errors=_errors(demos, seen, choices, labelled),
         refused=unfit,
         sharing={role: choice.sharing for role, choice in choices.items()},
         labelled=labelled,
@@ -112,38 +130,123 @@ def suggest_model(
     )
 
 
-def _choose(demos: Demonstrations, seen: Views, role: str, labelled: Mapping[str, int]) -> Choice:
-    """The tables of one role: one for those who can share it, or one each."""
-    able = [agent for agent in demos.agents if labelled[agent] >= _FEWEST_LABELS]
-    apart: dict[tuple[str, ...], Found]
-    apart = {(agent,): search(make_pool(demos, seen, role, (agent,))) for agent in able}
+def _choose(
+    demos: Demonstrations,
+    seen: Views,
+    role: str,
+    labelled: Mapping[str, int],
+    transition: Choice | None = None,
+) -> Choice:
+    """The tables of one role: one for those who can share it, or one each.
+
+    Policies are chosen by the labels that they tell with given transitions, where two or more
+    episodes have labels.
+    """
+    able = [agent for agent in sorted(demos.agents) if labelled[agent] >= _FEWEST_LABELS]
+    refined: dict[tuple[str, ...], Refined] = {}
+
+    def find(agents: tuple[str, ...]) -> Found:
+        found = search(make_pool(demos, seen, role, agents))
+        of = None if transition is None else stretches(demos, agents)
+        if transition is not None and of is not None:
+            refined[agents] = refine(found, team_moves(demos, transition.found, of, agents), of)
+        return found
+
+    def objective(agents: tuple[str, ...], found: Found) -> float:
+        return refined[agents].objective if agents in refined else found.objective
+
+    apart: dict[tuple[str, ...], Found] = {}
+    for agent in able:
+        apart[agent,] = find((agent,))
+    found = apart
     team = tuple(sorted(demos.agents))
     reason = can_share(demos, team) if len(team) > 1 else "there is one agent"
-    found = apart
     if reason is None and able:
-        together = search(make_pool(demos, seen, role, team))
-        separate = sum(one.objective for one in apart.values())
-        more = together.objective - separate
+        together = find(team)
+        separate = sum(objective(agents, one) for agents, one in apart.items())
+        more = objective(team, together) - separate
         unlabelled = [agent for agent in team if agent not in able]
         if unlabelled:
-            found, reason = {team: together}, f"{', '.join(unlabelled)} has no labels of its own"
+            found, reason = {team: together}, f"{listed(unlabelled)} has no labels to choose by"
         elif more > 0:
-            found, reason = {team: together}, f"one table explains {more:.0f} nats more"
+            found, reason = {team: together}, f"one table explains {more:.1f} nats more"
         else:
-            reason = f"own tables explain {-more:.0f} nats more"
+            reason = f"own tables explain {-more:.1f} nats more"
     family: dict[str, Family] = {}
     for agents, one in found.items():
-        cpt = _cpt(demos, one)
+        best = refined[agents].best if agents in refined else one.best
+        cpt = _cpt(one.pool, best)
         for agent in agents:
             family[agent] = Shared(cpt) if len(agents) > 1 else cpt
     for agent in demos.agents:
         if agent not in family:
             family[agent] = _without_labels(demos, seen, role, agent)
-    return Choice(found, family, reason or "")
+    kept = {agents: one for agents, one in refined.items() if agents in found}
+    return Choice(found, family, reason or "", kept)
 
 
-def _cpt(demos: Demonstrations, found: Found) -> CPT:
-    pool, best = found.pool, found.best
+def team_moves(
+    demos: Demonstrations,
+    found: Mapping[tuple[str, ...], Found],
+    of: Stretches,
+    agents: tuple[str, ...],
+) -> Float[np.ndarray, "length lanes latents latents"]:
+    """P(latent | latent before) in the lanes of the agents, each by the transitions it has."""
+    latents = demos.num_latents[demos.agents.index(agents[0])]
+    move = np.broadcast_to(np.eye(latents), (*of.step.shape, latents, latents)).copy()
+    for having, one in found.items():
+        mine = [agent for agent in having if agent in agents]
+        if not mine:
+            continue
+        own = stretches(demos, having)
+        assert own is not None
+        taken = moves(one.pool, one.best, own)
+        for agent in mine:
+            position = demos.agents.index(agent)
+            length = min(len(taken), len(move))
+            move[:length, of.agent == position] = taken[:length, own.agent == position]
+    return move
+
+
+def _errors(
+    demos: Demonstrations,
+    seen: Views,
+    choices: Mapping[str, Choice],
+    labelled: Mapping[str, int],
+) -> dict[str, dict[str, float]]:
+    """Errors on labelled episodes held out: what was found, the default and the majority.
+
+    Tables are learned from the labelled steps of the other folds alone.
+    """
+    errors: dict[str, dict[str, float]] = {}
+    every = views(demos, list(demos.state_variables), {})
+    for agents, found in choices["policy"].found.items():
+        of = stretches(demos, agents)
+        if of is None:
+            continue
+        refined = choices["policy"].refined[agents]
+        move = team_moves(demos, choices["transition"].found, of, agents)
+        emission = emissions(found.pool, refined.best.parents, [refined.best.prior], of)[0]
+        for position, error in decoding_errors(emission, move, of).items():
+            errors.setdefault(demos.agents[position], {})["found"] = error
+    for agent in demos.agents:
+        of = stretches(demos, (agent,))
+        if agent not in errors or of is None:
+            continue
+        policy = make_pool(demos, every, "policy", (agent,), everything=True)
+        transition = make_pool(demos, every, "transition", (agent,), everything=True)
+        number = policy.reads.num_values
+        flat = Prior("flat", 1.2 * number, 0.0, tuple([1 / number] * number))
+        emission = emissions(policy, tuple(policy.columns), [flat], of)[0]
+        now = tuple(name for name in transition.columns if not name.startswith("next "))
+        plain = Scored(now, 0.0, Prior("sticky", 1.01), None, 0)
+        move = moves(transition, plain, of)
+        (errors[agent]["default"],) = decoding_errors(emission, move, of).values()
+        (errors[agent]["majority"],) = majority_errors(policy, of).values()
+    return errors
+
+
+def _cpt(pool: Pool, best: Scored) -> CPT:
     parents = {agent: columns_of(best, pool.names, agent) for agent in pool.agents}
     kept = None if best.kept is None else pool.names[best.kept]
     return cpt_of(best.prior, parents, kept)
@@ -154,7 +257,8 @@ def _without_labels(demos: Demonstrations, seen: Views, role: str, agent: str) -
     if role == "transition":
         return StickyDirichletCPT(0.3, stay=10.0)
     pool = make_pool(demos.without_labels(), seen, role, (agent,))
-    return _cpt(demos, search(_of_all_steps(demos, seen, pool)))
+    every = _of_all_steps(demos, seen, pool)
+    return _cpt(every, search(every).best)
 
 
 def _of_all_steps(demos: Demonstrations, seen: Views, pool: Pool) -> Pool:
@@ -221,6 +325,7 @@ def _tables(
                     role=role,
                     agents=agents,
                     found=found,
+                    refined=choice.refined.get(agents),
                     contexts=len(visits),
                     steps=int(visits.sum()),
                 )

@@ -10,7 +10,8 @@ from btil.analysis.words import listed
 from btil.models.cpt import ROLES
 from btil.models.description import describe
 from btil.models.team import TeamModel
-from btil.suggestion.search import Found, Scored
+from btil.suggestion.held_out import Refined
+from btil.suggestion.search import Found, Parents, Scored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,8 @@ class Table(NamedTuple):
     Attributes:
         role: "policy" or "transition".
         agents: Who has it.
-        found: Its parents and how they were found.
+        found: What the search by evidence ended with.
+        refined: Of a policy, what the search by held-out labels ended with.
         contexts: Contexts that all steps visit.
         steps: Steps that read it.
     """
@@ -32,6 +34,7 @@ class Table(NamedTuple):
     role: str
     agents: tuple[str, ...]
     found: Found
+    refined: Refined | None
     contexts: int
     steps: int
 
@@ -41,16 +44,19 @@ class Table(NamedTuple):
         return f"{self.role} of {listed(self.agents)}"
 
     @property
+    def best(self) -> Scored:
+        """The parents and the prior."""
+        return self.found.best if self.refined is None else self.refined.best
+
+    @property
     def labelled(self) -> int:
         """Labelled reads."""
         return len(self.found.pool.reads.latent)
 
-    def parents_text(self, scored: Scored) -> str:
+    def parents_text(self, parents: Parents) -> str:
         """Parents in words: for one agent its columns, for several what they are to each."""
         names = self.found.pool.names
-        if not scored.parents:
-            return "nothing"
-        return ", ".join(self.name(form, names) for form in scored.parents)
+        return ", ".join(self.name(form, names) for form in parents) or "nothing"
 
     def name(self, form: str, names: Mapping[str, Mapping[str, str]]) -> str:
         """A parent in words."""
@@ -66,6 +72,9 @@ class Suggestion:
     Attributes:
         model: The model, for `btil.fit` and all else.
         tables: What was found for each policy and transition.
+        errors: Per agent the decoding errors of what was "found", the "default" model and the
+            "majority" on labelled episodes held out, tables learned from the labelled steps of the
+            others; empty where fewer than two episodes have labels.
         refused: Columns that no table reads, and why.
         sharing: Per role, why agents share a table or do not.
         labelled: Labelled steps of each agent.
@@ -74,6 +83,7 @@ class Suggestion:
 
     model: TeamModel
     tables: tuple[Table, ...]
+    errors: Mapping[str, Mapping[str, float]]
     refused: Mapping[str, str]
     sharing: Mapping[str, str]
     labelled: Mapping[str, int]
@@ -86,25 +96,31 @@ class Suggestion:
 
         rows: list[dict[str, Any]] = []
         for one in self.tables:
-            found = one.found
-            best = found.best.score
-            for scored, what in [
-                *((tried.scored, tried.what) for tried in found.path),
-                *((other, "beside") for other in found.runners_up),
-            ]:
-                rows.append(
-                    {
-                        "role": one.role,
-                        "agents": ", ".join(one.agents),
-                        "parents": one.parents_text(scored),
-                        "step": what,
-                        "nats": scored.score,
-                        "below_best": best - scored.score,
-                        "prior": str(scored.prior),
-                        "contexts": scored.contexts,
-                        "chosen": scored.parents == found.best.parents,
-                    }
-                )
+            found, refined = one.found, one.refined
+            tried = [
+                *((t.scored.parents, t.what, t.scored.score, t.scored.prior) for t in found.path),
+                *((o.parents, "beside", o.score, o.prior) for o in found.runners_up),
+            ]
+            by = "evidence"
+            kinds = [(by, *entry) for entry in tried]
+            if refined is not None:
+                by = "held-out labels"
+                best = refined.best
+                kinds.append((by, best.parents, "end", refined.log_conditional, best.prior))
+                kinds += [(by, names, "beside", value, p) for value, names, p in refined.others]
+            rows += [
+                {
+                    "role": one.role,
+                    "agents": ", ".join(one.agents),
+                    "parents": one.parents_text(parents),
+                    "by": kind,
+                    "step": what,
+                    "nats": nats,
+                    "prior": str(prior),
+                    "chosen": kind == by and parents == one.best.parents,
+                }
+                for kind, parents, what, nats, prior in kinds
+            ]
         return pd.DataFrame(rows)
 
     @property
@@ -131,26 +147,39 @@ class Suggestion:
     def brief(self) -> str:
         """The parents, a line for each table."""
         return "\n".join(
-            f"found      {one.title}: {one.parents_text(one.found.best)}" for one in self.tables
+            f"found      {one.title}: {one.parents_text(one.best.parents)}" for one in self.tables
         )
 
     def words(self) -> str:
         """What was found and why, without the warnings."""
         lines = []
         for one in self.tables:
-            found = one.found
-            lines.append(f"{one.title}: {one.parents_text(found.best)}")
-            for form, nats in sorted(found.brought.items(), key=lambda item: (-item[1], item[0])):
-                lines.append(f"    {one.name(form, found.pool.names)} brings {nats:.1f} nats")
+            found, refined = one.found, one.refined
+            names = found.pool.names
+            lines.append(f"{one.title}: {one.parents_text(one.best.parents)}")
+            brought = found.brought if refined is None else refined.brought
+            what = "" if refined is None else " of held-out labels"
+            for form, nats in sorted(brought.items(), key=lambda item: (-item[1], item[0])):
+                lines.append(f"    {one.name(form, names)} brings {nats:.1f} nats{what}")
+            labelled = one.labelled / max(one.best.contexts, 1)
             lines.append(
-                f"    {one.contexts:,} contexts, {one.labelled / max(found.best.contexts, 1):.1f} "
-                f"labelled steps per context that labels visit; concentration {found.best.prior}"
+                f"    {one.contexts:,} contexts in {one.steps:,} steps; labels visit "
+                f"{one.best.contexts:,} of them, {labelled:.1f} labelled steps each"
             )
-            for other in found.runners_up[:_MOST_RUNNERS_UP]:
-                lines.append(
-                    f"    next best: {one.parents_text(other)} "
-                    f"({found.best.score - other.score:.1f} nats less)"
-                )
+            lines.append(f"    concentration {one.best.prior}")
+            others = (
+                [(found.best.score - other.score, other.parents) for other in found.runners_up]
+                if refined is None
+                else [(refined.log_conditional - v, names) for v, names, _ in refined.others]
+            )
+            for nats, parents in others[:_MOST_RUNNERS_UP]:
+                less = f"{nats:.1f} nats less" if nats >= 0 else f"{-nats:.1f} nats more"
+                lines.append(f"    next best: {one.parents_text(parents)} ({less})")
+        for agent, errors in self.errors.items():
+            lines.append(
+                f"decoding error of {agent} on labelled episodes held out: {errors['found']:.3f} "
+                f"(default model {errors['default']:.3f}, majority {errors['majority']:.3f})"
+            )
         for role, reason in self.sharing.items():
             lines.append(f"sharing of the {role}: {reason}")
         for column, reason in self.refused.items():

@@ -410,7 +410,7 @@ class StickyDirichletCPT(DirichletCPT):
         concentration: Any = 1.0,
         stay: float = 10.0,
         parents: Any = (),
-        unless: str | Mapping[str, str] | None = None,
+        unless: Any = None,
     ) -> None:
         super().__init__(concentration, parents)
         stay = positive_number("StickyDirichletCPT", "stay", stay, zero=True)

@@ -8,7 +8,7 @@ own, and another's for the rest. Seen from an agent, its name gets the same form
 import itertools
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -48,7 +48,7 @@ class Views(NamedTuple):
     actions: dict[str, dict[str, str]]
 
 
-def check_roles(roles: Mapping[str, str] | None, demos: Demonstrations) -> dict[str, str]:
+def check_roles(roles: Any, demos: Demonstrations) -> dict[str, str]:
     """The roles as given, or none.
 
     Raises:

@@ -66,7 +66,7 @@ def stretches(demos: Demonstrations, agents: Sequence[str]) -> Stretches | None:
         return None
     folds = min(MOST_FOLDS, len(with_labels))
     fold_of_episode = np.full(demos.num_episodes, -1)
-    fold_of_episode[_in_order(demos, with_labels)] = np.arange(len(with_labels)) % folds
+    fold_of_episode[in_order(demos, with_labels)] = np.arange(len(with_labels)) % folds
     lanes: list[tuple[np.ndarray, np.ndarray, np.ndarray, int, int]] = []
     fold_of_step, fold_of_pair = [], []
     steps = pairs = 0
@@ -102,7 +102,7 @@ def stretches(demos: Demonstrations, agents: Sequence[str]) -> Stretches | None:
     )
 
 
-def _in_order(demos: Demonstrations, episodes: Int[np.ndarray, " k"]) -> Int[np.ndarray, " k"]:
+def in_order(demos: Demonstrations, episodes: Int[np.ndarray, " k"]) -> Int[np.ndarray, " k"]:
     """Episodes in an order of their own, in which their place in the data plays no part."""
 
     def key(episode: int) -> tuple[int, bytes]:

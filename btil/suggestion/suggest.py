@@ -1,7 +1,7 @@
 """`suggest_model`: a team model that the recording itself speaks for."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -22,8 +22,10 @@ from btil.suggestion.held_out import (
     refine,
     stretches,
 )
+from btil.suggestion.refits import by_mean_field
 from btil.suggestion.scores import Prior, cpt_of
 from btil.suggestion.search import (
+    MOST_PARENTS,
     Found,
     Pool,
     Scored,
@@ -39,6 +41,9 @@ _FEWEST_LABELS = 3
 _INITIALS = (0.3, 1.0, 3.0)
 # An initial distribution is learned where that brings so many nats.
 _LEAST_OF_INITIAL = 1.0
+# Fits are made where so many episodes have labels; a fuller policy has to tell so much more.
+_FEWEST_EPISODES = 5
+_LEAST_OF_FULLER = 3.0
 
 
 class Choice(NamedTuple):
@@ -62,7 +67,8 @@ def suggest_model(
     seed: int = 0,
     progress: bool = True,
     *,
-    roles: Mapping[str, str] | None = None,
+    roles: Any = None,
+    refit: bool = True,
 ) -> Suggestion:
     r"""Find a good team model for a recording of which some steps are labelled.
 
@@ -72,8 +78,12 @@ def suggest_model(
     .. math:: \max_\alpha \sum_{c, x} \log \frac{B(\alpha + n_{cx})}{B(\alpha)},
 
     less 1 + log(number of candidates) nats for each parent. B is the multivariate beta function,
-    n the counts of a context and latent, alpha a prior of a small grid. Agents share a table where
-    that is more probable. No model is fitted for it.
+    n the counts of a context and latent, alpha a prior of a small grid. With two or more labelled
+    episodes policies are then chosen by log p(labels | actions) of labelled episodes held out, for
+    a parent that explains actions may tell nothing of the latents. Agents share a table where that
+    is better. No model is fitted for it. With five or more labelled episodes, policies that also
+    read what explained the actions best are tried by a few mean-field fits, which learn from the
+    unlabelled episodes too.
 
     Columns are an agent's own where its name is a word of theirs (`ann_cell`, `cell-ann`), common
     where no agent's is. Constants, columns that hardly repeat a value, and those that tell which
@@ -86,6 +96,7 @@ def suggest_model(
         roles: What columns are, where names do not say it: {column: role}, a role being
             "common", "ignore", an agent's name, or the name that the column should have had
             (`{"x1": "ann_x", "x2": "bob_x"}`). A column named here is never refused.
+        refit: Whether mean-field fits may be made, a few seconds each.
 
     Returns:
         The model, what was tried, and what speaks against trusting it.
@@ -113,12 +124,17 @@ def suggest_model(
     }
     transition = _choose(demos, seen, "transition", labelled)
     policy = _choose(demos, seen, "policy", labelled, transition)
+    initial = _initial(demos, transition.family, labelled)
+
+    def model_of(policy: Choice) -> TeamModel:
+        return TeamModel(_family_of(policy.family), _family_of(transition.family), initial)
+
+    policies = [policy, *_fuller(demos, policy)] if refit else [policy]
+    fitted = by_mean_field(demos, [model_of(one) for one in policies], seed, progress)
+    best = max(range(len(policies)), key=lambda k: fitted[k] - (_LEAST_OF_FULLER if k else 0.0))
+    policy = policies[best]
     choices = {"policy": policy, "transition": transition}
-    model = TeamModel(
-        policy=_family_of(choices["policy"].family),
-        transition=_family_of(choices["transition"].family),
-        initial=_initial(demos, choices["transition"].family, labelled),
-    )
+    model = model_of(policy)
     return Suggestion(
         model=model,
         tables=tuple(_tables(demos, model, choices)),
@@ -183,6 +199,34 @@ def _choose(
             family[agent] = _without_labels(demos, seen, role, agent)
     kept = {agents: one for agents, one in refined.items() if agents in found}
     return Choice(found, family, reason or "", kept)
+
+
+def _fuller(demos: Demonstrations, policy: Choice) -> list[Choice]:
+    """Policies that also read what explains the actions best.
+
+    From the labelled steps alone these have too many contexts; unlabelled steps may fill them.
+    """
+    has_labels = np.logical_or.reduceat((demos.latents >= 0).any(1), demos.episode_starts)
+    if has_labels.sum() < _FEWEST_EPISODES or not policy.refined:
+        return []
+    fuller = []
+    for with_told in (True, False):
+        refined, family, new = {}, dict(policy.family), False
+        for agents, one in policy.refined.items():
+            found = policy.found[agents].best
+            parents = tuple(sorted({*found.parents, *(one.best.parents if with_told else ())}))
+            best = one.best._replace(parents=parents) if with_told else found
+            refined[agents] = one._replace(best=best, brought={})
+            new |= parents != one.best.parents and len(parents) <= MOST_PARENTS
+            if len(parents) > MOST_PARENTS:
+                refined[agents] = one
+                continue
+            cpt = _cpt(policy.found[agents].pool, best)
+            for agent in agents:
+                family[agent] = Shared(cpt) if len(agents) > 1 else cpt
+        if new:
+            fuller.append(policy._replace(refined=refined, family=family))
+    return fuller
 
 
 def team_moves(

@@ -348,6 +348,61 @@ def test_held_out_labels_by_enumeration() -> None:
     assert found[0] == pytest.approx(expected, abs=1e-10)
 
 
+def test_fuller_policies_are_tried_by_fits(
+    team: Demonstrations, found: btil.Suggestion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another policy is taken only where its fits err less by more than a tenth."""
+    from btil.suggestion import suggest
+
+    seen: list[TeamModel] = []
+    others: list[float] = []
+
+    def errors(demos: Demonstrations, models: list[TeamModel], *_: Any) -> list[float]:
+        seen.extend(models)
+        return [0.2, others[-1]][: len(models)]
+
+    one = {agent: found.model.policy[agent] for agent in team.agents}
+    other = {agent: btil.DirichletCPT(1.0, ("phase",)) for agent in team.agents}
+
+    def fuller(demos: Demonstrations, policy: Any) -> list[Any]:
+        return [policy._replace(family=other)]
+
+    monkeypatch.setattr(suggest, "by_mean_field", errors)
+    monkeypatch.setattr(suggest, "_fuller", fuller)
+    for given, chosen in [(0.17, other), (0.19, one)]:
+        others.append(given)
+        assert suggest_model(team, **QUIET).model.policy == chosen
+    seen.clear()
+    assert suggest_model(team, refit=False, **QUIET).model.policy == one
+    assert len(seen) == 1
+
+
+def test_errors_of_fits_leave_labels_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every labelled episode is decoded once, by a fit that saw its actions and not its labels."""
+    from btil.suggestion import refits
+
+    demos = benchmark.labelled(benchmark.made_team(0, 9, ("a", "b"), steps=8), 7)
+    fits, tested = [], []
+
+    def fit(model: Any, train: Demonstrations, **_: Any) -> Demonstrations:
+        fits.append(train)
+        return train
+
+    def distance(held: Demonstrations, train: Demonstrations) -> np.ndarray:
+        tested.extend(held.episode_ids.tolist())
+        rows = np.isin(train.episodes, held.episode_ids)
+        assert (train.latents[rows] == -1).all()
+        assert (held.latents >= 0).all()
+        return np.array([0.1, 0.3])
+
+    monkeypatch.setattr(refits, "fit", fit)
+    monkeypatch.setattr(refits, "hamming_distance", distance)
+    errors = refits.by_mean_field(demos, [TeamModel(), TeamModel()], 0, False)
+    assert errors == pytest.approx([0.2, 0.2])
+    assert sorted(tested) == sorted([*range(7), *range(7)])
+    assert all(train.num_episodes == 9 for train in fits)
+
+
 # ---------------------------------------------------------------------- the family
 
 

@@ -1,10 +1,11 @@
-"""Models by the labels that they tell when they learn from unlabelled episodes too."""
+"""Models by how well they decode when they learn from unlabelled episodes too."""
 
 import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
+from btil.analysis.metrics import hamming_distance
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import DataWarning
 from btil.inference.progress import progress_line
@@ -21,9 +22,10 @@ _MOST_SWEEPS = 200
 def by_mean_field(
     demos: Demonstrations, models: Sequence[TeamModel], seed: int, progress: bool
 ) -> list[float]:
-    """Sum over folds of log p(labels | actions) under models fitted without the fold's labels.
+    """Decoding error of labelled episodes, by models fitted without the labels of their fold.
 
-    Labels are dropped, episodes are not: shapes stay, and a model is compiled once for all folds.
+    The mean field is too sure of itself for log p(labels | actions) to be a fair judge. Labels are
+    dropped, episodes are not: shapes stay, and a model is compiled once for all folds.
 
     Args:
         demos: The recording.
@@ -35,7 +37,7 @@ def by_mean_field(
         return [0.0] * len(models)
     labelled = np.logical_or.reduceat((demos.latents >= 0).any(1), demos.episode_starts)
     episodes = in_order(demos, np.flatnonzero(labelled))
-    scores = [0.0] * len(models)
+    found = [0.0] * len(models)
     with progress_line(len(models) * NUM_FOLDS, "suggest", progress) as line:
         for number, model in enumerate(models):
             for fold in range(NUM_FOLDS):
@@ -50,10 +52,7 @@ def by_mean_field(
                         tolerance=_TOLERANCE,
                         max_iterations=_MOST_SWEEPS,
                     )
-                test = demos.select(held)
-                joint = posterior.log_likelihood(test).sum()
-                scores[number] += float(
-                    joint - posterior.log_likelihood(test.without_labels()).sum()
-                )
+                errors = hamming_distance(demos.select(held), posterior)
+                found[number] += float(np.nanmean(errors)) * len(held) / len(episodes)
                 line.update()
-    return scores
+    return found

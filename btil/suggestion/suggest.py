@@ -41,9 +41,9 @@ _FEWEST_LABELS = 3
 _INITIALS = (0.3, 1.0, 3.0)
 # An initial distribution is learned where that brings so many nats.
 _LEAST_OF_INITIAL = 1.0
-# Fits are made where so many episodes have labels; a fuller policy has to tell so much more.
+# Fits are made where so many episodes have labels; another policy has to err less by a tenth.
 _FEWEST_EPISODES = 5
-_LEAST_OF_FULLER = 3.0
+_SHARE_OF_FULLER = 0.9
 
 
 class Choice(NamedTuple):
@@ -131,7 +131,7 @@ def suggest_model(
 
     policies = [policy, *_fuller(demos, policy)] if refit else [policy]
     fitted = by_mean_field(demos, [model_of(one) for one in policies], seed, progress)
-    best = max(range(len(policies)), key=lambda k: fitted[k] - (_LEAST_OF_FULLER if k else 0.0))
+    best = min(range(len(policies)), key=lambda k: fitted[k] * (1.0 if k else _SHARE_OF_FULLER))
     policy = policies[best]
     choices = {"policy": policy, "transition": transition}
     model = model_of(policy)

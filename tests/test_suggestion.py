@@ -113,6 +113,24 @@ def test_columns_of_noise_change_nothing(team: Demonstrations, found: btil.Sugge
     assert parents(suggest_model(with_states(team, noise), **QUIET)) == parents(found)
 
 
+def test_a_proxy_is_dropped_once_the_causes_are_there() -> None:
+    """The proxy says most alone, and nothing beside the two columns that it was made of."""
+    generator = np.random.default_rng(0)
+    a, b = generator.integers(3, size=(2, 600))
+    sum_of_both = (a + b) % 3
+    proxy = np.where(generator.random(600) < 0.8, sum_of_both, generator.integers(3, size=600))
+    actions = np.where(generator.random(600) < 0.95, sum_of_both, generator.integers(3, size=600))
+    demos = Demonstrations(
+        {"a": a, "b": b, "proxy": proxy}, actions, np.zeros(600, int), np.repeat(range(6), 100)
+    )
+    seen = columns.views(demos, ["a", "b", "proxy"], {})
+    found = search.search(search.make_pool(demos, seen, "policy", ("agent_0",)))
+    assert [one.what for one in found.path] == ["none", "+ proxy", "+ a + b", "- proxy"]
+    assert found.best.parents == ("a", "b")
+    assert set(found.brought) == {"a", "b"}
+    assert min(found.brought.values()) > 100
+
+
 def test_symmetric_members_share_a_table() -> None:
     """Both follow the same rules, each on its own column."""
     generator = np.random.default_rng(0)

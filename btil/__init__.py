@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from btil.posterior.fit import fit
     from btil.posterior.loading import load_posterior
     from btil.posterior.posterior import TeamPosterior, mfvi_guide
+    from btil.suggestion import Suggestion, suggest_model
 
 __version__ = "0.1.0"
 
@@ -57,6 +58,7 @@ _LAZY = {
     "StaticCPT": "btil.models.cpt",
     "StickBreakingCPT": "btil.models.hierarchical",
     "StickyDirichletCPT": "btil.models.cpt",
+    "Suggestion": "btil.suggestion",
     "TeamModel": "btil.models.team",
     "TeamPosterior": "btil.posterior.posterior",
     "UniformCPT": "btil.models.cpt",
@@ -64,6 +66,7 @@ _LAZY = {
     "fit": "btil.posterior.fit",
     "load_posterior": "btil.posterior.loading",
     "mfvi_guide": "btil.posterior.posterior",
+    "suggest_model": "btil.suggestion",
     "team_dbn": "btil.numpyro_forms.team_dbn",
 }
 _ROOMS = ("analysis", "domains", "imitation")
@@ -85,6 +88,7 @@ __all__ = [
     "StaticCPT",
     "StickBreakingCPT",
     "StickyDirichletCPT",
+    "Suggestion",
     "TeamModel",
     "TeamPosterior",
     "UniformCPT",
@@ -98,6 +102,7 @@ __all__ = [
     "mfvi_guide",
     "open_demonstrations",
     "read_demonstrations",
+    "suggest_model",
     "team_dbn",
     "write_demonstrations",
 ]

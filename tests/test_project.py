@@ -40,6 +40,14 @@ ROOMS = {
         "domains",
         "imitation",
     },
+    "suggestion": {
+        "demonstrations",
+        "models",
+        "messages",
+        "inference",
+        "posterior",
+        "analysis",
+    },
     "study": {"demonstrations", "models", "posterior", "domains", "analysis"},
     "cli": {
         "demonstrations",
@@ -50,6 +58,7 @@ ROOMS = {
         "imitation",
         "analysis",
         "study",
+        "suggestion",
     },
     "__main__": {"cli"},
 }

@@ -106,7 +106,8 @@ def btil(
     \b
     Your own data, one row per step (episode, step, states, action_<agent>, latent_<agent>):
         btil info team.csv
-        btil fit team.csv --out team.nc
+        btil suggest team.csv --out model.toml
+        btil fit team.csv --model model.toml --out team.nc
         btil decode team.nc new.csv --out decoded.csv
         btil report team.csv --out debrief
         btil compare team.csv --methods mfvi,gibbs --out comparison

@@ -9,7 +9,7 @@ import typer
 
 from btil.cli.app import app
 from btil.cli.options import METHOD, MODEL, READING, Data, Seed, takes
-from btil.cli.reading import Reading, flag, listed, model_of, read
+from btil.cli.reading import Reading, flag, for_data, listed, model_of, read
 from btil.cli.telling import keeping, refuse_failure, warn_unless_converged
 from btil.flags import Debug, Quiet
 from btil.inference.method import method_names, methods_help
@@ -91,6 +91,7 @@ def compare(
             raise ValueError(f"none of {', '.join(chosen)} has the option {flag(option)}")
     team = model_of(data, **described)
     demos = read(data, reading)
+    team = for_data(team, described["model"], demos, quiet)
     reading = reading._replace(num_latents=None)
     held_out = None if test is None else read(test, reading, like=demos)
     truth = None
@@ -172,6 +173,7 @@ def calibrate(
 
     team = model_of(data, **described)
     demos = read(data, reading)
+    team = for_data(team, described["model"], demos, quiet)
     if num_episodes is not None:
         if not 1 <= num_episodes <= demos.num_episodes:
             raise ValueError(

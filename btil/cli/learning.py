@@ -15,6 +15,7 @@ from btil.cli.app import app
 from btil.cli.options import METHOD, MODEL, READING, CheckpointFile, Data, Resume, Seed, takes
 from btil.cli.reading import (
     Reading,
+    for_data,
     model_of,
     read,
 )
@@ -103,6 +104,7 @@ def fit(
     \b
     Examples:
         btil fit overcooked:cramped_room --out kitchen.nc
+        btil fit team.csv --out team.nc --model auto
         btil fit team.csv --out team.nc --policy-parents x,y --transition-parents actions
         btil fit team.csv --out team.nc --method gibbs --num-samples 1000 --model model.toml
         btil fit team.csv --out team.nc --method nuts --checkpoint team.checkpoint --resume
@@ -122,6 +124,7 @@ def fit(
         demos = open_demonstrations(data, **reading.arguments())
     else:
         demos = read(data, reading)
+    team = for_data(team, described["model"], demos, quiet)
     posterior = infer(
         team,
         demos,

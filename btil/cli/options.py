@@ -46,9 +46,10 @@ DropLast = Annotated[
 Model = Annotated[
     Path | None,
     typer.Option(
-        metavar="MODEL.toml",
+        metavar="MODEL.toml|auto",
         help="A model file with the sections [policy], [transition] and [initial], each with "
-        "family, concentration, parents and shared. It replaces the options about tables.",
+        "family, concentration, parents and shared; or auto, the one that `btil suggest` finds. It "
+        "replaces the options about tables.",
     ),
 ]
 PolicyParents = Annotated[

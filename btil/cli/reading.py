@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from btil import (
     Demonstrations,
+    DemonstrationsFile,
     read_demonstrations,
 )
 from btil.demonstrations import read_as_seen
@@ -13,6 +14,9 @@ from btil.domains.registry import domain_names, load_domain
 if TYPE_CHECKING:
     from btil.domains.gridworld.task import GridTask
     from btil.models.team import TeamModel
+
+# As a model file: the one that `btil.suggest_model` finds for the data.
+AUTO = Path("auto")
 
 
 def task_named(name: str, map: str) -> "GridTask":
@@ -109,6 +113,8 @@ def model_of(
         "initial": {} if initial is None else {"family": initial},
     }
     if not any(description.values()) and not shared:
+        if model == AUTO:
+            return TeamModel()  # `for_data` has another one, once the data are read
         if model is not None:
             from btil.models.description import read_model
 
@@ -127,6 +133,25 @@ def model_of(
     if shared:
         description = {role: {**section, "shared": True} for role, section in description.items()}
     return model_from_description(description)
+
+
+def for_data(
+    team: "TeamModel", path: Path | None, demos: Demonstrations | DemonstrationsFile, quiet: bool
+) -> "TeamModel":
+    """The model; with `--model auto` the one that the data speak for, which is told."""
+    if path != AUTO:
+        return team
+    if not isinstance(demos, Demonstrations):
+        raise ValueError("--model auto needs the data in memory; leave out --batch-size")
+    import typer
+
+    from btil.suggestion import suggest_model
+
+    suggestion = suggest_model(demos, progress=not quiet)
+    for sentence in suggestion.warnings:
+        typer.echo(f"warning: {sentence}", err=True)
+    typer.echo(f"{suggestion.brief()}\n")
+    return suggestion.model
 
 
 def section_of(role: str, parents: str | None, concentration: float | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 from btil.cli.app import app
 from btil.cli.options import METHOD, MODEL, READING, Data, Seed, takes
-from btil.cli.reading import Reading, model_of, of_task, read, task_named
+from btil.cli.reading import Reading, for_data, model_of, of_task, read, task_named
 from btil.cli.telling import refuse_failure, warn_unless_converged
 from btil.domains.registry import domain_names
 from btil.flags import Debug, Quiet
@@ -90,6 +90,7 @@ def report(
     if posterior is None:
         team = model_of(data, **described, task=world)
         demos = of_task(world, read(data, reading))
+        team = for_data(team, described["model"], demos, quiet)
         fitted = infer(team, demos, method or "mfvi", seed=seed, progress=not quiet, **options)
         refuse_failure(fitted.method, fitted)
         fitted.save(directory / "posterior.nc")

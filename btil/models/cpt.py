@@ -383,13 +383,19 @@ class StickyDirichletCPT(DirichletCPT):
         concentration: u, as in `DirichletCPT`.
         stay: The non-negative :math:`\kappa`.
         parents: Names of the parents, or a mapping {agent: names}.
+        unless: A state variable, or one for each agent in a mapping: staying is favoured only
+            while it keeps its value, so an intent lasts until its event. It and `next_<variable>`
+            must be parents. None: always.
 
     Raises:
-        ValueError: If a number is out of range, or the table is no transition.
+        ValueError: If a number is out of range, the table is no transition, or `unless` is not
+            among the parents.
 
     Example:
         >>> StickyDirichletCPT(1.0, stay=20.0, parents=("actions",)).stay
         20.0
+        >>> StickyDirichletCPT(0.1, 1e4, parents=("held", "next_held"), unless="held").unless
+        'held'
 
     References:
         Fox, Sudderth, Jordan, Willsky (2011), A sticky HDP-HMM with application to speaker
@@ -397,11 +403,27 @@ class StickyDirichletCPT(DirichletCPT):
     """
 
     stay: float
+    unless: str | Mapping[str, str] | None
 
-    def __init__(self, concentration: Any = 1.0, stay: float = 10.0, parents: Any = ()) -> None:
+    def __init__(
+        self,
+        concentration: Any = 1.0,
+        stay: float = 10.0,
+        parents: Any = (),
+        unless: Any = None,
+    ) -> None:
         super().__init__(concentration, parents)
         stay = positive_number("StickyDirichletCPT", "stay", stay, zero=True)
         object.__setattr__(self, "stay", stay)
+        if isinstance(unless, Mapping):
+            unless = dict(unless)
+        texts = unless.values() if isinstance(unless, dict) else [unless]
+        if unless is not None and not all(isinstance(text, str) for text in texts):
+            raise ValueError(
+                "StickyDirichletCPT: unless must be the name of a state variable, or a mapping "
+                f"{{agent: name}}, got {unless!r}"
+            )
+        object.__setattr__(self, "unless", unless)
 
     def validate(self, role: str) -> None:
         """Only in a transition can a latent stay."""
@@ -411,7 +433,30 @@ class StickyDirichletCPT(DirichletCPT):
 
     def concentration(self, contexts: Contexts) -> Float[np.ndarray, "..."]:
         """Dirichlet concentration of every row, shape `contexts.shape`."""
-        return super().concentration(contexts) + self.stay * np.eye(contexts.num_latents)
+        stay = self.stay * np.eye(contexts.num_latents)
+        if self.unless is None:
+            return super().concentration(contexts) + stay
+        keeps = np.equal(*self._before_and_after(contexts).T)
+        return super().concentration(contexts) + np.where(keeps[:, None, None], stay, 0.0)
+
+    def _before_and_after(self, contexts: Contexts) -> Int[np.ndarray, "contexts 2"]:
+        """The values of the variable in each context, before the step and after it."""
+        name = self.unless
+        if isinstance(name, Mapping):
+            if contexts.owner not in name:
+                raise ValueError(
+                    f"transition of {contexts.owner}: unless is given for "
+                    f"{', '.join(name) or 'no agent'} but not for agent {contexts.owner!r}"
+                )
+            name = name[contexts.owner]
+        pair = (name, f"next_{name}")
+        missing = [one for one in pair if one not in contexts.names]
+        if missing:
+            raise ValueError(
+                f"transition of {contexts.owner}: unless is {name!r}, but {missing[0]!r} is not "
+                f"among the parents {', '.join(contexts.names) or '(none)'}"
+            )
+        return contexts.rows[:, [contexts.names.index(one) for one in pair]]
 
 
 class KnownCPT(MadeOfArguments, CPT):

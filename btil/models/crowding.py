@@ -69,7 +69,8 @@ def crowded(
         remedy = f"leave out {columns} if that is no state; else {remedy}"
     yield (
         "the model cannot learn from tables of which most contexts are seen once or twice: "
-        f"{', '.join(told)}; {remedy}"
+        f"{', '.join(told)}; {remedy}; btil.suggest_model (in a shell `btil suggest`) finds "
+        "a model that can"
     )
 
 

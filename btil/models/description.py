@@ -185,6 +185,8 @@ def _cpt(name: str, role: str, where: str, section: Mapping[str, Any]) -> CPT:
             given[key] = _parents(where, section.get(key, parents))
         elif key == "concentration" and name in ("dirichlet", "sticky"):
             given[key] = _concentration(where, section.get(key, concentration))
+        elif key == "unless" and key in section:
+            given[key] = section[key]
         elif key in section and isinstance(default, bool):
             given[key] = _boolean(where, key, section[key])
         elif key in section:
@@ -278,8 +280,9 @@ def _section_text(title: str, family: Family) -> str:
 
 def _value_text(key: str, value: Any) -> str:
     # JSON texts, numbers, booleans and arrays are TOML's too; its objects are not.
-    if key == "parents" and isinstance(value, Mapping):
-        entries = ", ".join(f"{_text(k)} = {_text(list(v))}" for k, v in value.items())
+    if isinstance(value, Mapping):
+        plain = {k: v if isinstance(v, str) else list(v) for k, v in value.items()}
+        entries = ", ".join(f"{_text(k)} = {_text(v)}" for k, v in plain.items())
         return f"{{{entries}}}"
     return _text(np.asarray(value).tolist() if key == "concentration" else value)
 

@@ -1,0 +1,406 @@
+"""`suggest_model`: a team model that the recording itself speaks for."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from btil.analysis.words import listed
+from btil.arguments import check_seed
+from btil.demonstrations import Demonstrations
+from btil.models.cpt import CPT, DirichletCPT, Shared, StickyDirichletCPT, UniformCPT
+from btil.models.team import Family, TeamModel, bind, context_visits
+from btil.suggestion.columns import Views, check_roles, refused, views
+from btil.suggestion.held_out import (
+    Refined,
+    Stretches,
+    decoding_errors,
+    emissions,
+    majority_errors,
+    moves,
+    refine,
+    stretches,
+)
+from btil.suggestion.refits import by_mean_field
+from btil.suggestion.scores import Prior, cpt_of
+from btil.suggestion.search import (
+    MOST_PARENTS,
+    Found,
+    Pool,
+    Scored,
+    can_share,
+    columns_of,
+    make_pool,
+    search,
+)
+from btil.suggestion.told import Suggestion, Table
+
+# A table is learned from an agent's own labels where there are so many.
+_FEWEST_LABELS = 3
+_INITIALS = (0.3, 1.0, 3.0)
+# An initial distribution is learned where that brings so many nats.
+_LEAST_OF_INITIAL = 1.0
+# Fits are made where so many episodes have labels; another policy has to err less by a tenth.
+_FEWEST_EPISODES = 5
+_SHARE_OF_FULLER = 0.9
+
+
+class Choice(NamedTuple):
+    """The tables of one role: who has which, and what they are.
+
+    Attributes:
+        found: What was found, by the agents that have the table.
+        family: What the model has there.
+        sharing: Why the agents share, or do not.
+        refined: Of policies chosen by held-out labels, how.
+    """
+
+    found: dict[tuple[str, ...], Found]
+    family: dict[str, Family]
+    sharing: str
+    refined: dict[tuple[str, ...], Refined]
+
+
+def suggest_model(
+    demos: Demonstrations,
+    seed: int = 0,
+    progress: bool = True,
+    *,
+    roles: Any = None,
+    refit: bool = True,
+) -> Suggestion:
+    r"""Find a good team model for a recording of which some steps are labelled.
+
+    Of every policy and every transition it finds the parents: of the sets that greedy steps lead
+    to, the one under which the labelled steps are most probable, rows integrated out,
+
+    .. math:: \max_\alpha \sum_{c, x} \log \frac{B(\alpha + n_{cx})}{B(\alpha)},
+
+    less 1 + log(number of candidates) nats for each parent. B is the multivariate beta function,
+    n the counts of a context and latent, alpha a prior of a small grid. With two or more labelled
+    episodes policies are then chosen by log p(labels | actions) of labelled episodes held out, for
+    a parent that explains actions may tell nothing of the latents. Agents share a table where that
+    is better. No model is fitted for it. With five or more labelled episodes, policies that also
+    read what explained the actions best are tried by a few mean-field fits, which learn from the
+    unlabelled episodes too.
+
+    Columns are an agent's own where its name is a word of theirs (`ann_cell`, `cell-ann`), common
+    where no agent's is. Constants, columns that hardly repeat a value, and those that tell which
+    episodes or steps are labelled (a coder's notes) are refused, with the reason.
+
+    Args:
+        demos: The recording.
+        seed: A non-negative integer. The answer is the same for every seed.
+        progress: Whether to show a progress line on standard error.
+        roles: What columns are, where names do not say it: {column: role}, a role being
+            "common", "ignore", an agent's name, or the name that the column should have had
+            (`{"x1": "ann_x", "x2": "bob_x"}`). A column named here is never refused.
+        refit: Whether mean-field fits may be made, a few seconds each.
+
+    Returns:
+        The model, what was tried, and what speaks against trusting it.
+
+    Raises:
+        ValueError: If `demos` are no demonstrations or a role is wrong.
+
+    Example:
+        >>> suggestion = btil.suggest_model(demos)  # doctest: +SKIP
+        >>> posterior = btil.fit(suggestion.model, demos)  # doctest: +SKIP
+
+    References:
+        Heckerman, Geiger, Chickering (1995), Learning Bayesian networks: the combination of
+        knowledge and statistical data (the score with fixed priors; greedy search).
+    """
+    if not isinstance(demos, Demonstrations):
+        raise ValueError(f"demos must be Demonstrations, got {type(demos).__name__}")
+    check_seed(seed, 2**32 - 1)
+    roles = check_roles(roles, demos)
+    unfit = refused(demos, roles)
+    usable = [column for column in demos.state_variables if column not in unfit]
+    seen = views(demos, usable, roles)
+    labelled = {
+        agent: int((demos.latents[:, k] >= 0).sum()) for k, agent in enumerate(demos.agents)
+    }
+    transition = _choose(demos, seen, "transition", labelled)
+    policy = _choose(demos, seen, "policy", labelled, transition)
+    initial = _initial(demos, transition.family, labelled)
+
+    def model_of(policy: Choice) -> TeamModel:
+        return TeamModel(_family_of(policy.family), _family_of(transition.family), initial)
+
+    policies = [policy, *_fuller(demos, policy)] if refit else [policy]
+    fitted = by_mean_field(demos, [model_of(one) for one in policies], seed, progress)
+    best = min(range(len(policies)), key=lambda k: fitted[k] * (1.0 if k else _SHARE_OF_FULLER))
+    policy = policies[best]
+    choices = {"policy": policy, "transition": transition}
+    model = model_of(policy)
+    return Suggestion(
+        model=model,
+        tables=tuple(_tables(demos, model, choices)),
+        errors=_errors(demos, seen, choices, labelled),
+        refused=unfit,
+        sharing={role: choice.sharing for role, choice in choices.items()},
+        labelled=labelled,
+        warnings=tuple(_warnings(demos, usable, unfit, labelled, model)),
+    )
+
+
+def _choose(
+    demos: Demonstrations,
+    seen: Views,
+    role: str,
+    labelled: Mapping[str, int],
+    transition: Choice | None = None,
+) -> Choice:
+    """The tables of one role: one for those who can share it, or one each.
+
+    Policies are chosen by the labels that they tell with given transitions, where two or more
+    episodes have labels.
+    """
+    able = [agent for agent in sorted(demos.agents) if labelled[agent] >= _FEWEST_LABELS]
+    refined: dict[tuple[str, ...], Refined] = {}
+
+    def find(agents: tuple[str, ...]) -> Found:
+        found = search(make_pool(demos, seen, role, agents))
+        of = None if transition is None else stretches(demos, agents)
+        if transition is not None and of is not None:
+            refined[agents] = refine(found, team_moves(demos, transition.found, of, agents), of)
+        return found
+
+    def objective(agents: tuple[str, ...], found: Found) -> float:
+        return refined[agents].objective if agents in refined else found.objective
+
+    apart: dict[tuple[str, ...], Found] = {}
+    for agent in able:
+        apart[agent,] = find((agent,))
+    found = apart
+    team = tuple(sorted(demos.agents))
+    reason = can_share(demos, team) if len(team) > 1 else "there is one agent"
+    if reason is None and able:
+        together = find(team)
+        separate = sum(objective(agents, one) for agents, one in apart.items())
+        more = objective(team, together) - separate
+        unlabelled = [agent for agent in team if agent not in able]
+        if unlabelled:
+            found, reason = {team: together}, f"{listed(unlabelled)} has no labels to choose by"
+        elif more > 0:
+            found, reason = {team: together}, f"one table explains {more:.1f} nats more"
+        else:
+            reason = f"own tables explain {-more:.1f} nats more"
+    family: dict[str, Family] = {}
+    for agents, one in found.items():
+        best = refined[agents].best if agents in refined else one.best
+        cpt = _cpt(one.pool, best)
+        for agent in agents:
+            family[agent] = Shared(cpt) if len(agents) > 1 else cpt
+    for agent in demos.agents:
+        if agent not in family:
+            family[agent] = _without_labels(demos, seen, role, agent)
+    kept = {agents: one for agents, one in refined.items() if agents in found}
+    return Choice(found, family, reason or "", kept)
+
+
+def _fuller(demos: Demonstrations, policy: Choice) -> list[Choice]:
+    """Policies that also read what explains the actions best.
+
+    From the labelled steps alone these have too many contexts; unlabelled steps may fill them.
+    """
+    has_labels = np.logical_or.reduceat((demos.latents >= 0).any(1), demos.episode_starts)
+    if has_labels.sum() < _FEWEST_EPISODES or not policy.refined:
+        return []
+    fuller = []
+    for with_told in (True, False):
+        refined, family, new = {}, dict(policy.family), False
+        for agents, one in policy.refined.items():
+            found = policy.found[agents].best
+            parents = tuple(sorted({*found.parents, *(one.best.parents if with_told else ())}))
+            best = one.best._replace(parents=parents) if with_told else found
+            refined[agents] = one._replace(best=best, brought={})
+            new |= parents != one.best.parents and len(parents) <= MOST_PARENTS
+            if len(parents) > MOST_PARENTS:
+                refined[agents] = one
+                continue
+            cpt = _cpt(policy.found[agents].pool, best)
+            for agent in agents:
+                family[agent] = Shared(cpt) if len(agents) > 1 else cpt
+        if new:
+            fuller.append(policy._replace(refined=refined, family=family))
+    return fuller
+
+
+def team_moves(
+    demos: Demonstrations,
+    found: Mapping[tuple[str, ...], Found],
+    of: Stretches,
+    agents: tuple[str, ...],
+) -> Float[np.ndarray, "length lanes latents latents"]:
+    """P(latent | latent before) in the lanes of the agents, each by the transitions it has."""
+    latents = demos.num_latents[demos.agents.index(agents[0])]
+    move = np.broadcast_to(np.eye(latents), (*of.step.shape, latents, latents)).copy()
+    for having, one in found.items():
+        mine = [agent for agent in having if agent in agents]
+        if not mine:
+            continue
+        own = stretches(demos, having)
+        assert own is not None
+        taken = moves(one.pool, one.best, own)
+        for agent in mine:
+            position = demos.agents.index(agent)
+            length = min(len(taken), len(move))
+            move[:length, of.agent == position] = taken[:length, own.agent == position]
+    return move
+
+
+def _errors(
+    demos: Demonstrations,
+    seen: Views,
+    choices: Mapping[str, Choice],
+    labelled: Mapping[str, int],
+) -> dict[str, dict[str, float]]:
+    """Errors on labelled episodes held out: what was found, the default and the majority.
+
+    Tables are learned from the labelled steps of the other folds alone.
+    """
+    errors: dict[str, dict[str, float]] = {}
+    every = views(demos, list(demos.state_variables), {})
+    for agents, found in choices["policy"].found.items():
+        of = stretches(demos, agents)
+        if of is None:
+            continue
+        refined = choices["policy"].refined[agents]
+        move = team_moves(demos, choices["transition"].found, of, agents)
+        emission = emissions(found.pool, refined.best.parents, [refined.best.prior], of)[0]
+        for position, error in decoding_errors(emission, move, of).items():
+            errors.setdefault(demos.agents[position], {})["found"] = error
+    for agent in demos.agents:
+        of = stretches(demos, (agent,))
+        if agent not in errors or of is None:
+            continue
+        policy = make_pool(demos, every, "policy", (agent,), everything=True)
+        transition = make_pool(demos, every, "transition", (agent,), everything=True)
+        number = policy.reads.num_values
+        flat = Prior("flat", 1.2 * number, 0.0, tuple([1 / number] * number))
+        emission = emissions(policy, tuple(policy.columns), [flat], of)[0]
+        now = tuple(name for name in transition.columns if not name.startswith("next "))
+        plain = Scored(now, 0.0, Prior("sticky", 1.01), None, 0)
+        move = moves(transition, plain, of)
+        (errors[agent]["default"],) = decoding_errors(emission, move, of).values()
+        (errors[agent]["majority"],) = majority_errors(policy, of).values()
+    return errors
+
+
+def _cpt(pool: Pool, best: Scored) -> CPT:
+    parents = {agent: columns_of(best, pool.names, agent) for agent in pool.agents}
+    kept = None if best.kept is None else pool.names[best.kept]
+    return cpt_of(best.prior, parents, kept)
+
+
+def _without_labels(demos: Demonstrations, seen: Views, role: str, agent: str) -> CPT:
+    """A table of an agent of whom no latent is known."""
+    if role == "transition":
+        return StickyDirichletCPT(0.3, stay=10.0)
+    pool = make_pool(demos.without_labels(), seen, role, (agent,))
+    every = _of_all_steps(demos, seen, pool)
+    return _cpt(every, search(every).best)
+
+
+def _of_all_steps(demos: Demonstrations, seen: Views, pool: Pool) -> Pool:
+    """Reads of every step, as if there were one latent: what actions depend on whatever it is."""
+    position = demos.agents.index(pool.agents[0])
+    marked = np.full_like(demos.latents, -1)
+    marked[:, position] = 0
+    every = make_pool(demos.replace(latents=marked), seen, "policy", pool.agents)
+    return every
+
+
+def _family_of(family: Mapping[str, Family]) -> Family | dict[str, Family]:
+    """One family where all agents have the same, else a mapping."""
+    first, *others = family.values()
+    if all(other == first for other in others) and (isinstance(first, Shared) or not others):
+        return first
+    return dict(family)
+
+
+def _initial(
+    demos: Demonstrations, transitions: Mapping[str, Family], labelled: Mapping[str, int]
+) -> Family | dict[str, Family]:
+    """Initial tables: learned where labelled first steps are more probable so."""
+    from scipy.special import gammaln
+
+    first = demos.latents[demos.episode_starts]
+    groups = [
+        [agent for agent in demos.agents if isinstance(transitions[agent], Shared)],
+        *([agent] for agent in demos.agents if not isinstance(transitions[agent], Shared)),
+    ]
+    family: dict[str, Family] = {}
+    for group in filter(None, groups):
+        position = [demos.agents.index(agent) for agent in group]
+        latents = demos.num_latents[position[0]]
+        known = first[:, position]
+        counts = np.bincount(known[known >= 0], minlength=latents)
+        number = int(counts.sum())
+
+        def evidence(u: float, counts: np.ndarray = counts, number: int = number) -> float:
+            rows = gammaln(u + counts) - gammaln(u)
+            whole = len(counts) * u
+            return float(rows.sum() + gammaln(whole) - gammaln(whole + number))
+
+        scores = [evidence(u) for u in _INITIALS]
+        cpt: CPT = UniformCPT()
+        if max(scores) > -number * np.log(latents) + _LEAST_OF_INITIAL:
+            cpt = DirichletCPT(_INITIALS[int(np.argmax(scores))])
+        for agent in group:
+            family[agent] = Shared(cpt) if len(group) > 1 else cpt
+    return _family_of({agent: family[agent] for agent in demos.agents})
+
+
+def _tables(
+    demos: Demonstrations, model: TeamModel, choices: Mapping[str, Choice]
+) -> "list[Table]":
+    bound = bind(model, demos)
+    tables = []
+    for role, choice in choices.items():
+        for agents, found in choice.found.items():
+            site = bound.table(role, agents[0])
+            visits = context_visits(bound, site.name)
+            tables.append(
+                Table(
+                    role=role,
+                    agents=agents,
+                    found=found,
+                    refined=choice.refined.get(agents),
+                    contexts=len(visits),
+                    steps=int(visits.sum()),
+                )
+            )
+    return tables
+
+
+def _warnings(
+    demos: Demonstrations,
+    usable: list[str],
+    unfit: Mapping[str, str],
+    labelled: Mapping[str, int],
+    model: TeamModel,
+) -> "list[str]":
+    told = []
+    none = [agent for agent, number in labelled.items() if number < _FEWEST_LABELS]
+    if len(none) == len(demos.agents):
+        told.append(
+            "no labels: parents were chosen by actions alone, and the names of the latents are "
+            "arbitrary; a few labelled episodes would say much more"
+        )
+    elif none:
+        told.append(f"{', '.join(none)}: too few labels to choose tables by")
+    if not usable:
+        told.append("no column can be used: tables depend on nothing of the state")
+    for agent, k in zip(demos.agents, range(demos.num_agents), strict=True):
+        missing = [
+            name
+            for value, name in enumerate(demos.value_names(f"latent_{agent}"))
+            if labelled[agent] and not (demos.latents[:, k] == value).any()
+        ]
+        if missing:
+            told.append(f"{agent}: no step is labelled {', '.join(missing)}")
+    return told

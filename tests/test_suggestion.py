@@ -1,0 +1,558 @@
+"""`btil.suggest_model`: parents found, columns refused, one answer however data are ordered."""
+
+import itertools
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import suggest as benchmark
+from scipy.special import gammaln
+from typer.testing import CliRunner
+
+import btil
+from btil import Demonstrations, StickyDirichletCPT, TeamModel, suggest_model
+from btil.cli import app
+from btil.models.description import model_from_description
+from btil.models.team import bind
+from btil.suggestion import columns, held_out, scores, search
+from btil.suggestion.scores import Prior, Reads
+
+QUIET = {"progress": False}
+
+
+@pytest.fixture(scope="module")
+def team() -> Demonstrations:
+    """24 episodes of three people whose parents are known, 8 of them labelled."""
+    return benchmark.labelled(benchmark.made_team(1, 24), 8)
+
+
+@pytest.fixture(scope="module")
+def found(team: Demonstrations) -> btil.Suggestion:
+    return suggest_model(team, **QUIET)
+
+
+def parents(suggestion: btil.Suggestion) -> dict[tuple[str, str], set[str]]:
+    """By role and agent the columns that its table reads."""
+    return {
+        (table.role, agent): {table.found.pool.names[f][agent] for f in table.best.parents}
+        for table in suggestion.tables
+        for agent in table.agents
+    }
+
+
+def with_states(demos: Demonstrations, more: dict[str, Any]) -> Demonstrations:
+    """The demonstrations with further state variables."""
+    states = {
+        name: np.array(demos.value_names(name), object)[values]
+        if name in demos.state_names
+        else values
+        for name, values in demos.state_variables.items()
+    }
+    sizes = {"num_actions": demos.num_actions, "num_latents": demos.num_latents}
+    return Demonstrations(
+        states | more,
+        dict(zip(demos.agents, demos.actions.T, strict=True)),
+        dict(zip(demos.agents, demos.latents.T, strict=True)),
+        demos.episodes,
+        **sizes,
+    )
+
+
+# ---------------------------------------------------------------------- what is found
+
+
+def test_the_true_parents_are_found(found: btil.Suggestion) -> None:
+    expected = {
+        (role, agent): {name.replace("{own}", agent) for name in names}
+        for role, names in benchmark.TRUE.items()
+        for agent in ("ann", "bob", "cy")
+    }
+    assert parents(found) == expected
+    # Each member has tables of its own: they were drawn apart.
+    assert all(len(table.agents) == 1 for table in found.tables)
+    assert not found.refused
+    for errors in found.errors.values():
+        assert errors["found"] < 0.6 * min(errors["default"], errors["majority"])
+
+
+def test_what_is_found_decodes_episodes_never_seen(
+    team: Demonstrations, found: btil.Suggestion
+) -> None:
+    truth = benchmark.made_team(1, 24).select(range(8, 24))
+    posterior = btil.fit(found.model, team, progress=False, tolerance=1.0, max_iterations=30)
+    errors = btil.analysis.hamming_distance(truth, posterior)
+    assert (errors < 0.6 * btil.analysis.majority_class_error(truth, truth)).all()
+
+
+def shuffled(demos: Demonstrations) -> Demonstrations:
+    """The same with columns, agents and episodes in another order."""
+    demos = demos.select(np.random.default_rng(3).permutation(demos.num_episodes))
+    agents = demos.agents[::-1]
+    return Demonstrations(
+        dict(reversed(demos.state_variables.items())),
+        {agent: demos.actions[:, demos.agents.index(agent)] for agent in agents},
+        {agent: demos.latents[:, demos.agents.index(agent)] for agent in agents},
+        np.repeat(np.arange(demos.num_episodes), demos.episode_lengths),
+        num_actions=4,
+        num_latents=3,
+    )
+
+
+def test_order_and_seed_change_nothing(team: Demonstrations, found: btil.Suggestion) -> None:
+    other = suggest_model(shuffled(team), seed=7, **QUIET)
+    assert parents(other) == parents(found)
+    for role in ("policy", "transition", "initial"):
+        assert getattr(other.model, role) == getattr(found.model, role)
+
+
+def test_columns_of_noise_change_nothing(team: Demonstrations, found: btil.Suggestion) -> None:
+    generator = np.random.default_rng(0)
+    noise = {f"extra_{k}": generator.integers(2 + k % 4, size=team.num_steps) for k in range(14)}
+    assert parents(suggest_model(with_states(team, noise), **QUIET)) == parents(found)
+
+
+def test_a_proxy_is_dropped_once_the_causes_are_there() -> None:
+    """The proxy says most alone, and nothing beside the two columns that it was made of."""
+    generator = np.random.default_rng(0)
+    a, b = generator.integers(3, size=(2, 600))
+    sum_of_both = (a + b) % 3
+    proxy = np.where(generator.random(600) < 0.8, sum_of_both, generator.integers(3, size=600))
+    actions = np.where(generator.random(600) < 0.95, sum_of_both, generator.integers(3, size=600))
+    demos = Demonstrations(
+        {"a": a, "b": b, "proxy": proxy}, actions, np.zeros(600, int), np.repeat(range(6), 100)
+    )
+    seen = columns.views(demos, ["a", "b", "proxy"], {})
+    found = search.search(search.make_pool(demos, seen, "policy", ("agent_0",)))
+    assert [one.what for one in found.path] == ["none", "+ proxy", "+ a + b", "- proxy"]
+    assert found.best.parents == ("a", "b")
+    assert set(found.brought) == {"a", "b"}
+    assert min(found.brought.values()) > 100
+
+
+def test_symmetric_members_share_a_table() -> None:
+    """Both follow the same rules, each on its own column."""
+    generator = np.random.default_rng(0)
+    cell = generator.integers(3, size=(400, 2))
+    latents = np.repeat(generator.integers(2, size=(40, 2)), 10, axis=0)
+    actions = np.where(generator.random((400, 2)) < 0.9, (cell + latents) % 3, 0)
+    demos = Demonstrations(
+        {"cell-ann": cell[:, 0], "cell-bob": cell[:, 1], "other": generator.integers(3, size=400)},
+        {"ann": actions[:, 0], "bob": actions[:, 1]},
+        {"ann": latents[:, 0], "bob": latents[:, 1]},
+        np.repeat(np.arange(40), 10),
+    )
+    suggestion = suggest_model(demos.without_labels(range(10, 40)), **QUIET)
+    assert isinstance(suggestion.model.policy, btil.Shared)
+    assert suggestion.model.policy.cpt.parents == {"ann": ("cell-ann",), "bob": ("cell-bob",)}
+    assert isinstance(suggestion.model.transition, btil.Shared)
+    assert "own" in suggestion.words()
+    # One of them unlabelled: the other's labels serve both.
+    one = demos.replace(latents={"ann": latents[:, 0]}, num_latents=2)
+    suggestion = suggest_model(one, **QUIET)
+    assert isinstance(suggestion.model.policy, btil.Shared)
+    assert "bob has no labels" in suggestion.sharing["policy"]
+    assert any(warning.startswith("bob: too few labels") for warning in suggestion.warnings)
+
+
+def test_a_latent_that_keeps_until_its_event() -> None:
+    generator = np.random.default_rng(1)
+    held = np.repeat(generator.integers(2, size=200), 5)
+    changed = np.diff(held, append=held[-1]) != 0
+    latent = np.zeros(1000, int)
+    for t in range(999):
+        latent[t + 1] = generator.integers(3) if changed[t] else latent[t]
+    actions = np.where(generator.random(1000) < 0.7, latent, generator.integers(3, size=1000))
+    demos = Demonstrations({"held": held}, actions, latent, np.repeat(np.arange(10), 100))
+    transition = suggest_model(demos, **QUIET).model.transition
+    assert isinstance(transition, StickyDirichletCPT)
+    assert transition.unless == "held"
+    assert set(transition.parents) == {"held", "next_held"}
+    assert transition.stay >= 10
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def test_columns_that_tell_what_is_labelled_are_refused(team: Demonstrations) -> None:
+    labelled = (team.latents >= 0).any(axis=1)
+    latent = np.where(labelled, team.latents[:, 0] + 1, 0)
+    generator = np.random.default_rng(0)
+    sometimes = np.where(generator.random(team.num_steps) < 0.5, latent, 0)
+    text = np.array(["none", "lift", "rest", "run"], object)[latent]
+    bad = {
+        "note": text,
+        "sometimes": sometimes,
+        "same": np.zeros(team.num_steps, int),
+        "clock": np.arange(team.num_steps),
+    }
+    suggestion = suggest_model(with_states(team, bad), refit=False, **QUIET)
+    assert set(suggestion.refused) == set(bad)
+    assert "one value throughout" in suggestion.refused["same"]
+    assert "hardly repeats" in suggestion.refused["clock"]
+    assert "labelled" in suggestion.refused["note"]
+    assert "labelled episodes" in suggestion.refused["sometimes"]
+    read = set().union(*parents(suggestion).values())
+    assert not read & set(bad)
+    assert "refused note: " in str(suggestion)
+    # Who names a column has it.
+    kept = suggest_model(
+        with_states(team, {"note": text}), roles={"note": "common"}, refit=False, **QUIET
+    )
+    assert not kept.refused
+
+
+def test_notes_within_episodes_are_refused_too() -> None:
+    generator = np.random.default_rng(0)
+    latent = generator.integers(2, size=120)
+    known = np.tile(np.arange(30) % 6 < 2, 4)
+    demos = Demonstrations(
+        {"x": generator.integers(3, size=120), "coder": np.where(known, latent + 1, 0)},
+        generator.integers(3, size=120),
+        np.where(known, latent, -1),
+        np.repeat(np.arange(4), 30),
+    )
+    assert list(suggest_model(demos, **QUIET).refused) == ["coder"]
+
+
+def test_an_action_by_another_name_is_no_parent_of_its_policy(team: Demonstrations) -> None:
+    copy = np.array(["a", "b", "c", "d"], object)[team.actions[:, 0]]
+    demos = with_states(team, {"ann_button": copy})
+    assert columns.tells_action(demos, "ann_button", "ann")
+    assert not columns.tells_action(demos, "ann_button", "bob")
+    assert "ann_button" not in parents(suggest_model(demos, **QUIET))["policy", "ann"]
+
+
+def test_honest_columns_are_rarely_refused() -> None:
+    wrong = 0
+    for seed in range(20):
+        demos = benchmark.labelled(benchmark.made_team(seed, 8, steps=15), 2)
+        wrong += len(columns.refused(demos, {}))
+    assert wrong <= 2  # of 180 columns
+
+
+# ---------------------------------------------------------------------- roles and names
+
+
+@pytest.mark.parametrize(
+    ("name", "agent", "form"),
+    [
+        ("ann_cell", "ann", "{own}_cell"),
+        ("ann_cell", "bob", "{other}_cell"),
+        ("cell.bob", "bob", "cell.{own}"),
+        ("channel", "ann", "channel"),
+        ("ann_to_bob", "bob", "{other}_to_{own}"),
+        ("annex", "ann", "annex"),
+    ],
+)
+def test_forms(name: str, agent: str, form: str) -> None:
+    assert columns.form_of(name, agent, ("ann", "bob")) == form
+
+
+def test_forms_of_three_and_of_names_in_names() -> None:
+    agents = ("p_1", "p_10", "p")
+    assert columns.form_of("p_10_x", "p_10", agents) == "{own}_x"
+    assert columns.form_of("p_1_x", "p_10", agents) == "{other 2}_x"
+    assert columns.form_of("p_x", "p_10", agents) == "{other 1}_x"
+
+
+def test_roles_name_what_names_do_not_say() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.integers(3, size=(300, 2))
+    demos = Demonstrations(
+        {"x1": x[:, 0], "x2": x[:, 1], "y": generator.integers(2, size=300)},
+        {"ann": x[:, 0], "bob": x[:, 1]},
+        np.repeat(generator.integers(2, size=(10, 2)), 30, axis=0),
+        np.repeat(np.arange(10), 30),
+    )
+    seen = columns.views(demos, ["x1", "x2"], {"x1": "ann_x", "x2": "bob_x"})
+    assert seen.states["ann"] == {"{other}_x": "x2", "{own}_x": "x1"}
+    assert seen.states["bob"] == {"{other}_x": "x1", "{own}_x": "x2"}
+    assert suggest_model(demos, roles={"y": "ignore"}, **QUIET).refused == {
+        "y": "it is to be ignored"
+    }
+    for roles, message in [
+        ({"z": "common"}, "no state variable 'z'"),
+        ({"x1": "carl"}, "'carl'; allowed are"),
+        ({"x1": 3}, "allowed are"),
+        ({"x1": "ann_x", "x2": "ann_x"}, "more than one column would be called ann_x"),
+        ("x1", "must be a mapping"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            suggest_model(demos, roles=roles, **QUIET)
+
+
+# ---------------------------------------------------------------------- scores
+
+
+def test_the_score_is_the_product_of_predictions() -> None:
+    """One step after another: each is predicted from those before it, and the products multiply."""
+    generator = np.random.default_rng(0)
+    context, latent, value = (generator.integers(n, size=60) for n in (4, 3, 5))
+    shares = np.array([0.1, 0.2, 0.3, 0.25, 0.15])
+    grid = scores.policy_grid(shares)
+    reads = Reads(latent, value, 3, 5)
+    found = scores.log_marginals(context, reads, grid, value, np.zeros(60, int))
+    for prior, score in zip(grid.priors, found, strict=True):
+        seen = np.zeros((4, 3, 5))
+        expected = 0.0
+        for c, x, v in zip(context, latent, value, strict=True):
+            row = seen[c, x] + prior.strength * np.array(prior.base)
+            expected += np.log(row[v] / row.sum())
+            seen[c, x, v] += 1
+        assert score == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_score_of_a_transition_that_keeps() -> None:
+    generator = np.random.default_rng(0)
+    context, latent, value = (generator.integers(n, size=60) for n in (4, 3, 3))
+    changed = (context >= 2).astype(np.int64)
+    grid = scores.keeping_grid(3)
+    stays = (latent == value).astype(np.int64)
+    found = scores.log_marginals(
+        context, Reads(latent, value, 3, 3), grid, 2 * changed + stays, changed
+    )
+    counts = np.zeros((4, 3, 3))
+    np.add.at(counts, (context, latent, value), 1)
+    for prior, score in zip(grid.priors, found, strict=True):
+        u = np.full((4, 3, 3), prior.strength)
+        u[:2] += prior.stay * np.eye(3)
+        cells = (gammaln(u + counts) - gammaln(u)).sum()
+        rows = (gammaln(u.sum(-1)) - gammaln((u + counts).sum(-1))).sum()
+        assert score == pytest.approx(cells + rows, rel=1e-12)
+
+
+def test_held_out_labels_by_enumeration() -> None:
+    """log p(labels | actions) of every fold, by summing over every sequence of latents."""
+    generator = np.random.default_rng(4)
+    latent = generator.integers(2, size=12)
+    demos = Demonstrations(
+        {"x": generator.integers(2, size=12)},
+        generator.integers(3, size=12),
+        latent,
+        np.repeat([0, 1, 2], [5, 4, 3]),
+    )
+    seen = columns.views(demos, ["x"], {})
+    policy = search.make_pool(demos, seen, "policy", ("agent_0",))
+    transition = search.make_pool(demos, seen, "transition", ("agent_0",))
+    of = held_out.stretches(demos, ("agent_0",))
+    assert of is not None
+    prior = Prior("flat", 1.5, 0.0, (1 / 3,) * 3)
+    moving = search.Scored(("x",), 0.0, Prior("sticky", 0.3, 1.0), None, 2)
+    emission = held_out.emissions(policy, ("x",), [prior, prior._replace(strength=3.0)], of)
+    move = held_out.moves(transition, moving, of)
+    found = held_out.log_conditionals(emission, move, of)
+    assert found[0] != found[1]
+    x, actions = demos.state_variables["x"], demos.actions[:, 0]
+    expected = 0.0
+    episode = demos.episodes
+    for held in range(3):
+        u, v = np.full((2, 2, 3), 0.5), np.full((2, 2, 2), 0.3) + np.eye(2)
+        for t in np.flatnonzero(episode != held):
+            u[x[t], latent[t], actions[t]] += 1
+            if t and episode[t - 1] == episode[t]:
+                v[x[t - 1], latent[t - 1], latent[t]] += 1
+        u, v = u / u.sum(-1, keepdims=True), v / v.sum(-1, keepdims=True)
+        rows = np.flatnonzero(episode == held)
+        joint = {}
+        for path in itertools.product(range(2), repeat=len(rows)):
+            p = 0.5
+            for k, t in enumerate(rows):
+                p *= u[x[t], path[k], actions[t]]
+                p *= v[x[t - 1], path[k - 1], path[k]] if k else 1.0
+            joint[path] = p
+        expected += np.log(joint[tuple(latent[rows])] / sum(joint.values()))
+    assert found[0] == pytest.approx(expected, abs=1e-10)
+
+
+def test_fuller_policies_are_tried_by_fits(
+    team: Demonstrations, found: btil.Suggestion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another policy is taken only where its fits err less by more than a tenth."""
+    from btil.suggestion import suggest
+
+    seen: list[TeamModel] = []
+    others: list[float] = []
+
+    def errors(demos: Demonstrations, models: list[TeamModel], *_: Any) -> list[float]:
+        seen.extend(models)
+        return [0.2, others[-1]][: len(models)]
+
+    one = {agent: found.model.policy[agent] for agent in team.agents}
+    other = {agent: btil.DirichletCPT(1.0, ("phase",)) for agent in team.agents}
+
+    def fuller(demos: Demonstrations, policy: Any) -> list[Any]:
+        return [policy._replace(family=other)]
+
+    monkeypatch.setattr(suggest, "by_mean_field", errors)
+    monkeypatch.setattr(suggest, "_fuller", fuller)
+    for given, chosen in [(0.17, other), (0.19, one)]:
+        others.append(given)
+        assert suggest_model(team, **QUIET).model.policy == chosen
+    seen.clear()
+    assert suggest_model(team, refit=False, **QUIET).model.policy == one
+    assert len(seen) == 1
+
+
+def test_errors_of_fits_leave_labels_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every labelled episode is decoded once, by a fit that saw its actions and not its labels."""
+    from btil.suggestion import refits
+
+    demos = benchmark.labelled(benchmark.made_team(0, 9, ("a", "b"), steps=8), 7)
+    fits, tested = [], []
+
+    def fit(model: Any, train: Demonstrations, **_: Any) -> Demonstrations:
+        fits.append(train)
+        return train
+
+    def distance(held: Demonstrations, train: Demonstrations) -> np.ndarray:
+        tested.extend(held.episode_ids.tolist())
+        rows = np.isin(train.episodes, held.episode_ids)
+        assert (train.latents[rows] == -1).all()
+        assert (held.latents >= 0).all()
+        return np.array([0.1, 0.3])
+
+    monkeypatch.setattr(refits, "fit", fit)
+    monkeypatch.setattr(refits, "hamming_distance", distance)
+    errors = refits.by_mean_field(demos, [TeamModel(), TeamModel()], 0, False)
+    assert errors == pytest.approx([0.2, 0.2])
+    assert sorted(tested) == sorted([*range(7), *range(7)])
+    assert all(train.num_episodes == 9 for train in fits)
+
+
+# ---------------------------------------------------------------------- the family
+
+
+def test_sticky_unless() -> None:
+    states = {"held": [0, 0, 1, 1, 0], "x": [0, 1, 0, 1, 0]}
+    demos = Demonstrations(states, [0, 1, 0, 1, 0], num_latents=2)
+    cpt = StickyDirichletCPT(0.5, 8.0, ("held", "next_held"), unless="held")
+    table = bind(TeamModel(transition=cpt), demos).table("transition", "agent_0")
+    rows = table.contexts.rows
+    for (before, after), u in zip(rows, cpt.concentration(table.contexts), strict=True):
+        assert np.array_equal(u, 0.5 + (8.0 if before == after else 0.0) * np.eye(2))
+    assert {tuple(row) for row in rows} == {(0, 0), (0, 1), (1, 1), (1, 0)}
+    for unless, message in [("x", "'x' is not among the parents"), ({"bob": "held"}, "not for")]:
+        wrong = StickyDirichletCPT(0.5, 8.0, ("held", "next_held"), unless)
+        with pytest.raises(ValueError, match=message):
+            wrong.concentration(table.contexts)
+    with pytest.raises(ValueError, match="unless must be"):
+        StickyDirichletCPT(unless=3)
+    model = TeamModel(transition=StickyDirichletCPT(parents=(), unless={"a": "x", "b": "y"}))
+    text = btil.models.description.describe(model)
+    assert model_from_description(tomllib.loads(text)).transition == model.transition
+
+
+# ---------------------------------------------------------------------- what a newcomer brings
+
+
+def test_no_labels_at_all() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.integers(3, size=200)
+    demos = Demonstrations(
+        {"x": x, "y": generator.integers(3, size=200)},
+        {"ann": (x + (generator.random(200) < 0.1)) % 3, "bob": generator.integers(2, size=200)},
+        episodes=np.repeat(np.arange(10), 20),
+        num_latents=[2, 3],
+    )
+    suggestion = suggest_model(demos, **QUIET)
+    assert "no labels" in suggestion.warnings[0]
+    assert suggestion.model.policy["ann"].parents == ("x",)
+    assert suggestion.model.policy["bob"].parents == ()
+    assert not suggestion.tables
+    assert len(suggestion.table) == 0
+    bind(suggestion.model, demos)
+
+
+@pytest.mark.parametrize("lengths", [[1] * 30, [12], [1, 5, 1, 7], [1]])
+def test_odd_lengths_and_members_that_differ(lengths: list[int]) -> None:
+    generator = np.random.default_rng(0)
+    steps = sum(lengths)
+    episodes = np.repeat(np.arange(len(lengths)), lengths)
+    demos = Demonstrations(
+        {"x": generator.integers(3, size=steps), "same": np.zeros(steps, int)},
+        {"a": generator.integers(2, size=steps), "b": generator.integers(4, size=steps)},
+        {"a": np.zeros(steps, int), "b": generator.integers(3, size=steps)},
+        episodes,
+        num_actions=[2, 4],
+        num_latents=[2, 3],
+    )
+    suggestion = suggest_model(demos, **QUIET)
+    assert "same" in suggestion.refused
+    assert model_from_description(tomllib.loads(suggestion.toml)) == suggestion.model
+    bind(suggestion.model, demos)
+    assert str(suggestion)
+    if steps > 3:
+        assert "no step is labelled 1" in str(suggestion.warnings)
+
+
+def test_four_members_and_one_labelled_episode() -> None:
+    demos = benchmark.made_team(0, 6, ("a", "b", "c", "d"), steps=20)
+    suggestion = suggest_model(benchmark.labelled(demos, 1), **QUIET)
+    assert suggestion.errors == {}
+    assert {agent for _, agent in parents(suggestion)} == {"a", "b", "c", "d"}
+
+
+# ---------------------------------------------------------------------- what it says
+
+
+def test_words_table_toml_and_python(found: btil.Suggestion) -> None:
+    text = str(found)
+    for part in ("policy of ann", "nats", "labelled steps each", "next best", "sharing of the"):
+        assert part in text
+    assert "default model" in text
+    assert model_from_description(tomllib.loads(found.toml)) == found.model
+    names: dict[str, Any] = {}
+    exec(found.python, names)
+    assert names["model"] == found.model
+    table = found.table
+    assert table.chosen.sum() >= len(found.tables)
+    chosen = table[table.chosen].groupby(["role", "agents"]).parents.nunique()
+    assert (chosen == 1).all()
+    assert len(chosen) == len(found.tables)
+    assert "<pre>" in found.html()
+
+
+def test_the_shell(team: Demonstrations, found: btil.Suggestion, tmp_path: Path) -> None:
+    runner = CliRunner()
+    data, out = tmp_path / "team.csv", tmp_path / "model.toml"
+    btil.write_demonstrations(team, data)
+    done = runner.invoke(app, ["suggest", str(data), "--out", str(out), "--role", "phase=common"])
+    assert done.exit_code == 0, done.output
+    assert f"btil fit {data} --model {out}" in done.output
+    assert btil.models.description.read_model(out) == found.model
+    fitted = tmp_path / "team.nc"
+    words = [
+        "fit",
+        str(data),
+        "--out",
+        str(fitted),
+        "--model",
+        "auto",
+        "--max-iterations",
+        "2",
+        "-q",
+    ]
+    done = runner.invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "found      policy of ann: phase, ann_cell" in done.stdout
+    assert btil.load_posterior(fitted).model == found.model
+    for words, message in [
+        (["suggest", str(data), "--role", "phase"], "COLUMN=ROLE"),
+        (["fit", str(data), "--out", str(fitted), "--model", "auto", "--shared"], "leave out"),
+    ]:
+        done = runner.invoke(app, words)
+        assert done.exit_code == 2
+        assert message in done.output
+
+
+def test_a_plain_fit_points_to_it() -> None:
+    generator = np.random.default_rng(0)
+    demos = Demonstrations(
+        {name: generator.integers(6, size=60) for name in "xyz"},
+        generator.integers(2, size=60),
+        num_latents=2,
+    )
+    with pytest.warns(btil.DataWarning, match=r"btil\.suggest_model"):
+        btil.fit(TeamModel(), demos, progress=False, max_iterations=1)

@@ -98,7 +98,7 @@ ITERATIONS_PER_CALL = 25
 _MANY_CELLS = 16384
 _SHARE_AGAIN = 32
 # With a smaller concentration than this a row's cell is often drawn as next to nothing.
-_SMALL_CONCENTRATION = 0.1
+SMALL_CONCENTRATION = 0.1
 # Latents mostly stay where they do so with this probability, a priori.
 _STICKY = 0.9
 # Stands for a Gamma draw that was refused: no log is as large.
@@ -775,7 +775,7 @@ def prepare(
 def _hardly_moves(bound: BoundModel) -> bool:
     """Whether rows that no count holds up are often drawn with cells of next to nothing."""
     return any(
-        bool((central_concentration(table) < _SMALL_CONCENTRATION).any())
+        bool((central_concentration(table) < SMALL_CONCENTRATION).any())
         for table in bound.learned.values()
         if table.cpt.dirichlet_rows and table.shape[-1] > 1
     )

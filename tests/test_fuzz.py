@@ -556,6 +556,17 @@ def test_posteriors_with_odd_records(folder, saved, numbers):
     refused(lambda: btil.load_posterior(path), path)
 
 
+@pytest.mark.parametrize("contexts", ["?", 3, [0], {"__array__": "array_0", "dtype": "f8"}])
+def test_contexts_that_are_no_mapping(folder, saved, contexts):
+    path = folder / "odd.nc"
+    path.write_bytes(saved[: -len(storage.seal_of(b""))])
+    with h5py.File(path, "r+") as file:
+        record = json.loads(file["record"].asstr()[()])
+        file["record"][()] = json.dumps(record | {"contexts": contexts})
+    with pytest.raises(ValueError, match=r"odd\.nc.*is damaged: contexts is"):
+        btil.load_posterior(path)
+
+
 # ---------------------------------------------------------------------- what calibration keeps
 
 

@@ -136,11 +136,11 @@ def model_of(
 
 
 def for_data(
-    team: "TeamModel", path: Path | None, demos: Demonstrations | DemonstrationsFile, quiet: bool
+    model: "TeamModel", path: Path | None, demos: Demonstrations | DemonstrationsFile, quiet: bool
 ) -> "TeamModel":
     """The model; with `--model auto` the one that the data speak for, which is told."""
     if path != AUTO:
-        return team
+        return model
     if not isinstance(demos, Demonstrations):
         raise ValueError("--model auto needs the data in memory; leave out --batch-size")
     import typer

@@ -252,8 +252,10 @@ def _check_fields(record: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
 
 def _with_contexts(bound: BoundModel, contexts: Any) -> BoundModel:
     """The model with the contexts that were stored, of which the demonstrations visit a few."""
-    if not contexts:
+    if isinstance(contexts, dict) and not contexts:
         return bound
+    if not isinstance(contexts, dict):
+        raise ValueError(f"is damaged: contexts is {contexts!r:.80}")
     rows = {name: np.asarray(contexts.get(name, 0)) for name in bound.tables}
     for name, table in bound.tables.items():
         own = table.contexts.rows

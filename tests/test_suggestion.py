@@ -491,6 +491,7 @@ def test_four_members_and_one_labelled_episode() -> None:
     demos = benchmark.made_team(0, 6, ("a", "b", "c", "d"), steps=20)
     suggestion = suggest_model(benchmark.labelled(demos, 1), **QUIET)
     assert suggestion.errors == {}
+    assert any("labels in one episode only" in warning for warning in suggestion.warnings)
     assert {agent for _, agent in parents(suggestion)} == {"a", "b", "c", "d"}
 
 

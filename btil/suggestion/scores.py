@@ -45,7 +45,7 @@ class Prior(NamedTuple):
         if self.kind == "rarity":
             text += ", as often as actions are taken"
         if self.kind == "rare":
-            text += ", of which one action has little"
+            text += f", of which action {self.base.index(min(self.base))} has little"
         if self.stay:
             text += f", stay {self.stay:g}"
         if self.kind == "keeps":

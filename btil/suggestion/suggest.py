@@ -393,6 +393,12 @@ def _warnings(
         )
     elif none:
         told.append(f"{', '.join(none)}: too few labels to choose tables by")
+    known = (demos.latents >= 0).any(1)
+    if known.any() and np.add.reduceat(known, demos.episode_starts).astype(bool).sum() == 1:
+        told.append(
+            "labels in one episode only: nothing is left to test the model on, so that no decoding "
+            "errors are told; label a second one"
+        )
     if not usable:
         told.append("no column can be used: tables depend on nothing of the state")
     for agent, k in zip(demos.agents, range(demos.num_agents), strict=True):

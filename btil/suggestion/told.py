@@ -173,7 +173,11 @@ class Suggestion:
                 else [(refined.log_conditional - v, names) for v, names, _ in refined.others]
             )
             for nats, parents in others[:_MOST_RUNNERS_UP]:
-                less = f"{nats:.1f} nats less" if nats >= 0 else f"{-nats:.1f} nats more"
+                less = (
+                    f"{nats:.1f} nats less"
+                    if nats >= 0
+                    else (f"{-nats:.1f} nats more, too few for its size")
+                )
                 lines.append(f"    next best: {one.parents_text(parents)} ({less})")
         for agent, errors in self.errors.items():
             lines.append(

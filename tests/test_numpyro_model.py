@@ -1,6 +1,7 @@
 """A NumPyro model of the modeler's own: as tables it is what tables are; what it refuses."""
 
 import dataclasses
+import html
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -270,7 +271,7 @@ def test_own_models_and_tables_are_compared_and_reported(
     assert any("svi and nuts: by a NumPyro model" in note for note in found.notes)
     page = found.report(tmp_path).read_text(encoding="utf-8")
     assert "Two latents that say what is done." in page
-    assert "nuts&#x27;: btil.NumpyroModel(hmm)" in page
+    assert "nuts': btil.NumpyroModel(hmm)" in html.unescape(page)
     again = btil.analysis.load_comparison(tmp_path, {"svi": svi.model, "nuts": nuts.model})
     pd.testing.assert_frame_equal(again.table, found.table, rtol=1e-6)
     assert "Dirichlet prior of concentration 1" in page

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.data import AWAY
 
 
 def expand_parents(
@@ -80,6 +81,26 @@ def parent_columns(
     available |= dict(states)
     columns = [np.asarray(available[name], np.int64) for name in names]
     return np.stack(columns, 1) if columns else np.zeros((num_rows, 0), np.int64)
+
+
+def parent_values(
+    demos: Demonstrations,
+) -> tuple[dict[str, Int[np.ndarray, " steps"]], dict[str, Int[np.ndarray, " steps"]]]:
+    """What tables read of states and of actions: indices, -1 (unseen) or -2 (away).
+
+    A state variable with the name of one who is away in its name is away with that one, whatever
+    is recorded of it.
+    """
+    states, actions = demos.state_variables, dict(zip(demos.agents, demos.actions.T, strict=True))
+    if demos.away:
+        states = {
+            name: np.where(demos.is_away(name), AWAY, values) for name, values in states.items()
+        }
+        actions = {
+            agent: np.where(there, values, AWAY)
+            for (agent, values), there in zip(actions.items(), demos.present.T, strict=True)
+        }
+    return states, actions
 
 
 def row_codes(rows: Int[np.ndarray, "k parents"]) -> Int[np.ndarray, " k"]:

@@ -15,6 +15,7 @@ from btil.models.contexts import (
     parent_columns,
     parent_sizes,
     parent_values,
+    previous_values,
     unique_rows,
 )
 from btil.models.cpt import CPT, ROLES, Contexts, DirichletCPT, Shared, UniformCPT
@@ -489,4 +490,5 @@ def role_columns(
         taken,
         {name: values[after] for name, values in states.items()},
         len(before),
+        previous_values(names, states, actions, before, demos.episode_starts),
     )

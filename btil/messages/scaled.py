@@ -134,8 +134,8 @@ def local_step(
         peak = jnp.zeros((), likelihood.dtype)
         if index.log_weights is not None:
             log_weights = jnp.asarray(index.log_weights, likelihood.dtype)
-            peak = jnp.max(log_weights, axis=1)
-            likelihood = likelihood * jnp.exp(log_weights - peak[:, None])
+            peak = jnp.max(log_weights, axis=-1)
+            likelihood = likelihood * jnp.swapaxes(jnp.exp(log_weights - peak[..., None]), 1, 2)
         moves = jnp.moveaxis(_look_up(tables, index.transition), 1, -1)
         # Barriers keep the looking up and the adding up out of the loops over steps.
         messages = forward_backward(*lax.optimization_barrier((moves, likelihood)))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StickyDirichletCPT,
         UniformCPT,
     )
+    from btil.models.emission import LinearNormalEmission, NormalEmission
     from btil.models.hierarchical import HierarchicalDirichletCPT, StickBreakingCPT
     from btil.models.parametric import ParametricCPT
     from btil.models.softmax import GoalConditionedCPT, SoftmaxCPT
@@ -51,6 +52,8 @@ _LAZY = {
     "HierarchicalDirichletCPT": "btil.models.hierarchical",
     "KnownCPT": "btil.models.cpt",
     "LatentChain": "btil.numpyro_forms.latent_chain",
+    "LinearNormalEmission": "btil.models.emission",
+    "NormalEmission": "btil.models.emission",
     "NumpyroModel": "btil.numpyro_forms.numpyro_model",
     "ParametricCPT": "btil.models.parametric",
     "Shared": "btil.models.cpt",
@@ -81,6 +84,8 @@ __all__ = [
     "HierarchicalDirichletCPT",
     "KnownCPT",
     "LatentChain",
+    "LinearNormalEmission",
+    "NormalEmission",
     "NumpyroModel",
     "ParametricCPT",
     "Shared",

@@ -17,6 +17,7 @@ from btil.models.contexts import (
     unique_rows,
 )
 from btil.models.cpt import CPT, ROLES, Contexts, DirichletCPT, Shared, UniformCPT
+from btil.models.emission import Channel, Emission, bind_channel
 
 Family = CPT | Shared
 
@@ -41,9 +42,15 @@ class TeamModel:
         policy: P(action | parents, latent); parents are state variables.
         transition: P(next latent | latent, parents); any parents.
         initial: P(latent at step 0 | parents); parents are state variables or none.
+        emissions: Continuous columns that an agent's latent explains, beside its action or in its
+            place: `NormalEmission` or `LinearNormalEmission` of a team of one, or a mapping
+            {agent: family}; agents left out have none. A family whose columns are a mapping
+            {agent: names} serves all agents. The density has a further factor
+            p(columns | parents, latent) at every step.
 
-    Each is a CPT for all agents (every agent has a table of its own under it), `Shared(CPT)` for
-    one common table, or a mapping {agent: CPT}. The defaults are those of the paper's Movers.
+    Each table is a CPT for all agents (every agent has a table of its own under it), `Shared(CPT)` for
+    one common table, or a mapping {agent: CPT}. The defaults are those of the paper's Movers. A policy
+    is None where an agent has no actions.
 
     Raises:
         ValueError: If a table has parents that its role cannot have.
@@ -55,18 +62,21 @@ class TeamModel:
         ... )
     """
 
-    policy: Family | Mapping[str, Family] = field(
+    policy: Family | Mapping[str, Family | None] | None = field(
         default_factory=lambda: DirichletCPT(1.2, parents=("state",))
     )
     transition: Family | Mapping[str, Family] = field(
         default_factory=lambda: DirichletCPT(1.01, parents=("state", "actions"))
     )
     initial: Family | Mapping[str, Family] = field(default_factory=UniformCPT)
+    emissions: Emission | Mapping[str, Emission] | None = None
 
     def __post_init__(self) -> None:
         for role in ROLES:
             given = getattr(self, role)
             families = list(given.values()) if isinstance(given, Mapping) else [given]
+            if role == "policy":
+                families = [family for family in families if family is not None]
             for family in families:
                 if not isinstance(family, CPT | Shared):
                     raise ValueError(
@@ -79,9 +89,23 @@ class TeamModel:
                 raise ValueError(f"{role}: one Shared table per role; give the agents the same one")
             if isinstance(given, Mapping):
                 object.__setattr__(self, role, dict(given))
+        self._check_emissions()
+
+    def _check_emissions(self) -> None:
+        given = self.emissions
+        several = isinstance(given, Mapping)
+        for family in given.values() if several else [] if given is None else [given]:
+            if not isinstance(family, Emission):
+                raise ValueError(
+                    "emissions: expected NormalEmission, LinearNormalEmission or a mapping "
+                    f"{{agent: family}}, got {family!r}"
+                )
+            family.validate()
+        if several:
+            object.__setattr__(self, "emissions", dict(given) or None)
 
     def __hash__(self) -> int:
-        given = (getattr(self, role) for role in ROLES)
+        given = (getattr(self, name) for name in (*ROLES, "emissions"))
         return hash(tuple(frozenset(g.items()) if isinstance(g, Mapping) else g for g in given))
 
     def family(self, role: str, agent: str) -> Family:
@@ -91,13 +115,60 @@ class TeamModel:
             ValueError: If the role is given by a mapping in which the agent is missing.
         """
         given = getattr(self, role)
-        if not isinstance(given, Mapping):
-            return given
-        if agent not in given:
-            raise ValueError(
-                f"{role}: no CPT for agent {agent!r}; the model has one for {', '.join(given)}"
-            )
-        return given[agent]
+        if isinstance(given, Mapping):
+            if agent not in given:
+                raise ValueError(
+                    f"{role}: no CPT for agent {agent!r}; the model has one for {', '.join(given)}"
+                )
+            given = given[agent]
+        # Whoever has no actions takes the only one there is.
+        return UniformCPT() if given is None else given
+
+    def explains_actions(self, agent: str) -> bool:
+        """Whether an agent has a policy."""
+        given = self.policy
+        return (given.get(agent) if isinstance(given, Mapping) else given) is not None
+
+    def emission(self, agent: str) -> Emission | None:
+        """The family of one agent's continuous columns; None where it has none."""
+        if isinstance(self.emissions, Mapping):
+            return self.emissions.get(agent)
+        return self.emissions
+
+    def resolved(self, demos: Demonstrations) -> "TeamModel":
+        """The model with numbers for what its emissions leave open, from the demonstrations.
+
+        Raises:
+            ValueError: If a column is unknown, or explained by two agents.
+        """
+        if self.emissions is None:
+            return self
+        if isinstance(self.emissions, Mapping):
+            unknown = set(self.emissions) - set(demos.agents)
+            if unknown:
+                raise ValueError(
+                    f"emissions: the model names {', '.join(sorted(unknown))}, but the agents are "
+                    f"{', '.join(demos.agents)}"
+                )
+        families = {agent: self.emission(agent) for agent in demos.agents}
+        owner: dict[str, str] = {}
+        for agent, family in families.items():
+            for column in () if family is None else family.columns_of(agent):
+                if column in owner:
+                    raise ValueError(
+                        f"emissions: {column!r} is explained by {owner[column]} and by {agent}; "
+                        "give each agent columns of its own: emissions={agent: family}, or one "
+                        "family with columns={agent: names}"
+                    )
+                owner[column] = agent
+        return replace(
+            self,
+            emissions={
+                agent: family.resolved(demos, agent)
+                for agent, family in families.items()
+                if family is not None
+            },
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +257,7 @@ class BoundModel:
         excerpt: Whether `demos` and `rows` are only some episodes of the data whose contexts the
             tables have: the others were too many for memory.
         measured: Agents of which the model explains more than actions and labels.
+        channels: Agent to its continuous columns, where it has any.
     """
 
     model: TeamModel
@@ -194,6 +266,7 @@ class BoundModel:
     rows: dict[str, AgentRows]
     excerpt: bool = field(default=False, kw_only=True)
     measured: tuple[str, ...] = field(default=(), kw_only=True)
+    channels: dict[str, Channel] = field(default_factory=dict, kw_only=True)
     # What `lay_out` and `on` have made already.
     kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -209,7 +282,7 @@ class BoundModel:
     @property
     def learns(self) -> bool:
         """Whether there is anything to learn."""
-        return bool(self.learned)
+        return bool(self.learned or self.channels)
 
     @cached_property
     def unlabelled(self) -> "BoundModel":
@@ -240,7 +313,7 @@ def site_name(model: TeamModel, role: str, agent: str) -> str:
 def likelihood_name(agent: str) -> str:
     """What else was measured of an agent is called so where it stands beside tables.
 
-    It is a log likelihood, and has a row for each of the agent's policy.
+    It is a log likelihood of every step and latent.
     """
     return f"log_likelihood_{agent}"
 
@@ -314,6 +387,7 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
                 f"{role}: the model names {', '.join(sorted(unknown))}, but the agents are "
                 f"{', '.join(demos.agents)}"
             )
+    model = model.resolved(demos)
     tables: dict[str, Table] = {}
     found: dict[tuple[str, str], Int[np.ndarray, " k"]] = {}
     for role in ROLES:
@@ -343,7 +417,14 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
         transition = np.full(demos.num_steps, -1, np.int64)
         transition[moved] = found["transition", agent]
         all_rows[agent] = AgentRows(found["policy", agent], transition, found["initial", agent])
-    return BoundModel(model, demos, tables, all_rows)
+    channels = {
+        agent: bind_channel(family, demos, agent)
+        for agent in demos.agents
+        if (family := model.emission(agent)) is not None
+    }
+    return BoundModel(
+        model, demos, tables, all_rows, measured=tuple(channels), channels=channels
+    )
 
 
 def renumbered(

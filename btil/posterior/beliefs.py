@@ -103,12 +103,11 @@ def per_agent(
     results = {}
     for agent, (policy, transition, initial) in layout.sites.items():
         measured = tables.get(likelihood_name(agent))
-        given = LogTables(
-            logs[policy],
-            logs[transition],
-            logs[initial],
-            None if measured is None else padded(policy, measured),
-        )
+        if measured is not None:
+            # Steps in lanes, latents before them.
+            measured = np.where(layout.lanes >= 0, np.asarray(measured).T[:, layout.lanes], 0.0)
+            measured = jnp.asarray(np.swapaxes(measured, 0, 1), dtype)
+        given = LogTables(logs[policy], logs[transition], logs[initial], measured)
         results[agent] = function(given, layout.index[agent])
     return results
 

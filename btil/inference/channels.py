@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -219,7 +220,7 @@ class PlainAscents:
         """An ascent: the last evaluated state, all bounds, and what is still to come."""
         limit = self._max_iterations if most is None else min(most, self._max_iterations)
         found = np.zeros(0, self._dtype) if bounds is None else bounds[:-1]
-        elbo = np.asarray(-np.inf, self._dtype)
+        elbo = jnp.asarray(-jnp.inf, self._dtype)
         gains: list[float] = []
         end = End()
         while True:
@@ -230,7 +231,7 @@ class PlainAscents:
             found = np.concatenate([found, part])
             self._line.update(int(now.sweeps))
             self._line.set_postfix_str(f"elbo {float(now.elbo):.4f}")
-            elbo = np.asarray(now.elbo)
+            elbo = now.elbo
             if not bool(now.running) or len(found) >= limit:
                 return now.evaluated, found, end
             state = now.upcoming

@@ -181,9 +181,10 @@ class Emission(MadeOfArguments):
         d = len(self.columns)
         degrees = float(self.degrees_of_freedom)
         noise = np.broadcast_to(self.noise, (d,)).astype(np.float64)
+        precision = [[self.pseudo_steps]] if self.precision is None else self.precision
         return Normals(
-            np.asarray(self.location, np.float64),
-            np.asarray(self.precision, np.float64),
+            np.atleast_2d(np.asarray(self.location, np.float64)),
+            np.asarray(precision, np.float64),
             np.diag(noise**2) * (degrees - d - 1),
             np.asarray(degrees),
         )

@@ -1,0 +1,258 @@
+"""Continuous channels: every method against enumeration, quadrature and SciPy on tiny data."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import logsumexp
+
+import btil
+from btil import Demonstrations
+
+AGENTS = ("ann", "bob")
+LATENTS = (2, 3)
+
+
+def _with_columns(demos, columns):
+    object.__setattr__(demos, "continuous", columns)
+    return demos
+
+
+def _demos(seed=0, lengths=(3, 2), labelled=2, scale=40.0, blank=(), num_latents=LATENTS):
+    """A team of two; ann has actions and two columns, bob no action and one column."""
+    generator = np.random.default_rng(seed)
+    steps = sum(lengths)
+    latents = np.stack([generator.integers(k, size=steps) for k in num_latents], axis=1)
+    given = latents.copy()
+    given[labelled:] = -1
+    means = generator.normal(size=(2, 3, 2))
+    columns = {
+        "ann_x": means[0, latents[:, 0], 0] + 0.5 * generator.normal(size=steps),
+        "ann_y": means[0, latents[:, 0], 1] + 0.5 * generator.normal(size=steps),
+        "bob_x": means[1, latents[:, 1], 0] + 0.5 * generator.normal(size=steps),
+    }
+    columns = {name: scale * values + 1000.0 for name, values in columns.items()}
+    for name, step in blank:
+        columns[name][step] = np.nan
+    demos = Demonstrations(
+        generator.integers(2, size=steps),
+        np.stack([generator.integers(3, size=steps), np.zeros(steps, int)], axis=1),
+        given,
+        episodes=np.repeat(np.arange(len(lengths)), lengths),
+        agents=AGENTS,
+        num_states=2,
+        num_actions=(3, 1),
+        num_latents=num_latents,
+    )
+    return _with_columns(demos, columns)
+
+
+def _model(parents=("state",), covariates=()):
+    columns = ("ann_x", "ann_y")
+    of_ann = (
+        btil.LinearNormalEmission(columns, covariates, parents=parents)
+        if covariates
+        else btil.NormalEmission(columns, parents=parents, pseudo_steps=0.3)
+    )
+    return btil.TeamModel(
+        policy={"ann": btil.DirichletCPT(0.7, parents=("state",)), "bob": None},
+        transition=btil.DirichletCPT(0.8, parents=()),
+        initial=btil.DirichletCPT(1.3),
+        emissions={"ann": of_ann, "bob": btil.NormalEmission(("bob_x",), pseudo_steps=0.3)},
+    )
+
+
+def _paths(labels, latents):
+    options = [range(latents) if label < 0 else [label] for label in labels]
+    return np.array(list(itertools.product(*options)))
+
+
+def _log_urn(uses, concentration):
+    """Log probability of draws from a Polya urn, one after the other."""
+    counts, total = np.array(concentration, float), 0.0
+    for value in uses:
+        total += np.log(counts[value] / counts.sum())
+        counts[value] += 1
+    return total
+
+
+def _log_students(family, u, y):
+    """log p(y's) of one latent and context, step by step by SciPy's Student t."""
+    prior = family.prior()
+    location, precision, scale, degrees = (np.array(part, float) for part in prior)
+    total = 0.0
+    for row, value in zip(u, y, strict=True):
+        d = len(value)
+        freedom = float(degrees) - d + 1
+        shape = scale * (1 + row @ np.linalg.solve(precision, row)) / freedom
+        total += stats.multivariate_t(row @ location, shape, df=freedom).logpdf(value)
+        updated = precision + np.outer(row, row)
+        mean = np.linalg.solve(updated, precision @ location + np.outer(row, value))
+        scale = scale + np.outer(value, value) + location.T @ precision @ location
+        scale = scale - mean.T @ updated @ mean
+        location, precision, degrees = mean, updated, degrees + 1
+    return total
+
+
+def _log_joint(model, demos, agent, path):
+    """log p(path, actions, columns) of an agent, everything integrated out."""
+    model = model.resolved(demos)
+    i = demos.agents.index(agent)
+    k, actions = demos.num_latents[i], demos.num_actions[i]
+    starts = set(demos.episode_starts.tolist())
+    state = demos.states
+    total = _log_urn([path[t] for t in sorted(starts)], np.full(k, 1.3))
+    for latent in range(k):
+        moves = [path[t] for t in range(len(path)) if t not in starts and path[t - 1] == latent]
+        total += _log_urn(moves, np.full(k, 0.8))
+        if agent == "ann":
+            for s in range(2):
+                taken = demos.actions[(state == s) & (path == latent), i]
+                total += _log_urn(taken, np.full(actions, 0.7))
+    family = model.emission(agent)
+    contexts = state if family.parents else np.zeros_like(state)
+    y = np.stack([demos.continuous[name] for name in family.columns], axis=1)
+    u = np.ones((len(y), 1))
+    says = np.ones(len(y), bool)
+    for name in family.covariates:
+        column = demos.continuous[name.removeprefix("previous_")]
+        if name.startswith("previous_"):
+            column = np.roll(column, 1)
+            says[list(starts)] = False
+        u = np.concatenate([u, column[:, None]], axis=1)
+    for context, latent in itertools.product(range(2), range(k)):
+        own = says & (contexts == context) & (path == latent)
+        total += _log_students(family, u[own], y[own])
+    return total
+
+
+def _enumerated(model, demos, agent):
+    labels = demos.latents[:, demos.agents.index(agent)]
+    paths = _paths(labels, demos.num_latents[demos.agents.index(agent)])
+    return paths, np.array([_log_joint(model, demos, agent, path) for path in paths])
+
+
+def _log_evidence(model, demos):
+    return sum(logsumexp(_enumerated(model, demos, agent)[1]) for agent in demos.agents)
+
+
+@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+def test_exact_is_the_sum_over_all_paths(covariates):
+    demos, model = _demos(), _model(covariates=covariates)
+    posterior = btil.fit(model, demos, "exact", progress=False)
+    np.testing.assert_allclose(posterior.elbo, _log_evidence(model, demos), rtol=1e-9)
+    paths, logs = _enumerated(model, demos, "ann")
+    weights = np.exp(logs - logsumexp(logs))
+    # Posterior means of bob's and ann's channel: averages over paths.
+    means = np.zeros(posterior.emission("ann", [0, 1]).coefficients.shape)
+    family = model.resolved(demos).emission("ann")
+    for path, weight in zip(paths, weights, strict=True):
+        for context, latent in itertools.product(range(2), range(2)):
+            own = (demos.states == context) & (path == latent)
+            u = np.ones((len(path), 1))
+            for name in covariates:
+                column = demos.continuous[name.removeprefix("previous_")]
+                if name.startswith("previous_"):
+                    column = np.roll(column, 1)
+                    own = own & ~np.isin(np.arange(len(path)), demos.episode_starts)
+                u = np.concatenate([u, column[:, None]], axis=1)
+            y = np.stack([demos.continuous[name] for name in family.columns], axis=1)
+            location, precision, _, _ = family.prior()
+            sums = precision + u[own].T @ u[own]
+            means[context, latent] += weight * np.linalg.solve(
+                sums, precision @ location + u[own].T @ y[own]
+            )
+    np.testing.assert_allclose(posterior.emission("ann", [0, 1]).coefficients, means, rtol=1e-7)
+
+
+@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+def test_mean_field_is_below_the_evidence_and_never_falls(covariates):
+    demos, model = _demos(), _model(covariates=covariates)
+    posterior = btil.fit(model, demos, progress=False, dtype="float64", tolerance=1e-9)
+    evidence = _log_evidence(model, demos)
+    assert posterior.elbo < evidence
+    assert posterior.elbo > evidence - 4.0
+    trace = posterior.elbo_trace
+    assert np.all(np.diff(trace) > -1e-8 * np.abs(trace[:-1]))
+    assert posterior.converged
+
+
+def test_mean_field_with_all_labels_is_exact():
+    demos, model = _demos(labelled=5), _model(covariates=("previous_bob_x",))
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    np.testing.assert_allclose(posterior.elbo, _log_evidence(model, demos), rtol=1e-9)
+    exact = btil.fit(model, demos, "exact", progress=False)
+    for mine, own in zip(posterior.emission("ann"), exact.emission("ann"), strict=True):
+        np.testing.assert_allclose(mine, own, rtol=1e-6)
+
+
+def test_single_precision_is_the_same_fit():
+    demos, model = _demos(lengths=(30, 20), labelled=20), _model()
+    single, double = (
+        btil.fit(model, demos, progress=False, dtype=dtype) for dtype in ("float32", "float64")
+    )
+    assert abs(single.elbo - double.elbo) < 2e-2
+    np.testing.assert_allclose(
+        single.emission("ann").coefficients, double.emission("ann").coefficients, rtol=1e-3
+    )
+
+
+def test_other_units_change_the_density_by_their_jacobian_alone():
+    demos, model = _demos(), _model()
+    other = _demos()
+    factor = {"ann_x": 0.01, "ann_y": 7.0, "bob_x": 1e5}
+    _with_columns(other, {name: factor[name] * v - 3.0 for name, v in other.continuous.items()})
+    shift = 5 * sum(np.log(f) for f in factor.values())
+    one, two = (btil.fit(model, d, progress=False, dtype="float64") for d in (demos, other))
+    np.testing.assert_allclose(one.elbo - shift, two.elbo, rtol=1e-8)
+    np.testing.assert_allclose(one.smooth(demos)["ann"], two.smooth(other)["ann"], atol=1e-7)
+    means, scaled = (one.emission("bob").coefficients, two.emission("bob").coefficients)
+    np.testing.assert_allclose(1e5 * means - 3.0, scaled, rtol=1e-8)
+
+
+def _point_logs(posterior, demos, agent, path):
+    """log p(path, actions, columns) at the posterior's point estimates, by SciPy."""
+    i = demos.agents.index(agent)
+    state = demos.states
+    initial = posterior.initial(agent)[0]
+    transition = posterior.transition(agent)[0]
+    policy = posterior.policy(agent, state)
+    emission = posterior.emission(agent, state)
+    family = posterior.model.emission(agent)
+    y = np.stack([demos.continuous[name] for name in family.columns], axis=1)
+    total = np.zeros(demos.num_episodes)
+    for t in range(demos.num_steps):
+        first = t in demos.episode_starts
+        m = np.searchsorted(demos.episode_starts, t, side="right") - 1
+        total[m] += np.log(initial[path[t]] if first else transition[path[t - 1], path[t]])
+        total[m] += np.log(policy[t, path[t], demos.actions[t, i]])
+        seen = np.isfinite(y[t])
+        row = min(t, len(emission.coefficients) - 1)
+        if seen.any():
+            mean = emission.coefficients[row, path[t], 0]
+            covariance = emission.covariance[row, path[t]]
+            total[m] += stats.multivariate_normal(
+                mean[seen], covariance[np.ix_(seen, seen)]
+            ).logpdf(y[t, seen])
+    return total
+
+
+def test_beliefs_are_sums_over_paths_blank_cells_summed_out():
+    blank = [("ann_x", 1), ("ann_y", 3), ("bob_x", 2), ("ann_x", 4), ("ann_y", 4)]
+    demos, model = _demos(blank=blank), _model()
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    likelihood = np.zeros(2)
+    for agent, latents in zip(AGENTS, LATENTS, strict=True):
+        i = AGENTS.index(agent)
+        paths = _paths(np.full(5, -1), latents)
+        logs = np.array([_point_logs(posterior, demos, agent, path) for path in paths])
+        weights = np.exp(logs.sum(1) - logsumexp(logs.sum(1)))
+        marginal = np.stack([weights @ (paths == k) for k in range(latents)], axis=1)
+        np.testing.assert_allclose(posterior.smooth(demos)[agent], marginal, rtol=1e-8, atol=1e-12)
+        np.testing.assert_array_equal(posterior.decode(demos)[:, i], paths[logs.sum(1).argmax()])
+        agree = np.all((demos.latents[:, i] < 0) | (paths == demos.latents[:, i]), axis=1)
+        for m, steps in enumerate((slice(0, 3), slice(3, 5))):
+            _, first = np.unique(paths[:, steps], axis=0, return_index=True)
+            likelihood[m] += logsumexp(logs[first, m][agree[first]])
+    np.testing.assert_allclose(posterior.log_likelihood(demos), likelihood, rtol=1e-10)

@@ -14,12 +14,7 @@ AGENTS = ("ann", "bob")
 LATENTS = (2, 3)
 
 
-def _with_columns(demos, columns):
-    object.__setattr__(demos, "continuous", columns)
-    return demos
-
-
-def _demos(seed=0, lengths=(3, 2), labelled=2, scale=40.0, blank=(), num_latents=LATENTS):
+def _demos(seed=0, lengths=(4, 3), labelled=2, scale=40.0, blank=(), num_latents=LATENTS):
     """A team of two; ann has actions and two columns, bob no action and one column."""
     generator = np.random.default_rng(seed)
     steps = sum(lengths)
@@ -35,17 +30,32 @@ def _demos(seed=0, lengths=(3, 2), labelled=2, scale=40.0, blank=(), num_latents
     columns = {name: scale * values + 1000.0 for name, values in columns.items()}
     for name, step in blank:
         columns[name][step] = np.nan
-    demos = Demonstrations(
+    return Demonstrations(
         generator.integers(2, size=steps),
-        np.stack([generator.integers(3, size=steps), np.zeros(steps, int)], axis=1),
+        {"ann": generator.integers(3, size=steps)},
         given,
         episodes=np.repeat(np.arange(len(lengths)), lengths),
         agents=AGENTS,
         num_states=2,
-        num_actions=(3, 1),
+        num_actions={"ann": 3},
         num_latents=num_latents,
+        continuous=columns,
     )
-    return _with_columns(demos, columns)
+
+
+def _rescaled(demos, change):
+    """The same with other columns."""
+    return Demonstrations(
+        demos.states,
+        {"ann": demos.actions[:, 0]},
+        demos.latents,
+        episodes=demos.episodes,
+        agents=AGENTS,
+        num_states=2,
+        num_actions={"ann": 3},
+        num_latents=demos.num_latents,
+        continuous={name: change(name, values) for name, values in demos.continuous.items()},
+    )
 
 
 def _model(parents=("state",), covariates=()):
@@ -179,7 +189,7 @@ def test_mean_field_is_below_the_evidence_and_never_falls(covariates):
 
 
 def test_mean_field_with_all_labels_is_exact():
-    demos, model = _demos(labelled=5), _model(covariates=("previous_bob_x",))
+    demos, model = _demos(labelled=7), _model(covariates=("previous_bob_x",))
     posterior = btil.fit(model, demos, progress=False, dtype="float64")
     np.testing.assert_allclose(posterior.elbo, _log_evidence(model, demos), rtol=1e-9)
     exact = btil.fit(model, demos, "exact", progress=False)
@@ -200,10 +210,9 @@ def test_single_precision_is_the_same_fit():
 
 def test_other_units_change_the_density_by_their_jacobian_alone():
     demos, model = _demos(), _model()
-    other = _demos()
     factor = {"ann_x": 0.01, "ann_y": 7.0, "bob_x": 1e5}
-    _with_columns(other, {name: factor[name] * v - 3.0 for name, v in other.continuous.items()})
-    shift = 5 * sum(np.log(f) for f in factor.values())
+    other = _rescaled(demos, lambda name, values: factor[name] * values - 3.0)
+    shift = 7 * sum(np.log(f) for f in factor.values())
     one, two = (btil.fit(model, d, progress=False, dtype="float64") for d in (demos, other))
     np.testing.assert_allclose(one.elbo - shift, two.elbo, rtol=1e-8)
     np.testing.assert_allclose(one.smooth(demos)["ann"], two.smooth(other)["ann"], atol=1e-7)
@@ -217,7 +226,7 @@ def _point_logs(posterior, demos, agent, path):
     state = demos.states
     initial = posterior.initial(agent)[0]
     transition = posterior.transition(agent)[0]
-    policy = posterior.policy(agent, state)
+    policy = posterior.policy("ann", state)
     emission = posterior.emission(agent, state)
     family = posterior.model.emission(agent)
     y = np.stack([demos.continuous[name] for name in family.columns], axis=1)
@@ -226,7 +235,8 @@ def _point_logs(posterior, demos, agent, path):
         first = t in demos.episode_starts
         m = np.searchsorted(demos.episode_starts, t, side="right") - 1
         total[m] += np.log(initial[path[t]] if first else transition[path[t - 1], path[t]])
-        total[m] += np.log(policy[t, path[t], demos.actions[t, i]])
+        if agent == "ann":
+            total[m] += np.log(policy[t, path[t], demos.actions[t, i]])
         seen = np.isfinite(y[t])
         row = min(t, len(emission.coefficients) - 1)
         if seen.any():
@@ -245,14 +255,15 @@ def test_beliefs_are_sums_over_paths_blank_cells_summed_out():
     likelihood = np.zeros(2)
     for agent, latents in zip(AGENTS, LATENTS, strict=True):
         i = AGENTS.index(agent)
-        paths = _paths(np.full(5, -1), latents)
+        paths = _paths(np.full(7, -1), latents)
         logs = np.array([_point_logs(posterior, demos, agent, path) for path in paths])
         weights = np.exp(logs.sum(1) - logsumexp(logs.sum(1)))
         marginal = np.stack([weights @ (paths == k) for k in range(latents)], axis=1)
         np.testing.assert_allclose(posterior.smooth(demos)[agent], marginal, rtol=1e-8, atol=1e-12)
         np.testing.assert_array_equal(posterior.decode(demos)[:, i], paths[logs.sum(1).argmax()])
-        agree = np.all((demos.latents[:, i] < 0) | (paths == demos.latents[:, i]), axis=1)
-        for m, steps in enumerate((slice(0, 3), slice(3, 5))):
+        for m, steps in enumerate((slice(0, 4), slice(4, 7))):
+            label = demos.latents[steps, i]
+            agree = np.all((label < 0) | (paths[:, steps] == label), axis=1)
             _, first = np.unique(paths[:, steps], axis=0, return_index=True)
             likelihood[m] += logsumexp(logs[first, m][agree[first]])
     np.testing.assert_allclose(posterior.log_likelihood(demos), likelihood, rtol=1e-10)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.inference.ascents import SWEEPS_PER_CALL, Bounds, End, fall_allowance
+from btil.inference.ascents import SWEEPS_PER_CALL, End, fall_allowance
 from btil.messages.channels import ChannelSteps, expected_statistics, lay_channel
 from btil.messages.lanes import spread
 from btil.messages.layout import Layout
@@ -178,15 +178,15 @@ class PlainAscents:
         self._max_iterations = max_iterations
         self._dtype = dtype
         self._line = line
-        self._ends: list[tuple[Any, Bounds, End]] = []
+        self._ends: list[tuple[Any, np.ndarray, End]] = []
 
     @property
-    def traces(self) -> tuple[Bounds, ...]:
+    def traces(self) -> tuple[np.ndarray, ...]:
         """Of every run the bounds of the ascent that was kept."""
         return tuple(bounds for _, bounds, _ in self._ends)
 
     @property
-    def best(self) -> tuple[Any, Bounds, End]:
+    def best(self) -> tuple[Any, np.ndarray, End]:
         """Where the run led that ended highest: state, bounds, and what kind of place it is."""
         return max(self._ends, key=_height)
 
@@ -215,8 +215,8 @@ class PlainAscents:
         self._ends.append(best)
 
     def _climb(
-        self, state: Any, bounds: Bounds | None = None, most: int | None = None
-    ) -> tuple[Any, Bounds, End]:
+        self, state: Any, bounds: np.ndarray | None = None, most: int | None = None
+    ) -> tuple[Any, np.ndarray, End]:
         """An ascent: the last evaluated state, all bounds, and what is still to come."""
         limit = self._max_iterations if most is None else min(most, self._max_iterations)
         found = np.zeros(0, self._dtype) if bounds is None else bounds[:-1]
@@ -251,7 +251,7 @@ class PlainAscents:
                     return now.evaluated, found, end
 
 
-def _height(end: tuple[Any, Bounds, End]) -> float:
+def _height(end: tuple[Any, np.ndarray, End]) -> float:
     return float(np.nan_to_num(end[1][-1], nan=-np.inf))
 
 

@@ -85,10 +85,11 @@ def _laid_out(bound: BoundModel, coarse: bool, num_devices: int) -> Layout:
             bound.table("initial", agent).name,
         )
         num_policy, num_transition, num_initial = (num_rows[name] for name in tables)
-        actions = demos.num_actions[position]
+        actions = max(demos.num_actions[position], 1)
         rows = bound.rows[agent]
         arrived = np.where(first, num_transition + rows.initial[episode_of], rows.transition)
-        cells = rows.policy * actions + demos.actions[:, position]
+        taken = demos.actions[:, position]
+        cells = np.where(taken < 0, num_policy * actions, rows.policy * actions + taken)
         index[agent] = LaneIndex(
             policy=_indices(cells, lanes, num_policy * actions),
             transition=_indices(arrived, lanes, num_transition + num_initial),

@@ -223,8 +223,8 @@ class Emission(MadeOfArguments):
                 if not scale > 0:
                     raise ValueError(
                         f"{family} of {agent}: {column} leaves no residual at any step (it is "
-                        "constant, or a function of the covariates), so say how large the noise "
-                        "is: noise=..."
+                        "constant, a function of the covariates, or of as few steps), so say how "
+                        "large the noise is: noise=..."
                     )
             noise = units.spread * latents ** (-1 / d)
         location = units.trend if self.location is None else _fitted(self.location, (p, d))
@@ -399,9 +399,7 @@ def observed(family: Emission, demos: Demonstrations, agent: str) -> Observed:
         inputs.append(before)
     u, y = np.stack(inputs, axis=1), np.stack(values, axis=1)
     known = np.isfinite(u).all(1) & np.isfinite(y).any(1)
-    present = getattr(demos, "present", None)
-    if present is not None:
-        known &= np.asarray(present)[:, demos.agents.index(agent)]
+    known &= demos.present[:, demos.agents.index(agent)]
     return Observed(u, y, np.flatnonzero(known))
 
 

@@ -136,13 +136,39 @@ class TeamModel:
         return self.emissions
 
     def resolved(self, demos: Demonstrations) -> "TeamModel":
-        """The model with numbers for what its emissions leave open, from the demonstrations.
+        """The model as it is on some demonstrations.
+
+        Its emissions have numbers for what they leave open, and agents without actions no policy.
 
         Raises:
-            ValueError: If a column is unknown, or explained by two agents.
+            ValueError: If a column is unknown, or explained by two agents, or an agent has actions
+                and no policy.
         """
-        if self.emissions is None:
+        model = self._without_idle_policies(demos)
+        return model if self.emissions is None else model._with_numbers(demos)
+
+    def _without_idle_policies(self, demos: Demonstrations) -> "TeamModel":
+        acting = {
+            agent: number > 0 for agent, number in zip(demos.agents, demos.num_actions, strict=True)
+        }
+        if isinstance(self.policy, Mapping) and not set(self.policy) >= set(demos.agents):
+            return self  # refused where the tables are bound
+        for agent, acts in acting.items():
+            if acts and not self.explains_actions(agent):
+                raise ValueError(
+                    f"policy: None for {agent}, whose actions are in the data; give a policy, or "
+                    "leave its actions out (actions=None, or a mapping without it)"
+                )
+        if all(acts == self.explains_actions(agent) for agent, acts in acting.items()):
             return self
+        given = self.policy
+        policy = {
+            agent: (given.get(agent) if isinstance(given, Mapping) else given) if acts else None
+            for agent, acts in acting.items()
+        }
+        return replace(self, policy=policy if any(acting.values()) else None)
+
+    def _with_numbers(self, demos: Demonstrations) -> "TeamModel":
         if isinstance(self.emissions, Mapping):
             unknown = set(self.emissions) - set(demos.agents)
             if unknown:
@@ -358,7 +384,8 @@ def make_contexts(
         groups=groups,
         rows=np.zeros((0, len(names)), np.int64) if rows is None else rows,
         num_latents=num_latents,
-        num_values=demos.num_actions[position] if role == "policy" else num_latents,
+        # An agent without actions has a table of one, which nobody ever sees.
+        num_values=max(demos.num_actions[position], 1) if role == "policy" else num_latents,
     )
 
 

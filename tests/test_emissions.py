@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 
 import btil
 from btil import Demonstrations
@@ -45,23 +45,14 @@ def _demos(seed=0, lengths=(4, 3), labelled=2, scale=40.0, blank=(), num_latents
 
 def _rescaled(demos, change):
     """The same with other columns."""
-    return Demonstrations(
-        demos.states,
-        {"ann": demos.actions[:, 0]},
-        demos.latents,
-        episodes=demos.episodes,
-        agents=AGENTS,
-        num_states=2,
-        num_actions={"ann": 3},
-        num_latents=demos.num_latents,
-        continuous={name: change(name, values) for name, values in demos.continuous.items()},
-    )
+    columns = {name: change(name, values) for name, values in demos.continuous.items()}
+    return demos.replace(continuous=columns)
 
 
 def _model(parents=("state",), covariates=()):
     columns = ("ann_x", "ann_y")
     of_ann = (
-        btil.LinearNormalEmission(columns, covariates, parents=parents)
+        btil.LinearNormalEmission(columns, covariates, parents=parents, pseudo_steps=0.3)
         if covariates
         else btil.NormalEmission(columns, parents=parents, pseudo_steps=0.3)
     )
@@ -267,3 +258,92 @@ def test_beliefs_are_sums_over_paths_blank_cells_summed_out():
             _, first = np.unique(paths[:, steps], axis=0, return_index=True)
             likelihood[m] += logsumexp(logs[first, m][agree[first]])
     np.testing.assert_allclose(posterior.log_likelihood(demos), likelihood, rtol=1e-10)
+
+
+def _bounded(draws):
+    """Numbers between 0 and 1 that tell of every site: rows, and where means and noise are."""
+    found = []
+    for site, values in sorted(draws.items()):
+        flat = values.reshape(len(values), -1)
+        if site.startswith("emission_mean"):
+            flat = expit((flat - 1000.0) / 30.0)
+        elif site.startswith("emission_coefficients"):
+            flat = expit(flat)
+        elif site.startswith("emission_covariance"):
+            d = values.shape[-1]
+            flat = values[..., np.arange(d), np.arange(d)].reshape(len(values), -1)
+            flat = 1 / (1 + 400.0 / flat)
+        found.append(flat)
+    return np.concatenate(found, axis=1)
+
+
+def _assert_same_posterior(chains, independent):
+    """Means of bounded functions of draws agree within 4.5 standard errors, ESS by batch means."""
+    own, other = _bounded(independent), _bounded(chains)
+    batches = other.reshape(40, -1, other.shape[1]).mean(1)
+    error = np.sqrt(own.var(0) / len(own) + batches.var(0) / 39)
+    apart = np.abs(own.mean(0) - other.mean(0))
+    varies = own.std(0) > 1e-9
+    assert np.all(apart[varies] < 4.5 * error[varies])
+    assert np.all(error < 0.02)
+
+
+def _chains(posterior):
+    """All draws of all chains, chain after chain."""
+    found = {}
+    for site, rows in posterior.result.rows.items():
+        found[site] = rows.draws.reshape(-1, *rows.draws.shape[2:])
+    for agent, channel in posterior.bound.channels.items():
+        drawn = posterior.result.channels[channel.name]
+        kind = "mean" if channel.family.intercept and not channel.family.covariates else ""
+        of_mean, of_covariance = f"emission_{kind or 'coefficients'}_{agent}", (
+            f"emission_covariance_{agent}"
+        )
+        coefficients = drawn.coefficients.reshape(-1, *drawn.coefficients.shape[2:])
+        found[of_mean] = coefficients[..., 0, :] if kind else coefficients
+        found[of_covariance] = drawn.covariance.reshape(-1, *drawn.covariance.shape[2:])
+    return found
+
+
+@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+def test_gibbs_draws_from_the_exact_posterior(covariates):
+    demos, model = _demos(), _model(covariates=covariates)
+    exact = btil.fit(model, demos, "exact", progress=False)
+    gibbs = btil.fit(
+        model, demos, "gibbs", progress=False, num_chains=8, num_warmup=200, num_samples=5000
+    )
+    _assert_same_posterior(_chains(gibbs), exact.sample(40_000, seed=1))
+
+
+def test_gibbs_with_a_blank_cell_is_a_mixture_over_what_may_stand_there():
+    """Exact posteriors with the cell filled in, weighted by their evidence along a grid."""
+    blank = [("ann_y", 4)]
+    demos = _demos(blank=blank)
+    model = _model().resolved(demos)
+    gibbs = btil.fit(
+        model, demos, "gibbs", progress=False, num_chains=8, num_warmup=200, num_samples=5000
+    )
+    centre, width = 1000.0, 2500.0
+    grid = centre + width * np.tan(np.linspace(-1.55, 1.55, 161)) / np.tan(1.55)
+    logs, draws = [], []
+    for number, value in enumerate(grid):
+        filled = _rescaled(
+            demos, lambda name, v, value=value: np.where(np.isnan(v), value, v)
+        )
+        exact = btil.fit(model, filled, "exact", progress=False)
+        logs.append(exact.elbo)
+        draws.append(exact.sample(2000, seed=number))
+    spacing = np.gradient(grid)
+    weights = np.exp(np.array(logs) - max(logs)) * spacing
+    evidence = np.log(weights.sum()) + max(logs)
+    weights /= weights.sum()
+    chosen = np.random.default_rng(0).choice(len(grid), 40_000, p=weights)
+    picked = np.random.default_rng(1).integers(2000, size=40_000)
+    mixture = {
+        site: np.stack([one[site] for one in draws])[chosen, picked] for site in draws[0]
+    }
+    _assert_same_posterior(_chains(gibbs), mixture)
+    mean_field = btil.fit(model, demos, progress=False, dtype="float64", tolerance=1e-9)
+    assert evidence - 4.0 < mean_field.elbo < evidence
+    trace = mean_field.elbo_trace
+    assert np.all(np.diff(trace) > -1e-8 * np.abs(trace[:-1]))

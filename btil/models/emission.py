@@ -366,6 +366,14 @@ class LinearNormalEmission(Emission):
         )
 
 
+# What files and model files know by name: by the class, and by the word of model files.
+EMISSIONS: dict[str, type[Emission]] = {
+    "NormalEmission": NormalEmission,
+    "LinearNormalEmission": LinearNormalEmission,
+}
+WORDS = {"normal": "NormalEmission", "linear-normal": "LinearNormalEmission"}
+
+
 class Observed(NamedTuple):
     """What the steps of one agent hold for its channel.
 

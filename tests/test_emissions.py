@@ -347,3 +347,115 @@ def test_gibbs_with_a_blank_cell_is_a_mixture_over_what_may_stand_there():
     assert evidence - 4.0 < mean_field.elbo < evidence
     trace = mean_field.elbo_trace
     assert np.all(np.diff(trace) > -1e-8 * np.abs(trace[:-1]))
+
+
+BLANK = (("ann_x", 1), ("ann_y", 3), ("bob_x", 2), ("ann_x", 4), ("ann_y", 4))
+
+
+@pytest.mark.parametrize(("method", "num_draws"), [("mfvi", None), ("mfvi", 3), ("exact", 4)])
+def test_tracker_says_what_filter_says(method, num_draws):
+    blank = BLANK if method == "mfvi" else ()
+    lengths = (8, 7) if method == "mfvi" else (4, 3)
+    demos = _demos(lengths=lengths, blank=blank)
+    model = _model(covariates=("bob_x", "previous_ann_x"))
+    posterior = btil.fit(model, demos, method, progress=False, dtype="float64")
+    filtered = posterior.filter(demos, num_draws=num_draws, seed=3)
+    expected = posterior.predict_actions(demos, num_draws=num_draws, seed=3)
+    assert list(expected) == ["ann"]
+    tracker = posterior.tracker(num_draws=num_draws, seed=3)
+    for t in range(demos.num_steps):
+        if t in demos.episode_starts:
+            tracker.reset()
+        else:  # put aside, and taken up by another one
+            other = posterior.tracker(num_draws=num_draws, seed=3)
+            other.state = tracker.state
+            tracker = other
+        columns = {name: values[t] for name, values in demos.continuous.items()}
+        belief = tracker.update(
+            int(demos.states[t]), {"ann": int(demos.actions[t, 0])}, continuous=columns
+        )
+        for agent in AGENTS:
+            np.testing.assert_allclose(belief.latents[agent], filtered[agent][t], atol=1e-10)
+        np.testing.assert_allclose(belief.expected_actions["ann"], expected["ann"][t], atol=1e-10)
+    with pytest.raises(ValueError, match="no value for ann_x, ann_y, bob_x; give None"):
+        tracker.update(0, {"ann": 1})
+    with pytest.raises(ValueError, match="ann_x is inf; allowed are finite numbers"):
+        tracker.update(0, {"ann": 1}, continuous={"ann_x": np.inf, "ann_y": 0, "bob_x": 0})
+
+
+@pytest.mark.parametrize("method", ["mfvi", "gibbs", "exact"])
+def test_saved_posteriors_are_the_same(method, tmp_path):
+    demos, model = _demos(labelled=4), _model(covariates=("bob_x",))
+    options = {"num_warmup": 2, "num_samples": 5} if method == "gibbs" else {}
+    posterior = btil.fit(model, demos, method, progress=False, **options)
+    posterior.save(tmp_path / "one.nc")
+    for loaded in (
+        btil.load_posterior(tmp_path / "one.nc"),
+        btil.load_posterior(tmp_path / "one.nc", model),
+    ):
+        assert loaded.model == posterior.model
+        for one, other in zip(posterior.emission("ann", 1), loaded.emission("ann", 1), strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(loaded.log_likelihood(demos), posterior.log_likelihood(demos))
+        draws, again = posterior.sample(4, seed=1), loaded.sample(4, seed=1)
+        assert draws.keys() == again.keys()
+        for site, values in draws.items():
+            np.testing.assert_array_equal(values, again[site])
+
+
+def test_contexts_never_visited_are_as_a_priori():
+    demos, model = _demos(), _model()
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    unseen = demos.replace(num_states=3)
+    other = btil.fit(model, unseen, progress=False, dtype="float64")
+    point = other.emission("ann", [0, 1, 2])
+    np.testing.assert_allclose(point.coefficients[:2], posterior.emission("ann").coefficients)
+    prior = other.model.emission("ann").prior()
+    np.testing.assert_allclose(point.coefficients[2, 0], prior.location)
+    np.testing.assert_allclose(point.covariance[2, 1], prior.scale)  # degrees are d + 2
+
+
+def test_what_is_wrong_is_refused():
+    demos = _demos()
+    normal = btil.NormalEmission
+
+    def model(**given):
+        return btil.TeamModel(transition=btil.DirichletCPT(1.0, parents=()), **given)
+
+    for emissions, message in (
+        ({"ann": normal(("ann_z",))}, "no continuous column 'ann_z'.*ann_x, ann_y, bob_x"),
+        ({"ann": normal(("state",))}, "state is a state variable: declare it continuous"),
+        ({"cid": normal(("ann_x",))}, "names cid, but the agents are ann, bob"),
+        (normal(("ann_x",)), "'ann_x' is explained by ann and by bob"),
+        (normal({"ann": ("ann_x",)}), "columns are given for ann, but not for agent 'bob'"),
+        ({"ann": normal(("ann_x",), location=(1.0, 2.0))}, r"location has shape \(2,\)"),
+        ({"ann": normal(("ann_x",), degrees_of_freedom=2)}, "allowed with 1 columns.*above 2"),
+        ({"ann": normal(("ann_x",), parents=("role",))}, "unknown parent 'role'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            btil.fit(model(emissions=emissions), demos, progress=False)
+    for make, message in (
+        (lambda: normal("ann_x"), r"such as \('ann_x',\)"),
+        (lambda: normal(()), "name a continuous column at least"),
+        (lambda: normal(("a", "a")), "'a' is named more than once"),
+        (lambda: normal(("a",), noise=-1), "noise is -1; allowed are positive finite numbers"),
+        (lambda: normal(("a",), pseudo_steps=0), "pseudo_steps must be a positive number"),
+        (lambda: btil.LinearNormalEmission(("a",), (), intercept=False), "give a covariate"),
+        (lambda: model(emissions={"ann": normal(("a",), ("actions",))}), "'actions' cannot be a"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
+    constant = demos.replace(continuous={"ann_x": np.ones(demos.num_steps)})
+    with pytest.raises(ValueError, match="ann_x leaves no residual.*say how large the noise is"):
+        btil.fit(model(emissions={"ann": normal(("ann_x",))}), constant, progress=False)
+    with pytest.raises(ValueError, match="policy: None for ann, whose actions are in the data"):
+        btil.fit(model(policy=None), demos, progress=False)
+    blank = _demos(blank=BLANK)
+    with pytest.raises(ValueError, match="emission_ann: exact inference needs.*use gibbs or mfvi"):
+        btil.fit(_model(), blank, "exact", progress=False)
+
+
+@pytest.mark.parametrize("method", ["svi", "nuts"])
+def test_methods_that_do_not_take_them_say_so(method):
+    with pytest.raises(ValueError, match="emissions.*exact or gibbs or mfvi"):
+        btil.fit(_model(), _demos(), method, progress=False)

@@ -33,6 +33,7 @@ class Method(NamedTuple):
         preferred: What differences are measured against, the lowest first; None: never.
         free: Options that do not change the answer, so that a saved run may go on with others.
         reads_files: Whether it learns from a file batch by batch, by `batch_size`.
+        channels: Whether it takes continuous columns (`TeamModel.emissions`).
     """
 
     module: str
@@ -45,6 +46,7 @@ class Method(NamedTuple):
     preferred: int | None = None
     free: tuple[str, ...] = ()
     reads_files: bool = False
+    channels: bool = False
 
 
 METHODS: dict[str, Method] = {
@@ -55,6 +57,7 @@ METHODS: dict[str, Method] = {
         bounds=True,
         free=("devices",),
         reads_files=True,
+        channels=True,
     ),
     "svi": Method(
         "btil.inference.svi",
@@ -73,7 +76,12 @@ METHODS: dict[str, Method] = {
         preferred=1,
     ),
     "gibbs": Method(
-        "btil.inference.gibbs", "blocked Gibbs sampling", "chains", preferred=2, free=("devices",)
+        "btil.inference.gibbs",
+        "blocked Gibbs sampling",
+        "chains",
+        preferred=2,
+        free=("devices",),
+        channels=True,
     ),
     "refined": Method(
         "btil.inference.refinement",
@@ -88,6 +96,7 @@ METHODS: dict[str, Method] = {
         bounds=True,
         double=True,
         preferred=0,
+        channels=True,
     ),
 }
 

@@ -231,7 +231,8 @@ class Emission(MadeOfArguments):
         precision = self.precision
         if precision is None:
             steps = _PSEUDO_STEPS if self.pseudo_steps is None else self.pseudo_steps
-            precision = steps * (moments + _RIDGE * np.diag(np.diag(moments)))
+            ridge = _RIDGE if p > 1 else 0.0
+            precision = steps * (moments + ridge * np.diag(np.diag(moments)))
         checks = {
             "location": (location, (p, d)),
             "precision": (precision := _square(precision, p), (p, p)),

@@ -278,7 +278,7 @@ class Posterior:
     ) -> PerAgent:
         """P(a_t | states up to t, actions before t), (steps, actions); as `smooth`.
 
-        With `use_labels=True` also given the labels before t.
+        With `use_labels=True` also given the labels before t. Agents without actions are left out.
         """
         return self._beliefs(demos, use_labels, estimate, num_draws, seed, _predicted_actions)
 
@@ -550,8 +550,11 @@ def _predicted_actions(
     bound: BoundModel, layout: Layout, tables: Tables, dtype: np.dtype
 ) -> PerAgent:
     predictions = {}
+    acting = dict(zip(bound.demos.agents, bound.demos.num_actions, strict=True))
     for agent, filtered in filter_agents(layout, tables, dtype).items():
         refuse_impossible(bound.demos, agent, filtered.log_normalizer, layout)
+        if not acting[agent]:
+            continue
         latent = np.exp(gather(np.asarray(filtered.log_predicted), layout.lanes))
         policy = tables[layout.sites[agent][0]].astype(latent.dtype)
         predictions[agent] = np.einsum(

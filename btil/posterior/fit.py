@@ -142,6 +142,11 @@ def fit_bound(
     begun = time.perf_counter()
     model = bound.model
     function = method_function(method, model)
+    if bound.channels and not method_of(method).channels:
+        able = " or ".join(sorted(name for name in method_names() if method_of(name).channels))
+        raise ValueError(
+            f"method {method!r} does not take emissions (of {', '.join(bound.channels)}); use {able}"
+        )
     chosen = _dtype_of(method, dtype)
     warn(crowded(bound))
     every_option = method_options(method, model) | options

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -162,7 +163,9 @@ class TeamPosterior(Posterior):
     def _rows(
         self, role: str, agent: str, states: Any, actions: Any, next_states: Any, estimate: str
     ) -> Float[np.ndarray, "k ..."]:
-        self._position(agent)
+        position = self._position(agent)
+        if role == "policy" and not self.demos.num_actions[position]:
+            raise ValueError(f"{agent} has no actions, and so no policy")
         table = self.bound.table(role, agent)
         own = table.contexts.names
         if len(table.agents) > 1:
@@ -400,29 +403,47 @@ class TeamPosterior(Posterior):
 
         They go with the draws of the tables of the same seed.
         """
-        if not bound.channels:
-            return {}
+        return {
+            agent: self.drawn_channel(agent, channel.contexts, num_draws, seed)
+            for agent, channel in bound.channels.items()
+        }
+
+    def drawn_channel(
+        self, agent: str, contexts: Int[np.ndarray, "k parents"], num_draws: int, seed: int
+    ) -> ChannelPoint:
+        """Draws of an agent's channel in any contexts, those not visited from the prior.
+
+        Args:
+            agent: The agent.
+            contexts: Values of the channel's parents.
+            num_draws: Number of draws.
+            seed: Seeds them; they go with the draws of the tables of the same seed.
+
+        Returns:
+            Coefficients (draws, k, latents, inputs, columns) and covariances.
+        """
+        own = self.bound.channels[agent]
         draws = self.sample(num_draws, seed)
-        generator = np.random.default_rng([seed, 3])
-        found = {}
-        for agent, channel in bound.channels.items():
-            own = self.bound.channels[agent]
-            index = matched(own, channel.contexts)
-            values = [draws[site] for site in channel_sites(own)]
-            values[0] = values[0].reshape(num_draws, *own.shape)
-            # A row per context that was asked for, of the prior where it was not visited.
-            shape = (num_draws, len(index), own.num_latents)
-            one = own.family.prior()
-            prior = matrix_normal_draws(
-                generator, *(np.broadcast_to(part, (*shape, *part.shape)) for part in one)
+        index = matched(own, contexts)
+        values = [draws[site] for site in channel_sites(own)]
+        values[0] = values[0].reshape(num_draws, *own.shape)
+        # Seeded by the contexts, in whatever company they are asked for.
+        one = own.family.prior()
+        unvisited = [
+            matrix_normal_draws(
+                np.random.default_rng([seed, 3, zlib.crc32(agent.encode()), *context]),
+                *(np.broadcast_to(part, (num_draws, own.num_latents, *part.shape)) for part in one),
             )
-            found[agent] = ChannelPoint(
-                *(
-                    np.where((index >= 0)[:, None, None, None], part[:, index], unvisited)
-                    for part, unvisited in zip(values, prior, strict=True)
-                )
-            )
-        return found
+            for context, at in zip(contexts.tolist(), index.tolist(), strict=True)
+            if at < 0
+        ]
+        found = []
+        for which, part in enumerate(values):
+            rows = part[:, index].astype(np.float64)
+            if unvisited:
+                rows[:, index < 0] = np.stack([drawn[which] for drawn in unvisited], axis=1)
+            found.append(rows)
+        return ChannelPoint(*found)
 
     def tracker(
         self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0

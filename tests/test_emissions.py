@@ -296,8 +296,9 @@ def _chains(posterior):
     for agent, channel in posterior.bound.channels.items():
         drawn = posterior.result.channels[channel.name]
         kind = "mean" if channel.family.intercept and not channel.family.covariates else ""
-        of_mean, of_covariance = f"emission_{kind or 'coefficients'}_{agent}", (
-            f"emission_covariance_{agent}"
+        of_mean, of_covariance = (
+            f"emission_{kind or 'coefficients'}_{agent}",
+            (f"emission_covariance_{agent}"),
         )
         coefficients = drawn.coefficients.reshape(-1, *drawn.coefficients.shape[2:])
         found[of_mean] = coefficients[..., 0, :] if kind else coefficients
@@ -327,9 +328,7 @@ def test_gibbs_with_a_blank_cell_is_a_mixture_over_what_may_stand_there():
     grid = centre + width * np.tan(np.linspace(-1.55, 1.55, 161)) / np.tan(1.55)
     logs, draws = [], []
     for number, value in enumerate(grid):
-        filled = _rescaled(
-            demos, lambda name, v, value=value: np.where(np.isnan(v), value, v)
-        )
+        filled = _rescaled(demos, lambda name, v, value=value: np.where(np.isnan(v), value, v))
         exact = btil.fit(model, filled, "exact", progress=False)
         logs.append(exact.elbo)
         draws.append(exact.sample(2000, seed=number))
@@ -339,9 +338,7 @@ def test_gibbs_with_a_blank_cell_is_a_mixture_over_what_may_stand_there():
     weights /= weights.sum()
     chosen = np.random.default_rng(0).choice(len(grid), 40_000, p=weights)
     picked = np.random.default_rng(1).integers(2000, size=40_000)
-    mixture = {
-        site: np.stack([one[site] for one in draws])[chosen, picked] for site in draws[0]
-    }
+    mixture = {site: np.stack([one[site] for one in draws])[chosen, picked] for site in draws[0]}
     _assert_same_posterior(_chains(gibbs), mixture)
     mean_field = btil.fit(model, demos, progress=False, dtype="float64", tolerance=1e-9)
     assert evidence - 4.0 < mean_field.elbo < evidence
@@ -446,16 +443,40 @@ def test_what_is_wrong_is_refused():
         with pytest.raises(ValueError, match=message):
             make()
     constant = demos.replace(continuous={"ann_x": np.ones(demos.num_steps)})
-    with pytest.raises(ValueError, match="ann_x leaves no residual.*say how large the noise is"):
+    with pytest.raises(ValueError, match=r"ann_x leaves no residual.*say how large the noise is"):
         btil.fit(model(emissions={"ann": normal(("ann_x",))}), constant, progress=False)
     with pytest.raises(ValueError, match="policy: None for ann, whose actions are in the data"):
         btil.fit(model(policy=None), demos, progress=False)
     blank = _demos(blank=BLANK)
-    with pytest.raises(ValueError, match="emission_ann: exact inference needs.*use gibbs or mfvi"):
+    with pytest.raises(ValueError, match=r"emission_ann: exact inference needs.*use gibbs or mfvi"):
         btil.fit(_model(), blank, "exact", progress=False)
 
 
 @pytest.mark.parametrize("method", ["svi", "nuts"])
 def test_methods_that_do_not_take_them_say_so(method):
-    with pytest.raises(ValueError, match="emissions.*exact or gibbs or mfvi"):
+    with pytest.raises(ValueError, match=r"emissions.*exact or gibbs or mfvi"):
         btil.fit(_model(), _demos(), method, progress=False)
+
+
+def test_model_files_hold_emissions():
+    import tomllib
+
+    from btil.models.description import describe, model_from_description
+
+    for model in (
+        _model(),
+        _model(covariates=("bob_x",)).resolved(_demos()),
+        btil.TeamModel(
+            policy=None, emissions=btil.NormalEmission({"ann": ("a",)}, noise=(0.5,), location=2)
+        ),
+    ):
+        assert model_from_description(tomllib.loads(describe(model))) == model
+    for section, message in (
+        ({"family": "normal"}, "emissions: 'columns' is missing"),
+        ({"family": "student", "columns": ["a"]}, "unknown family 'student'; allowed are 'normal'"),
+        ({"columns": ["a"], "scale": 1}, "unknown key of a normal channel: 'scale'"),
+        ({"columns": "a"}, "emissions: columns must be a tuple of names"),
+        ({"columns": ["a"], "noise": -1}, "emissions: noise is -1; allowed are positive"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model_from_description({"emissions": section})

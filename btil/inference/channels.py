@@ -43,7 +43,9 @@ def laid_channels(bound: BoundModel, layout: Layout, dtype: np.dtype) -> dict[st
     found = {}
     for channel in bound.channels.values():
         units = channel.units()
-        found[channel.name] = LaidChannel(channel, units, lay_channel(channel, units, layout, dtype))
+        found[channel.name] = LaidChannel(
+            channel, units, lay_channel(channel, units, layout, dtype)
+        )
     return found
 
 
@@ -125,9 +127,7 @@ def deal_latents(
     episode = np.searchsorted(bound.demos.episode_starts, rows, side="right")
     stretch = np.unique(episode * (len(labels) + 1) + rows // length, return_inverse=True)[1]
     number = np.bincount(stretch)
-    means = np.stack(
-        [np.bincount(stretch, column) / number for column in points.T], axis=1
-    )
+    means = np.stack([np.bincount(stretch, column) / number for column in points.T], axis=1)
     centres = [means[generator.integers(len(means))]]
     distance = ((means - centres[0]) ** 2).sum(1)
     for _ in range(latents - 1):
@@ -265,7 +265,7 @@ def updated_normals(laid: LaidChannel, statistics: Statistics) -> Normals:
     """The posterior in the units of the fit, in double precision from its sums."""
     number = len(laid.channel.contexts)
     prior = laid.units.inside(laid.channel.prior())
-    count = np.asarray(statistics.count, np.float64)[:number]
+    count = np.asarray(statistics.number, np.float64)[:number]
     outer = np.asarray(statistics.outer, np.float64)[:number]
     with jax.enable_x64(True):
         hyper = updated(

@@ -296,7 +296,7 @@ def integrated(
 @jax.jit
 def _integrate(prior: Hyper, statistics: Statistics) -> tuple[Hyper, Float[Array, " sequences"]]:
     many = jax.tree.map(
-        lambda leaf: jnp.broadcast_to(leaf, (len(statistics.count), *leaf.shape)), prior
+        lambda leaf: jnp.broadcast_to(leaf, (len(statistics.number), *leaf.shape)), prior
     )
     logs = log_marginal(many, statistics)
     return updated(many, statistics), jnp.sum(logs, axis=(1, 2))

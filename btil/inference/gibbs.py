@@ -843,18 +843,19 @@ def _start(
         },
         jax.tree.map(lambda *chains: jnp.stack(chains), *moving) if moving else None,
         {
-            name: tuple(
-                _with_padding(np.stack(parts), len(channels[name].steps.prior.degrees), dtype)
-                for parts in zip(*drawn, strict=True)
+            name: (
+                _with_padding([one.coefficients for one in drawn], channels[name], dtype),
+                _with_padding([one.covariance for one in drawn], channels[name], dtype),
             )
             for name, drawn in points.items()
         },
     )
 
 
-def _with_padding(values: np.ndarray, contexts: int, dtype: np.dtype) -> Array:
-    """Values of chains and contexts, the last context again and again up to so many."""
-    index = np.minimum(np.arange(contexts), values.shape[1] - 1)
+def _with_padding(drawn: Sequence[np.ndarray], laid: LaidChannel, dtype: np.dtype) -> Array:
+    """Values of all chains, the last context again and again in padding."""
+    values = np.stack(drawn)
+    index = np.minimum(np.arange(len(laid.steps.prior.degrees)), values.shape[1] - 1)
     return jnp.asarray(values[:, index], dtype)
 
 

@@ -12,9 +12,9 @@ After a local step the bound is exactly
 
 with Z_m the normalisers of the messages. It never falls.
 
-Continuous channels (`btil.NormalEmission`) add a matrix-normal inverse-Wishart factor per latent and
-context, and missing cells of them to the latents: each of its steps adds E_q[log density] to the
-chain, its expected sums to the factor's prior, and its divergence is taken off the bound alike.
+Continuous channels (`btil.NormalEmission`) add a matrix-normal inverse-Wishart factor per latent
+and context, and missing cells of them to the latents: each of their steps adds E_q[log density] to
+the chain, its expected sums to the factor's prior; the factor's divergence is taken off the bound.
 
 Parametric families (`btil.ParametricCPT`) add a factor q(parameters) q(rows | parameters), normal
 in unconstrained space and Dirichlet; it is set before the local step (`inference/parameters.py`).
@@ -216,20 +216,20 @@ def sweep(
     total_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
     statistics = {}
     for chain, index in zip(sites, problem.steps, strict=True):
-        rows = tuple(tables[name] for name in chain.sites)
+        policy, transition, initial = (tables[name] for name in chain.sites)
         if chain.channel:
             steps = problem.channels[chain.channel]
             hyper = updated(steps.prior, state.channels[chain.channel])
             taken.append(jnp.sum(divergence(hyper, steps.prior)))
             uses, evidence, marginal = local_step_with_marginals(
-                *rows, index, chain.scaled, _said(hyper, steps)
+                policy, transition, initial, index, chain.scaled, _said(hyper, steps)
             )
             statistics[chain.channel] = expected_statistics(
                 marginal, steps.data, hyper, chain.whole
             )
         else:
             local = split_lanes(partial(local_step, scaled=chain.scaled), mesh)
-            uses, evidence = local(*rows, index)
+            uses, evidence = local(policy, transition, initial, index)
         # Lane by lane: sums of like magnitude keep single precision.
         total_evidence = total_evidence + jnp.sum(evidence)
         for name, use in zip(chain.sites, uses, strict=True):

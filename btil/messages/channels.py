@@ -145,9 +145,7 @@ def log_evidence(kernel: Kernel, data: ChannelData) -> Float[Array, "length late
     return jnp.swapaxes(flat[data.place], 1, 2)
 
 
-def sums_of_groups(
-    marginal: Float[Array, "length latents lanes"], data: ChannelData
-) -> Statistics:
+def sums_of_groups(marginal: Float[Array, "length latents lanes"], data: ChannelData) -> Statistics:
     """Sums over the steps of each group, weighted by each latent's probability."""
     weights = jnp.swapaxes(marginal, 1, 2).reshape(-1, marginal.shape[1])
     weights = weights[data.source] * data.real[..., None]

@@ -94,7 +94,7 @@ def model_from_description(description: Mapping[str, Any]) -> TeamModel:
     if not isinstance(description, Mapping):
         raise ValueError(f"the model: {description!r} is no mapping of sections {_listed(ROLES)}")
     _refuse_unknown("the model", "section", description, ROLES)
-    families = {role: _role(role, section) for role, section in description.items()}
+    families: dict[str, Any] = {role: _role(role, section) for role, section in description.items()}
     return TeamModel(**families)
 
 

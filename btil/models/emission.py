@@ -233,18 +233,18 @@ class Emission(MadeOfArguments):
             steps = _PSEUDO_STEPS if self.pseudo_steps is None else self.pseudo_steps
             ridge = _RIDGE if p > 1 else 0.0
             precision = steps * (moments + ridge * np.diag(np.diag(moments)))
-        checks = {
-            "location": (location, (p, d)),
-            "precision": (precision := _square(precision, p), (p, p)),
-            "noise": (noise := _fitted(noise, (d,)), (d,)),
-        }
-        for name, (value, shape) in checks.items():
+
+        def in_shape(name: str, value: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
             if value is None:
-                given = np.shape(getattr(self, name))
                 raise ValueError(
-                    f"{family} of {agent}: {name} has shape {given}; expected one number, or "
-                    f"{shape} ({', '.join(names)}; {', '.join(columns)})"
+                    f"{family} of {agent}: {name} has shape {np.shape(getattr(self, name))}; "
+                    f"expected one number, or {shape} ({', '.join(names)}; {', '.join(columns)})"
                 )
+            return value
+
+        location = in_shape("location", location, (p, d))
+        precision = in_shape("precision", _square(precision, p), (p, p))
+        noise = in_shape("noise", _fitted(noise, (d,)), (d,))
         if not np.all(np.linalg.eigvalsh(precision) > 0):
             which = names[int(np.argmin(np.diag(precision)))]
             raise ValueError(

@@ -48,9 +48,9 @@ class TeamModel:
             {agent: names} serves all agents. The density has a further factor
             p(columns | parents, latent) at every step.
 
-    Each table is a CPT for all agents (every agent has a table of its own under it), `Shared(CPT)` for
-    one common table, or a mapping {agent: CPT}. The defaults are those of the paper's Movers. A policy
-    is None where an agent has no actions.
+    Each table is a CPT for all agents (every agent has a table of its own under it), `Shared(CPT)`
+    for one common table, or a mapping {agent: CPT}. The defaults are those of the paper's Movers. A
+    policy is None where an agent has no actions.
 
     Raises:
         ValueError: If a table has parents that its role cannot have.
@@ -62,7 +62,7 @@ class TeamModel:
         ... )
     """
 
-    policy: Family | Mapping[str, Family | None] | None = field(
+    policy: Family | Mapping[str, Any] | None = field(
         default_factory=lambda: DirichletCPT(1.2, parents=("state",))
     )
     transition: Family | Mapping[str, Family] = field(
@@ -93,16 +93,18 @@ class TeamModel:
 
     def _check_emissions(self) -> None:
         given = self.emissions
-        several = isinstance(given, Mapping)
-        for family in given.values() if several else [] if given is None else [given]:
+        if isinstance(given, Mapping):
+            families: list[Any] = list(given.values())
+            object.__setattr__(self, "emissions", dict(given) or None)
+        else:
+            families = [] if given is None else [given]
+        for family in families:
             if not isinstance(family, Emission):
                 raise ValueError(
                     "emissions: expected NormalEmission, LinearNormalEmission or a mapping "
                     f"{{agent: family}}, got {family!r}"
                 )
             family.validate()
-        if several:
-            object.__setattr__(self, "emissions", dict(given) or None)
 
     def __hash__(self) -> int:
         given = (getattr(self, name) for name in (*ROLES, "emissions"))
@@ -331,6 +333,21 @@ class BoundModel:
         return self.kept["other"]
 
 
+def refuse_emissions(model: TeamModel, what: str, instead: str) -> None:
+    """Refuse a model with continuous columns where these are not thought of.
+
+    Args:
+        model: The model; own NumPyro models have none.
+        what: What does not take them.
+        instead: What to do.
+
+    Raises:
+        ValueError: If the model has emissions.
+    """
+    if model.emissions is not None:
+        raise ValueError(f"{what} does not take models with emissions; {instead}")
+
+
 def site_name(model: TeamModel, role: str, agent: str) -> str:
     """Name of the site of an agent's table: "policy_alice", or "policy" where it is shared."""
     return role if isinstance(model.family(role, agent), Shared) else f"{role}_{agent}"
@@ -445,13 +462,11 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
         transition[moved] = found["transition", agent]
         all_rows[agent] = AgentRows(found["policy", agent], transition, found["initial", agent])
     channels = {
-        agent: bind_channel(family, demos, agent)
+        agent: bind_channel(emission, demos, agent)
         for agent in demos.agents
-        if (family := model.emission(agent)) is not None
+        if (emission := model.emission(agent)) is not None
     }
-    return BoundModel(
-        model, demos, tables, all_rows, measured=tuple(channels), channels=channels
-    )
+    return BoundModel(model, demos, tables, all_rows, measured=tuple(channels), channels=channels)
 
 
 def renumbered(

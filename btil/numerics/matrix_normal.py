@@ -48,11 +48,11 @@ class Statistics(NamedTuple):
     """Sums over steps.
 
     Attributes:
-        count: Their number.
+        number: How many, or the sum of their weights.
         outer: Sum of a a^T, a = (u, y).
     """
 
-    count: Float[Array, "*batch"]
+    number: Float[Array, "*batch"]
     outer: Float[Array, "*batch pd pd"]
 
 
@@ -111,7 +111,7 @@ def updated(prior: Hyper, statistics: Statistics) -> Hyper:
         location=first + transposed(inverse) @ half,
         precision=precision,
         scale=_symmetric(prior.scale + s_rr - transposed(half) @ half),
-        degrees=prior.degrees + statistics.count,
+        degrees=prior.degrees + statistics.number,
     )
 
 
@@ -181,7 +181,11 @@ def divergence(posterior: Hyper, prior: Hyper) -> Float[Array, "*batch"]:
     psi, log_h, of_h = digamma_and_remainder(h)
     _, _, of_h_0 = digamma_and_remainder(h_0)
     added = h - h_0
-    gammas = added * _psi_less_log(h, psi, log_h) - (h_0 - 0.5) * jnp.log1p(added / h_0) + (of_h_0 - of_h)
+    gammas = (
+        added * _psi_less_log(h, psi, log_h)
+        - (h_0 - 0.5) * jnp.log1p(added / h_0)
+        + (of_h_0 - of_h)
+    )
     return normal + wishart + jnp.sum(gammas, axis=-1)
 
 
@@ -200,7 +204,7 @@ def log_marginal(prior: Hyper, statistics: Statistics) -> Float[Array, "*batch"]
 
     gammas = _log_gamma(_halves(posterior.degrees, d)) - _log_gamma(_halves(prior.degrees, d))
     return (
-        -0.5 * d * math.log(math.pi) * statistics.count
+        -0.5 * d * math.log(math.pi) * statistics.number
         + jnp.sum(gammas, axis=-1)
         + 0.5 * prior.degrees * log_det(prior.scale)
         - 0.5 * posterior.degrees * log_det(posterior.scale)
@@ -273,7 +277,7 @@ def completion(
     covariance: Float[Array, "*batch d d"],
     seen: Float[Array, "*batch d"],
 ) -> Completion:
-    r"""Missing components given u and those seen: normal, with
+    r"""Missing components given u and those seen: their normal distribution.
 
     .. math:: E[y_m] = B_m^T u + \Sigma_{mo} \Sigma_{oo}^{-1} r_o, \qquad
               \Sigma_{mm} - \Sigma_{mo} \Sigma_{oo}^{-1} \Sigma_{om}.
@@ -298,8 +302,8 @@ def completed(statistics: Statistics, given: Completion) -> Statistics:
     """Sums of a a^T in which missing components are as they are expected, with their spread."""
     outer = transposed(given.fill) @ statistics.outer @ given.fill
     p = outer.shape[-1] - given.covariance.shape[-1]
-    added = outer[..., p:, p:] + statistics.count[..., None, None] * given.covariance
-    return Statistics(statistics.count, outer.at[..., p:, p:].set(added))
+    added = outer[..., p:, p:] + statistics.number[..., None, None] * given.covariance
+    return Statistics(statistics.number, outer.at[..., p:, p:].set(added))
 
 
 class Noise(NamedTuple):
@@ -380,5 +384,3 @@ def mean(hyper: Hyper) -> tuple[Float[Array, "*batch p d"], Float[Array, "*batch
     """E[B] = M and E[Sigma] = Psi / (nu - d - 1)."""
     d = hyper.scale.shape[-1]
     return hyper.location, hyper.scale / (hyper.degrees - (d + 1))[..., None, None]
-
-

@@ -103,11 +103,12 @@ def per_agent(
     results = {}
     for agent, (policy, transition, initial) in layout.sites.items():
         measured = tables.get(likelihood_name(agent))
+        evidence = None
         if measured is not None:
             # Steps in lanes, latents before them.
-            measured = np.where(layout.lanes >= 0, np.asarray(measured).T[:, layout.lanes], 0.0)
-            measured = jnp.asarray(np.swapaxes(measured, 0, 1), dtype)
-        given = LogTables(logs[policy], logs[transition], logs[initial], measured)
+            inside = np.where(layout.lanes >= 0, np.asarray(measured).T[:, layout.lanes], 0.0)
+            evidence = jnp.asarray(np.swapaxes(inside, 0, 1), dtype)
+        given = LogTables(logs[policy], logs[transition], logs[initial], evidence)
         results[agent] = function(given, layout.index[agent])
     return results
 

@@ -121,16 +121,7 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> Posterior:
         fields["restart_traces"] = tuple(fields["restart_traces"])
         _check_arrays(fields)
         result = FitResult(**fields)
-        given = (
-            TeamModel(
-                **{
-                    role: _emissions(given) if role == "emissions" else _family(given, role)
-                    for role, given in record["model"].items()
-                }
-            )
-            if model is None
-            else model
-        )
+        given = _model(record["model"]) if model is None else model
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -316,6 +307,14 @@ def _of_kinds(stored: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any
     return read
 
 
+def _model(record: dict[str, Any]) -> TeamModel:
+    read: dict[str, Any] = {
+        role: _emissions(given) if role == "emissions" else _family(given, role)
+        for role, given in record.items()
+    }
+    return TeamModel(**read)
+
+
 def _emissions(record: dict[str, Any]) -> dict[str, Emission]:
     for agent, one in record.items():
         if one["arguments"] is None:
@@ -323,9 +322,7 @@ def _emissions(record: dict[str, Any]) -> dict[str, Emission]:
                 f"the emission of {agent} is a {one['family']} that a file cannot hold; pass the "
                 "model: load_posterior(path, model=...)"
             )
-    return {
-        agent: EMISSIONS[one["family"]](**one["arguments"]) for agent, one in record.items()
-    }
+    return {agent: EMISSIONS[one["family"]](**one["arguments"]) for agent, one in record.items()}
 
 
 def _family(record: dict[str, Any], role: str) -> Any:

@@ -55,7 +55,7 @@ from btil.models.parametric import (
     parametric_site,
     parametric_sites,
 )
-from btil.models.team import BoundModel, likelihood_name
+from btil.models.team import BoundModel, likelihood_name, refuse_emissions
 from btil.numerics.precision import precision
 from btil.posterior.beliefs import Posterior
 
@@ -387,9 +387,7 @@ class TeamPosterior(Posterior):
         """Posterior draws of rows; see `Posterior.drawn_rows`."""
         channels = self._drawn_channels(bound, num_draws, seed)
         for draw, tables in enumerate(self.drawn_tables(num_draws, seed)):
-            rows = {
-                name: tables.rows(name, table.contexts) for name, table in bound.tables.items()
-            }
+            rows = {name: tables.rows(name, table.contexts) for name, table in bound.tables.items()}
             for agent, (coefficients, covariance) in channels.items():
                 rows[likelihood_name(agent)] = step_log_density(
                     bound.channels[agent], coefficients[draw], covariance[draw]
@@ -491,6 +489,7 @@ class TeamPosterior(Posterior):
         check_count("num_draws", num_draws, 2)
         check_values({"num_sweeps": num_sweeps, "seed": seed}, optional=["num_sweeps"])
         check_flag("progress", progress)
+        refuse_emissions(self.model, "refined", "use method 'gibbs'")
         if not is_mean_field(self.result):
             raise ValueError(
                 "refined: only a mean field of tables can be refined (mfvi, svi with its Dirichlet "
@@ -659,6 +658,7 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     Example:
         >>> numpyro.infer.Predictive(btil.mfvi_guide(posterior), num_samples=10)  # doctest: +SKIP
     """
+    refuse_emissions(posterior.model, "mfvi_guide", "draw from it by posterior.sample")
     result = posterior.result
     described = parametric_sites(posterior.bound)
     concentrations, counts = {}, {}

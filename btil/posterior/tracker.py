@@ -173,7 +173,9 @@ class _ChannelReader:
         inputs = [1.0] if self._intercept else []
         for name in self.inputs:
             previous = name not in now and name.startswith(PREVIOUS)
-            inputs.append(before.get(name.removeprefix(PREVIOUS), np.nan) if previous else now[name])
+            inputs.append(
+                before.get(name.removeprefix(PREVIOUS), np.nan) if previous else now[name]
+            )
         u, y = np.array(inputs), np.array([now[name] for name in self.columns])
         known = np.isfinite(y)
         if not known.any() or not np.isfinite(u).all():
@@ -360,7 +362,7 @@ class Tracker:
         return needed.union(*(channel.names for channel in posterior.bound.channels.values()))
 
     # Of a model of tables with continuous columns: what these say.
-    _channels: Mapping[str, _ChannelReader] = {}  # noqa: RUF012  # never mutated
+    _channels: Mapping[str, _ChannelReader] = {}  # never mutated
 
     def reset(self) -> None:
         """Begin a new episode."""

@@ -14,6 +14,7 @@ from btil.demonstrations import (
     read_demonstrations,
     write_demonstrations,
 )
+from btil.demonstrations.binning import bin
 from btil.demonstrations.coding import DataWarning
 from btil.demonstrations.stream import DemonstrationsFile, open_demonstrations
 
@@ -98,6 +99,7 @@ __all__ = [
     "TeamPosterior",
     "UniformCPT",
     "analysis",
+    "bin",
     "compare",
     "concatenate",
     "domains",

@@ -135,9 +135,10 @@ def refuse_impossible(
     position = demos.agents.index(agent)
     label = int(demos.latents[row, position])
     latents = demos.value_names(f"latent_{agent}")
-    actions = demos.value_names(f"action_{agent}")
-    observed = f"action {actions[demos.actions[row, position]]}"
-    observed += f" with label {latents[label]}" if label >= 0 else ""
+    taken = int(demos.actions[row, position])
+    told = [f"action {demos.value_names(f'action_{agent}')[taken]}"] if taken >= 0 else []
+    told += [f"label {latents[label]}"] if label >= 0 else []
+    observed = " with ".join(told) or "what was seen"
     raise ValueError(
         f"impossible under the model: episode {demos.episode_ids[episode]}, agent {agent}, step "
         f"{row - int(demos.episode_starts[episode])}: {observed} has probability 0 given the "

@@ -480,3 +480,40 @@ def test_model_files_hold_emissions():
     ):
         with pytest.raises(ValueError, match=message):
             model_from_description({"emissions": section})
+
+
+def test_priors_may_differ_between_latents():
+    """A strong prior of each latent is as good as knowing it: fits and density say so."""
+    demos = _demos(labelled=0)
+    generator = np.random.default_rng(7)
+    location = np.ones((2, 2, 2))
+    location[:, 0] = generator.normal(0.0, 20.0, size=(2, 2))
+    noise = np.array([[15.0, 30.0], [40.0, 20.0]])
+    model = btil.TeamModel(
+        policy={"ann": btil.UniformCPT(), "bob": None},
+        transition=btil.KnownCPT(np.array([[0.8, 0.2], [0.3, 0.7]]), parents=()),
+        emissions={
+            "ann": btil.LinearNormalEmission(
+                ("ann_x", "ann_y"), ("previous_bob_x",), location=location, noise=noise,
+                precision=1e12, degrees_of_freedom=1e10,
+            )
+        },
+    )  # fmt: skip
+    demos = demos.replace(num_latents=(2, 2))
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    assert posterior.model.emission("ann").exchangeable_latents(0, 0)
+    assert not posterior.model.emission("ann").exchangeable_latents(0, 1)
+    y = np.stack([demos.continuous["ann_x"], demos.continuous["ann_y"]], axis=1)
+    logs = []
+    for path in _paths(np.full(7, -1), 2):
+        total = 0.0
+        for t, latent in enumerate(path):
+            first = t in demos.episode_starts
+            total += np.log(0.5 if first else [[0.8, 0.2], [0.3, 0.7]][path[t - 1]][latent])
+            if not first:
+                mean = np.array([1.0, demos.continuous["bob_x"][t - 1]]) @ location[latent]
+                total += stats.norm(mean, noise[latent]).logpdf(y[t]).sum()
+        logs.append(total)
+    expected = logsumexp(logs) - 7 * np.log(3)
+    np.testing.assert_allclose(posterior.elbo, expected, rtol=1e-6)
+    np.testing.assert_allclose(posterior.log_likelihood(demos).sum(), expected, rtol=1e-6)

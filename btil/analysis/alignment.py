@@ -520,7 +520,12 @@ def interchangeable_classes(bound: BoundModel) -> dict[str, tuple[tuple[int, ...
         for latent in range(sizes[agents[0]]):
             for members in own if not labelled[latent] else []:
                 first = members[0]
-                if not labelled[first] and _swap_changes_nothing(bound, sites, first, latent):
+                channels = [bound.channels[agent] for agent in agents if agent in bound.channels]
+                if (
+                    not labelled[first]
+                    and _swap_changes_nothing(bound, sites, first, latent)
+                    and all(one.family.exchangeable_latents(first, latent) for one in channels)
+                ):
                     members.append(latent)
                     break
             else:

@@ -108,7 +108,7 @@ def lay_channel(channel: Channel, units: Units, layout: Layout, dtype: np.dtype)
         place=on_device(step_place[layout.lanes], np.int32),
         source=on_device(np.where(real, lane_place[rows], 0), np.int32),
     )
-    prior = units.inside(Normals(*(part[:1, :1] for part in channel.prior())))
+    prior = units.inside(Normals(*(part[:1] for part in channel.prior())))
     return ChannelSteps(
         data,
         Hyper(

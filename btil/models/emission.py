@@ -151,6 +151,16 @@ class Emission(MadeOfArguments):
         """What the coefficients multiply: the intercept, if any, and the covariates."""
         return (*(("intercept",) if self.intercept else ()), *self.covariates_of(agent))
 
+    def exchangeable_latents(self, first: int, second: int) -> bool:
+        """Whether swapping two latents leaves the prior of a resolved family as it is."""
+        location, _, scale, _ = self.prior()
+        d = scale.shape[-1]
+        of_latents = [
+            (location, location.ndim > 2),
+            (scale, scale.shape != (d, d)),
+        ]
+        return all(np.array_equal(part[first], part[second]) for part, own in of_latents if own)
+
     def _own(self, given: Any, what: str, agent: str) -> tuple[str, ...]:
         if not isinstance(given, Mapping):
             return given
@@ -177,15 +187,19 @@ class Emission(MadeOfArguments):
                 )
 
     def prior(self) -> Normals:
-        """The prior of one latent and context, in the units of the data; of resolved families."""
+        """The prior of a context, in the units of the data; of resolved families.
+
+        Location and scale have a leading axis of latents where the latents' priors differ.
+        """
         d = len(self.columns)
         degrees = float(self.degrees_of_freedom)
-        noise = np.broadcast_to(self.noise, (d,)).astype(np.float64)
+        noise = np.asarray(self.noise, np.float64)
+        location = np.asarray(self.location, np.float64)
         precision = [[self.pseudo_steps]] if self.precision is None else self.precision
         return Normals(
-            np.atleast_2d(np.asarray(self.location, np.float64)),
+            location if "covariates" in self._given() else location[..., None, :],
             np.asarray(precision, np.float64),
-            np.diag(noise**2) * (degrees - d - 1),
+            noise[..., None] ** 2 * np.eye(d) * (degrees - d - 1),
             np.asarray(degrees),
         )
 
@@ -227,7 +241,9 @@ class Emission(MadeOfArguments):
                         "large the noise is: noise=..."
                     )
             noise = units.spread * latents ** (-1 / d)
-        location = units.trend if self.location is None else _fitted(self.location, (p, d))
+        location = self.location
+        if location is None:
+            location = units.trend if "covariates" in self._given() else units.trend[0]
         precision = self.precision
         if precision is None:
             steps = _PSEUDO_STEPS if self.pseudo_steps is None else self.pseudo_steps
@@ -242,9 +258,12 @@ class Emission(MadeOfArguments):
                 )
             return value
 
-        location = in_shape("location", location, (p, d))
+        linear = "covariates" in self._given()
+        location = in_shape(
+            "location", _fitted(location, (p, d) if linear else (d,), latents), (p, d)
+        )
         precision = in_shape("precision", _square(precision, p), (p, p))
-        noise = in_shape("noise", _fitted(noise, (d,)), (d,))
+        noise = in_shape("noise", _fitted(noise, (d,), latents), (d,))
         if not np.all(np.linalg.eigvalsh(precision) > 0):
             which = names[int(np.argmin(np.diag(precision)))]
             raise ValueError(
@@ -255,7 +274,7 @@ class Emission(MadeOfArguments):
         given |= {
             "columns": columns,
             "parents": self.parents_of(agent),
-            "location": location if "covariates" in given else location[0],
+            "location": location,
             "noise": noise,
             "degrees_of_freedom": degrees,
         }
@@ -278,10 +297,10 @@ class NormalEmission(Emission):
     Args:
         columns: Names of continuous columns; or a mapping {agent: names}.
         parents: Discrete parents, state variables; or a mapping {agent: names}.
-        location: m, a number or one per column; None: the columns' means.
+        location: m, a number or one per column, or (latents, columns); None: the columns' means.
         pseudo_steps: kappa, how many steps m counts for; None: 0.01.
-        noise: Standard deviations given the latent, a number or one per column; None: those of
-            the columns, divided by the d-th root of the number of latents.
+        noise: Standard deviations given the latent, a number or one per column, or (latents,
+            columns); None: those of the columns, divided by the d-th root of the number of latents.
         degrees_of_freedom: nu, above d + 1; None: d + 2, which is weak.
 
     Example:
@@ -330,12 +349,14 @@ class LinearNormalEmission(Emission):
             step before; or a mapping {agent: names}.
         parents: Discrete parents, state variables; or a mapping {agent: names}.
         intercept: Whether the number 1 is a covariate too, the first one.
-        location: M, (covariates, columns); None: the regression of all steps together.
+        location: M, (covariates, columns), or (latents, covariates, columns); None: the regression
+            of all steps together.
         precision: Lambda, (covariates, covariates), or its diagonal; None: what `pseudo_steps`
             steps of the data would give.
         pseudo_steps: See there; None: 0.01.
-        noise: Standard deviations given the latent, a number or one per column; None: those of
-            the residuals of the regression, divided by the d-th root of the number of latents.
+        noise: Standard deviations given the latent, a number or one per column, or (latents,
+            columns); None: those of the residuals of the regression, divided by the d-th root of
+            the number of latents.
         degrees_of_freedom: nu, above d + 1; None: d + 2, which is weak.
 
     Example:
@@ -500,8 +521,14 @@ class Channel:
 
     def prior(self) -> Normals:
         """The prior of every context and latent, (contexts, latents, ...)."""
-        one, shape = self.family.prior(), self.shape[:2]
-        return Normals(*(np.broadcast_to(part, (*shape, *part.shape)).copy() for part in one))
+        contexts, latents, p, d = self.shape
+        cores = ((p, d), (p, p), (d, d), ())
+        return Normals(
+            *(
+                np.broadcast_to(part, (contexts, latents, *core)).copy()
+                for part, core in zip(self.family.prior(), cores, strict=True)
+            )
+        )
 
 
 def bind_channel(family: Emission, demos: Demonstrations, agent: str) -> Channel:
@@ -615,14 +642,12 @@ def _nested(values: Any) -> Any:
     return tuple(map(_nested, values)) if isinstance(values, list) else values
 
 
-def _fitted(given: Any, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Numbers of a shape, or one number for all; None where they are neither."""
+def _fitted(given: Any, shape: tuple[int, ...], latents: int) -> np.ndarray | None:
+    """Numbers of a shape, of each latent or of all, or one for all; None where they are neither."""
     values = np.asarray(given, np.float64)
-    if values.ndim == 1 and len(shape) == 2 and shape[0] == 1:
-        values = values[None]
-    if values.shape not in ((), shape):
-        return None
-    return np.broadcast_to(values, shape).copy()
+    if values.shape == (latents, *shape):
+        return values
+    return np.broadcast_to(values, shape).copy() if values.shape in ((), shape) else None
 
 
 def _square(given: Any, size: int) -> np.ndarray | None:

@@ -426,11 +426,11 @@ class TeamPosterior(Posterior):
         values = [draws[site] for site in channel_sites(own)]
         values[0] = values[0].reshape(num_draws, *own.shape)
         # Seeded by the contexts, in whatever company they are asked for.
-        one = own.family.prior()
+        one = [part[0] for part in own.prior()]
         unvisited = [
             matrix_normal_draws(
                 np.random.default_rng([seed, 3, zlib.crc32(agent.encode()), *context]),
-                *(np.broadcast_to(part, (num_draws, own.num_latents, *part.shape)) for part in one),
+                *(np.broadcast_to(part, (num_draws, *part.shape)) for part in one),
             )
             for context, at in zip(contexts.tolist(), index.tolist(), strict=True)
             if at < 0

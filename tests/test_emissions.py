@@ -9,6 +9,9 @@ from scipy.special import expit, logsumexp
 
 import btil
 from btil import Demonstrations
+from btil.messages.layout import lay_out
+from btil.models.emission import step_log_density
+from btil.models.team import likelihood_name
 
 AGENTS = ("ann", "bob")
 LATENTS = (2, 3)
@@ -452,10 +455,21 @@ def test_what_is_wrong_is_refused():
         btil.fit(_model(), blank, "exact", progress=False)
 
 
-@pytest.mark.parametrize("method", ["svi", "nuts"])
-def test_methods_that_do_not_take_them_say_so(method):
-    with pytest.raises(ValueError, match=r"emissions.*exact or gibbs or mfvi"):
-        btil.fit(_model(), _demos(), method, progress=False)
+def test_what_does_not_take_them_says_so():
+    demos, model = _demos(labelled=7), _model()
+    mean_field = btil.fit(model, demos, progress=False)
+    for ask, message in (
+        (lambda: mean_field.refined(), "refined does not take models with emissions; use method"),
+        (lambda: btil.mfvi_guide(mean_field), "mfvi_guide does not take models with emissions"),
+        (lambda: btil.analysis.log_evidence(model, demos), "log_evidence does not take"),
+        (lambda: btil.analysis.calibrate(model, demos), "calibrate does not take"),
+        (lambda: btil.fit(model, demos, batch_size=1), "batch_size: mfvi does not take it"),
+        (lambda: btil.fit(model, demos, "svi", guide="dirichlet"), "is for tables; a model with"),
+        (lambda: mean_field.policy("bob"), "bob has no actions, and so no policy"),
+        (lambda: mean_field.emission("cid"), "unknown agent 'cid'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask()
 
 
 def test_model_files_hold_emissions():
@@ -517,3 +531,100 @@ def test_priors_may_differ_between_latents():
     expected = logsumexp(logs) - 7 * np.log(3)
     np.testing.assert_allclose(posterior.elbo, expected, rtol=1e-6)
     np.testing.assert_allclose(posterior.log_likelihood(demos).sum(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+def test_both_numpyro_forms_are_the_density_spelled_out(covariates, numpyro_as_it_is, x64):
+    """log p(parameters, data) at a point: SciPy's priors, and all paths enumerated."""
+    from numpyro.contrib.funsor import config_enumerate, enum
+    from numpyro.contrib.funsor import log_density as funsor_log_density
+    from numpyro.infer.util import log_density
+
+    demos, model = _demos(blank=BLANK if not covariates else ()), _model(covariates=covariates)
+    drawn = btil.fit(
+        model, demos, "gibbs", progress=False, num_chains=1, num_warmup=3, num_samples=1,
+        dtype="float64",
+    )  # fmt: skip
+    point = {site: rows.draws[0, 0] for site, rows in drawn.result.rows.items()}
+    units = {agent: one.units() for agent, one in drawn.bound.channels.items()}
+    expected = 0.0
+    for agent, channel in drawn.bound.channels.items():
+        own = drawn.result.channels[channel.name]
+        spread = units[agent].spread
+        covariance = own.covariance[0, 0] / np.outer(spread, spread)
+        inverse = np.linalg.inv(units[agent].whitening)
+        inside = inverse @ (own.coefficients[0, 0] - units[agent].trend) / spread
+        factor = np.linalg.cholesky(covariance)
+        point |= {f"emission_factor_{agent}": factor, f"emission_standardised_{agent}": inside}
+        prior = units[agent].inside(channel.prior())
+        d = factor.shape[-1]
+        for at in np.ndindex(*covariance.shape[:2]):
+            own_prior = [np.asarray(part[at]) for part in prior]
+            expected += stats.invwishart(float(own_prior[3]), own_prior[2]).logpdf(covariance[at])
+            # From the covariance to its factor: 2^d prod_i L_ii^(d + 1 - i).
+            diagonal = np.diag(factor[at])
+            expected += d * np.log(2) + np.sum(np.arange(d, 0, -1) * np.log(diagonal))
+            expected += stats.matrix_normal(
+                own_prior[0], np.linalg.inv(own_prior[1]), covariance[at]
+            ).logpdf(inside[at])
+    for site, rows in point.items():
+        if not site.startswith("emission"):
+            table = drawn.bound.tables[site]
+            u = table.cpt.concentration(table.contexts)
+            for at in np.ndindex(*rows.shape[:-1]):
+                expected += stats.dirichlet(u[at]).logpdf(rows[at] / rows[at].sum())
+    expected += drawn.log_likelihood(demos).sum()  # held against enumeration above
+    forward = float(log_density(btil.team_dbn(model, demos), (), {}, point)[0])
+    np.testing.assert_allclose(forward, expected, rtol=1e-9)
+    spelled = btil.team_dbn(model, demos, "enumerate")
+    enumerated, _ = funsor_log_density(
+        enum(config_enumerate(spelled), first_available_dim=-2), (), {}, point
+    )
+    np.testing.assert_allclose(float(enumerated), expected, rtol=1e-9)
+
+
+def test_nuts_draws_from_the_exact_posterior():
+    demos, model = _demos(lengths=(3, 2)), _model(parents=())
+    exact = btil.fit(model, demos, "exact", progress=False)
+    nuts = btil.fit(
+        model, demos, "nuts", progress=False, num_chains=8, num_warmup=400, num_samples=1000,
+        chain_method="vectorized", target_accept_prob=0.95,
+    )  # fmt: skip
+    _assert_same_posterior(_chains(nuts), exact.sample(40_000, seed=1))
+    tables = {name: table.prior_mean() for name, table in nuts.bound.tables.items()}
+    tables |= {name: rows.draws[0, 5] for name, rows in nuts.result.rows.items()}
+    for agent, channel in nuts.bound.channels.items():
+        drawn = nuts.result.channels[channel.name]
+        tables[likelihood_name(agent)] = step_log_density(
+            channel, drawn.coefficients[0, 5], drawn.covariance[0, 5]
+        )
+    again = nuts.episode_log_likelihood(nuts.bound, lay_out(nuts.bound), tables)
+    np.testing.assert_allclose(nuts.result.log_likelihood[0, 5], again, rtol=1e-9)
+
+
+def test_svi_is_below_the_evidence():
+    demos, model = _demos(lengths=(30, 20), labelled=30), _model(parents=())
+    posterior = btil.fit(model, demos, "svi", progress=False, max_iterations=1500)
+    mean_field = btil.fit(model, demos, progress=False, dtype="float64")
+    # Latents are summed out, so it may be above mean field's bound; a normal guide costs some.
+    assert abs(posterior.elbo - mean_field.elbo) < 5.0
+    assert (posterior.decode(demos) == mean_field.decode(demos)).mean() > 0.95
+
+
+@pytest.mark.parametrize("method", ["gibbs", "exact"])
+def test_checkpoints_tell_other_columns_apart(method, tmp_path):
+    demos, model = _demos(), _model()
+    options = {"num_warmup": 2, "num_samples": 6, "num_chains": 2} if method == "gibbs" else {}
+    if method == "exact":
+        with pytest.raises(ValueError, match="checkpoint: exact does not take it"):
+            btil.fit(model, demos, method, progress=False, checkpoint=tmp_path / "run", **options)
+        return
+    whole = btil.fit(model, demos, method, progress=False, **options)
+    path = tmp_path / "run"
+    btil.fit(model, demos, method, progress=False, checkpoint=path, **options)
+    again = btil.fit(model, demos, method, progress=False, checkpoint=path, resume=True, **options)
+    for one, other in zip(whole.emission("ann", 0), again.emission("ann", 0), strict=True):
+        np.testing.assert_array_equal(one, other)
+    moved = _rescaled(demos, lambda name, values: values + 1e-3)
+    with pytest.raises(ValueError, match="model"):
+        btil.fit(model, moved, method, progress=False, checkpoint=path, resume=True, **options)

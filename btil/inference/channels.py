@@ -44,7 +44,7 @@ def laid_channels(bound: BoundModel, layout: Layout, dtype: np.dtype) -> dict[st
     for channel in bound.channels.values():
         units = channel.units()
         found[channel.name] = LaidChannel(
-            channel, units, lay_channel(channel, units, layout, dtype)
+            channel, units, lay_channel(channel, units, layout.lanes, dtype)
         )
     return found
 
@@ -53,7 +53,7 @@ def log_jacobian(bound: BoundModel) -> Float[np.ndarray, " steps"]:
     """What turns log densities in the units of a fit into those of the data, step by step."""
     total = np.zeros(bound.demos.num_steps)
     for channel in bound.channels.values():
-        total -= channel.seen @ np.log(channel.units().spread)
+        total += channel.log_jacobian(channel.units())
     return total
 
 

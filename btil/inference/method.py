@@ -66,6 +66,7 @@ METHODS: dict[str, Method] = {
         bounds=True,
         noisy=True,
         own_models=True,
+        channels=True,
     ),
     "nuts": Method(
         "btil.inference.nuts",
@@ -74,6 +75,7 @@ METHODS: dict[str, Method] = {
         double=True,
         own_models=True,
         preferred=1,
+        channels=True,
     ),
     "gibbs": Method(
         "btil.inference.gibbs",

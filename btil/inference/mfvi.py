@@ -122,6 +122,8 @@ def fit(
     Raises:
         ValueError: If an option is out of range, or a start has a wrong site, shape or value.
     """
+    if bound.channels:
+        _check_channels(bound, checkpoint, batch_size, devices)
     if batch_size is not None:
         from btil.inference import stochastic
 
@@ -144,8 +146,6 @@ def fit(
             )
     elif delay is not None or forgetting_rate is not None:
         raise ValueError("delay and forgetting_rate are of steps by batches: give batch_size too")
-    if bound.channels:
-        _check_channels(bound, checkpoint, batch_size, devices)
     run = _Run(bound, dtype, tolerance, make_mesh(devices), start)
     if bound.channels:
         return _fit_channels(run, bound, seed, progress, num_restarts, max_iterations)

@@ -6,14 +6,13 @@ a = (u, y) (`btil.numerics.matrix_normal.Kernel`), and all that is kept of the s
 a a^T.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from btil.messages.layout import Layout
 from btil.models.emission import Channel, Normals, Units, by_pattern
 from btil.numerics.matrix_normal import Hyper, Kernel, Statistics, completed, completion
 from btil.numerics.precision import on_device
@@ -36,13 +35,13 @@ class ChannelData(NamedTuple):
         source: For each step its place, counted lane by lane along the steps.
     """
 
-    values: Float[Array, "blocks size pd"]
-    real: Float[Array, "blocks size"]
-    group: Int[Array, " blocks"]
-    context: Int[Array, " groups"]
-    seen: Float[Array, "groups d"]
-    place: Int[Array, "length lanes"]
-    source: Int[Array, "blocks size"]
+    values: Float[Any, "blocks size pd"]
+    real: Float[Any, "blocks size"]
+    group: Int[Any, " blocks"]
+    context: Int[Any, " groups"]
+    seen: Float[Any, "groups d"]
+    place: Int[Any, "length lanes"]
+    source: Int[Any, "blocks size"]
 
 
 class ChannelSteps(NamedTuple):
@@ -57,17 +56,22 @@ class ChannelSteps(NamedTuple):
     prior: Hyper
 
 
-def lay_channel(channel: Channel, units: Units, layout: Layout, dtype: np.dtype) -> ChannelSteps:
+def lay_channel(
+    channel: Channel,
+    units: Units,
+    lanes: Int[np.ndarray, "length lanes"],
+    dtype: np.dtype | None = None,
+) -> ChannelSteps:
     """Lay the steps of a channel into blocks, and its prior beside them.
 
     Args:
         channel: The channel on its data.
         units: In which the numbers are.
-        layout: How the model's steps are laid into lanes.
-        dtype: Floating-point type.
+        lanes: Row of the demonstrations at each place of the lanes, -1 in padding.
+        dtype: Floating-point type; None: NumPy arrays of double precision.
     """
     groups = by_pattern(channel)
-    num_contexts, latents, p, d = channel.shape
+    num_contexts, _, p, d = channel.shape
     contexts = rounded_up(num_contexts, 1, 4)
     typical = int(np.median([len(steps) for *_, steps in groups])) if groups else 1
     size = int(np.clip(1 << (typical - 1).bit_length(), _FEWEST_STEPS, _MOST_STEPS))
@@ -97,26 +101,24 @@ def lay_channel(channel: Channel, units: Units, layout: Layout, dtype: np.dtype)
     step_place = np.full(len(channel.row) + 1, rows.size, np.int64)
     step_place[rows[real]] = np.flatnonzero(real)
     lane_place = np.zeros(len(channel.row), np.int64)
-    within = layout.lanes >= 0
-    lane_place[layout.lanes[within]] = np.flatnonzero(within)
+    within = lanes >= 0
+    lane_place[lanes[within]] = np.flatnonzero(within)
     data = ChannelData(
-        values=on_device(np.where(real[..., None], a[rows], 0.0), dtype),
-        real=on_device(real, dtype),
-        group=on_device(group, np.int32),
-        context=on_device(context, np.int32),
-        seen=on_device(seen, dtype),
-        place=on_device(step_place[layout.lanes], np.int32),
-        source=on_device(np.where(real, lane_place[rows], 0), np.int32),
+        values=np.where(real[..., None], a[rows], 0.0),
+        real=real.astype(np.float64),
+        group=group.astype(np.int32),
+        context=context.astype(np.int32),
+        seen=seen,
+        place=step_place[lanes].astype(np.int32),
+        source=np.where(real, lane_place[rows], 0).astype(np.int32),
     )
     prior = units.inside(Normals(*(part[:1] for part in channel.prior())))
-    return ChannelSteps(
-        data,
-        Hyper(
-            *(
-                on_device(np.broadcast_to(part, (contexts, latents, *part.shape[2:])), dtype)
-                for part in prior
-            )
-        ),
+    made: Any = [np.broadcast_to(part, (contexts, *part.shape[1:])) for part in prior]
+    laid = ChannelSteps(data, Hyper(*made))
+    if dtype is None:
+        return laid
+    return jax.tree.map(
+        lambda leaf: on_device(leaf, dtype if leaf.dtype.kind == "f" else np.int32), laid
     )
 
 

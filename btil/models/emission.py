@@ -519,6 +519,10 @@ class Channel:
         units, _ = _trend(self.observed)
         return units._replace(spread=np.where(units.spread > 0, units.spread, 1.0))
 
+    def log_jacobian(self, units: Units) -> Float[np.ndarray, " steps"]:
+        """What turns log densities in some units into those of the data, step by step."""
+        return -(self.seen @ np.log(units.spread))
+
     def prior(self) -> Normals:
         """The prior of every context and latent, (contexts, latents, ...)."""
         contexts, latents, p, d = self.shape

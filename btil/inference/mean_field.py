@@ -368,18 +368,30 @@ def chains(
     found = []
     for agent in bound.demos.agents:
         policy, transition, initial = agent_sites(bound, agent)
-        move = min(smallest[transition], smallest[initial])
+        smallest_move = min(smallest[transition], smallest[initial])
+        if bound.rows[agent].unseen is not None:
+            smallest_move += smallest[policy]
         channel = bound.channels.get(agent)
+        names = (policy, transition, initial)
         if channel is None:
-            scaled = scaling_suffices(move, smallest[policy], dtype)
-            found.append(Chain((policy, transition, initial), scaled))
+            smallest_likelihood = smallest[policy] + _smallest_weight(bound, agent)
+            enough = scaling_suffices(smallest_move, smallest_likelihood, dtype)
+            found.append(Chain(names, enough))
         else:
             # Densities have no least value: latents less likely than the smallest number are taken
             # as impossible at a step. Moves from all to all bring back no more than exp(2 a).
-            scaled = scaling_suffices(2 * move, 0.0, dtype)
-            names = (policy, transition, initial)
-            found.append(Chain(names, scaled, channel.name, channel.is_whole))
+            enough = scaling_suffices(2 * smallest_move, 0.0, dtype)
+            found.append(Chain(names, enough, channel.name, channel.is_whole))
     return tuple(found)
+
+
+def _smallest_weight(bound: BoundModel, agent: str) -> float:
+    """Log of the least positive weight that an annotation gives a latent, relative to the most."""
+    weights = bound.demos.latent_weights.get(agent)
+    if weights is None:
+        return 0.0
+    shares = weights / weights.max(axis=1, keepdims=True)
+    return float(np.log(np.min(shares, initial=1.0, where=shares > 0)))
 
 
 def counts_of_start(

@@ -134,29 +134,34 @@ def local_step_with_marginals(
         How often each cell is used, in expectation, the log evidence of each lane, and the
         posterior marginals of all steps.
     """
-    rows = (len(log_policy), len(log_transition), len(log_initial))
-    latents, actions = log_policy.shape[1:]
+    log_tables = (log_policy, log_transition, log_initial)
+    latents = log_policy.shape[1]
     if not scaled:
-        filtered = filter_lanes(
-            potentials(log_policy, log_transition, log_initial, index, log_evidence)
-        )
+        filtered = filter_lanes(potentials(*log_tables, index, log_evidence))
         smoothed = smooth(filtered, index.start)
-        counts = expected_counts(smoothed, index, rows, actions)
+        counts = expected_counts(smoothed, index, *log_tables)
         log_normalizer, marginal = filtered.log_normalizer, smoothed.marginal
     else:
-        logs = stacked_tables(log_policy, log_transition, log_initial)
+        logs = stacked_tables(*log_tables, index.unseen)
         cells, tables = (by_cell(jnp.exp, table) for table in logs)
-        peak = None
+        possible = agreement(index.label, latents, axis=1)
+        log_weights = index.log_weights
+        peak = jnp.zeros((), cells.dtype)
         if log_evidence is None:
-            likelihood = jnp.swapaxes(_look_up(cells, index.policy), 1, 2)
+            likelihood = jnp.where(possible, jnp.swapaxes(_look_up(cells, index.policy), 1, 2), 0.0)
+            if log_weights is not None:
+                log_weights = jnp.asarray(log_weights, likelihood.dtype)
+                peak = jnp.max(log_weights, axis=1)
+                likelihood = likelihood * jnp.exp(log_weights - peak[:, None])
         else:
-            likelihood = jnp.swapaxes(_look_up(logs[0], index.policy), 1, 2) + log_evidence
-            possible = agreement(index.label, latents, axis=1)
+            said = jnp.swapaxes(_look_up(logs[0], index.policy), 1, 2) + log_evidence
+            if log_weights is not None:
+                said = said + jnp.asarray(log_weights, said.dtype)
             # Densities have no bounds: the most likely latent of a step counts 1.
-            peak = jnp.max(jnp.where(possible, likelihood, -jnp.inf), axis=1)
+            peak = jnp.max(jnp.where(possible, said, -jnp.inf), axis=1)
             peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
-            likelihood = by_cell(jnp.exp, jnp.minimum(likelihood - peak[:, None], 0.0))
-        likelihood = jnp.where(agreement(index.label, latents, axis=1), likelihood, 0.0)
+            likelihood = by_cell(jnp.exp, jnp.minimum(said - peak[:, None], 0.0))
+            likelihood = jnp.where(possible, likelihood, 0.0)
         moves = jnp.moveaxis(_look_up(tables, index.transition), 1, -1)
         # Barriers keep the looking up and the adding up out of the loops over steps.
         messages = forward_backward(*lax.optimization_barrier((moves, likelihood)))
@@ -164,10 +169,8 @@ def local_step_with_marginals(
         marginal = messages.predicted * messages.future
         # A table's entries are common to all its uses, and multiplied with their sums.
         outer = messages.previous[:, :, None] * messages.future[:, None]
-        counts = sum_of_uses(marginal, outer, index, rows, actions, factor=tables)
-        log_normalizer = jnp.log(messages.normalizer)
-        if peak is not None:
-            log_normalizer = log_normalizer + peak
+        counts = sum_of_uses(marginal, outer, index, *log_tables, factor=tables)
+        log_normalizer = jnp.log(messages.normalizer) + peak
     log_evidence_of_lanes = jnp.sum(jnp.where(index.real, log_normalizer, 0.0), axis=0)
     return counts, log_evidence_of_lanes, marginal
 

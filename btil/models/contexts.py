@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.data import AWAY
 
 
 def expand_parents(
@@ -14,7 +15,8 @@ def expand_parents(
     """Spell out `parents` as single variables.
 
     "state" stands for all state variables, "next_state" for all of the next step, "actions" for
-    the actions of all agents, "own_action" and "other_actions" for the agent's and the others'.
+    the actions of all agents, "own_action" and "other_actions" for the agent's and the others', of
+    those who have actions.
 
     Returns:
         The expanded names, e.g. `("x", "y", "action_alice")`, and for each parent the columns
@@ -24,12 +26,14 @@ def expand_parents(
         ValueError: If a parent is no variable of the data; the message lists what there is.
     """
     variables = tuple(demos.state_variables)
+    sizes = zip(demos.agents, demos.num_actions, strict=True)
+    acting = [name for name, size in sizes if size]
     special = {
         "state": variables,
         "next_state": tuple(f"next_{name}" for name in variables),
-        "actions": tuple(f"action_{name}" for name in demos.agents),
-        "own_action": (f"action_{agent}",),
-        "other_actions": tuple(f"action_{name}" for name in demos.agents if name != agent),
+        "actions": tuple(f"action_{name}" for name in acting),
+        "own_action": tuple(f"action_{name}" for name in acting if name == agent),
+        "other_actions": tuple(f"action_{name}" for name in acting if name != agent),
     }
     single = {
         *variables,
@@ -80,6 +84,26 @@ def parent_columns(
     available |= dict(states)
     columns = [np.asarray(available[name], np.int64) for name in names]
     return np.stack(columns, 1) if columns else np.zeros((num_rows, 0), np.int64)
+
+
+def parent_values(
+    demos: Demonstrations,
+) -> tuple[dict[str, Int[np.ndarray, " steps"]], dict[str, Int[np.ndarray, " steps"]]]:
+    """What tables read of states and of actions: indices, -1 (unseen) or -2 (away).
+
+    A state variable with the name of one who is away in its name is away with that one, whatever
+    is recorded of it.
+    """
+    states, actions = demos.state_variables, dict(zip(demos.agents, demos.actions.T, strict=True))
+    if demos.away:
+        states = {
+            name: np.where(demos.is_away(name), AWAY, values) for name, values in states.items()
+        }
+        actions = {
+            agent: np.where(there, values, AWAY)
+            for (agent, values), there in zip(actions.items(), demos.present.T, strict=True)
+        }
+    return states, actions
 
 
 def row_codes(rows: Int[np.ndarray, "k parents"]) -> Int[np.ndarray, " k"]:

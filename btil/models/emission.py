@@ -425,7 +425,9 @@ def observed(family: Emission, demos: Demonstrations, agent: str) -> Observed:
             inputs.append(_column(continuous, name, what, demos))
             continue
         before = np.roll(_column(continuous, name.removeprefix(PREVIOUS), what, demos), 1)
+        # Nothing is before the first step of an episode, or of a stay.
         before[demos.episode_starts] = np.nan
+        before[demos.stays[demos.agents.index(agent)]] = np.nan
         inputs.append(before)
     u, y = np.stack(inputs, axis=1), np.stack(values, axis=1)
     known = np.isfinite(u).all(1) & np.isfinite(y).any(1)

@@ -135,8 +135,12 @@ def refuse_impossible(
     position = demos.agents.index(agent)
     label = int(demos.latents[row, position])
     latents = demos.value_names(f"latent_{agent}")
-    taken = int(demos.actions[row, position])
-    told = [f"action {demos.value_names(f'action_{agent}')[taken]}"] if taken >= 0 else []
+    action = int(demos.actions[row, position])
+    told = []
+    if action >= 0:
+        told.append(f"action {demos.value_names(f'action_{agent}')[action]}")
+    elif demos.num_actions[position]:
+        told.append("an action that nobody saw")
     told += [f"label {latents[label]}"] if label >= 0 else []
     observed = " with ".join(told) or "what was seen"
     raise ValueError(
@@ -240,6 +244,8 @@ class Posterior:
     ) -> PerAgent:
         """P(x_t | states and actions of the whole episode) of each agent, (steps, latents).
 
+        NaN where an agent is away. Over an action that nobody saw the answer is averaged.
+
         Args:
             demos: Episodes of the same team: demonstrations, or the path of a table, which is read
                 by the names and sizes that were learned with (see `conformed`).
@@ -294,6 +300,8 @@ class Posterior:
     ) -> Int[np.ndarray, "steps agents"]:
         """The most probable latents of each episode (Viterbi; the paper, Appendix B).
 
+        -1 where an agent is away.
+
         Arguments as in `smooth`; with `use_labels=True` the path goes through the labels. With
         `num_draws` the answer is, step by step, the latent of highest averaged smoothed
         probability (there is no one path over draws).
@@ -301,7 +309,8 @@ class Posterior:
         demos = self._conformed(demos, "latent")
         if num_draws is not None:
             smoothed = self.smooth(demos, use_labels, estimate, num_draws, seed)
-            return np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
+            best = np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
+            return np.where(demos.present, best, -1)
         check_values({"seed": seed})
         bound = self._bind(demos, use_labels)
         layout = lay_out(bound, coarse=True)
@@ -311,7 +320,7 @@ class Posterior:
             for agent, (log_normalizer, path) in results.items():
                 refuse_impossible(bound.demos, agent, log_normalizer, layout)
                 paths.append(gather(np.asarray(path), layout.lanes))
-        return np.stack(paths, axis=1).astype(np.int64)
+        return np.where(demos.present, np.stack(paths, axis=1), -1).astype(np.int64)
 
     def log_likelihood(
         self,
@@ -362,13 +371,14 @@ class Posterior:
         layout = lay_out(bound, coarse=True)
         with precision(self.dtype) as dtype:
             if num_draws is None:
-                return program(bound, layout, self._tables(bound, estimate), dtype)
+                found = program(bound, layout, self._tables(bound, estimate), dtype)
+                return _while_there(found, bound.demos)
             average: PerAgent = {}
             for rows in self.drawn_rows(bound, num_draws, seed):
                 for agent, values in program(bound, layout, rows, dtype).items():
                     share = values / num_draws
                     average[agent] = average[agent] + share if agent in average else share
-        return average
+        return _while_there(average, bound.demos)
 
     def _tables(self, bound: BoundModel, estimate: str) -> dict[str, Any]:
         """Point estimates of the rows of a bound model, {site: rows}."""
@@ -526,6 +536,16 @@ class Posterior:
         from btil.posterior.storage import save_posterior
 
         save_posterior(self, path)
+
+
+def _while_there(by_agent: PerAgent, demos: Demonstrations) -> PerAgent:
+    """The same, NaN where an agent is away: it has no latent and no action there."""
+    if not demos.away:
+        return by_agent
+    return {
+        agent: np.where(demos.present[:, [demos.agents.index(agent)]], values, np.nan)
+        for agent, values in by_agent.items()
+    }
 
 
 def _smoothed_beliefs(

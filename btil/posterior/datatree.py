@@ -187,9 +187,7 @@ def _data_groups(posterior: "Posterior", draws: dict[str, Any]) -> dict[str, "xr
         {
             "states": (
                 ("step", "state_variable"),
-                np.stack([*demos.state_variables.values()], axis=1)
-                if demos.state_variables
-                else np.zeros((demos.num_steps, 0), np.int64),
+                np.array(list(demos.state_variables.values()), int).reshape(-1, demos.num_steps).T,
             ),
             "episode_of_step": (("step",), demos.episodes),
         },
@@ -346,7 +344,7 @@ def _named_axes(posterior: "Posterior", table: Table, tree: TreeNames) -> Axes:
     labels: dict[str, list[str]] = {
         "context": [
             ", ".join(
-                f"{name}={demos.value_names(_column(name, demos.num_states))[value]}"
+                f"{name}={demos.value_text(_column(name, demos.num_states), value)}"
                 for name, value in zip(contexts.names, row, strict=True)
             )
             or "all"

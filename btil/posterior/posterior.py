@@ -144,8 +144,11 @@ class TeamPosterior(Posterior):
         for i, name in enumerate(contexts.names):
             values = contexts.rows[:, i]
             column = name.removeprefix("next_") if name not in self.demos.num_states else name
-            named = self._declared_names(column)
-            columns[name] = np.array(named)[values] if named else values
+            if self._declared_names(column) or (values < 0).any():
+                named = [self.demos.value_text(column, int(value)) for value in values]
+                columns[name] = np.array(named, object if not named else None)
+            else:
+                columns[name] = values
         return pd.DataFrame(columns, index=pd.RangeIndex(len(contexts.rows), name="context"))
 
     def _declared_names(self, column: str) -> tuple[str, ...] | None:

@@ -99,22 +99,7 @@ def _is_plain(value: Any) -> bool:
 
 def _demonstrations_record(demos: Demonstrations) -> dict[str, Any]:
     ids = demos.episodes
-    sizes = dict(zip(demos.agents, demos.num_actions, strict=True))
-    acting = {agent: size for agent, size in sizes.items() if size}
-    return {
-        "states": dict(demos.state_variables),
-        "actions": {agent: demos.actions[:, demos.agents.index(agent)] for agent in acting} or None,
-        "latents": demos.latents,
-        "episodes": ids if ids.dtype.kind == "i" else ids.tolist(),
-        "agents": list(demos.agents),
-        "num_states": dict(demos.num_states),
-        "num_actions": acting or None,
-        "num_latents": list(demos.num_latents),
-        "state_names": {k: list(v) for k, v in demos.state_names.items()},
-        "action_names": {k: list(v) for k, v in demos.action_names.items()},
-        "latent_names": {k: list(v) for k, v in demos.latent_names.items()},
-        "continuous": demos.continuous,
-    }
+    return demos.arguments() | {"episodes": ids if ids.dtype.kind == "i" else ids.tolist()}
 
 
 def _emissions(model: TeamModel) -> dict[str, Any]:

@@ -337,6 +337,7 @@ class Tracker:
             )
             for agent, num_actions, num_latents in sizes
         }
+        self._knows_unseen = demos.missing == "allow"
         self._needed = self._prepare(posterior, estimate, num_draws, seed)
         self.reset()
 
@@ -536,19 +537,39 @@ class Tracker:
         self, step: int, last: Values, states: Values, taken: Values | None
     ) -> dict[str, StepRows]:
         """What the tables say of a step."""
-        unobserved = self._unobserved(last) if step > 0 else ()
+        unobserved = self._unobserved(last) if step > 0 else set[str]()
         seen = (*last, *states)
         rows = {}
         for agent, readers in self._readers.items():
-            for other in unobserved:
-                if other in readers.transition.actions:
+            unread = unobserved & set(readers.transition.actions) if step > 0 else set()
+            for other in unread - {agent}:
+                if not self._knows_unseen:
                     raise ValueError(
                         f"agent {agent}, step {step}: its transition reads the action of "
-                        f"{other} at step {step - 1}, which was not observed"
+                        f"{other} at step {step - 1}, which was not observed; a posterior learned "
+                        "from recordings with such steps (missing='allow') has a row for that"
                     )
-            arrival = readers.transition if step > 0 else readers.initial
-            rows[agent] = StepRows(arrival(seen), readers.policy(seen))
+            if agent in unread:
+                arrival = self._summed_over_actions(agent, last, seen)
+            else:
+                arrival = (readers.transition if step > 0 else readers.initial)(seen)
+            rows[agent] = StepRows(arrival, readers.policy(seen))
         return rows
+
+    def _summed_over_actions(
+        self, agent: str, last: Values, seen: Values
+    ) -> Float[np.ndarray, "draws latents next_latents"]:
+        """log sum_a pi(a | k) T_a(j | k): the moves where nobody saw the own last action."""
+        readers, place = self._readers[agent], len(self._variables) + self.agents.index(agent)
+        # The policy of the last step read its states, which stand where those of now would.
+        before = (*last, *last[: len(self._variables)])
+        log_policy = readers.policy(before)
+        moves = [
+            log_policy[:, :, [action]]
+            + readers.transition((*seen[:place], action, *seen[place + 1 :]))
+            for action in range(log_policy.shape[2])
+        ]
+        return np.logaddexp.reduce(moves, axis=0)
 
     def _leading(self, num_steps: int) -> tuple[int, ...]:
         """Axes of the states and actions that are remembered, before those of their names."""
@@ -603,8 +624,11 @@ class Tracker:
         """Whether the next actions depend on the next state, or on actions not observed."""
         unobserved = self._unobserved(last)
         return any(
-            readers.reads_state or not unobserved.isdisjoint(readers.transition.actions)
-            for readers in self._readers.values()
+            readers.reads_state
+            or not (
+                self._knows_unseen or (unobserved - {agent}).isdisjoint(readers.transition.actions)
+            )
+            for agent, readers in self._readers.items()
         )
 
     def _unobserved(self, last: Values) -> set[str]:

@@ -329,7 +329,7 @@ def context_values(
     given = []
     for name, value in zip(names, values, strict=True):
         column = name.removeprefix("next_") if name not in demos.num_states else name
-        given.append((name.replace(f"{agent}_", "", 1), demos.value_names(column)[value]))
+        given.append((name.replace(f"{agent}_", "", 1), demos.value_text(column, int(value))))
     return given
 
 

@@ -15,6 +15,7 @@ from btil.models.team import likelihood_name
 
 AGENTS = ("ann", "bob")
 LATENTS = (2, 3)
+BLANK = (("ann_x", 1), ("ann_y", 3), ("bob_x", 2), ("ann_x", 4), ("ann_y", 4))
 
 
 def _demos(seed=0, lengths=(4, 3), labelled=2, scale=40.0, blank=(), num_latents=LATENTS):
@@ -225,11 +226,11 @@ def _point_logs(posterior, demos, agent, path):
     family = posterior.model.emission(agent)
     y = np.stack([demos.continuous[name] for name in family.columns], axis=1)
     total = np.zeros(demos.num_episodes)
-    for t in range(demos.num_steps):
-        first = t in demos.episode_starts
+    for t in np.flatnonzero(demos.present[:, i]):
+        first = t in demos.stays[i]
         m = np.searchsorted(demos.episode_starts, t, side="right") - 1
         total[m] += np.log(initial[path[t]] if first else transition[path[t - 1], path[t]])
-        if agent == "ann":
+        if demos.actions[t, i] >= 0:
             total[m] += np.log(policy[t, path[t], demos.actions[t, i]])
         seen = np.isfinite(y[t])
         row = min(t, len(emission.coefficients) - 1)
@@ -242,21 +243,30 @@ def _point_logs(posterior, demos, agent, path):
     return total
 
 
-def test_beliefs_are_sums_over_paths_blank_cells_summed_out():
-    blank = [("ann_x", 1), ("ann_y", 3), ("bob_x", 2), ("ann_x", 4), ("ann_y", 4)]
-    demos, model = _demos(blank=blank), _model()
+@pytest.mark.parametrize("leaves", [False, True])
+def test_beliefs_are_sums_over_paths_blank_cells_summed_out(leaves):
+    demos, model = _demos(blank=BLANK), _model()
+    if leaves:  # bob for two steps, and nobody saw an action of ann's
+        there = np.ones((7, 2), bool)
+        there[[1, 2], 1] = False
+        actions = np.where(np.arange(7) == 5, -1, demos.actions[:, 0])
+        demos = demos.replace(present=there, actions={"ann": actions}, missing="allow")
     posterior = btil.fit(model, demos, progress=False, dtype="float64")
     likelihood = np.zeros(2)
     for agent, latents in zip(AGENTS, LATENTS, strict=True):
         i = AGENTS.index(agent)
         paths = _paths(np.full(7, -1), latents)
+        there = demos.present[:, i]
+        paths = np.unique(np.where(there, paths, 0), axis=0)
         logs = np.array([_point_logs(posterior, demos, agent, path) for path in paths])
         weights = np.exp(logs.sum(1) - logsumexp(logs.sum(1)))
         marginal = np.stack([weights @ (paths == k) for k in range(latents)], axis=1)
-        np.testing.assert_allclose(posterior.smooth(demos)[agent], marginal, rtol=1e-8, atol=1e-12)
-        np.testing.assert_array_equal(posterior.decode(demos)[:, i], paths[logs.sum(1).argmax()])
+        found = posterior.smooth(demos)[agent][there]
+        np.testing.assert_allclose(found, marginal[there], rtol=1e-8, atol=1e-12)
+        best = paths[logs.sum(1).argmax()][there]
+        np.testing.assert_array_equal(posterior.decode(demos)[there, i], best)
         for m, steps in enumerate((slice(0, 4), slice(4, 7))):
-            label = demos.latents[steps, i]
+            label = np.where(there, demos.latents[:, i], -1)[steps]
             agree = np.all((label < 0) | (paths[:, steps] == label), axis=1)
             _, first = np.unique(paths[:, steps], axis=0, return_index=True)
             likelihood[m] += logsumexp(logs[first, m][agree[first]])
@@ -347,9 +357,6 @@ def test_gibbs_with_a_blank_cell_is_a_mixture_over_what_may_stand_there():
     assert evidence - 4.0 < mean_field.elbo < evidence
     trace = mean_field.elbo_trace
     assert np.all(np.diff(trace) > -1e-8 * np.abs(trace[:-1]))
-
-
-BLANK = (("ann_x", 1), ("ann_y", 3), ("bob_x", 2), ("ann_x", 4), ("ann_y", 4))
 
 
 @pytest.mark.parametrize(("method", "num_draws"), [("mfvi", None), ("mfvi", 3), ("exact", 4)])

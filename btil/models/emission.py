@@ -24,6 +24,7 @@ from btil.models.contexts import (
     expand_parents,
     match_rows,
     parent_columns,
+    parent_values,
     unique_rows,
 )
 from btil.models.cpt import MadeOfArguments, Parents, check_parents
@@ -541,7 +542,8 @@ def bind_channel(family: Emission, demos: Demonstrations, agent: str) -> Channel
     """A resolved family on demonstrations."""
     names, _ = expand_parents(family.parents_of(agent), agent, "emission", demos)
     seen = observed(family, demos, agent)
-    states = {name: values[seen.rows] for name, values in demos.state_variables.items()}
+    values, _ = parent_values(demos)
+    states = {name: column[seen.rows] for name, column in values.items()}
     contexts, codes = unique_rows(parent_columns(names, states, {}, {}, len(seen.rows)))
     row = np.full(demos.num_steps, -1, np.int64)
     row[seen.rows] = codes

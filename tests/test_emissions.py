@@ -635,3 +635,79 @@ def test_checkpoints_tell_other_columns_apart(method, tmp_path):
     moved = _rescaled(demos, lambda name, values: values + 1e-3)
     with pytest.raises(ValueError, match="model"):
         btil.fit(model, moved, method, progress=False, checkpoint=path, resume=True, **options)
+
+
+@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+def test_posteriors_are_calibrated(covariates):
+    """Simulation-based calibration: drawn from the prior, the truth's rank is uniform."""
+    from btil.models.draws import prior_tables
+    from btil.models.simulate import simulate
+
+    generator = np.random.default_rng(0)
+    blank = [("ann_x", 5), ("ann_y", 9), ("ann_x", 14), ("ann_y", 14)]
+    recorded = _demos(seed=1, lengths=(12, 8), labelled=20, scale=1.0, blank=blank)
+    recorded = _rescaled(recorded, lambda name, values: (values - 1000.0) / 2)
+    weak = {"noise": 0.7, "degrees_of_freedom": 6, "location": 0.0}
+    columns = ("ann_x", "ann_y")
+    of_ann = (
+        btil.LinearNormalEmission(columns, covariates, precision=2.0, **weak)
+        if covariates
+        else btil.NormalEmission(columns, parents=("state",), pseudo_steps=0.5, **weak)
+    )
+    model = btil.TeamModel(
+        policy={"ann": btil.DirichletCPT(0.7, parents=("state",)), "bob": None},
+        transition=btil.DirichletCPT(0.8, parents=()),
+        emissions={"ann": of_ann, "bob": btil.NormalEmission(("bob_x",), pseudo_steps=1.0, **weak)},
+    ).resolved(recorded)
+    ranks = []
+    for number in range(120):
+        tables = prior_tables(model, recorded, generator)
+        played = simulate(model, recorded, tables, generator)
+        assert played.latents.min() >= 0
+        np.testing.assert_array_equal(
+            np.isnan(played.continuous["ann_x"]), np.isnan(recorded.continuous["ann_x"])
+        )
+        few = played.replace(latents=np.where(np.arange(20)[:, None] < 10, played.latents, -1))
+        fitted = btil.fit(
+            model, few, "gibbs", progress=False, num_chains=1, num_warmup=100, num_samples=380,
+            seed=number,
+        )  # fmt: skip
+        own = []
+        for agent, drawn in tables.channels.items():
+            channel = fitted.bound.channels[agent]
+            truth = drawn.rows(channel.contexts)
+            posterior = fitted.result.channels[channel.name]
+            for part, draws in zip(truth, posterior, strict=True):
+                thinned = draws[0, ::20].reshape(19, -1)
+                own.append((thinned < part.ravel()).sum(0))
+        if num_wrong := [len(one) for one in own if one.max() > 19]:
+            raise AssertionError(num_wrong)
+        ranks.append(np.concatenate(own))
+    counted = np.array(ranks) // 4  # five bins of four ranks
+    expected = len(ranks) / 5
+    squares = [
+        ((np.bincount(column, minlength=5) - expected) ** 2 / expected).sum()
+        for column in counted.T
+    ]
+    # The least p value of so many cells, none of them below one in ten thousand a cell.
+    assert stats.chi2(4).sf(max(squares)) > 1e-3 / len(squares)
+    together = np.bincount(counted.ravel(), minlength=5) / counted.size
+    assert np.abs(together - 0.2).max() < 0.03
+
+
+def test_columns_that_need_each_other_are_not_simulated():
+    from btil.models.draws import prior_tables
+    from btil.models.simulate import simulate
+
+    demos = _demos(labelled=4)
+    linear = btil.LinearNormalEmission
+    model = btil.TeamModel(
+        transition=btil.DirichletCPT(1.0, parents=()),
+        emissions={"ann": linear(("ann_x",), ("bob_x",)), "bob": linear(("bob_x",), ("ann_x",))},
+    )
+    generator = np.random.default_rng(0)
+    tables = prior_tables(model, demos, generator)
+    with pytest.raises(ValueError, match=r"columns of ann, bob are covariates of each other"):
+        simulate(model, demos, tables, generator)
+    with pytest.raises(ValueError, match=r"'a' cannot be a covariate of itself; .*'previous_a'"):
+        linear(("a", "b"), ("c", "a"))

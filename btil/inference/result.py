@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.models.draws import dirichlet_draws
+from btil.models.emission import Normals, channel_draws
 
 KEEP_ALL = "for every row's draws fit with keep_rows=None"
 
@@ -467,20 +468,9 @@ def matrix_normal_draws(
     scale: Float[np.ndarray, "*batch d d"],
     degrees: Float[np.ndarray, "*batch"],
 ) -> ChannelPoint:
-    """Draws from matrix-normal inverse-Wishart densities, on the host.
-
-    References:
-        Bartlett (1933), On the theory of statistical regression.
-    """
-    d = scale.shape[-1]
-    bartlett = np.tril(generator.standard_normal(scale.shape), -1)
-    shapes = 0.5 * (degrees[..., None] - np.arange(d))
-    bartlett[..., np.arange(d), np.arange(d)] = np.sqrt(2 * generator.gamma(shapes))
-    factor = np.linalg.cholesky(scale) @ np.swapaxes(np.linalg.inv(bartlett), -1, -2)
-    root = np.linalg.inv(np.linalg.cholesky(precision))
-    noise = np.swapaxes(root, -1, -2) @ generator.standard_normal(location.shape)
-    transposed = np.swapaxes(factor, -1, -2)
-    return ChannelPoint(location + noise @ transposed, factor @ transposed)
+    """Draws from matrix-normal inverse-Wishart densities, on the host."""
+    normals = Normals(location, precision, scale, degrees)
+    return ChannelPoint(*channel_draws(generator, normals))
 
 
 # What has draws of its own; the other kinds are drawn given parameters.

@@ -129,12 +129,21 @@ class Emission(MadeOfArguments):
         for name, value in given.items():
             object.__setattr__(self, name, value)
         if "covariates" in given:
-            self._check_some_input()
+            self._check_inputs()
 
-    def _check_some_input(self) -> None:
+    def _check_inputs(self) -> None:
         several = self.covariates if isinstance(self.covariates, Mapping) else {"": self.covariates}
         if not self.intercept and not all(several.values()):
             raise ValueError(f"{type(self).__name__}: without an intercept give a covariate")
+        columns = self.columns if isinstance(self.columns, Mapping) else {"": self.columns}
+        for agent, names in columns.items():
+            for own in several.values() if agent not in several else [several[agent]]:
+                both = sorted(set(names) & set(own))
+                if both:
+                    raise ValueError(
+                        f"{type(self).__name__}: {both[0]!r} cannot be a covariate of itself; its "
+                        f"value one step before is {PREVIOUS + both[0]!r}"
+                    )
 
     def columns_of(self, agent: str) -> tuple[str, ...]:
         """The columns of one agent."""
@@ -559,6 +568,68 @@ def bind_channel(family: Emission, demos: Demonstrations, agent: str) -> Channel
         observed=seen,
         num_latents=demos.num_latents[demos.agents.index(agent)],
     )
+
+
+def channel_draws(
+    generator: np.random.Generator, normals: Normals
+) -> tuple[Float[np.ndarray, "*batch p d"], Float[np.ndarray, "*batch d d"]]:
+    """Coefficients and covariances drawn from their densities.
+
+    References:
+        Bartlett (1933), On the theory of statistical regression.
+    """
+    location, precision, scale, degrees = normals
+    d = scale.shape[-1]
+    bartlett = np.tril(generator.standard_normal(scale.shape), -1)
+    shapes = 0.5 * (degrees[..., None] - np.arange(d))
+    bartlett[..., np.arange(d), np.arange(d)] = np.sqrt(2 * generator.gamma(shapes))
+    factor = np.linalg.cholesky(scale) @ np.swapaxes(np.linalg.inv(bartlett), -1, -2)
+    root = np.linalg.inv(np.linalg.cholesky(precision))
+    noise = np.swapaxes(root, -1, -2) @ generator.standard_normal(location.shape)
+    transposed = np.swapaxes(factor, -1, -2)
+    return location + noise @ transposed, factor @ transposed
+
+
+@dataclass(eq=False)
+class DrawnChannelRows:
+    """One draw of a channel's coefficients and covariances, for any contexts.
+
+    Attributes:
+        channel: The channel; which contexts it is bound to does not matter.
+        generator: Draws from the prior what nobody has asked for yet.
+        contexts: Contexts whose values are known.
+        coefficients: Of these contexts, (contexts, latents, p, d).
+        covariance: The same, (contexts, latents, d, d).
+    """
+
+    channel: "Channel"
+    generator: np.random.Generator
+    contexts: Int[np.ndarray, "contexts parents"]
+    coefficients: Float[np.ndarray, "contexts latents p d"]
+    covariance: Float[np.ndarray, "contexts latents d d"]
+
+    @classmethod
+    def of_prior(cls, channel: "Channel", generator: np.random.Generator) -> "DrawnChannelRows":
+        """Nothing is known yet."""
+        _, latents, p, d = channel.shape
+        nothing = np.zeros((0, latents, p, d)), np.zeros((0, latents, d, d))
+        return cls(channel, generator, channel.contexts[:0], *nothing)
+
+    def rows(
+        self, contexts: Int[np.ndarray, "k parents"]
+    ) -> tuple[Float[np.ndarray, "k latents p d"], Float[np.ndarray, "k latents d d"]]:
+        """Coefficients and covariances of any contexts."""
+        found = match_rows(self.contexts, contexts)
+        if (found < 0).any():
+            new, _ = unique_rows(contexts[found < 0])
+            prior = self.channel.prior()
+            many = (np.broadcast_to(part[:1], (len(new), *part.shape[1:])) for part in prior)
+            coefficients, covariance = channel_draws(self.generator, Normals(*many))
+            self.contexts = np.concatenate([self.contexts, new])
+            self.coefficients = np.concatenate([self.coefficients, coefficients])
+            self.covariance = np.concatenate([self.covariance, covariance])
+            found = match_rows(self.contexts, contexts)
+        return self.coefficients[found], self.covariance[found]
 
 
 def channel_sites(channel: Channel) -> tuple[str, str]:

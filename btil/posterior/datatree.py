@@ -304,7 +304,7 @@ def _channel_axes(posterior: "Posterior", tree: TreeNames) -> dict[str, Axes]:
         columns = np.array(channel.family.columns_of(agent))
         contexts = [
             ", ".join(
-                f"{name}={demos.value_names(name)[value]}"
+                f"{name}={demos.value_text(name, value)}"
                 for name, value in zip(channel.names, row, strict=True)
             )
             or "all"

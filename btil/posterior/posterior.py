@@ -44,7 +44,13 @@ from btil.models.draws import (
     posterior_tables,
     prior_parameters,
 )
-from btil.models.emission import NormalEmission, channel_sites, matched, step_log_density
+from btil.models.emission import (
+    DrawnChannelRows,
+    NormalEmission,
+    channel_sites,
+    matched,
+    step_log_density,
+)
 from btil.models.parametric import (
     ParametricSite,
     all_priors,
@@ -384,6 +390,16 @@ class TeamPosterior(Posterior):
             if unreached:
                 prior = prior_parameters(self.bound.tables, generator)
                 tables.parameters = prior | dict(tables.parameters)
+            for agent, channel in self.bound.channels.items():
+                sites = channel_sites(channel)
+                visited = len(channel.contexts) if len(channel.observed.rows) else 0
+                tables.channels[agent] = DrawnChannelRows(
+                    channel,
+                    generator,
+                    channel.contexts[:visited],
+                    draws[sites[0]][draw].reshape(channel.shape)[:visited].astype(np.float64),
+                    draws[sites[1]][draw][:visited].astype(np.float64),
+                )
             yield tables
 
     def drawn_rows(self, bound: BoundModel, num_draws: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -93,3 +93,41 @@ def test_what_is_wrong_is_refused():
         env.step({"ann": np.zeros(2)})
     with pytest.raises(ValueError, match="render_mode must be None or 'rgb_array'"):
         task.to_parallel_env("human")
+
+
+def test_figures_of_paths_and_of_motion():
+    from matplotlib.figure import Figure
+
+    task = btil.domains.errands(num_steps=8)
+    demos = task.simulate(4, seed=0)
+    posterior = btil.fit(task.recommended_model(), demos, progress=False)
+    figure = btil.analysis.plot_paths(demos, "bob", "bob_x", "bob_y", episodes=[1])
+    assert isinstance(figure, Figure)
+    lines = figure.axes[0].lines
+    assert len(lines) == 7 + 1
+    begin = demos.episode_starts[1]
+    np.testing.assert_allclose(lines[0].get_xdata(), demos.continuous["bob_x"][begin : begin + 2])
+    axes = Figure().subplots(1, 3)
+    drawn = btil.analysis.plot_motion(posterior, "ann", "ann_x", "ann_y", axes=axes)
+    assert drawn is axes[0].figure
+    arrows = axes[2].collections[0]
+    places = arrows.get_offsets()
+    mean = posterior.bound.channels["ann"].observed
+    typical = mean.inputs[mean.rows].mean(0)
+    row = np.concatenate([[1.0], places[5], typical[3:]])
+    expected = row @ posterior.emission("ann").coefficients[0, 2]
+    np.testing.assert_allclose([arrows.U[5], arrows.V[5]], expected, rtol=1e-6)
+    for draw, message in (
+        (lambda: btil.analysis.plot_paths(demos, "cid", "ann_x", "ann_y"), "unknown agent 'cid'"),
+        (lambda: btil.analysis.plot_paths(demos, "ann", "x", "ann_y"), "no continuous column 'x'"),
+        (
+            lambda: btil.analysis.plot_paths(demos, "ann", "ann_x", "ann_y", episodes=[9]),
+            "allowed are positions from 0 to 3",
+        ),
+        (
+            lambda: btil.analysis.plot_motion(posterior, "ann", "bob_x", "ann_y"),
+            "bob_x is no covariate of the emission of ann",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            draw()

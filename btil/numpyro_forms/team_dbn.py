@@ -242,12 +242,13 @@ def model_data(bound: BoundModel) -> tuple[Structure, ModelData]:
     steps = {}
     for position, agent in enumerate(demos.agents):
         rows = bound.rows[agent]
+        # Who has no actions takes the only one there is.
+        taken = demos.actions[:, position] if demos.num_actions[position] else 0 * rows.policy
         steps[agent] = AgentSteps(
             policy=np.maximum(spread(rows.policy, lanes, 0), 0).T,
             transition=np.maximum(spread(rows.transition, lanes, 0), 0).T[:, 1:],
             initial=rows.initial,
-            # Who has no actions takes the only one there is.
-            actions=spread(np.maximum(demos.actions[:, position], 0), lanes, 0).T,
+            actions=spread(taken, lanes, 0).T,
             labels=spread(demos.latents[:, position], lanes, -1).T,
         )
         if agent in demos.latent_weights:

@@ -215,6 +215,18 @@ def test_other_units_change_the_density_by_their_jacobian_alone():
     np.testing.assert_allclose(1e5 * means - 3.0, scaled, rtol=1e-8)
 
 
+def test_columns_may_be_far_from_nought():
+    """A million away, in single precision: the same fit, and the same densities."""
+    model = _model(covariates=("bob_x", "previous_ann_x"))
+    near = _demos(lengths=(30, 20), labelled=20, scale=1.0)
+    far = _rescaled(near, lambda name, values: values + 1e6)
+    one, two = (btil.fit(model, demos, progress=False) for demos in (near, far))
+    assert abs(one.elbo - two.elbo) < 1e-2
+    np.testing.assert_array_equal(one.decode(near), two.decode(far))
+    likelihood = one.log_likelihood(near)
+    np.testing.assert_allclose(likelihood, two.log_likelihood(far), atol=1e-3)
+
+
 def _point_logs(posterior, demos, agent, path):
     """log p(path, actions, columns) at the posterior's point estimates, by SciPy."""
     i = demos.agents.index(agent)

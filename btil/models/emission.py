@@ -32,9 +32,8 @@ from btil.models.cpt import MadeOfArguments, Parents, check_parents
 PREVIOUS = "previous_"
 # How many steps the prior of the means or coefficients counts for.
 _PSEUDO_STEPS = 0.01
-# Of the covariates' second moments so much is added on the diagonal, so that the prior is proper
-# where two of them are the same.
-_RIDGE = 1e-6
+# The least that a direction among the covariates counts, as a share of the one that counts most.
+_RIDGE = 1e-10
 
 
 class Normals(NamedTuple):
@@ -228,7 +227,7 @@ class Emission(MadeOfArguments):
         columns, names = self.columns_of(agent), self.input_names(agent)
         d, p = len(columns), len(names)
         seen = observed(self, demos, agent)
-        units, moments = _trend(seen)
+        units = _trend(seen, self.intercept)
         latents = demos.num_latents[demos.agents.index(agent)]
         degrees = float(d + 2 if self.degrees_of_freedom is None else self.degrees_of_freedom)
         if degrees <= d + 1:
@@ -257,8 +256,8 @@ class Emission(MadeOfArguments):
         precision = self.precision
         if precision is None:
             steps = _PSEUDO_STEPS if self.pseudo_steps is None else self.pseudo_steps
-            ridge = _RIDGE if p > 1 else 0.0
-            precision = steps * (moments + ridge * np.diag(np.diag(moments)))
+            root = np.linalg.inv(units.whitening)
+            precision = steps * root.T @ root
 
         def in_shape(name: str, value: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
             if value is None:
@@ -274,11 +273,10 @@ class Emission(MadeOfArguments):
         )
         precision = in_shape("precision", _square(precision, p), (p, p))
         noise = in_shape("noise", _fitted(noise, (d,), latents), (d,))
-        if not np.all(np.linalg.eigvalsh(precision) > 0):
-            which = names[int(np.argmin(np.diag(precision)))]
+        inside = units.whitening.T @ precision @ units.whitening
+        if not np.all(np.linalg.eigvalsh(inside) > 0):
             raise ValueError(
-                f"{family} of {agent}: the precision of the coefficients is not positive definite "
-                f"(is {which} 0 at every step?)"
+                f"{family} of {agent}: the precision of the coefficients is not positive definite"
             )
         given = {name: getattr(self, name) for name in self._given()}
         given |= {
@@ -459,31 +457,39 @@ def _column(
     raise ValueError(f"{what}: there is no continuous column {name!r}; {remedy}")
 
 
-def _trend(seen: Observed) -> tuple[Units, Float[np.ndarray, "p p"]]:
-    """Units of some steps, and the mean of u u^T over them."""
+def _trend(seen: Observed, intercept: bool) -> Units:
+    """Units of some steps."""
     p, d = seen.inputs.shape[1], seen.values.shape[1]
     u = seen.inputs[seen.rows]
     if not len(u):
-        return Units(np.eye(p), np.zeros((p, d)), np.ones(d)), np.eye(p)
+        return Units(np.eye(p), np.zeros((p, d)), np.ones(d))
+    # Covariates far from 0 are nearly multiples of the intercept: from their means they are not.
+    centring = np.eye(p)
+    if intercept:
+        centring[0, 1:] = -u[:, 1:].mean(0)
+        u = np.concatenate([u[:, :1], u[:, 1:] + centring[0, 1:]], axis=1)
     moments = u.T @ u / len(u)
     size = np.sqrt(np.diag(moments))
     size = np.where(size > 0, size, 1.0)
     values, vectors = np.linalg.eigh(moments / np.outer(size, size))
-    roots = np.sqrt(np.maximum(values, 1e-10 * values.max()))
-    whitening = vectors / roots / size[:, None]
+    # Where two covariates are the same the units, and the prior made of them, stay proper.
+    roots = np.sqrt(np.maximum(values, _RIDGE * values.max()))
+    own = vectors / roots / size[:, None]
+    whitening = centring @ own
     trend, spread = np.zeros((p, d)), np.ones(d)
     for j in range(d):
         y = seen.values[seen.rows, j]
         known = np.isfinite(y)
         if known.any():
-            white = u[known] @ whitening
-            trend[:, j] = whitening @ np.linalg.lstsq(white, y[known], rcond=None)[0]
-            residual = y[known] - u[known] @ trend[:, j]
+            white = u[known] @ own
+            slopes = np.linalg.lstsq(white, y[known], rcond=None)[0]
+            trend[:, j] = whitening @ slopes
+            residual = y[known] - white @ slopes
             spread[j] = np.sqrt(np.mean(residual**2))
             # What rounding leaves of a column that the covariates tell is no noise.
             if spread[j] < 1e-10 * max(np.sqrt(np.mean(y[known] ** 2)), 1e-300):
                 spread[j] = 0.0
-    return Units(whitening, trend, spread), moments
+    return Units(whitening, trend, spread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -528,7 +534,7 @@ class Channel:
 
     def units(self) -> Units:
         """Units in which the numbers of these steps are near 1."""
-        units, _ = _trend(self.observed)
+        units = _trend(self.observed, self.family.intercept)
         return units._replace(spread=np.where(units.spread > 0, units.spread, 1.0))
 
     def log_jacobian(self, units: Units) -> Float[np.ndarray, " steps"]:

@@ -450,6 +450,7 @@ def test_what_is_wrong_is_refused():
         ({"ann": normal(("ann_x",), location=(1.0, 2.0))}, r"location has shape \(2,\)"),
         ({"ann": normal(("ann_x",), degrees_of_freedom=2)}, "allowed with 1 columns.*above 2"),
         ({"ann": normal(("ann_x",), parents=("role",))}, "unknown parent 'role'"),
+        ({"ann": normal(("ann_x",), parents=("previous_state",))}, "allowed are state variables"),
     ):
         with pytest.raises(ValueError, match=message):
             btil.fit(model(emissions=emissions), demos, progress=False)
@@ -474,7 +475,7 @@ def test_what_is_wrong_is_refused():
         btil.fit(_model(), blank, "exact", progress=False)
 
 
-def test_what_does_not_take_them_says_so():
+def test_what_does_not_take_them_says_so(tmp_path):
     demos, model = _demos(labelled=7), _model()
     mean_field = btil.fit(model, demos, progress=False)
     for ask, message in (
@@ -486,6 +487,10 @@ def test_what_does_not_take_them_says_so():
         (lambda: btil.fit(model, demos, "svi", guide="dirichlet"), "is for tables; a model with"),
         (lambda: mean_field.policy("bob"), "bob has no actions, and so no policy"),
         (lambda: mean_field.emission("cid"), "unknown agent 'cid'"),
+        (lambda: btil.suggest_model(demos), "suggest_model looks at .* no actions of bob"),
+        (lambda: btil.analysis.posterior_predictive_check(mean_field), "no actions of bob"),
+        (lambda: btil.analysis.debrief(mean_field, demos, tmp_path / "page"), "no actions of bob"),
+        (lambda: btil.analysis.plot_policy_rows(mean_field, "bob"), "no actions of bob"),
     ):
         with pytest.raises(ValueError, match=message):
             ask()

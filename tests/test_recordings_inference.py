@@ -416,3 +416,110 @@ def test_contexts_of_what_nobody_saw_are_named(exact):
     assert any(
         "zone=unseen" in str(text) for text in tree["posterior"]["policy_context_ann"].values
     )
+
+
+# ---------------------------------------------------------------------- the step before
+
+
+def with_previous_columns(demos):
+    """The same with the values of the step before as state variables of their own."""
+    first = demos.step_in_episode == 0
+    before = np.arange(demos.num_steps) - 1
+    columns = {
+        "was_zone": np.where(first, 2, demos.state_variables["zone"][before]),
+        "was_ann": np.where(first, 2, demos.actions[before, 0]),
+        "was_bob": np.where(first, 3, demos.actions[before, 1]),
+    }
+    return demos.replace(states={**demos.state_variables, **columns}, num_states=None)
+
+
+def habits():
+    rng = np.random.default_rng(4)
+    return btil.Demonstrations(
+        {"zone": rng.integers(2, size=300)},
+        {"ann": rng.integers(2, size=300), "bob": rng.integers(3, size=300)},
+        latents={
+            a: np.where(rng.random(300) < 0.7, rng.integers(2, size=300), -1)
+            for a in ("ann", "bob")
+        },
+        episodes=np.repeat([0, 1, 2], [12, 287, 1]),
+        num_latents=2,
+    )
+
+
+def test_the_step_before_is_a_parent_without_a_column_of_its_own():
+    demos = habits()
+    one = btil.TeamModel(
+        btil.DirichletCPT(0.7, parents=("zone", "previous_own_action")),
+        btil.DirichletCPT(0.9, parents=("previous_other_actions", "previous_zone", "own_action")),
+    )
+    other = btil.TeamModel(
+        btil.DirichletCPT(0.7, parents={"ann": ("zone", "was_ann"), "bob": ("zone", "was_bob")}),
+        btil.DirichletCPT(
+            0.9,
+            parents={
+                "ann": ("was_bob", "was_zone", "action_ann"),
+                "bob": ("was_ann", "was_zone", "action_bob"),
+            },
+        ),
+    )
+    columns = with_previous_columns(demos)
+    fits = [
+        btil.fit(m, d, dtype="float64", tolerance=1e-9, progress=False)
+        for m, d in ((one, demos), (other, columns))
+    ]
+    assert fits[0].elbo == pytest.approx(fits[1].elbo, abs=1e-6)
+    np.testing.assert_allclose(
+        fits[0].smooth(demos)["bob"], fits[1].smooth(columns)["bob"], atol=1e-4
+    )
+    asked = fits[0].policy("ann", {"zone": [1], "previous_action_ann": [0]})
+    np.testing.assert_allclose(
+        asked, fits[1].policy("ann", {"zone": [1], "was_ann": [0]}), atol=1e-4
+    )
+    assert "none before" in set(fits[0].contexts("ann", "policy")["previous_action_ann"])
+
+
+def test_a_tracker_remembers_the_step_before():
+    demos = habits()
+    model = btil.TeamModel(
+        btil.DirichletCPT(0.7, parents=("zone", "previous_own_action", "previous_zone")),
+        btil.DirichletCPT(0.9, parents=("own_action",)),
+    )
+    posterior = btil.fit(model, demos, progress=False)
+    filtered = posterior.filter(demos)
+    tracker = posterior.tracker()
+    for t in range(12):
+        belief = tracker.update(
+            {"zone": int(demos.states[t])},
+            dict(zip(demos.agents, demos.actions[t].tolist(), strict=True)),
+        )
+        np.testing.assert_allclose(belief.latents["bob"], filtered["bob"][t], atol=1e-6)
+    late = btil.fit(
+        btil.TeamModel(transition=btil.DirichletCPT(0.9, parents=("previous_zone",))),
+        demos,
+        progress=False,
+    )
+    with pytest.raises(ValueError, match="a tracker remembers one step"):
+        late.tracker()
+
+
+def test_simulated_habits_are_those_of_the_table():
+    from btil.models.draws import DrawnTables, KnownRows
+    from btil.models.simulate import simulate
+
+    demos = habits()
+    model = btil.TeamModel(
+        btil.DirichletCPT(1.0, parents=("previous_own_action",)), btil.StaticCPT()
+    )
+    bound, generator = bind(model, demos), np.random.default_rng(0)
+    # Never the same action twice: the next one, over and over.
+    rows = {}
+    for agent, size in (("ann", 2), ("bob", 3)):
+        table = bound.table("policy", agent)
+        following = [0 if k < 0 else (k + 1) % size for (k,) in table.contexts.rows.tolist()]
+        rows[table.name] = KnownRows(
+            table.contexts.rows, np.repeat(np.eye(size)[following][:, None], 2, axis=1)
+        )
+    again = simulate(model, demos, DrawnTables(bound.tables, {}, generator, rows), generator)
+    for k, size in ((0, 2), (1, 3)):
+        np.testing.assert_array_equal(again.actions[:, k], demos.step_in_episode % size)

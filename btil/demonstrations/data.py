@@ -56,9 +56,10 @@ Size = int | np.integer
 
 # What a table on disk calls the column, or the array, that records sizes and names.
 METADATA_KEY = "btil_metadata"
-# Values of a parent that nobody saw, and of one who is away: contexts of their own.
-UNSEEN, AWAY = -1, -2
-VALUES_OF_NONE = {UNSEEN: "unseen", AWAY: "away"}
+# Values of a parent that nobody saw, of one who is away, and of the step before the first: contexts
+# of their own.
+UNSEEN, AWAY, NONE_BEFORE = -1, -2, -3
+VALUES_OF_NONE = {UNSEEN: "unseen", AWAY: "away", NONE_BEFORE: "none before"}
 _MAX_INDEX = np.iinfo(np.int64).max
 # Names that the tables, or the parents of a CPT, use for something else.
 _RESERVED = frozenset(
@@ -277,7 +278,9 @@ class Demonstrations:
         return self._names.get(column) or tuple(map(str, range(self._sizes[column])))
 
     def value_text(self, column: str, value: int) -> str:
-        """How a value of a column is called; "unseen" for -1, "away" for -2 (in contexts).
+        """How a value of a column is called.
+
+        Contexts have -1, -2 and -3 too: "unseen", "away" and "none before".
 
         Raises:
             ValueError: there is no such column.

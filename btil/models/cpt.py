@@ -107,9 +107,9 @@ class Contexts(NamedTuple):
             if (self.rows[:, column] < 0).any():
                 raise ValueError(
                     f"{self.role} of {self.owner}: the parent {self.names[column]} has no value in "
-                    "some steps (nobody saw it, or the member is away), and a given table or a "
-                    "function has no row for that; use a DirichletCPT, which learns one, or "
-                    "leave out the parent"
+                    "some steps (nobody saw it, the member is away, or no step is before), and a "
+                    "given table or a function has no row for that; use a DirichletCPT, which "
+                    "learns one, or leave out the parent"
                 )
 
     def columns(self) -> dict[str, Int[np.ndarray, " contexts"]]:

@@ -554,8 +554,18 @@ class Channel:
 
 
 def bind_channel(family: Emission, demos: Demonstrations, agent: str) -> Channel:
-    """A resolved family on demonstrations."""
+    """A resolved family on demonstrations.
+
+    Raises:
+        ValueError: If a parent is no state variable, or a column not there.
+    """
     names, _ = expand_parents(family.parents_of(agent), agent, "emission", demos)
+    others = [name for name in names if name not in demos.state_variables]
+    if others:
+        raise ValueError(
+            f"emissions: {others[0]!r} cannot be a parent of the channel of {agent}; allowed are "
+            "state variables of the same step"
+        )
     seen = observed(family, demos, agent)
     values, _ = parent_values(demos)
     states = {name: column[seen.rows] for name, column in values.items()}

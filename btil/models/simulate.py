@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.data import NONE_BEFORE
 from btil.models.contexts import parent_columns, parent_values, unique_rows
 from btil.models.cpt import ROLES, Contexts
 from btil.models.draws import DrawnTables
@@ -86,16 +87,27 @@ def simulate(
     drawn = {a: demos.present[:, i] & (every | (acted[:, i] < 0)) for i, a in _numbered(demos)}
     # What depends on no simulated action is looked up for all steps at once.
     simulated = {f"action_{agent}" for agent in demos.agents if drawn[agent].any()}
+    simulated |= {f"previous_{action}" for action in simulated}
     settled = {}
     for (role, agent), contexts in own.items():
         if not simulated & set(contexts.names):
             steps = read_at[role, agent]
             then = steps + (role == "transition")
-            columns = _parents_at(contexts, values, acted, agent, steps, then)
+            columns = _parents_at(contexts, demos, values, acted, agent, steps, then)
             rows, position = _look_up(tables, site_name(model, role, agent), contexts, columns)
             at_step = np.full(demos.num_steps, -1)
             at_step[steps] = position
             settled[role, agent] = rows, at_step
+
+    def rows_at(
+        role: str, agent: str, before: Int[np.ndarray, " k"], then: Int[np.ndarray, " k"]
+    ) -> tuple[Float[np.ndarray, "contexts ..."], Int[np.ndarray, " k"]]:
+        if (role, agent) in settled:
+            rows, at_step = settled[role, agent]
+            return rows, at_step[before]
+        columns = _parents_at(own[role, agent], demos, values, acted, agent, before, then)
+        return _look_up(tables, site_name(model, role, agent), own[role, agent], columns)
+
     for t in range(int(demos.episode_lengths.max())):
         now = np.asarray(demos.episode_starts)[demos.episode_lengths > t] + t
         for i, agent in enumerate(demos.agents):
@@ -107,22 +119,14 @@ def simulate(
                 before = then if role == "initial" else then - 1
                 if not len(then):
                     continue
-                if (role, agent) in settled:
-                    rows, at_step = settled[role, agent]
-                    position = at_step[before]
-                else:
-                    contexts = own[role, agent]
-                    columns = _parents_at(contexts, values, acted, agent, before, then)
-                    rows, position = _look_up(
-                        tables, site_name(model, role, agent), contexts, columns
-                    )
+                rows, position = rows_at(role, agent, before, then)
                 held = () if role == "initial" else (latents[before, i],)
                 latents[then, i] = draw_values(rows[(position, *held)], generator)
         for i, agent in enumerate(demos.agents):
             acting = now[drawn[agent][now]]
             if len(acting):
-                rows, at_step = settled["policy", agent]
-                acted[acting, i] = draw_values(rows[at_step[acting], latents[acting, i]], generator)
+                rows, position = rows_at("policy", agent, acting, acting)
+                acted[acting, i] = draw_values(rows[position, latents[acting, i]], generator)
         emitted.draw(now, latents, generator)
     acted[demos.actions < 0] = -1
     return demos.replace(
@@ -224,6 +228,7 @@ def _numbered(demos: Demonstrations) -> list[tuple[int, str]]:
 
 def _parents_at(
     contexts: Contexts,
+    demos: Demonstrations,
     values: tuple[Columns, Columns],
     actions: Int[np.ndarray, "steps agents"],
     agent: str,
@@ -236,16 +241,31 @@ def _parents_at(
     action that nobody saw the agent itself knows what it was, the others do not.
     """
     states, recorded = values
-    taken = {}
-    for i, (name, known) in enumerate(recorded.items()):
-        hidden = (known[now] < 0) & (name != agent)
-        taken[name] = np.where(hidden, known[now], actions[now, i])
+
+    def taken_at(steps: Int[np.ndarray, " k"]) -> Columns:
+        taken = {}
+        for i, (name, known) in enumerate(recorded.items()):
+            hidden = (known[steps] < 0) & (name != agent)
+            taken[name] = np.where(hidden, known[steps], actions[steps, i])
+        return taken
+
+    before = {f"previous_{name}" for name in states} | {f"previous_action_{a}" for a in recorded}
+    previous = {}
+    if before & set(contexts.names):
+        first = np.isin(now, demos.episode_starts)
+        columns = {f"action_{a}": column for a, column in taken_at(now - 1).items()}
+        columns |= {name: column[now - 1] for name, column in states.items()}
+        previous = {
+            f"previous_{name}": np.where(first, NONE_BEFORE, column)
+            for name, column in columns.items()
+        }
     return parent_columns(
         contexts.names,
         {name: column[now] for name, column in states.items()},
-        taken,
+        taken_at(now),
         {name: column[then] for name, column in states.items()},
         len(now),
+        previous,
     )
 
 

@@ -15,6 +15,7 @@ from btil.models.contexts import (
     parent_columns,
     parent_sizes,
     parent_values,
+    previous_values,
     unique_rows,
 )
 from btil.models.cpt import CPT, ROLES, Contexts, DirichletCPT, Shared, UniformCPT
@@ -369,6 +370,26 @@ def refuse_emissions(model: TeamModel, what: str, instead: str) -> None:
         raise ValueError(f"{what} does not take models with emissions; {instead}")
 
 
+def refuse_without_actions(demos: Demonstrations, what: str, agent: str | None = None) -> None:
+    """Refuse members without actions where actions are what is looked at.
+
+    Args:
+        demos: The demonstrations.
+        what: What looks at them.
+        agent: At whose; None: at everybody's.
+
+    Raises:
+        ValueError: If somebody has no actions.
+    """
+    sizes = zip(demos.agents, demos.num_actions, strict=True)
+    idle = [name for name, size in sizes if not size and agent in (None, name)]
+    if idle:
+        raise ValueError(
+            f"{what} looks at what members do, but there are no actions of {', '.join(idle)}; "
+            "continuous columns are explained by emissions (docs/continuous.md)"
+        )
+
+
 def site_name(model: TeamModel, role: str, agent: str) -> str:
     """Name of the site of an agent's table: "policy_alice", or "policy" where it is shared."""
     return role if isinstance(model.family(role, agent), Shared) else f"{role}_{agent}"
@@ -612,4 +633,5 @@ def role_columns(
         taken,
         {name: values[after] for name, values in states.items()},
         len(before),
+        previous_values(names, states, actions, before, demos.episode_starts),
     )

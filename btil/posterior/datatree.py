@@ -18,6 +18,7 @@ from btil.inference.result import (
     MomentRows,
     NormalParameters,
 )
+from btil.models.contexts import data_column
 from btil.models.emission import Channel, NormalEmission, channel_sites, step_log_density
 from btil.models.parametric import parameter_axes, parametric_site
 from btil.models.team import ROLE_AXES, Table, likelihood_name, make_contexts
@@ -344,7 +345,7 @@ def _named_axes(posterior: "Posterior", table: Table, tree: TreeNames) -> Axes:
     labels: dict[str, list[str]] = {
         "context": [
             ", ".join(
-                f"{name}={demos.value_text(_column(name, demos.num_states), value)}"
+                f"{name}={demos.value_text(data_column(name, demos), value)}"
                 for name, value in zip(contexts.names, row, strict=True)
             )
             or "all"
@@ -359,8 +360,3 @@ def _named_axes(posterior: "Posterior", table: Table, tree: TreeNames) -> Axes:
         kind = axis.removeprefix("next_") if axis.startswith("next_") else axis.split("_")[-1]
         coords[dim] = np.array(labels[kind])
     return dims, coords
-
-
-def _column(parent: str, variables: Any) -> str:
-    """The data column whose names a parent's values have."""
-    return parent if parent in variables else parent.removeprefix("next_")

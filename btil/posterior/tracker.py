@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from btil.demonstrations.data import NONE_BEFORE
 from btil.inference.result import ChannelPoint
 from btil.messages.layout import log_rows
 from btil.models.cpt import Contexts
@@ -538,7 +539,7 @@ class Tracker:
     ) -> dict[str, StepRows]:
         """What the tables say of a step."""
         unobserved = self._unobserved(last) if step > 0 else set[str]()
-        seen = (*last, *states)
+        seen = (*(last if step > 0 else (NONE_BEFORE,) * len(last)), *states)
         rows = {}
         for agent, readers in self._readers.items():
             unread = unobserved & set(readers.transition.actions) if step > 0 else set()
@@ -753,10 +754,22 @@ def _reader(posterior: "Posterior", role: str, agent: str, rows: Mapping[str, _L
     variables = list(demos.num_states)
     offset = len(variables) + len(demos.agents)
     places = {f"action_{name}": len(variables) + i for i, name in enumerate(demos.agents)}
+    # To a policy the last step is the previous one; to a transition it is the one that is left.
+    places |= (
+        {}
+        if role == "transition"
+        else {f"previous_{name}": i for name, i in {**places, **_numbered(variables)}.items()}
+    )
     places |= {f"next_{name}": offset + i for i, name in enumerate(variables)}
     places |= {name: i if role == "transition" else offset + i for i, name in enumerate(variables)}
     # A shared table is asked by the parents of the agent that reads it.
     names = make_contexts(posterior.model, role, agent, demos).names
+    beyond = [name for name in names if name not in places]
+    if beyond:
+        raise ValueError(
+            f"{role} of {agent} reads {', '.join(beyond)}, two steps before the one that it leads "
+            "to; a tracker remembers one step: use posterior.filter on the episode so far"
+        )
     columns = [places[name] for name in names]
     return _Reader(
         rows=rows[site_name(posterior.model, role, agent)],
@@ -789,6 +802,10 @@ def _channel_reader(
         return posterior.drawn_channel(channel.agent, contexts, num_draws, seed)
 
     return _ChannelReader(channel, context, points)
+
+
+def _numbered(variables: Sequence[str]) -> dict[str, int]:
+    return {name: i for i, name in enumerate(variables)}
 
 
 def _picker(columns: Sequence[int]) -> Callable[[Values], Values]:

@@ -16,7 +16,7 @@ from btil.analysis.plots.rows import (
 )
 from btil.analysis.teamwork import Stretch, misaligned, misaligned_stretches, runs
 from btil.demonstrations import Demonstrations
-from btil.models.contexts import match_rows
+from btil.models.contexts import data_column, match_rows
 from btil.models.cpt import StaticCPT
 from btil.models.team import BoundModel, make_contexts
 from btil.posterior.beliefs import Posterior
@@ -541,10 +541,10 @@ def _circumstance(demos: Demonstrations, agent: str, name: str, value: int) -> s
     actor = name.removeprefix("action_")
     if name not in demos.num_states and actor in demos.agents:
         return f"{actor} does “{demos.value_text(name, int(value))}”"
-    later = name not in demos.num_states
-    column = name.removeprefix("next_") if later else name
+    column = data_column(name, demos)
     words = column.replace(f"{agent}_", "", 1).replace("_", " ")
-    return f"{words} {'becomes' if later else 'is'} “{demos.value_text(column, int(value))}”"
+    tense = "is" if name == column else "becomes" if name.startswith("next_") else "was"
+    return f"{words} {tense} “{demos.value_text(column, int(value))}”"
 
 
 def moves_by(posterior: Posterior, agent: str) -> str:

@@ -14,6 +14,7 @@ from btil.demonstrations import (
     read_demonstrations,
     write_demonstrations,
 )
+from btil.demonstrations.binning import bin
 from btil.demonstrations.coding import DataWarning
 from btil.demonstrations.stream import DemonstrationsFile, open_demonstrations
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         StickyDirichletCPT,
         UniformCPT,
     )
+    from btil.models.emission import LinearNormalEmission, NormalEmission
     from btil.models.hierarchical import HierarchicalDirichletCPT, StickBreakingCPT
     from btil.models.parametric import ParametricCPT
     from btil.models.softmax import GoalConditionedCPT, SoftmaxCPT
@@ -52,6 +54,8 @@ _LAZY = {
     "HierarchicalDirichletCPT": "btil.models.hierarchical",
     "KnownCPT": "btil.models.cpt",
     "LatentChain": "btil.numpyro_forms.latent_chain",
+    "LinearNormalEmission": "btil.models.emission",
+    "NormalEmission": "btil.models.emission",
     "NumpyroModel": "btil.numpyro_forms.numpyro_model",
     "ParametricCPT": "btil.models.parametric",
     "Shared": "btil.models.cpt",
@@ -84,6 +88,8 @@ __all__ = [
     "HierarchicalDirichletCPT",
     "KnownCPT",
     "LatentChain",
+    "LinearNormalEmission",
+    "NormalEmission",
     "NumpyroModel",
     "ParametricCPT",
     "Shared",
@@ -96,6 +102,7 @@ __all__ = [
     "TeamPosterior",
     "UniformCPT",
     "analysis",
+    "bin",
     "combine_labels",
     "compare",
     "concatenate",

@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from btil.domains import overcooked
     from btil.domains.gridworld.cleanup import cleanup
     from btil.domains.gridworld.movers import movers
+    from btil.domains.plane import errands
     from btil.domains.recording import record
 
-__all__ = ["cleanup", "movers", "overcooked", "record"]
+__all__ = ["cleanup", "errands", "movers", "overcooked", "record"]
 
-# What is no domain.
-_FUNCTIONS = {"record": "btil.domains.recording"}
+# What is no domain of the registry: a task on a plane has no maps, and no states to plan on.
+_FUNCTIONS = {"errands": "btil.domains.plane", "record": "btil.domains.recording"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,9 +17,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.demonstrations.data import NONE_BEFORE
+from btil.inference.result import ChannelPoint
 from btil.messages.layout import log_rows
 from btil.models.cpt import Contexts
 from btil.models.draws import dirichlet_draws
+from btil.models.emission import PREVIOUS, Channel
 from btil.models.team import Table, make_contexts, site_name
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ Probabilities = Mapping[str, Float[np.ndarray, " values"]]
 LogBeliefs = Mapping[str, Float[np.ndarray, "draws latents"]]
 # Rows of some contexts, (contexts, draws, latents, values) or (contexts, draws, latents).
 RowsOf = Callable[[Contexts], Float[np.ndarray, "contexts draws ..."]]
+# Of contexts (k, parents) the points of a channel, with draws first.
+PointsOf = Callable[[Int[np.ndarray, "k parents"]], ChannelPoint]
 
 
 class Belief(NamedTuple):
@@ -67,12 +71,14 @@ class TrackerState(NamedTuple):
             those of all steps, (steps, agents).
         log_beliefs: {agent: log P(x_t | up to t) under each draw, (draws, latents)}, one draw
             where a point estimate is used; empty before the first step.
+        continuous: Continuous columns of the last step that the next one reads.
     """
 
     num_steps: Int[np.ndarray, ""]
     states: Int[np.ndarray, "*steps variables"]
     actions: Int[np.ndarray, "*steps agents"]
     log_beliefs: LogBeliefs
+    continuous: Mapping[str, float] = {}  # never mutated
 
 
 class Column(NamedTuple):
@@ -135,6 +141,63 @@ class _LogRows:
                 del self._others[next(iter(self._others))]
             self._others[context] = rows
         return rows
+
+
+class _ChannelReader:
+    """What an agent's continuous columns say of its latent at a step."""
+
+    def __init__(
+        self, channel: Channel, context: Callable[[Values], Values], points: PointsOf
+    ) -> None:
+        family, agent = channel.family, channel.agent
+        self.columns = family.columns_of(agent)
+        self.inputs = family.covariates_of(agent)
+        self._intercept = family.intercept
+        self._context, self._points = context, points
+        self._kept: dict[tuple[Values, tuple[bool, ...]], Any] = {}
+
+    @property
+    def names(self) -> set[str]:
+        """All columns that it reads, at whichever step."""
+        return {*self.columns, *(name.removeprefix(PREVIOUS) for name in self.inputs)}
+
+    def __call__(
+        self, seen: Values, now: Mapping[str, float], before: Mapping[str, float]
+    ) -> Float[np.ndarray, "draws latents"] | None:
+        """The log density of the step; None where it says nothing.
+
+        Args:
+            seen: What the discrete parents are picked from.
+            now: The columns of this step.
+            before: Those of the step before.
+        """
+        inputs = [1.0] if self._intercept else []
+        for name in self.inputs:
+            previous = name not in now and name.startswith(PREVIOUS)
+            inputs.append(
+                before.get(name.removeprefix(PREVIOUS), np.nan) if previous else now[name]
+            )
+        u, y = np.array(inputs), np.array([now[name] for name in self.columns])
+        known = np.isfinite(y)
+        if not known.any() or not np.isfinite(u).all():
+            return None
+        coefficients, whitening, constant = self._at(self._context(seen), known)
+        residual = y[known] - u @ coefficients
+        white = np.einsum("...ij,...j->...i", whitening, residual)
+        return constant - 0.5 * (white**2).sum(-1)
+
+    def _at(self, context: Values, known: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        key = (context, tuple(known.tolist()))
+        if key not in self._kept:
+            if len(self._kept) >= REMEMBERED_CONTEXTS:
+                del self._kept[next(iter(self._kept))]
+            point = self._points(np.array(context, np.int64).reshape(1, -1))
+            coefficients, covariance = (part[:, 0] for part in point)
+            factor = np.linalg.cholesky(covariance[..., known, :][..., known])
+            log_det = 2 * np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(-1)
+            constant = -0.5 * (log_det + known.sum() * np.log(2 * np.pi))
+            self._kept[key] = coefficients[..., known], np.linalg.inv(factor), constant
+        return self._kept[key]
 
 
 class _Reader(NamedTuple):
@@ -292,12 +355,21 @@ class Tracker:
             )
             for agent in self.agents
         }
+        self._channels = {
+            agent: _channel_reader(posterior, channel, estimate, num_draws, seed)
+            for agent, channel in posterior.bound.channels.items()
+        }
         every = (reader for readers in self._readers.values() for reader in readers)
-        return frozenset[str]().union(*(reader.variables for reader in every))
+        needed = frozenset[str]().union(*(reader.variables for reader in every))
+        return needed.union(*(channel.names for channel in posterior.bound.channels.values()))
+
+    # Of a model of tables with continuous columns: what these say.
+    _channels: Mapping[str, _ChannelReader] = {}  # never mutated
 
     def reset(self) -> None:
         """Begin a new episode."""
         self._num_steps = 0
+        self._last_columns: Mapping[str, float] = {}
         # States, then actions, of the last step.
         self._last: Values = (_UNKNOWN,) * (len(self._variables) + len(self.agents))
         self._log_beliefs: LogBeliefs = {}
@@ -322,10 +394,15 @@ class Tracker:
         """
         states = self._read_state(state, "state")
         outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states)
-        return {agent: ahead.actions() for agent, ahead in outlook.items()}
+        return self._actions_of(outlook)
 
     def update(
-        self, state: Any, actions: Any, labels: Any = None, next_state: Any = None
+        self,
+        state: Any,
+        actions: Any = None,
+        labels: Any = None,
+        next_state: Any = None,
+        continuous: Mapping[str, Any] | None = None,
     ) -> Belief:
         """Take in one step of the team.
 
@@ -339,6 +416,8 @@ class Tracker:
             labels: Latents that somebody tells, likewise; agents may be left out. None or -1:
                 unknown.
             next_state: The state s_{t+1} if it is known already, to predict the next actions.
+            continuous: The continuous columns that the model's emissions read, {column: number};
+                None or NaN: not seen, and summed out.
 
         Returns:
             The beliefs at this step, and what was and is to be expected of the team.
@@ -351,7 +430,11 @@ class Tracker:
         states = self._read_state(state, "state")
         following = None if next_state is None else self._read_state(next_state, "next_state")
         taken, known = self._read_actions(actions), self._read_labels(labels)
+        columns = self._read_columns(continuous)
         outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states, taken)
+        for agent, channel in self._channels.items():
+            said = channel((*self._last, *states), columns, self._last_columns)
+            outlook[agent] = outlook[agent]._replace(log_measured=said)
         log_beliefs = {
             agent: self._take_in(agent, ahead, action, label)
             for (agent, ahead), action, label in zip(outlook.items(), taken, known, strict=True)
@@ -360,10 +443,11 @@ class Tracker:
         belief = Belief(
             step=self._num_steps,
             latents={agent: np.exp(log).mean(0) for agent, log in log_beliefs.items()},
-            expected_actions={agent: ahead.actions() for agent, ahead in outlook.items()},
+            expected_actions=self._actions_of(outlook),
             next_actions=self._next_actions(log_beliefs, last, following),
         )
         self._num_steps, self._last, self._log_beliefs = self._num_steps + 1, last, log_beliefs
+        self._last_columns = columns
         return belief
 
     @property
@@ -382,6 +466,7 @@ class Tracker:
             states=seen[..., :split],
             actions=seen[..., split:],
             log_beliefs={agent: log.copy() for agent, log in self._log_beliefs.items()},
+            continuous=dict(self._last_columns),
         )
 
     @state.setter
@@ -409,7 +494,9 @@ class Tracker:
             raise ValueError(
                 f"state: states and actions {seen.tolist()} are out of range; sizes: {sizes}"
             )
+        columns = self._read_columns(state.continuous) if num_steps else {}
         self._num_steps, self._last = num_steps, tuple(seen.ravel().tolist())
+        self._last_columns = columns
         self._log_beliefs = {
             agent: np.array(state.log_beliefs[agent], np.float64) for agent in shapes
         }
@@ -524,7 +611,15 @@ class Tracker:
                 return None
             states = (_UNKNOWN,) * len(self._variables)
         outlook = self._look_ahead(self._num_steps + 1, log_beliefs, last, states)
-        return {agent: ahead.actions() for agent, ahead in outlook.items()}
+        return self._actions_of(outlook)
+
+    def _actions_of(self, outlook: Mapping[str, _Outlook]) -> dict[str, np.ndarray]:
+        """What is expected of all who act."""
+        return {
+            agent: ahead.actions()
+            for agent, ahead in outlook.items()
+            if self._members[agent].action.size
+        }
 
     def _needs_more(self, last: Values) -> bool:
         """Whether the next actions depend on the next state, or on actions not observed."""
@@ -571,8 +666,22 @@ class Tracker:
         pairs = zip(columns.values(), values, strict=True)
         return tuple(column.code(value, argument) for column, value in pairs)
 
+    def _read_columns(self, given: Any) -> dict[str, float]:
+        wanted = sorted({name for channel in self._channels.values() for name in channel.names})
+        given = {} if given is None else given
+        if not isinstance(given, Mapping):
+            raise ValueError(f"continuous: a mapping {{column: number}} expected, got {given!r}")
+        missing = [name for name in wanted if name not in given]
+        if missing:
+            raise ValueError(
+                f"continuous: no value for {', '.join(missing)}; give None where it was not seen"
+            )
+        return {name: _number(name, given[name]) for name in wanted}
+
     def _read_actions(self, actions: Any) -> Values:
-        given = self._by_agent(actions, "actions")
+        acting = [agent for agent, member in self._members.items() if member.action.size]
+        given = {} if actions is None and not acting else self._by_agent(actions, "actions")
+        given = {agent: None for agent in self.agents if agent not in acting} | dict(given)
         missing = [agent for agent in self.agents if agent not in given]
         if missing:
             raise ValueError(
@@ -608,6 +717,17 @@ class Tracker:
                 f"({', '.join(self.agents)})"
             )
         return dict(zip(self.agents, values, strict=True))
+
+
+def _number(name: str, value: Any) -> float:
+    """A finite number, or NaN."""
+    if value is None:
+        return np.nan
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise ValueError(f"continuous: {name} is {value!r}; allowed are numbers, and None")
+    if math.isinf(value):
+        raise ValueError(f"continuous: {name} is {value!r}; allowed are finite numbers, and None")
+    return float(value)
 
 
 def _as_sequence(values: Any) -> Sequence[Any] | None:
@@ -660,6 +780,28 @@ def _reader(posterior: "Posterior", role: str, agent: str, rows: Mapping[str, _L
             demos.agents[i - len(variables)] for i in columns if len(variables) <= i < offset
         ),
     )
+
+
+def _channel_reader(
+    posterior: "TeamPosterior",
+    channel: Channel,
+    estimate: str,
+    num_draws: int | None,
+    seed: int,
+) -> _ChannelReader:
+    """An agent's continuous columns at a point estimate, or under draws."""
+    demos = posterior.demos
+    variables = list(demos.num_states)
+    offset = len(variables) + len(demos.agents)
+    context = _picker([offset + variables.index(name) for name in channel.names])
+
+    def points(contexts: Int[np.ndarray, "k parents"]) -> ChannelPoint:
+        if num_draws is None:
+            one = posterior._channel_point(channel.agent, contexts, estimate)
+            return ChannelPoint(one.coefficients[None], one.covariance[None])
+        return posterior.drawn_channel(channel.agent, contexts, num_draws, seed)
+
+    return _ChannelReader(channel, context, points)
 
 
 def _numbered(variables: Sequence[str]) -> dict[str, int]:

@@ -160,3 +160,117 @@ def test_a_log_needs_actions_or_measures(tmp_path):
 def test_public_as_a_room():
     assert btil.recordings.from_long_table is from_long_table
     assert set(dir(btil.recordings)) == set(btil.recordings.__all__)
+
+
+# ---------------------------------------------------------------------- trajectories
+
+PATHS = """time,agent,episode,x,y,latent
+10.0,ann,1,0,0,shelf
+10.4,bob,1,5,1,
+10.5,ann,1,1,,shelf
+11.5,ann,1,3,4,door
+11.6,bob,1,7,2,door
+14.2,ann,1,9,9,
+2.0,bob,2,1,1,
+3.0,bob,2,2,3,
+"""
+
+
+def test_trajectories_hold_the_last_value_within_the_gap(tmp_path):
+    path = write(tmp_path, PATHS, "paths.csv")
+    demos = btil.recordings.from_trajectories(path, 0.5, gap=1.0)
+    assert demos.episode_lengths.tolist() == [9, 3]
+    assert list(demos.continuous) == ["ann_x", "bob_x", "ann_y", "bob_y"]
+    nan = np.nan
+    # Steps at 10.0, 10.5, ... 14.0; then at 2.0, 2.5, 3.0.
+    ann = [0, 1, 1, 3, 3, 3, nan, nan, nan, nan, nan, nan]
+    bob = [nan, 5, 5, nan, 7, 7, nan, nan, nan, 1, 1, 2]
+    np.testing.assert_array_equal(demos.continuous["ann_x"], ann)
+    np.testing.assert_array_equal(demos.continuous["bob_x"], bob)
+    # A blank is no observation: y of ann is seen at 10.0 and 11.5.
+    ann_y = [0, 0, 0, 4, 4, 4, nan, nan, nan, nan, nan, nan]
+    np.testing.assert_array_equal(demos.continuous["ann_y"], ann_y)
+    assert demos.present[:, 0].tolist() == [True] * 9 + [False] * 3
+    assert demos.present[:, 1].all()
+    assert demos.num_actions == (0, 0)
+    assert demos.latent_names["bob"] == ("door", "shelf")
+    assert demos.latents[:, 0].tolist() == [1, 1, 1, 0, 0, 0, -1, -1, -1, -1, -1, -1]
+
+
+def test_trajectories_on_the_line_between_observations(tmp_path):
+    path = write(tmp_path, PATHS, "paths.csv")
+    demos = btil.recordings.from_trajectories(path, 0.5, resample="linear", gap=1.2, keep_time=True)
+    nan = np.nan
+    times = demos.continuous["time"]
+    np.testing.assert_allclose(times, [*np.arange(10, 14.1, 0.5), 2, 2.5, 3])
+    ann = [0, 1, 2, 3, nan, nan, nan, nan, nan]  # from 11.5 to 14.2 is longer than the gap
+    np.testing.assert_allclose(demos.continuous["ann_x"][:9], ann)
+    bob = np.interp(times, [10.4, 11.6], [5, 7], left=nan, right=nan)
+    np.testing.assert_allclose(demos.continuous["bob_x"][:9], bob[:9])
+    np.testing.assert_allclose(demos.continuous["bob_y"][9:], [1, 2, 3])
+
+
+@pytest.mark.parametrize("resample", ["last", "linear"])
+def test_steps_that_meet_the_observations_give_them_back(resample):
+    """Tenths of a second since 1970 are no exact numbers."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(200, 2))
+    for start in (0.0, 1_714_564_800.0):
+        frame = pd.DataFrame(
+            {
+                "time": np.tile(start + np.arange(100) / 10, 2),
+                "agent": np.repeat(["b", "a"], 100),
+                "x": values[:, 0],
+                "y": values[:, 1],
+            }
+        )
+        mixed = frame.sample(frac=1, random_state=1)
+        demos = btil.recordings.from_trajectories(
+            mixed, 0.1, resample=resample, gap=0.1, agents=["a", "b"], num_latents=2
+        )
+        assert demos.num_steps == 100
+        np.testing.assert_array_equal(demos.continuous["b_x"], values[:100, 0])
+        np.testing.assert_array_equal(demos.continuous["a_y"], values[100:, 1])
+
+
+def test_dates_are_times():
+    stamps = pd.to_datetime(["2024-05-01 12:00:00", "2024-05-01 12:00:02"])
+    for time in (stamps, [str(stamp) for stamp in stamps]):
+        frame = pd.DataFrame({"time": time, "agent": "a", "x": [1.0, 3.0]})
+        demos = btil.recordings.from_trajectories(frame, 1, ["x"], resample="linear")
+        assert demos.continuous["a_x"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("10.5,ann", "10.0,ann"), "line 4, column 'time': '10.0': 'ann' has a row .* line 2"),
+        (
+            ("10.5,ann", "soon,ann"),
+            "line 4, column 'time': 'soon' is not allowed; expected a finite",
+        ),
+        (("11.5,ann,1,3", "11.5,ann,1,far"), "line 5, column 'x': 'far' .* or a blank"),
+        (("11.5,ann", "11.5,"), "line 5, column 'agent': '' is not allowed"),
+        (("agent,episode", "who,episode"), "there is no column 'agent'"),
+        (("14.2,ann", "1e12,ann"), "more than 10,000,000 steps of 0.5"),
+    ],
+)
+def test_bad_trajectories_are_refused_with_their_place(tmp_path, change, message):
+    path = write(tmp_path, PATHS.replace(*change), "paths.csv")
+    with pytest.raises(ValueError, match=f"paths.csv: .*({message})"):
+        btil.recordings.from_trajectories(path, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"step": 0}, "step: a positive number expected, got 0"),
+        ({"step": 1, "gap": -1}, "gap: a positive number"),
+        ({"step": 1, "resample": "mean"}, "resample: 'last', 'linear' expected, got 'mean'"),
+        ({"step": 1, "columns": ["z"]}, "no column 'z'"),
+        ({"step": 1, "columns": "x"}, "columns: a sequence of texts expected"),
+    ],
+)
+def test_bad_options_of_trajectories_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        btil.recordings.from_trajectories({"time": [0], "agent": ["a"], "x": [0]}, **options)

@@ -12,18 +12,17 @@ from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import (
     Coded,
     Reading,
+    absent,
     as_index,
     code_column,
-    distinct_values,
     items,
     listed,
     normalised,
     shown,
     texts_for_unknown,
-    untyped_episodes,
 )
 from btil.demonstrations.quantities import checked_missing, without_sets
-from btil.recordings.sources import Table, TableOrPath, in_order, naming, table_of
+from btil.recordings.sources import Table, TableOrPath, naming, table_of
 
 _DEFAULTS = {
     "episode": "episode",
@@ -178,8 +177,14 @@ def from_long_table(
                 f"{listed(table.columns)}; action=... names it, and a log without actions needs "
                 "continuous=[...]"
             )
-        arguments |= _labels(
-            table, grid, roles.get("latent"), num_latents, latent_names, reading.unknown_labels
+        arguments |= labels_of(
+            table,
+            grid.agents,
+            grid.rows,
+            roles.get("latent"),
+            num_latents,
+            latent_names,
+            unknown_labels,
         )
         return Demonstrations(
             episodes=grid.episodes,
@@ -227,22 +232,8 @@ def _grid(
     agent: str,
     agents: Sequence[str] | None,
 ) -> _Grid:
-    ids = np.zeros(table.num_rows, np.int64)
-    if episode is not None:
-        cells = table.columns[episode]
-        blank = absent_cells(episode, cells)
-        if blank.any():
-            row = int(np.argmax(blank))
-            table.refuse(row, episode, "a missing value is not allowed; expected an episode's id")
-        ids = np.asarray(untyped_episodes(cells) if table.lines is not None else cells)
-    codes, distinct = distinct_values("episode", ids)
-    who = table.texts(agent)
-    team = in_order(who) if agents is None else [str(one) for one in items("agents", agents)]
-    if len(set(team)) < len(team):
-        raise ValueError(f"agents: each may be named once, got {listed(team)}")
-    for row, one in enumerate(who):
-        if one not in team:
-            table.refuse(row, agent, f"{shown(one)} is not allowed; expected one of {listed(team)}")
+    codes, ids = table.episodes(episode)
+    who, team = table.team(agent, agents)
     when = table.seconds(order) if is_time else table.numbers(order)
     if not is_time:
         fractions = when != np.floor(when)
@@ -267,27 +258,20 @@ def _grid(
             "expected steps that count up by one: somebody must have a row in each",
         )
     places = {(code, moment): k for k, (code, moment) in enumerate(moments.T.tolist())}
-    positions = {one: k for k, one in enumerate(team)}
     rows = np.full((moments.shape[1], len(team)), -1)
-    for row, (code, moment, one) in enumerate(zip(codes.tolist(), when.tolist(), who, strict=True)):
-        place = places[code, moment], positions[one]
-        if rows[place] >= 0:
+    for row, (code, moment, one) in enumerate(
+        zip(codes.tolist(), when.tolist(), who.tolist(), strict=True)
+    ):
+        step = places[code, moment]
+        if rows[step, one] >= 0:
             table.refuse(
                 row,
                 agent,
-                f"{shown(one)} has a row for this step already, {table.place(int(rows[place]))}; "
-                "expected one row for each agent and step",
+                f"{shown(team[one])} has a row for this step already, "
+                f"{table.place(int(rows[step, one]))}; expected one row for each agent and step",
             )
-        rows[place] = row
-    episodes = np.array(distinct)[moments[0].astype(np.int64)]
-    return _Grid(tuple(team), episodes, rows)
-
-
-def absent_cells(column: str, cells: np.ndarray) -> Bool[np.ndarray, " rows"]:
-    """Where a cell has nothing in it."""
-    codes, distinct = distinct_values(column, cells)
-    nothing = [isinstance(value, str) and not value.strip() for value in distinct]
-    return np.append(np.array(nothing, bool), True)[codes]
+        rows[step, one] = row
+    return _Grid(team, ids[moments[0].astype(np.int64)], rows)
 
 
 def _listed_columns(table: Table, argument: str, given: Sequence[str]) -> list[str]:
@@ -407,35 +391,53 @@ def _rewards(
     return np.append(values, 0.0)[grid.rows]
 
 
-def _labels(
+def labels_of(
     table: Table,
-    grid: _Grid,
+    agents: Sequence[str],
+    rows: Int[np.ndarray, "steps agents"],
     column: str | None,
     size: int | None,
     given: Sequence[str] | None,
-    unknown_labels: frozenset[str] | None,
+    unknown_labels: Iterable[str | int] | None,
 ) -> dict[str, Any]:
-    """The arguments about latents."""
+    """What `Demonstrations` is told of latents, by one list of names for all agents.
+
+    Args:
+        table: The log.
+        agents: The agents.
+        rows: The row with the label of each step and agent, -1 where there is none.
+        column: The column of labels, where there is one.
+        size: The declared number of latents.
+        given: Their declared names.
+        unknown_labels: Texts that mean an unknown latent too.
+
+    Returns:
+        The arguments `latents`, `num_latents` and `latent_names`.
+
+    Raises:
+        ValueError: A label that is none, with its line.
+    """
+    unknown = texts_for_unknown(unknown_labels)
     names = None if given is None else tuple(map(str, items("latent_names", given)))
     if column is None:
         return {"num_latents": 1 if size is None and names is None else size, "latent_names": names}
     cells = np.array(table.columns[column], object)
-    cells[[_unknown(cell, unknown_labels) for cell in cells]] = None
+    cells[[_unknown(cell, unknown) for cell in cells]] = None
     single, sets = _without_sets(table, column, cells, names)
     single = np.array([None if cell in sets else cell for cell in single], object)
     parts = sorted({part for texts in sets.values() for part in texts})
-    if names is None and size is None and absent_cells(column, single).all():
+    if names is None and size is None and absent(column, single).all():
         size = 1 if not parts else None
         coded = None
     else:
         # Checked here, so that what is refused is told by its line.
-        reading = Reading(unknown_labels, unseen=True)
+        reading = Reading(unknown, unseen=True)
         coded = code_column(column, single, size, None if sets else names, table, reading)
     if names is None:
         names, size = _names_and_size(column, parts, coded, size)
-    padded = np.append(cells, None)
+    padded = np.array([*cells, None], object)
     return {
-        "latents": {agent: padded[grid.rows[:, k]] for k, agent in enumerate(grid.agents)},
+        "latents": {agent: padded[rows[:, k]] for k, agent in enumerate(agents)},
         "num_latents": size,
         "latent_names": names,
     }

@@ -16,12 +16,15 @@ from btil.demonstrations.coding import (
     as_index,
     check_text,
     distinct_values,
+    items,
     listed,
     normalised,
     normalised_keys,
     shown,
+    untyped_episodes,
 )
 
+Number = float | int | np.number
 # Whatever has named columns: a mapping, a data frame, or the path of a file with such.
 TableOrPath = Mapping[str, Any] | str | os.PathLike[str] | Any
 
@@ -102,6 +105,55 @@ class Table(NamedTuple):
             self.refuse(row, column, "a missing value is not allowed; expected a name")
         return [names[code] for code in codes]
 
+    def episodes(self, column: str | None) -> tuple[Int[np.ndarray, " rows"], np.ndarray]:
+        """Which episode each row is in, in order of appearance, and their ids.
+
+        Args:
+            column: The column of ids; None: all rows are one episode, 0.
+
+        Raises:
+            ValueError: A blank.
+        """
+        if column is None:
+            return np.zeros(self.num_rows, np.int64), np.zeros(1, np.int64)
+        cells = self.columns[column]
+        if self.lines is not None:
+            cells = np.asarray(untyped_episodes(cells))
+        codes, distinct = distinct_values(column, cells)
+        blank = [isinstance(value, str) and not value.strip() for value in distinct]
+        missing = np.append(blank, True).astype(bool)[codes]
+        if missing.any():
+            row = int(np.argmax(missing))
+            self.refuse(row, column, "a missing value is not allowed; expected an episode's id")
+        return codes, np.array(distinct)
+
+    def team(
+        self, column: str, agents: Sequence[str] | None
+    ) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
+        """Which agent each row is about, and the agents.
+
+        Args:
+            column: The column of names.
+            agents: The agents in their order; None: in order of appearance.
+
+        Raises:
+            ValueError: A blank, or none of the agents.
+        """
+        names = self.texts(column)
+        team = (
+            list(dict.fromkeys(names))
+            if agents is None
+            else [str(agent) for agent in items("agents", agents)]
+        )
+        if len(set(team)) < len(team):
+            raise ValueError(f"agents: each may be named once, got {listed(team)}")
+        positions = {agent: k for k, agent in enumerate(team)}
+        for row, name in enumerate(names):
+            if name not in positions:
+                what = f"{shown(name)} is not allowed; expected one of {listed(team)}"
+                self.refuse(row, column, what)
+        return np.array([positions[name] for name in names]), tuple(team)
+
     def numbers(self, column: str, blank: bool = False) -> Float[np.ndarray, " rows"]:
         """A column of finite numbers; NaN where there is none and there may be none.
 
@@ -140,8 +192,7 @@ class Table(NamedTuple):
 
         values = self.columns[column]
         codes, distinct = distinct_values(column, values)
-        plain = all(_is_number(value) for value in distinct)
-        if plain or not distinct:
+        if not distinct or _is_number(distinct[0]):  # the first cell says which of the two
             return self.numbers(column)
         found = np.full(len(distinct) + 1, np.nan)
         zones = set()
@@ -150,7 +201,7 @@ class Table(NamedTuple):
             if not _is_number(value):
                 with contextlib.suppress(TypeError, ValueError):
                     moment = pd.Timestamp(value)
-            if moment is None or moment is pd.NaT:
+            if moment is None or pd.isna(moment):
                 row = int(np.argmax(codes == code))
                 self.refuse(
                     row,
@@ -328,6 +379,13 @@ def naming(source: Any) -> Iterator[None]:
         raise ValueError(f"{source}: {error}") from error
 
 
-def in_order(values: Sequence[Any]) -> list[Any]:
-    """The different ones, in order of appearance."""
-    return list(dict.fromkeys(values))
+def positive(argument: str, value: Any) -> float:
+    """An argument that is a finite number above 0.
+
+    Raises:
+        ValueError: It is not.
+    """
+    number = float(value) if isinstance(value, int | float | np.number) else np.nan
+    if not (np.isfinite(number) and number > 0):
+        raise ValueError(f"{argument}: a positive number expected, got {shown(value)}")
+    return number

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import btil
-from btil.recordings import from_long_table
+from btil.recordings import Interval, from_long_table, label_by_intervals, read_intervals
 
 # ---------------------------------------------------------------------- long tables
 
@@ -274,3 +274,259 @@ def test_bad_trajectories_are_refused_with_their_place(tmp_path, change, message
 def test_bad_options_of_trajectories_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         btil.recordings.from_trajectories({"time": [0], "agent": ["a"], "x": [0]}, **options)
+
+
+# ---------------------------------------------------------------------- intervals
+
+EAF = """<?xml version="1.0" encoding="UTF-8"?>
+<ANNOTATION_DOCUMENT AUTHOR="" DATE="2024-05-01T12:00:00+01:00" FORMAT="3.0" VERSION="3.0">
+  <HEADER MEDIA_FILE="" TIME_UNITS="milliseconds"/>
+  <TIME_ORDER>
+    <TIME_SLOT TIME_SLOT_ID="ts1" TIME_VALUE="500"/>
+    <TIME_SLOT TIME_SLOT_ID="ts2" TIME_VALUE="2000"/>
+    <TIME_SLOT TIME_SLOT_ID="ts3" TIME_VALUE="1000"/>
+    <TIME_SLOT TIME_SLOT_ID="ts4"/>
+    <TIME_SLOT TIME_SLOT_ID="ts5" TIME_VALUE="3000"/>
+  </TIME_ORDER>
+  <TIER TIER_ID="intent" PARTICIPANT="ann" LINGUISTIC_TYPE_REF="t">
+    <ANNOTATION><ALIGNABLE_ANNOTATION ANNOTATION_ID="a1" TIME_SLOT_REF1="ts1"
+      TIME_SLOT_REF2="ts2"><ANNOTATION_VALUE>lift</ANNOTATION_VALUE></ALIGNABLE_ANNOTATION>
+    </ANNOTATION>
+    <ANNOTATION><ALIGNABLE_ANNOTATION ANNOTATION_ID="a9" TIME_SLOT_REF1="ts2"
+      TIME_SLOT_REF2="ts5"><ANNOTATION_VALUE/></ALIGNABLE_ANNOTATION></ANNOTATION>
+  </TIER>
+  <TIER TIER_ID="bob" LINGUISTIC_TYPE_REF="t">
+    <ANNOTATION><ALIGNABLE_ANNOTATION ANNOTATION_ID="a2" TIME_SLOT_REF1="ts3"
+      TIME_SLOT_REF2="ts4"><ANNOTATION_VALUE>carry</ANNOTATION_VALUE></ALIGNABLE_ANNOTATION>
+    </ANNOTATION>
+    <ANNOTATION><ALIGNABLE_ANNOTATION ANNOTATION_ID="a3" TIME_SLOT_REF1="ts4"
+      TIME_SLOT_REF2="ts5"><ANNOTATION_VALUE>rest</ANNOTATION_VALUE></ALIGNABLE_ANNOTATION>
+    </ANNOTATION>
+  </TIER>
+  <TIER TIER_ID="words" PARENT_REF="intent" PARTICIPANT="ann" LINGUISTIC_TYPE_REF="t">
+    <ANNOTATION><REF_ANNOTATION ANNOTATION_ID="a4" ANNOTATION_REF="a1">
+      <ANNOTATION_VALUE>up</ANNOTATION_VALUE></REF_ANNOTATION></ANNOTATION>
+    <ANNOTATION><REF_ANNOTATION ANNOTATION_ID="a5" ANNOTATION_REF="a1"
+      PREVIOUS_ANNOTATION="a4"><ANNOTATION_VALUE>now</ANNOTATION_VALUE></REF_ANNOTATION>
+    </ANNOTATION>
+  </TIER>
+</ANNOTATION_DOCUMENT>
+"""
+CODED = [
+    Interval(0.5, 2.0, "lift", "ann", "intent"),
+    Interval(1.0, 2.0, "carry", "bob", "bob"),
+    Interval(2.0, 3.0, "rest", "bob", "bob"),
+]
+
+
+def test_elans_own_file(tmp_path):
+    found = read_intervals(write(tmp_path, EAF, "coded.eaf"))
+    assert found[:3] == CODED
+    # Two annotations without times share those of the one that they refer to.
+    assert found[3:] == [
+        Interval(0.5, 1.25, "up", "ann", "words"),
+        Interval(1.25, 2.0, "now", "ann", "words"),
+    ]
+
+
+# All forms of time, as ELAN writes them by default.
+ELAN_ROWS = (
+    '"#file:///C:/video.mp4 -- offset: 0"\n'
+    "intent\tann\t00:00:00.500\t0.500\t500\t00:00:02.000\t2.000\t2000\t00:00:01.500\t1.500\t1500"
+    "\tlift\n"
+    "bob\t\t00:00:01.000\t1.000\t1000\t00:00:02.000\t2.000\t2000\t00:00:01.000\t1.000\t1000\tcarry\n"
+    "bob\t\t00:00:02.000\t2.000\t2000\t00:00:03.000\t3.000\t3000\t00:00:01.000\t1.000\t1000\trest\n"
+)
+ELAN_TIERS = (
+    "Tier\tParticipant\tBegin Time - hh:mm:ss.ms\tEnd Time - hh:mm:ss.ms\tDefault\n"
+    "intent\tann\t00:00:00.500\t00:00:02.000\tlift\n"
+    "bob\t\t00:00:01.000\t00:00:02.000\tcarry\n"
+    "bob\t\t00:00:02.000\t00:00:03.000\trest\n"
+)
+ELAN_WIDE = (
+    "Begin Time - ss.msec\tDuration - ss.msec\tann\tbob\n"
+    "0.500\t1.500\tlift\n"
+    "1.000\t1.000\t\tcarry\n"
+    "2.000\t1.000\t\trest\n"
+)
+
+
+@pytest.mark.parametrize("text", [ELAN_ROWS, ELAN_TIERS, ELAN_WIDE])
+def test_elans_tables(tmp_path, text):
+    found = read_intervals(write(tmp_path, text, "coded.txt"))
+    assert [one[:4] for one in found] == [one[:4] for one in CODED]
+    if text != ELAN_WIDE:  # which has no participants: a tier's name says who it is
+        assert found == CODED
+
+
+BORIS_EVENTS = """Observation id,Subject,Behavior,Behavioral category,Modifier #1,Behavior type,Time
+day 1,ann,lift,work,,START,0.500
+day 1,bob,carry,work,left,START,1.000
+day 1,bob,call,talk,,POINT,1.250
+day 1,ann,lift,work,,STOP,2.000
+day 1,bob,carry,work,left,STOP,2.000
+day 2,bob,rest,"none, so far",,START,2.000
+day 2,bob,rest,"none, so far",,STOP,3.000
+"""
+BORIS_AGGREGATED = """Observation id,Subject,Behavior,Behavior type,Start (s),Stop (s),Duration (s)
+day 1,ann,lift,STATE,0.500,2.000,1.500
+day 1,bob,carry,STATE,1.000,2.000,1.000
+day 1,bob,call,POINT,1.250,1.250,NA
+day 2,bob,rest,STATE,2.000,3.000,1.000
+"""
+BORIS_CODED = [
+    Interval(0.5, 2.0, "lift", "ann", "ann", "day 1"),
+    Interval(1.0, 2.0, "carry", "bob", "bob", "day 1"),
+    Interval(1.25, 1.25, "call", "bob", "bob", "day 1"),
+    Interval(2.0, 3.0, "rest", "bob", "bob", "day 2"),
+]
+
+
+def test_boris_tables(tmp_path):
+    for text in (BORIS_EVENTS, BORIS_AGGREGATED):
+        assert read_intervals(write(tmp_path, text, "coded.csv")) == BORIS_CODED
+    tabs = BORIS_AGGREGATED.replace(",", "\t").replace("day 1", '"day 1"')
+    assert read_intervals(write(tmp_path, tabs, "coded.tsv")) == BORIS_CODED
+
+
+def test_older_boris_tables_have_lines_above(tmp_path):
+    above = "Observation id\tday 1\t\n\t\t\nPlayer #1\tvideo.mp4\t\n"
+    events = "Time\tSubject\tBehavior\tStatus\n0.5\tann\tlift\tSTART\n2\tann\tlift\tSTOP\n"
+    found = read_intervals(write(tmp_path, above + events, "old.tsv"))
+    assert found == BORIS_CODED[:1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "change", "message"),
+    [
+        ("c.eaf", EAF, ('"2000"', '"two"'), "time slot 'ts2': 'two' .* milliseconds"),
+        ("c.eaf", EAF, ('"2000"', '"200"'), "tier 'intent', annotation 'a1': ends at 0.2, before"),
+        (
+            "c.eaf",
+            EAF,
+            ('REF1="ts3"', 'REF1="ts8"'),
+            "annotation 'a2': there is no time slot 'ts8'",
+        ),
+        ("c.eaf", EAF, ('ID="ts5" TIME_VALUE="3000"', 'ID="ts5"'), "time slot .* has no time"),
+        ("c.eaf", EAF, ('REF="a1">', 'REF="a4">'), "there is no annotation 'a4' with times"),
+        ("c.eaf", EAF, ("</TIER>", ""), "line .*: no XML"),
+        ("c.eaf", EAF, ("<ANNOTATION_DOC", "<!DOCTYPE x><ANNOTATION_DOC"), "a document type"),
+        ("c.txt", ELAN_ROWS, ("0.500\t500", "0.5.0\t500"), "line 2: neither an export of ELAN"),
+        ("c.txt", ELAN_ROWS, ("1.000\t1000\tcarry", "carry"), "line 3: .* in the same forms"),
+        ("c.txt", ELAN_TIERS, ("00:00:01.000", "00:01"), "line 3, column 'Begin .*: '00:01' .* hh"),
+        (
+            "c.txt",
+            ELAN_TIERS,
+            ("Begin Time -", "Temps -"),
+            "neither an export of ELAN nor of BORIS",
+        ),
+        ("c.txt", ELAN_WIDE, ("Duration -", "Length -"), "'End Time - ...'"),
+        ("c.csv", BORIS_EVENTS, ("STOP,2.000", "STOP,x"), "line 5, column 'Time': 'x' .* seconds"),
+        (
+            "c.csv",
+            BORIS_EVENTS,
+            ("left,STOP", ",STOP"),
+            "line 6: 'carry' of 'bob' ends, but has not",
+        ),
+        ("c.csv", BORIS_EVENTS, ("START,1.000", "GO,1.000"), "line 3, .*: 'GO' .* START, STOP or"),
+        ("c.csv", BORIS_EVENTS, ("bob,rest", "ann,rest"), "line 8: 'rest' of 'bob' ends"),
+        ("c.csv", BORIS_AGGREGATED, ("1.000,2.000", "1.000,NA"), "line 3, column 'Stop .*: 'NA'"),
+        ("c.csv", BORIS_AGGREGATED, ("Subject", "Who"), "line 1: .* are needed: 'subject'"),
+        ("c.csv", BORIS_AGGREGATED, ("day 1,ann", "day 1,"), "line 2: there is no member"),
+        ("c.csv", "a,b\n1,2\n", ("", ""), "line 1: neither"),
+        ("c.doc", "a,b\n1,2\n", ("", ""), "the ending must be one of .eaf, .txt"),
+    ],
+)
+def test_bad_annotations_are_refused_with_their_place(tmp_path, name, text, change, message):
+    path = write(tmp_path, text.replace(*change, 1), name)
+    with pytest.raises(ValueError, match=f"{name}: .*{message}"):
+        read_intervals(path)
+
+
+def pair(lengths=(6,), **more):
+    steps = sum(lengths)
+    return btil.Demonstrations(
+        np.zeros(steps, int),
+        {"ann": np.zeros(steps, int), "bob": np.zeros(steps, int)},
+        episodes=np.repeat(np.arange(len(lengths)), lengths),
+        num_states=1,
+        **({"num_actions": 1, "num_latents": 1} | more),
+    )
+
+
+def test_labels_by_time():
+    both = [*CODED, Interval(1.5, 2.5, "rest", "ann")]
+    demos = label_by_intervals(pair(), both, step=0.5)
+    assert demos.latent_names["ann"] == demos.latent_names["bob"] == ("carry", "lift", "rest")
+    # Steps at 0, .5, ... 2.5; in the step at 1.5 ann may have either.
+    assert demos.latents[:, 0].tolist() == [-1, 1, 1, -1, 2, -1]
+    assert demos.latents[:, 1].tolist() == [-1, -1, 0, 0, 2, 2]
+    weights = demos.latent_weights["ann"]
+    assert weights[3].tolist() == [0, 1, 1]
+    assert (np.delete(weights, 3, axis=0) == 1).all()
+    assert "bob" not in demos.latent_weights
+    later = label_by_intervals(pair(), CODED, times=np.arange(6) / 2 + 0.25, start=0)
+    assert later.latents[:, 1].tolist() == [-1, -1, 0, 0, 2, 2]
+    shifted = label_by_intervals(pair(), CODED, step=0.5, start=0.5)
+    assert shifted.latents[:, 1].tolist() == [-1, 0, 0, 2, 2, -1]
+
+
+def test_only_the_tiers_asked_for_and_other_labels_stay():
+    before = pair(latents={"bob": [0, 0, 1, 1, -1, -1]}, num_latents=2)
+    words = [Interval(0, 9, "hello", "ann", "words"), *CODED[:1]]
+    demos = label_by_intervals(
+        before, words, step=0.5, tiers={"intent": "ann"}, latent_names=["lift", "rest"]
+    )
+    assert demos.latents[:, 0].tolist() == [-1, 0, 0, 0, -1, -1]
+    assert demos.latents[:, 1].tolist() == before.latents[:, 1].tolist()
+    again = label_by_intervals(demos, [Interval(0, 0.6, "rest", "ann")], step=0.5)
+    assert again.latents[:, 0].tolist() == [1, 1, -1, -1, -1, -1]
+
+
+def test_labels_go_to_their_episodes():
+    demos = pair((3, 4))
+    with pytest.warns(btil.DataWarning, match="1 interval of 4 label no step.*'call' of 'bob'"):
+        found = label_by_intervals(
+            demos, BORIS_CODED, step=0.5, start={0: 0.5, 1: 1.5}, episodes={"day 1": 0, "day 2": 1}
+        )
+    names = found.latent_names["ann"]
+    assert names == ("call", "carry", "lift", "rest")
+    assert found.latents[:, 0].tolist() == [2, 2, 2, -1, -1, -1, -1]
+    assert found.latents[:, 1].tolist() == [-1, 1, 1, -1, 3, 3, -1]
+    named = demos.replace(episodes=np.repeat(["day 1", "day 2"], [3, 4]))
+    with pytest.warns(btil.DataWarning, match="label no step"):
+        same = label_by_intervals(named, BORIS_CODED, step=0.5, start={"day 1": 0.5, "day 2": 1.5})
+    assert same.latents.tolist() == found.latents.tolist()
+    # One film of all episodes: by time alone.
+    film = label_by_intervals(demos, CODED, times=np.arange(7) / 2)
+    assert film.latents[:, 1].tolist() == [-1, -1, 0, 0, 2, 2, -1]
+    one = label_by_intervals(demos, CODED[:2], step=0.5, episodes=1)
+    assert one.latents[:, 1].tolist() == [-1, -1, -1, -1, -1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("intervals", "options", "message"),
+    [
+        (CODED, {}, "times, step: expected one of the two"),
+        (CODED, {"times": np.arange(3)}, r"times: numbers \(7,\) expected"),
+        (CODED, {"step": 0.5}, "which of 2 episodes .* episodes=<id>"),
+        (CODED, {"step": 0.5, "episodes": 9}, "no episode 9; .* 0, 1"),
+        (CODED, {"step": 0.5, "episodes": 0, "tiers": {"bob": "cleo"}}, "no agent 'cleo'"),
+        (CODED, {"step": 0.5, "episodes": 0, "tiers": {"x": "bob"}}, "have 'bob', 'intent'"),
+        (CODED, {"step": 0.5, "episodes": 0, "start": {1: 0}}, "start: episode 0 is left out"),
+        (CODED, {"step": 0.5, "episodes": 0, "latent_names": ["lift"]}, "'carry' is not allowed"),
+        (BORIS_CODED, {"step": 0.5}, "no episode 'day [12]'; .* episodes="),
+        ([Interval(0, 1, "lift", "cleo")], {"step": 1}, "'lift' of 'cleo' .* tiers="),
+        ([Interval(2, 1, "lift", "ann")], {"step": 1}, "ends before it begins"),
+        ([("lift", 0, 1)], {"step": 1}, "number 0 .*: expected begin, end, label and member"),
+        ([], {"step": 1}, "there are none"),
+    ],
+)
+def test_bad_joins_are_refused(intervals, options, message):
+    with pytest.raises(ValueError, match=message):
+        label_by_intervals(pair((3, 4)), intervals, **options)
+
+
+def test_declared_latents_without_names_are_not_lost():
+    with pytest.raises(ValueError, match=r"'bob' has 3 latents without names.*latent_names="):
+        label_by_intervals(pair(num_latents=3), CODED[1:], step=0.5)

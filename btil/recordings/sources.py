@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -331,7 +332,26 @@ def text_rows(path: Path, delimiter: str) -> Rows:
     if delimiter not in first:
         found = [other for other in _OTHER_DELIMITERS if other in first]
         delimiter = found[0] if found else delimiter
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
+    return rows_of_text(text, delimiter)
+
+
+def rows_of_text(text: str, delimiter: str, quoted: bool = True) -> Rows:
+    """The cells of a text, row by row, blank rows left out.
+
+    Args:
+        text: The text.
+        delimiter: What stands between cells.
+        quoted: Whether cells may stand in quotes; else a quote is a character like any other.
+
+    Raises:
+        ValueError: Quotes that do not end.
+    """
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=delimiter,
+        strict=True,
+        quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+    )
     rows, lines = [], []
     try:
         for row in reader:

@@ -191,8 +191,8 @@ def _observations(
         table.refuse(
             second,
             time,
-            f"{shown(table.columns[time][second])}: {shown(team[who[second]])} has a row at this time "
-            f"already, {table.place(first)}; expected one row for each agent and time",
+            f"{shown(table.columns[time][second])}: {shown(team[who[second]])} has a row at this "
+            f"time already, {table.place(first)}; expected one row for each agent and time",
         )
     return _Observations(ids, team, codes, who, times, order)
 

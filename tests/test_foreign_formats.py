@@ -1,11 +1,20 @@
 """Recordings as other tools write them, from small files of our own making."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
+from gymnasium import spaces
 
 import btil
-from btil.recordings import Interval, from_long_table, label_by_intervals, read_intervals
+from btil.recordings import (
+    Interval,
+    from_long_table,
+    from_minari,
+    label_by_intervals,
+    read_intervals,
+)
 
 # ---------------------------------------------------------------------- long tables
 
@@ -530,3 +539,134 @@ def test_bad_joins_are_refused(intervals, options, message):
 def test_declared_latents_without_names_are_not_lost():
     with pytest.raises(ValueError, match=r"'bob' has 3 latents without names.*latent_names="):
         label_by_intervals(pair(num_latents=3), CODED[1:], step=0.5)
+
+
+# ---------------------------------------------------------------------- Minari
+
+
+def episode(number, observations, actions, rewards=None, **more):
+    """An episode with the fields of Minari's EpisodeData."""
+    first = next(iter(actions.values())) if isinstance(actions, dict) else actions
+    length = len(first)
+    over = np.arange(length) == length - 1
+    fields = {
+        "id": number,
+        "observations": observations,
+        "actions": actions,
+        "rewards": np.arange(length) / 2 if rewards is None else rewards,
+        "terminations": over,
+        "truncations": np.zeros(length, bool),
+        "infos": {},
+    }
+    return SimpleNamespace(**(fields | more))
+
+
+SPACE = spaces.Dict(
+    {
+        "seat": spaces.Discrete(5, start=1),
+        "hand": spaces.Box(-1, 1, (2,)),
+        "lamps": spaces.MultiBinary(2),
+        "card": spaces.Box(0, 9, (1,), np.int64),
+    }
+)
+
+
+def sampled(space, length, seed):
+    space.seed(seed)
+    drawn = [space.sample() for _ in range(length)]
+    return {key: np.stack([one[key] for one in drawn]) for key in space.spaces}
+
+
+def test_minari_episodes_with_their_spaces():
+    seen = [sampled(SPACE, length + 1, length) for length in (3, 5)]
+    actions = [np.array([[0, 2], [1, 0], [1, 1]]), np.array([[0, 0]] * 5)]
+    dataset = SimpleNamespace(
+        iterate_episodes=lambda: iter(
+            [episode(k, *one) for k, one in enumerate(zip(seen, actions, strict=True))]
+        ),
+        observation_space=SPACE,
+        action_space=spaces.MultiDiscrete([2, 3]),
+    )
+    demos = from_minari(dataset, agents=["ann"], latent_names=["left", "right"])
+    assert demos.episode_lengths.tolist() == [3, 5]
+    assert demos.num_states == {"lamps_0": 2, "lamps_1": 2, "seat": 5}
+    # The last observation is no step; Discrete counts from its start.
+    expected = np.concatenate([one["seat"][:-1] for one in seen]) - 1
+    assert demos.state_variables["seat"].tolist() == expected.tolist()
+    assert set(demos.continuous) == {"card_0", "hand_0", "hand_1"}
+    hand = np.concatenate([one["hand"][:-1, 1] for one in seen])
+    np.testing.assert_array_equal(demos.continuous["hand_1"], hand)
+    assert demos.num_actions == (6,)
+    assert demos.actions[:, 0].tolist() == [2, 3, 4, 0, 0, 0, 0, 0]
+    assert demos.rewards.tolist() == [0, 0.5, 1, 0, 0.5, 1, 1.5, 2]
+    assert demos.num_latents == (2,)
+    assert (demos.latents == -1).all()
+
+
+def test_minari_without_spaces_and_with_moves_that_are_no_whole_numbers():
+    pushes = np.array([[0.5, 1], [2, 3]], np.float32)
+    demos = from_minari(episode(7, np.array([2, 0, 1]), pushes))
+    assert demos.episode_ids.tolist() == [7]
+    assert demos.num_states == {"observation": 3}
+    assert demos.num_actions == (0,)
+    assert list(demos.continuous) == ["agent_0_action_0", "agent_0_action_1"]
+    assert demos.continuous["agent_0_action_1"].tolist() == [1, 3]
+    named = from_minari(
+        [episode("a", np.array([[0, 0.5]] * 3), np.array([1, 0]))], observation_names=["x", "y"]
+    )
+    assert named.continuous["y"].tolist() == [0.5, 0.5]
+    assert named.num_latents == (1,)
+
+
+def test_minari_of_a_team():
+    observations = {"ann": np.array([[0.0, 1]] * 3), "bob": {"cell": np.array([1, 0, 1])}}
+    actions = {"ann": np.array([0, 1]), "bob": np.array([2, 1])}
+    rewards = {"bob": np.array([0, 1]), "ann": np.array([2, 3])}
+    over = {"ann": np.array([True, True]), "bob": np.array([False, True])}
+    one = episode(0, observations, actions, rewards, terminations=over)
+    space = spaces.Dict({"ann": spaces.Discrete(2), "bob": spaces.Discrete(4)})
+    demos = from_minari([one], action_space=space, agents=["bob", "ann"])
+    assert demos.agents == ("bob", "ann")
+    assert demos.num_actions == (4, 2)
+    assert demos.actions.tolist() == [[2, 0], [1, 1]]
+    assert demos.rewards.tolist() == [[0, 2], [1, 3]]
+    assert demos.num_states == {"bob_cell": 2}
+    assert list(demos.continuous) == ["ann_0", "ann_1"]
+
+
+GOOD = {"observations": np.arange(4), "actions": np.array([0, 1, 1])}
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"observations": np.arange(3)}, {}, "episode 5, observations: 4 expected .* got 3"),
+        ({"terminations": np.ones(3, bool)}, {}, "episode 5, terminations: step 0 of 3"),
+        ({"truncations": np.ones(2, bool)}, {}, r"episode 5, truncations: shape \(3,\)"),
+        ({"rewards": np.ones(4)}, {}, r"episode 5, rewards: shape \(3,\) expected, got \(4,\)"),
+        ({"rewards": {"ann": np.ones(3)}}, {}, "episode 5, rewards: of 'ann'; .* 'agent_0'"),
+        ({"observations": np.ones((4, 2, 2))}, {}, "pictures and matrices have no columns"),
+        ({"observations": np.array(list("abcd"))}, {}, "observations: numbers"),
+        ({"observations": np.array([0, 1, np.inf, 2])}, {}, "observations, step 2: inf"),
+        ({"actions": np.array([0, -1, 1])}, {}, "episode 5, actions, step 1: -1 .* 0, 1, ..."),
+        ({}, {"action_space": spaces.Discrete(1)}, "actions, step 1: 1 .* expected 0 to 0"),
+        ({}, {"action_space": spaces.MultiDiscrete([2, 2])}, "1 components, but .* has 2"),
+        ({}, {"agents": ["ann", "bob"]}, "agents: one name expected"),
+        ({}, {"observation_names": ["x", "y"]}, "observation_names: 1 expected, .*'observation'"),
+        ({"id": 4}, {}, "id 4 occurs twice"),
+        ({"actions": {"ann": np.array([0, 1, 1])}}, {}, "actions: of 'ann'; expected .*'agent_0'"),
+        ({"observations": np.arange(4) / 2}, {}, "episode 5: .* whole numbers in both"),
+    ],
+)
+def test_bad_minari_episodes_are_refused_with_their_place(change, options, message):
+    good, bad = episode(4, **GOOD), episode(5, **GOOD)
+    bad.__dict__.update(change)
+    with pytest.raises(ValueError, match=message):
+        from_minari([good, bad], **options)
+
+
+def test_what_is_no_episode_is_refused():
+    with pytest.raises(ValueError, match=r"number 0 .* has no 'id'"):
+        from_minari([SimpleNamespace()])
+    with pytest.raises(ValueError, match="there are none"):
+        from_minari([])

@@ -20,8 +20,8 @@ _PACKAGE = str(Path(__file__).parents[1])
 def label_by_intervals(
     demos: Demonstrations,
     intervals: Iterable[Any],
-    *,
     times: Any = None,
+    *,
     step: Number | None = None,
     start: Number | Mapping[Any, Number] = 0.0,
     tiers: Mapping[str, str] | None = None,

@@ -1,5 +1,7 @@
 """Recordings as other tools write them, from small files of our own making."""
 
+import json
+from importlib.resources import files
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,10 +10,12 @@ import pytest
 from gymnasium import spaces
 
 import btil
+from btil.domains import overcooked
 from btil.recordings import (
     Interval,
     from_long_table,
     from_minari,
+    from_overcooked_trials,
     label_by_intervals,
     read_intervals,
 )
@@ -670,3 +674,215 @@ def test_what_is_no_episode_is_refused():
         from_minari([SimpleNamespace()])
     with pytest.raises(ValueError, match="there are none"):
         from_minari([])
+
+
+# ---------------------------------------------------------------------- Overcooked-AI
+
+MOVES = [[0, -1], [0, 1], [1, 0], [-1, 0], [0, 0], "interact"]
+THINGS = [None, "onion", "dish", "soup"]
+
+
+def records_of(rows, layout, grid, legacy):
+    """Rows of the carried table as the records of a web page."""
+    counters = [[x, y] for y, row in enumerate(grid) for x, cell in enumerate(row) if cell == "X"]
+    pots = [[x, y] for y, row in enumerate(grid) for x, cell in enumerate(row) if cell == "P"]
+    records = []
+    for row in rows:
+        players = []
+        for i in range(2):
+            at = [row[f"p{i}_x"], row[f"p{i}_y"]]
+            thing = THINGS[row[f"p{i}_held"]]
+            held = None if thing is None else {"name": thing, "position": at}
+            players.append(
+                {"position": at, "orientation": MOVES[row[f"p{i}_dir"]], "held_object": held}
+            )
+        names = ["onion"] * row["counter_onions"] + ["dish"] * row["counter_dishes"]
+        names += ["soup"] * row["counter_soups"]
+        objects = [
+            {"name": name, "position": at} for name, at in zip(names, counters, strict=False)
+        ]
+        for k, at in enumerate(pots):
+            onions, timer = row[f"pot{k}_onions"], row[f"pot{k}_timer"]
+            soup = {"name": "soup", "position": at}
+            if legacy:
+                soup["state"] = ["onion", onions, timer]
+            else:
+                soup["_ingredients"] = [{"name": "onion", "position": at}] * onions
+                soup["_cooking_tick"] = timer if timer else -1
+                soup["cook_time"] = 20 if timer else -1
+            if onions:
+                objects.append(soup)
+        action = [MOVES[row[f"p{i}_action"]] for i in range(2)]
+        records.append(
+            {
+                "state": json.dumps({"players": players, "objects": objects}),
+                # The pages of 2019 wrote the second way.
+                "joint_action": str(action).replace("interact", "INTERACT")
+                if legacy
+                else json.dumps(action),
+                "layout_name": layout,
+                "trial_id": f"trial {row['trial']}",
+                "cur_gameloop": row["step"],
+                "reward": row["reward"],
+            }
+        )
+    return records
+
+
+@pytest.mark.parametrize(("layout", "legacy"), [("cramped_room", True), ("random3", False)])
+def test_records_of_carried_trials_come_back(layout, legacy, tmp_path):
+    with (files("btil.domains") / "data" / "overcooked_human.npz").open("rb") as file:
+        carried = dict(np.load(file, allow_pickle=False))
+    names = carried["layout_names"].tolist()
+    chosen = (carried["layout"] == names.index(layout)) & (carried["split"] == 1)
+    two = np.unique(carried["trial"][chosen])[:2]
+    chosen &= np.isin(carried["trial"], two) & (carried["step"] < 400)
+    columns = {
+        name: values[chosen].tolist() for name, values in carried.items() if values.size > 1000
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    grid = carried[f"grid_{layout}"].tolist()
+    records = records_of(rows, layout, grid, legacy)
+    path = tmp_path / "trials.json"
+    path.write_text(json.dumps(records))
+    demos = from_overcooked_trials(path, layout)
+    assert demos.episode_ids.tolist() == [f"trial {one}" for one in two]
+    assert demos.rewards.tolist() == columns["reward"]
+    table = {name: np.array(values) for name, values in columns.items()}
+    table |= {"layout_names": carried["layout_names"], f"grid_{layout}": np.array(grid)}
+    expected = overcooked.from_arrays(table, layout)
+    loaded = overcooked.load(layout, split="test")
+    assert demos.num_states == loaded.num_states
+    assert demos.replace(episodes=expected.episodes, rewards=None) == expected
+    # The states of the first trial are those that the package carries.
+    first = loaded.select([loaded.episode_ids.tolist().index(two[0])])
+    for name, values in first.state_variables.items():
+        np.testing.assert_array_equal(demos.state_variables[name][:400], values[:400])
+
+
+def kitchen_records(steps=4):
+    """A player who takes an onion and walks off, with a map of their own."""
+    grid = ["XPX", "O S", "X X", "XDX"]
+    records = []
+    for t in range(steps):
+        held = {"name": "onion", "position": [1, 1]} if t > 1 else None
+        ann = {"position": [1, 1], "orientation": [-1, 0], "held_object": held}
+        bob = {"position": [1, 2], "orientation": [0, 1], "held_object": None}
+        lying = [{"name": "dish", "position": [0, 2]}]
+        records.append(
+            {
+                "state": {"players": [ann, bob], "objects": lying},
+                "joint_action": ["interact" if t == 1 else [0, 0], [0, 1]],
+                "layout_name": "own",
+                "layout": [list(row) for row in grid],
+                "trial_id": 7,
+                "cur_gameloop": t,
+            }
+        )
+    return records
+
+
+def write_records(tmp_path, records):
+    path = tmp_path / "trials.json"
+    path.write_text(json.dumps(records))
+    return path
+
+
+def test_shapes_of_a_file_of_trials(tmp_path):
+    records = kitchen_records()
+    demos = from_overcooked_trials(write_records(tmp_path, records), "own")
+    assert demos.episode_ids.tolist() == [7]
+    assert demos.rewards is None
+    assert demos.latents[:, 0].tolist() == [0, 0, -1, -1]  # take onion
+    assert demos.state_variables["counter_dishes"].tolist() == [1] * 4
+    frame = pd.DataFrame(records)
+    paths = []
+    for orient, lines in (("records", False), ("records", True), ("columns", False)):
+        paths.append(tmp_path / f"{orient}{lines}.json")
+        frame.to_json(paths[-1], orient=orient, lines=lines)
+    paths.append(write_records(tmp_path, {"uid": 1, "trajectory": records}))
+    for path in paths:
+        assert from_overcooked_trials(path, "own") == demos
+    # Records of two trials may be mixed, and others' layouts are left out.
+    other = [record | {"trial_id": 3, "layout": None} for record in records]
+    foreign = [records[0] | {"layout_name": "theirs"}]
+    mixed = [one for pair in zip(records, other, strict=True) for one in pair] + foreign
+    both = from_overcooked_trials(write_records(tmp_path, mixed), "own")
+    assert both.episode_ids.tolist() == [7, 3]
+    assert both.select([1]).replace(episodes=[7] * 4) == demos
+
+
+def changed(step, path, value):
+    def change(records):
+        place = records[step]
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+
+    return change
+
+
+SOUP = {"name": "soup", "position": [1, 0]}
+OBJECTS = ("state", "objects")
+FIRST = ("state", "players", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed(2, ["state"], "{"), "record 2 .trial 7, step 2.: state: '{' .* JSON"),
+        (changed(2, ["state"], {}), "record 2 .*state: {} is not allowed; expected .*'players'"),
+        (changed(2, ["state", "players"], []), "record 2 .*state.players: 0 players; expected 2"),
+        (changed(2, [*FIRST, "position"], [0, 0]), r"players\[0\].position: \[0, 0\] .* floor"),
+        (changed(2, [*FIRST, "position"], [1.5, 0]), "two whole numbers"),
+        (changed(2, [*FIRST, "orientation"], [1, 1]), r"orientation: \[1, 1\] .*\[0, -1\]"),
+        (changed(2, [*FIRST, "held_object"], {"name": "tomato"}), "held_object.name: 'tomato'"),
+        (changed(3, [*FIRST, "held_object"], {"name": "dish"}), "trial 7, step 2: what player_0 "),
+        (changed(2, ["joint_action"], [[0, 0]]), "joint_action: .* two actions"),
+        (changed(2, ["joint_action", 1], "jump"), r"joint_action\[1\]: 'jump' .*'interact'"),
+        (changed(2, ["cur_gameloop"], 5), "record 2 .*: cur_gameloop 5 comes after 1"),
+        (changed(2, ["cur_gameloop"], None), "cur_gameloop: a whole number"),
+        (changed(2, ["trial_id"], [7]), "record 2 .*: trial_id: a text or a whole number"),
+        (changed(2, ["trial_id"], "7"), "trial_id: texts or numbers in all"),
+        (changed(2, ["reward"], 20), "record 0 .*: reward: a number expected in all records"),
+        (changed(2, OBJECTS, 3), "state.objects: 3 .* a list"),
+        (
+            changed(2, OBJECTS, [{"name": "dish", "position": [1, 1]}]),
+            r"position: \[1, 1\] .* a cou",
+        ),
+        (changed(2, OBJECTS, [{"name": "dish", "position": [1, 0]}]), "a counter of"),
+        (changed(2, OBJECTS, [{"name": "tomato", "position": [0, 0]}]), "name: 'tomato'"),
+        (changed(2, OBJECTS, [SOUP]), "_ingredients: None is not allowed; expected a list"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["tomato", 1, 0]}]), "'tomato' .*'onion'"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", 4, 0]}]), r"\[4, 0\] .* 0 to 3"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", 3, -1]}]), "cooks by itself once 3"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", 2, 4]}]), "cooks by itself once 3"),
+        (changed(0, ["layout"], []), "layout: .* a list of rows"),
+        (changed(0, ["layout"], ["XPX", "Q S", "X X", "XDX"]), "unknown cell 'Q' in the map"),
+        (lambda records: records.insert(0, 1), "record 0 .*: a mapping expected, got 1"),
+        (lambda records: records[1].pop("state"), "record 1 .* has no 'state'; needed are"),
+    ],
+)
+def test_bad_trials_are_refused_with_their_place(tmp_path, change, message):
+    records = kitchen_records()
+    change(records)
+    with pytest.raises(ValueError, match=f"trials.json: .*({message})"):
+        from_overcooked_trials(write_records(tmp_path, records), "own")
+
+
+def test_files_and_layouts_that_are_not_there(tmp_path):
+    path = write_records(tmp_path, kitchen_records())
+    with pytest.raises(ValueError, match=r"no records of layout 'mine'; .* 'own'"):
+        from_overcooked_trials(path, "mine")
+    bare = [{k: v for k, v in one.items() if k != "layout"} for one in kitchen_records()]
+    with pytest.raises(ValueError, match=r"no map .* of 'own'; grid="):
+        from_overcooked_trials(write_records(tmp_path, bare), "own")
+    grid = ["XPX", "O S", "X X", "XDX"]
+    assert from_overcooked_trials(path, "own", grid=grid).num_steps == 4
+    for text, message in (("[{", "line 1, character 3: no JSON"), ("[]", "expected a list")):
+        with pytest.raises(ValueError, match=message):
+            from_overcooked_trials(write(tmp_path, text, "bad.json"), "own")
+    slow = kitchen_records()
+    slow[0]["state"]["objects"] = [SOUP | {"_ingredients": [], "_cooking_tick": 3, "cook_time": 9}]
+    with pytest.raises(ValueError, match="cook_time: 9 is not allowed; expected 20"):
+        from_overcooked_trials(write_records(tmp_path, slow), "own")

@@ -92,6 +92,48 @@ def test_a_set_that_leaves_some_out(log):
     assert demos.latent_weights["bob"][0].tolist() == [1, 1, 0]
 
 
+def test_what_was_written_row_by_row_comes_back():
+    rng = np.random.default_rng(3)
+    steps, agents = 60, ("zoe", "ann", "bob")
+    there = rng.random((steps, 3)) < 0.7
+    there[np.arange(steps), rng.integers(3, size=steps)] = True
+    there[0] = True
+    episodes = np.repeat(["x", "y", "z"], 20)
+    room, seat = rng.integers(4, size=steps), rng.integers(5, size=(steps, 3))
+    actions, latents = rng.integers(3, size=(steps, 3)), rng.integers(-1, 2, size=(steps, 3))
+    rewards = np.where(there, rng.normal(size=(steps, 3)), 0)
+    rows = [
+        {
+            "episode": episodes[t],
+            "step": 5 + t % 20,
+            "agent": agents[k],
+            "room": room[t],
+            "seat": seat[t, k],
+            "action": actions[t, k],
+            "latent": latents[t, k],
+            "reward": rewards[t, k],
+        }
+        for t in range(steps)
+        for k in range(3)
+        if there[t, k]
+    ]
+    demos = from_long_table(pd.DataFrame(rows))
+    expected = btil.Demonstrations(
+        {"room": room}
+        | {f"{a}_seat": np.where(there, seat, -1)[:, k] for k, a in enumerate(agents)},
+        actions,
+        latents,
+        episodes,
+        agents,
+        num_states={"room": 4} | {f"{agent}_seat": 5 for agent in agents},
+        num_actions=3,
+        num_latents=2,
+        present=there,
+        rewards=rewards,
+    )
+    assert demos == expected
+
+
 def test_time_stamps_in_place_of_steps():
     demos = from_long_table(
         {
@@ -246,6 +288,50 @@ def test_steps_that_meet_the_observations_give_them_back(resample):
         np.testing.assert_array_equal(demos.continuous["a_y"], values[100:, 1])
 
 
+@pytest.mark.parametrize("resample", ["last", "linear"])
+def test_resampling_agrees_with_a_slow_search(resample):
+    rng = np.random.default_rng(5)
+    number = 120
+    frame = pd.DataFrame(
+        {
+            "time": rng.choice(4000, number, replace=False) / 100,
+            "agent": rng.choice(["ann", "bob"], number),
+            "episode": rng.choice([4, 2, 9], number),
+            "x": np.where(rng.random(number) < 0.2, np.nan, rng.normal(size=number)),
+        }
+    )
+    step, gap = 0.25, 1.5
+    demos = btil.recordings.from_trajectories(
+        frame, step, ["x"], gap=gap, resample=resample, agents=["ann", "bob"]
+    )
+    expected = []
+    for one in frame["episode"].unique():
+        rows = frame[frame["episode"] == one]
+        now, last = rows["time"].min(), rows["time"].max()
+        for k in range(int((last - now) / step + 1e-9) + 1):
+            values = []
+            for agent in ("ann", "bob"):
+                seen = rows[(rows["agent"] == agent) & rows["x"].notna()].sort_values("time")
+                before = seen[seen["time"] <= now + k * step + 1e-9]
+                after = seen[seen["time"] > now + k * step + 1e-9]
+                values.append(np.nan)
+                if not len(before):
+                    continue
+                (t_a, v_a) = before.iloc[-1][["time", "x"]]
+                since = now + k * step - t_a
+                if resample == "last":
+                    values[-1] = v_a if since <= gap + 1e-9 else np.nan
+                elif since < 1e-9:
+                    values[-1] = v_a
+                elif len(after) and after.iloc[0]["time"] - t_a <= gap + 1e-9:
+                    (t_b, v_b) = after.iloc[0][["time", "x"]]
+                    values[-1] = v_a + (v_b - v_a) * since / (t_b - t_a)
+            expected.append(values)
+    found = np.stack([demos.continuous["ann_x"], demos.continuous["bob_x"]], axis=1)
+    assert 0.1 < np.isnan(found).mean() < 0.9
+    np.testing.assert_allclose(found, expected)
+
+
 def test_dates_are_times():
     stamps = pd.to_datetime(["2024-05-01 12:00:00", "2024-05-01 12:00:02"])
     for time in (stamps, [str(stamp) for stamp in stamps]):
@@ -277,9 +363,9 @@ def test_bad_trajectories_are_refused_with_their_place(tmp_path, change, message
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"step": 0}, "step: a positive number expected, got 0"),
-        ({"step": 1, "gap": -1}, "gap: a positive number"),
-        ({"step": 1, "resample": "mean"}, "resample: 'last', 'linear' expected, got 'mean'"),
+        ({"step": 0}, "step must be a positive number, got 0"),
+        ({"step": 1, "gap": -1}, "gap must be a positive number, got -1"),
+        ({"step": 1, "resample": "mean"}, "resample must be one of last, linear, got 'mean'"),
         ({"step": 1, "columns": ["z"]}, "no column 'z'"),
         ({"step": 1, "columns": "x"}, "columns: a sequence of texts expected"),
     ],
@@ -482,6 +568,41 @@ def test_labels_by_time():
     assert later.latents[:, 1].tolist() == [-1, -1, 0, 0, 2, 2]
     shifted = label_by_intervals(pair(), CODED, step=0.5, start=0.5)
     assert shifted.latents[:, 1].tolist() == [-1, 0, 0, 2, 2, -1]
+
+
+def test_joining_agrees_with_a_slow_search():
+    rng = np.random.default_rng(8)
+    demos = pair((40, 30), num_latents=3, latent_names=["a", "b", "c"])
+    begins = rng.integers(3, 31, 25) / 10
+    coded = [
+        Interval(begin, begin + rng.integers(5, 20) / 10, label, member, "", observation)
+        for begin, label, member, observation in zip(
+            begins,
+            rng.choice(["a", "b", "c"], 25),
+            rng.choice(["ann", "bob"], 25),
+            rng.choice(["0", "1"], 25),
+            strict=True,
+        )
+    ]
+    found = label_by_intervals(demos, coded, step=0.1, start={0: 0.3, 1: 0.7})
+    sets = 0
+    for row in range(70):
+        episode, step = (0, row) if row < 40 else (1, row - 40)
+        tenth = step + (3 if episode == 0 else 7)
+        for k, agent in enumerate(demos.agents):
+            labels = {
+                one.label
+                for one in coded
+                if one.member == agent
+                and one.episode == str(episode)
+                and round(one.begin * 10) <= tenth < round(one.end * 10)
+            }
+            only = "abc".index(labels.copy().pop()) if len(labels) == 1 else -1
+            assert found.latents[row, k] == only
+            weights = [1.0] * 3 if len(labels) < 2 else [float(x in labels) for x in "abc"]
+            assert found.latent_weights[agent][row].tolist() == weights
+            sets += len(labels) > 1
+    assert sets > 10
 
 
 def test_only_the_tiers_asked_for_and_other_labels_stay():

@@ -10,11 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from btil.arguments import check_number
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import DataWarning, check_text, counted, items, listed, shown
-from btil.recordings.sources import Number, positive
+from btil.recordings.sources import Number
 
 _PACKAGE = str(Path(__file__).parents[1])
+# Times that differ by less are one: so many seconds, or steps from one number to the next that a
+# computer has.
+_TOLERANCE = 1e-9
+_NUMBERS_APART = 4
 
 
 def label_by_intervals(
@@ -90,6 +95,9 @@ def label_by_intervals(
     spoken_of = _agents_spoken_of(demos, used, tiers)
     names = _names(demos, used, spoken_of, latent_names)
     marks = {agent: np.zeros((demos.num_steps, len(names[agent])), bool) for agent in spoken_of}
+    # A sum of tenths may lie just before the interval that begins there.
+    apart = np.spacing(np.abs(moments).max())
+    later = moments + max(_TOLERANCE, _NUMBERS_APART * float(apart))
     lost = []
     for one, agent in used:
         if one.label not in names[agent]:
@@ -97,7 +105,7 @@ def label_by_intervals(
                 f"intervals: {_told(one)}: {shown(one.label)} is not allowed; expected one of "
                 f"{listed(names[agent])}; latent_names=... says which there are"
             )
-        inside = rows_of[one.episode] & (one.begin <= moments) & (moments < one.end)
+        inside = rows_of[one.episode] & (one.begin <= later) & (later < one.end)
         marks[agent][inside, names[agent].index(one.label)] = True
         if not inside.any():
             lost.append(one)
@@ -199,15 +207,15 @@ def _times(
             row = int(np.argmin(np.isfinite(moments)))
             raise ValueError(f"times: step {row} of all: {moments[row]} is not allowed")
         return moments.astype(np.float64)
-    length = positive("step", step)
+    length = check_number("step", step, above=0.0)
     starts = []
     for one in demos.episode_ids.tolist():
         if isinstance(start, Mapping) and one not in start:
             raise ValueError(f"start: episode {shown(one)} is left out; found {listed(start)}")
-        starts.append(float(start[one] if isinstance(start, Mapping) else start))
+        given = start[one] if isinstance(start, Mapping) else start
+        starts.append(check_number("start", given))
     within = np.concatenate([np.arange(steps) for steps in demos.episode_lengths])
-    # Rounded: a sum of tenths may otherwise lie just before the interval that begins there.
-    return np.round(np.repeat(starts, demos.episode_lengths) + length * within, 9)
+    return np.repeat(starts, demos.episode_lengths) + length * within
 
 
 def _rows_of_episodes(

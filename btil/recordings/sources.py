@@ -397,15 +397,3 @@ def naming(source: Any) -> Iterator[None]:
         if not isinstance(source, str | os.PathLike):
             raise
         raise ValueError(f"{source}: {error}") from error
-
-
-def positive(argument: str, value: Any) -> float:
-    """An argument that is a finite number above 0.
-
-    Raises:
-        ValueError: It is not.
-    """
-    number = float(value) if isinstance(value, int | float | np.number) else np.nan
-    if not (np.isfinite(number) and number > 0):
-        raise ValueError(f"{argument}: a positive number expected, got {shown(value)}")
-    return number

@@ -6,16 +6,19 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
+from btil.arguments import check_choice, check_number
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import items, listed, shown
 from btil.recordings.long_table import labels_of
-from btil.recordings.sources import Number, Table, TableOrPath, naming, positive, table_of
+from btil.recordings.sources import Number, Table, TableOrPath, naming, table_of
 
 _RESAMPLE = ("last", "linear")
-# Times that differ by less than this share of a step are one: sums of tenths are not exact.
+# Times that differ by less than this share of a step, or by so many steps from one number to the
+# next that a computer has, are one: sums of tenths are not exact.
 _TOLERANCE = 1e-6
+_NUMBERS_APART = 4
 _MOST_STEPS = 10_000_000
 
 
@@ -91,10 +94,9 @@ def from_trajectories(
         >>> from_trajectories(seen, 1.0, ["x"], resample="linear").continuous["ann_x"].tolist()
         [0.0, 1.0, 2.0]
     """
-    length = positive("step", step)
-    within = 2 * length if gap is None else positive("gap", gap)
-    if resample not in _RESAMPLE:
-        raise ValueError(f"resample: {listed(_RESAMPLE)} expected, got {shown(resample)}")
+    length = check_number("step", step, above=0.0)
+    within = 2 * length if gap is None else check_number("gap", gap, above=0.0)
+    check_choice("resample", resample, _RESAMPLE)
     measured = [str(column) for column in items("columns", columns)]
     if not measured or len(set(measured)) < len(measured):
         raise ValueError(f"columns: different names expected, got {listed(measured)}")
@@ -110,10 +112,11 @@ def from_trajectories(
             agent,
             episode if table.has("episode", episode, "episode") else None,
             agents,
+            length,
         )
         grids = _grids(table, time, seen, length)
         rows = [
-            _last_rows(seen, grids, who, np.ones(table.num_rows, bool), within, length)
+            _last_rows(seen, grids, who, np.ones(table.num_rows, bool), within)
             for who in range(len(seen.agents))
         ]
         there = np.stack(
@@ -125,7 +128,7 @@ def from_trajectories(
             values = table.numbers(column, blank=True)
             for who, name in enumerate(seen.agents):
                 continuous[f"{name}_{column}"] = _resampled(
-                    seen, grids, who, values, resample, within, length
+                    seen, grids, who, values, resample, within
                 )
         if keep_time:
             if time in continuous:
@@ -161,6 +164,7 @@ class _Observations(NamedTuple):
         who: Which agent.
         times: When.
         order: The rows by episode, agent and time.
+        tolerance: Times that differ by less are one.
     """
 
     ids: np.ndarray
@@ -169,6 +173,7 @@ class _Observations(NamedTuple):
     who: Int[np.ndarray, " rows"]
     times: Float[np.ndarray, " rows"]
     order: Int[np.ndarray, " rows"]
+    tolerance: float
 
 
 class _Grids(NamedTuple):
@@ -179,7 +184,12 @@ class _Grids(NamedTuple):
 
 
 def _observations(
-    table: Table, time: str, agent: str, episode: str | None, agents: Sequence[str] | None
+    table: Table,
+    time: str,
+    agent: str,
+    episode: str | None,
+    agents: Sequence[str] | None,
+    step: float,
 ) -> _Observations:
     codes, ids = table.episodes(episode)
     who, team = table.team(agent, agents)
@@ -194,7 +204,9 @@ def _observations(
             f"{shown(table.columns[time][second])}: {shown(team[who[second]])} has a row at this "
             f"time already, {table.place(first)}; expected one row for each agent and time",
         )
-    return _Observations(ids, team, codes, who, times, order)
+    apart = float(np.spacing(np.abs(times).max()))
+    tolerance = max(_TOLERANCE * step, _NUMBERS_APART * apart)
+    return _Observations(ids, team, codes, who, times, order, tolerance)
 
 
 def _grids(table: Table, time: str, seen: _Observations, step: float) -> _Grids:
@@ -203,7 +215,7 @@ def _grids(table: Table, time: str, seen: _Observations, step: float) -> _Grids:
     for episode in range(len(seen.ids)):
         stamps = seen.times[seen.episodes == episode]
         start, length = stamps.min(), np.ptp(stamps)
-        number = length / step + _TOLERANCE
+        number = (length + seen.tolerance) / step
         total += number
         if total > _MOST_STEPS:
             raise ValueError(
@@ -221,9 +233,8 @@ def _last_rows(
     seen: _Observations,
     grids: _Grids,
     who: int,
-    told: np.ndarray,
+    told: Bool[np.ndarray, " rows"],
     gap: float,
-    step: float,
 ) -> Int[np.ndarray, " steps"]:
     """An agent's last row at or before each step, of those that tell something; -1: none near."""
     found = np.full(len(grids.times), -1)
@@ -233,9 +244,9 @@ def _last_rows(
         if not len(rows):
             continue
         steps = np.flatnonzero(grids.episodes == episode)
-        at = grids.times[steps] + _TOLERANCE * step
+        at = grids.times[steps] + seen.tolerance
         last = np.searchsorted(seen.times[rows], at, side="right") - 1
-        near = (last >= 0) & (at - seen.times[rows[last]] <= gap + 2 * _TOLERANCE * step)
+        near = (last >= 0) & (at - seen.times[rows[last]] <= gap + 2 * seen.tolerance)
         found[steps] = np.where(near, rows[last], -1)
     return found
 
@@ -247,14 +258,13 @@ def _resampled(
     values: Float[np.ndarray, " rows"],
     resample: str,
     gap: float,
-    step: float,
 ) -> Float[np.ndarray, " steps"]:
     """A column of an agent at each step, NaN where it was not seen."""
     told = ~np.isnan(values)
     if resample == "last":
-        rows = _last_rows(seen, grids, who, told, gap, step)
+        rows = _last_rows(seen, grids, who, told, gap)
         return np.append(values, np.nan)[rows]
-    rows = _last_rows(seen, grids, who, told, np.inf, step)
+    rows = _last_rows(seen, grids, who, told, np.inf)
     following = np.full(len(values) + 1, -1)
     mine = seen.order[told[seen.order] & (seen.who[seen.order] == who)]
     adjacent = np.diff(seen.episodes[mine]) == 0
@@ -267,6 +277,6 @@ def _resampled(
     with np.errstate(invalid="ignore"):
         share = since / between
         on_line = padded[rows] + share * (padded[after] - padded[rows])
-        near = between <= gap + _TOLERANCE * step
-    exact = np.abs(since) <= _TOLERANCE * step
+        near = between <= gap + seen.tolerance
+    exact = np.abs(since) <= seen.tolerance
     return np.where(exact, padded[rows], np.where(near, on_line, np.nan))

@@ -152,6 +152,25 @@ def test_time_stamps_in_place_of_steps():
     assert demos.num_latents == (1, 1)
 
 
+def test_what_nobody_saw_is_allowed_where_it_is_asked_for():
+    table = {
+        "t": [0.5, 0.5, 2.0],
+        "step": [9, 9, 9],  # left out where time stamps are read
+        "agent": ["a", "b", "a"],
+        "action": ["go", None, ""],
+        "door": [None, None, "shut"],
+        "seat": [1, np.nan, 2],
+    }
+    demos = from_long_table(table, time="t", missing="allow")
+    assert demos.actions.tolist() == [[0, -1], [-1, -1]]
+    assert demos.present.tolist() == [[True, True], [True, False]]
+    assert demos.state_variables["door"].tolist() == [-1, 0]
+    assert demos.state_variables["a_seat"].tolist() == [1, 2]
+    assert demos.state_variables["b_seat"].tolist() == [-1, -1]
+    with pytest.raises(ValueError, match=r"door: row 0 .* missing value .*missing='allow'"):
+        from_long_table(table, time="t")
+
+
 def test_own_and_common_columns_hold_whatever_occurs():
     table = {"step": [0, 0], "agent": ["a", "b"], "action": [0, 1], "s": [1, 1], "t": [0, 1]}
     assert set(from_long_table(table, own=["s"]).num_states) == {"a_s", "b_s", "a_t", "b_t"}
@@ -210,6 +229,23 @@ def test_a_log_needs_actions_or_measures(tmp_path):
         from_long_table(table | {"s": [0.5]})
     with pytest.raises(ValueError, match=r"the ending must be one of \.csv"):
         from_long_table(tmp_path / "log.xlsx")
+
+
+def test_all_of_it_can_be_written_and_read_again(log, tmp_path):
+    moved = btil.recordings.from_trajectories(write(tmp_path, PATHS, "p.csv"), 0.5, keep_time=True)
+    pushes = np.array([[0.5, 1], [2, 3]])
+    for k, demos in enumerate(
+        [
+            read_log(log),
+            moved,
+            label_by_intervals(pair(), [*CODED, Interval(1.5, 2.5, "rest", "ann")], step=0.5),
+            from_minari(episode(7, np.array([2, 0, 1]), pushes)),
+            from_overcooked_trials(write_records(tmp_path, kitchen_records()), "own"),
+        ]
+    ):
+        path = tmp_path / f"{k}.csv"
+        btil.write_demonstrations(demos, path)
+        assert btil.read_demonstrations(path) == demos
 
 
 def test_public_as_a_room():

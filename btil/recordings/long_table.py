@@ -78,7 +78,8 @@ def from_long_table(
             the order of their first rows.
         step: Column of the step, which counts up by one in every episode, from any number on.
         time: Column of a time stamp, in place of `step`: the different times of an episode are its
-            steps, in order. Where agents are seen at different times use `from_trajectories`.
+            steps, in order, and a column of steps is left out. Where agents are seen at different
+            times use `from_trajectories`.
         agent: Column of the agent's name.
         action: Column of the action. A table without it has no actions, which needs `continuous`.
         latent: Column of the label; blank: unknown, `lift|carry`: one of these.
@@ -144,7 +145,7 @@ def from_long_table(
         reading = Reading(
             texts_for_unknown(unknown_labels), unseen=checked_missing(missing) == "allow"
         )
-        used = {order, *(column for column in roles.values() if column)}
+        used = {order, step, *(column for column in roles.values() if column)}
         measured = _listed_columns(table, "continuous", continuous)
         left_out = _listed_columns(table, "ignore", ignore)
         variables = [c for c in table.columns if c not in {*used, *measured, *left_out}]

@@ -55,7 +55,7 @@ def from_trajectories(
     "last" takes the last one. Labels are always those of the last observation within the gap.
 
     An agent without a row in an episode is away in it. Others are there in all its steps, though
-    they may not be seen in some.
+    they may not be seen in some. Columns that no argument names are not read.
 
     Args:
         table_or_path: A data frame, a mapping {column: cells}, or a file: `.csv`, `.tsv`, `.txt`

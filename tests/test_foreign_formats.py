@@ -271,6 +271,7 @@ def test_trajectories_hold_the_last_value_within_the_gap(tmp_path):
     path = write(tmp_path, PATHS, "paths.csv")
     demos = btil.recordings.from_trajectories(path, 0.5, gap=1.0)
     assert demos.episode_lengths.tolist() == [9, 3]
+    assert demos.episode_ids.tolist() == [1, 2]
     assert list(demos.continuous) == ["ann_x", "bob_x", "ann_y", "bob_y"]
     nan = np.nan
     # Steps at 10.0, 10.5, ... 14.0; then at 2.0, 2.5, 3.0.
@@ -494,6 +495,11 @@ def test_elans_tables(tmp_path, text):
         assert found == CODED
 
 
+def test_a_quote_in_elans_text_is_a_character(tmp_path):
+    text = ELAN_TIERS.replace("lift", '"lift')
+    assert read_intervals(write(tmp_path, text, "coded.txt"))[0].label == '"lift'
+
+
 BORIS_EVENTS = """Observation id,Subject,Behavior,Behavioral category,Modifier #1,Behavior type,Time
 day 1,ann,lift,work,,START,0.500
 day 1,bob,carry,work,left,START,1.000
@@ -600,6 +606,9 @@ def test_labels_by_time():
     assert weights[3].tolist() == [0, 1, 1]
     assert (np.delete(weights, 3, axis=0) == 1).all()
     assert "bob" not in demos.latent_weights
+    again = label_by_intervals(demos, CODED, step=0.5)  # of the labels before nothing is left
+    assert again.latents[:, 0].tolist() == [-1, 1, 1, 1, -1, -1]
+    assert again.latent_weights == {}
     later = label_by_intervals(pair(), CODED, times=np.arange(6) / 2 + 0.25, start=0)
     assert later.latents[:, 1].tolist() == [-1, -1, 0, 0, 2, 2]
     shifted = label_by_intervals(pair(), CODED, step=0.5, start=0.5)

@@ -781,6 +781,8 @@ def test_minari_without_spaces_and_with_moves_that_are_no_whole_numbers():
     assert demos.num_actions == (0,)
     assert list(demos.continuous) == ["agent_0_action_0", "agent_0_action_1"]
     assert demos.continuous["agent_0_action_1"].tolist() == [1, 3]
+    column = episode(7, np.array([2, 0, 1]), pushes, np.array([[0], [0.5]]))
+    assert from_minari(column) == demos
     named = from_minari(
         [episode("a", np.array([[0, 0.5]] * 3), np.array([1, 0]))], observation_names=["x", "y"]
     )

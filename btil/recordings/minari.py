@@ -238,11 +238,16 @@ def _length(values: Any, place: str) -> int:
 
 def _ends(values: Any, place: str, length: int) -> np.ndarray:
     """Whether the episode is over after each step: of several agents, when all are."""
-    ends = [array.astype(bool) for _, array in _leaves(values, place)]
+    ends = [_flat(array.astype(bool)) for _, array in _leaves(values, place)]
     for array in ends:
         if array.shape != (length,):
             raise ValueError(f"{place}: shape ({length},) expected, got {array.shape}")
     return np.logical_and.reduce(ends)
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    """One value per step, which some datasets have as a column."""
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
 
 def _columns(values: Any, space: Any, name: str, place: str, length: int) -> list[_Column]:
@@ -406,9 +411,9 @@ def _rewards(found: Sequence[_Episode], team: Sequence[str]) -> Float[np.ndarray
             if sorted(map(str, given)) != sorted(team):
                 raise ValueError(f"{place}: of {listed(given)}; expected those of {listed(team)}")
             by_name = {str(key): value for key, value in given.items()}
-            parts = [np.asarray(by_name[agent], np.float64) for agent in team]
+            parts = [_flat(np.asarray(by_name[agent], np.float64)) for agent in team]
         else:
-            parts = [np.asarray(given, np.float64)]
+            parts = [_flat(np.asarray(given, np.float64))]
         for part in parts:
             if part.shape != (one.length,):
                 raise ValueError(f"{place}: shape ({one.length},) expected, got {part.shape}")

@@ -19,7 +19,7 @@ from btil.demonstrations.coding import DataWarning
 from btil.demonstrations.stream import DemonstrationsFile, open_demonstrations
 
 if TYPE_CHECKING:
-    from btil import analysis, domains, imitation
+    from btil import analysis, domains, imitation, recordings
     from btil.analysis.compare import compare
     from btil.demonstrations.coders import combine_labels, label_confusion
     from btil.models.cpt import (
@@ -76,7 +76,7 @@ _LAZY = {
     "suggest_model": "btil.suggestion",
     "team_dbn": "btil.numpyro_forms.team_dbn",
 }
-_ROOMS = ("analysis", "domains", "imitation")
+_ROOMS = ("analysis", "domains", "imitation", "recordings")
 
 __all__ = [
     "CPT",
@@ -114,6 +114,7 @@ __all__ = [
     "mfvi_guide",
     "open_demonstrations",
     "read_demonstrations",
+    "recordings",
     "suggest_model",
     "team_dbn",
     "write_demonstrations",

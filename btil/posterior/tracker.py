@@ -9,14 +9,15 @@ so this is NumPy on the host, with the rows of the tables found through a dictio
 import math
 import operator
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.demonstrations.data import NONE_BEFORE
+from btil.demonstrations.data import AWAY, NONE_BEFORE
+from btil.demonstrations.naming import agents_in
 from btil.inference.result import ChannelPoint
 from btil.messages.layout import log_rows
 from btil.models.cpt import Contexts
@@ -314,7 +315,7 @@ class Tracker:
     """
 
     # The least of a state or an action that is remembered.
-    _least_value = _UNKNOWN
+    _least_value = AWAY
 
     def __init__(
         self,
@@ -379,11 +380,14 @@ class Tracker:
         """Steps of the episode seen so far."""
         return self._num_steps
 
-    def predict(self, state: Any) -> dict[str, Float[np.ndarray, " actions"]]:
+    def predict(
+        self, state: Any, away: Collection[str] = ()
+    ) -> dict[str, Float[np.ndarray, " actions"]]:
         """What each agent will do in the state that the team has come to.
 
         Args:
             state: The state of the step that `update` has not seen yet, given as there.
+            away: The agents that are away at it.
 
         Returns:
             {agent: P(a_t | states up to t, actions and labels told before t)}, as
@@ -392,8 +396,9 @@ class Tracker:
         Raises:
             ValueError: As `update`.
         """
-        states = self._read_state(state, "state")
-        outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states)
+        gone = self._read_away(away)
+        states = self._read_state(state, "state", gone)
+        outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states, gone)
         return self._actions_of(outlook)
 
     def update(
@@ -403,6 +408,7 @@ class Tracker:
         labels: Any = None,
         next_state: Any = None,
         continuous: Mapping[str, Any] | None = None,
+        away: Collection[str] = (),
     ) -> Belief:
         """Take in one step of the team.
 
@@ -410,7 +416,8 @@ class Tracker:
             state: The state s_t: a mapping {state variable: value}, in which variables that no
                 table reads may be left out; or a value per state variable; or one value, of the
                 one state variable or the joint index of several. Values are indices or, where
-                they have names, texts.
+                they have names, texts; None in a mapping: not seen, if recordings like that were
+                learned from (`missing="allow"`).
             actions: The actions taken in it: a mapping {agent: action}, or an action per agent.
                 None: not observed, which tells nothing of the agent's latent.
             labels: Latents that somebody tells, likewise; agents may be left out. None or -1:
@@ -418,6 +425,9 @@ class Tracker:
             next_state: The state s_{t+1} if it is known already, to predict the next actions.
             continuous: The continuous columns that the model's emissions read, {column: number};
                 None or NaN: not seen, and summed out.
+            away: The agents that are away at this step. They have no action and no latent (NaN in
+                what is returned); their values of state variables and columns may be left out.
+                Who comes back begins anew.
 
         Returns:
             The beliefs at this step, and what was and is to be expected of the team.
@@ -427,24 +437,36 @@ class Tracker:
                 given those before it; if a transition reads an action that was not observed. The
                 tracker is then as it was.
         """
-        states = self._read_state(state, "state")
-        following = None if next_state is None else self._read_state(next_state, "next_state")
-        taken, known = self._read_actions(actions), self._read_labels(labels)
-        columns = self._read_columns(continuous)
-        outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states, taken)
+        gone = self._read_away(away)
+        states = self._read_state(state, "state", gone)
+        following = None if next_state is None else self._read_state(next_state, "next_state", gone)
+        taken, known = self._read_actions(actions, gone), self._read_labels(labels)
+        columns = self._read_columns(continuous, gone)
+        outlook = self._look_ahead(
+            self._num_steps, self._log_beliefs, self._last, states, gone, taken
+        )
         for agent, channel in self._channels.items():
+            if agent in gone:
+                continue
             said = channel((*self._last, *states), columns, self._last_columns)
             outlook[agent] = outlook[agent]._replace(log_measured=said)
-        log_beliefs = {
-            agent: self._take_in(agent, ahead, action, label)
-            for (agent, ahead), action, label in zip(outlook.items(), taken, known, strict=True)
-        }
+        log_beliefs = {}
+        for agent, action, label in zip(self.agents, taken, known, strict=True):
+            if agent in outlook:
+                log_beliefs[agent] = self._take_in(agent, outlook[agent], action, label)
+            elif label != _UNKNOWN:
+                raise ValueError(f"labels: {agent} is away, so it has no latent")
         last = self._remembered(self._last, states, taken)
         belief = Belief(
             step=self._num_steps,
-            latents={agent: np.exp(log).mean(0) for agent, log in log_beliefs.items()},
+            latents={
+                agent: np.exp(log_beliefs[agent]).mean(0)
+                if agent in log_beliefs
+                else np.full(member.latent.size, np.nan)
+                for agent, member in self._members.items()
+            },
             expected_actions=self._actions_of(outlook),
-            next_actions=self._next_actions(log_beliefs, last, following),
+            next_actions=self._next_actions(log_beliefs, last, following, gone),
         )
         self._num_steps, self._last, self._log_beliefs = self._num_steps + 1, last, log_beliefs
         self._last_columns = columns
@@ -478,7 +500,14 @@ class Tracker:
         leading = self._leading(max(num_steps, 0))
         expected = ((*leading, len(self._variables)), (*leading, len(self.agents)))
         shapes = {agent: np.shape(log) for agent, log in state.log_beliefs.items()}
-        wanted = {agent: (self._num_draws, m.latent.size) for agent, m in self._members.items()}
+        there = np.ones(len(self.agents), bool)
+        if actions.shape == (len(self.agents),):
+            there = actions != AWAY
+        wanted = {
+            agent: (self._num_draws, member.latent.size)
+            for (agent, member), is_there in zip(self._members.items(), there, strict=True)
+            if is_there
+        }
         if (
             num_steps < 0
             or shapes != (wanted if num_steps else {})
@@ -494,7 +523,7 @@ class Tracker:
             raise ValueError(
                 f"state: states and actions {seen.tolist()} are out of range; sizes: {sizes}"
             )
-        columns = self._read_columns(state.continuous) if num_steps else {}
+        columns = self._read_columns(state.continuous, ()) if num_steps else {}
         self._num_steps, self._last = num_steps, tuple(seen.ravel().tolist())
         self._last_columns = columns
         self._log_beliefs = {
@@ -519,30 +548,40 @@ class Tracker:
         log_beliefs: LogBeliefs,
         last: Values,
         states: Values,
+        gone: Collection[str],
         taken: Values | None = None,
     ) -> dict[str, _Outlook]:
         """The agents at the beginning of a step, given beliefs, states and actions of the last.
 
-        The actions taken in the step itself are given where they are known.
+        The actions taken in the step itself are given where they are known. Those who are away are
+        left out; one of whom there is no belief begins.
         """
         outlook = {}
-        for agent, rows in self._rows(step, last, states, taken).items():
+        for agent, rows in self._rows(step, log_beliefs, last, states, taken).items():
+            if agent in gone:
+                continue
             log_predicted = rows.log_arrival
-            if step > 0:
+            if agent in log_beliefs:
                 moves = log_beliefs[agent][:, :, None] + rows.log_arrival
                 log_predicted = np.logaddexp.reduce(moves, axis=1)
             outlook[agent] = _Outlook(log_predicted, rows.log_policy, rows.log_measured)
         return outlook
 
     def _rows(
-        self, step: int, last: Values, states: Values, taken: Values | None
+        self,
+        step: int,
+        log_beliefs: LogBeliefs,
+        last: Values,
+        states: Values,
+        taken: Values | None,
     ) -> dict[str, StepRows]:
         """What the tables say of a step."""
         unobserved = self._unobserved(last) if step > 0 else set[str]()
         seen = (*(last if step > 0 else (NONE_BEFORE,) * len(last)), *states)
         rows = {}
         for agent, readers in self._readers.items():
-            unread = unobserved & set(readers.transition.actions) if step > 0 else set()
+            goes_on = agent in log_beliefs
+            unread = unobserved & set(readers.transition.actions) if goes_on else set()
             for other in unread - {agent}:
                 if not self._knows_unseen:
                     raise ValueError(
@@ -553,7 +592,7 @@ class Tracker:
             if agent in unread:
                 arrival = self._summed_over_actions(agent, last, seen)
             else:
-                arrival = (readers.transition if step > 0 else readers.initial)(seen)
+                arrival = (readers.transition if goes_on else readers.initial)(seen)
             rows[agent] = StepRows(arrival, readers.policy(seen))
         return rows
 
@@ -604,21 +643,24 @@ class Tracker:
         return log_joint - log_normalizer
 
     def _next_actions(
-        self, log_beliefs: LogBeliefs, last: Values, states: Values | None
+        self, log_beliefs: LogBeliefs, last: Values, states: Values | None, gone: Collection[str]
     ) -> dict[str, Float[np.ndarray, " actions"]] | None:
         if states is None:
             if self._needs_more(last):
                 return None
             states = (_UNKNOWN,) * len(self._variables)
-        outlook = self._look_ahead(self._num_steps + 1, log_beliefs, last, states)
+        # Who is away is taken to stay away: when somebody comes back, nobody knows yet.
+        outlook = self._look_ahead(self._num_steps + 1, log_beliefs, last, states, gone)
         return self._actions_of(outlook)
 
     def _actions_of(self, outlook: Mapping[str, _Outlook]) -> dict[str, np.ndarray]:
-        """What is expected of all who act."""
+        """What is expected of all who act; NaN of those who are away."""
         return {
-            agent: ahead.actions()
-            for agent, ahead in outlook.items()
-            if self._members[agent].action.size
+            agent: outlook[agent].actions()
+            if agent in outlook
+            else np.full(member.action.size, np.nan)
+            for agent, member in self._members.items()
+            if member.action.size
         }
 
     def _needs_more(self, last: Values) -> bool:
@@ -639,8 +681,30 @@ class Tracker:
 
     # ------------------------------------------------------------------ what was given
 
-    def _read_state(self, state: Any, argument: str) -> Values:
+    def _read_away(self, away: Any) -> frozenset[str]:
+        given = [away] if isinstance(away, str) else list(away)
+        for agent in given:
+            if agent not in self._members:
+                raise ValueError(
+                    f"away: unknown agent {agent!r}; the agents are {', '.join(self.agents)}"
+                )
+        return frozenset(given)
+
+    def _read_state(self, state: Any, argument: str, gone: Collection[str]) -> Values:
         columns = self._variables
+        without = {name for name in columns if gone and agents_in(name, self.agents) & set(gone)}
+        if without:
+            if not isinstance(state, Mapping):
+                raise ValueError(
+                    f"{argument}: where somebody is away, a mapping {{state variable: value}} "
+                    "expected"
+                )
+            there = {name: value for name, value in state.items() if name not in without}
+            given = self._read_state(there | dict.fromkeys(without, 0), argument, frozenset())
+            return tuple(
+                AWAY if name in without else value
+                for name, value in zip(columns, given, strict=True)
+            )
         if isinstance(state, Mapping):
             unknown = [str(name) for name in state if name not in columns]
             if unknown:
@@ -652,7 +716,9 @@ class Tracker:
             if missing:
                 raise ValueError(f"{argument}: no value for {', '.join(sorted(missing))}")
             return tuple(
-                column.code(state[name], argument) if name in state else _UNKNOWN
+                _UNKNOWN
+                if name not in state or (state[name] is None and self._knows_unseen)
+                else column.code(state[name], argument)
                 for name, column in columns.items()
             )
         values = _as_sequence(state)
@@ -666,29 +732,33 @@ class Tracker:
         pairs = zip(columns.values(), values, strict=True)
         return tuple(column.code(value, argument) for column, value in pairs)
 
-    def _read_columns(self, given: Any) -> dict[str, float]:
-        wanted = sorted({name for channel in self._channels.values() for name in channel.names})
+    def _read_columns(self, given: Any, gone: Collection[str]) -> dict[str, float]:
+        every = {agent: channel.names for agent, channel in self._channels.items()}
+        wanted = sorted(set().union(*every.values()))
+        needed = set().union(*(names for agent, names in every.items() if agent not in gone))
         given = {} if given is None else given
         if not isinstance(given, Mapping):
             raise ValueError(f"continuous: a mapping {{column: number}} expected, got {given!r}")
-        missing = [name for name in wanted if name not in given]
+        missing = [name for name in wanted if name in needed and name not in given]
         if missing:
             raise ValueError(
                 f"continuous: no value for {', '.join(missing)}; give None where it was not seen"
             )
-        return {name: _number(name, given[name]) for name in wanted}
+        return {name: _number(name, given.get(name)) for name in wanted}
 
-    def _read_actions(self, actions: Any) -> Values:
+    def _read_actions(self, actions: Any, gone: Collection[str]) -> Values:
         acting = [agent for agent, member in self._members.items() if member.action.size]
         given = {} if actions is None and not acting else self._by_agent(actions, "actions")
-        given = {agent: None for agent in self.agents if agent not in acting} | dict(given)
+        given = {a: None for a in self.agents if a not in acting or a in gone} | dict(given)
+        given |= dict.fromkeys(gone)
         missing = [agent for agent in self.agents if agent not in given]
         if missing:
             raise ValueError(
                 f"actions: none for {', '.join(missing)}; give None where it was not observed"
             )
+        nothing = {agent: AWAY if agent in gone else _UNKNOWN for agent in self.agents}
         return tuple(
-            _UNKNOWN if given[agent] is None else member.action.code(given[agent], "actions")
+            nothing[agent] if given[agent] is None else member.action.code(given[agent], "actions")
             for agent, member in self._members.items()
         )
 

@@ -20,6 +20,8 @@ from btil.numerics.precision import on_device
 # New ascents from dealt-out steps, sweeps after which it shows which are ahead, how many of them
 # are followed, and by which share an end is moved towards such a start to see whether it holds.
 _DEALS, _TRIAL, _FOLLOWED, _SHAKE = 8, 10, 2, 0.2
+# Starts of the regressions that a deal is made of, rounds of each, and what holds them in place.
+_TRIES, _ROUNDS, _LITTLE = 10, 15, 0.1
 # With so many labelled steps a latent, on average, they decide which optimum is meant.
 _ENOUGH_LABELS = 10
 
@@ -93,7 +95,7 @@ def dealt_statistics(
     dtype: np.dtype,
     generator: np.random.Generator,
 ) -> dict[str, Statistics]:
-    """Sums with the unlabelled steps dealt out: each to the nearest of some steps or stretches."""
+    """Sums with the unlabelled steps dealt out (`deal_latents`)."""
     return {
         name: statistics_of(one, deal_latents(bound, one, generator), layout, dtype)
         for name, one in laid.items()
@@ -103,42 +105,68 @@ def dealt_statistics(
 def deal_latents(
     bound: BoundModel, laid: LaidChannel, generator: np.random.Generator
 ) -> Int[np.ndarray, " steps"]:
-    """A latent for every step: its label, or else that of the nearest of K centres.
+    """A latent for every step: its label, or that of the regression which fits its stretch best.
 
-    Centres are steps chosen as in k-means++, each with a probability that goes with the squared
-    distance from those before it; distances are those of what the regression of all steps leaves.
+    K regressions are begun on short runs of steps chosen at random, then fitted in turn to the
+    stretches nearest to them, as in k-means; of several such starts the one that fits best is
+    taken. Without covariates it is k-means of the columns.
 
     References:
-        Arthur and Vassilvitskii (2007), k-means++: the advantages of careful seeding.
+        Spaeth (1979), Algorithm 39: clusterwise linear regression, Computing 22.
     """
     channel = laid.channel
     rows = channel.observed.rows
     labels = np.array(labels_of(bound, channel))
     latents = channel.num_latents
-    if not len(rows):
-        return labels
+    if not len(rows) or latents == 1:
+        return np.where(labels < 0, 0, labels)
     p = channel.observed.inputs.shape[1]
     y = channel.observed.values[rows]
     known = np.isfinite(y)
     a = laid.units.steps(channel.observed.inputs[rows], np.where(known, y, 0.0))
-    # Steps are dealt in short stretches: latents stay for a while, and averages tell them better.
-    length = int(generator.choice([1, 3, 10]))
-    points = np.where(known, a[:, p:], 0.0)
+    u, y = a[:, :p], np.where(known, a[:, p:], 0.0)
+    # Latents stay for a while, and stretches tell them better than steps.
+    length = int(generator.choice([1, 4, 10]))
     episode = np.searchsorted(bound.demos.episode_starts, rows, side="right")
     stretch = np.unique(episode * (len(labels) + 1) + rows // length, return_inverse=True)[1]
-    number = np.bincount(stretch)
-    means = np.stack([np.bincount(stretch, column) / number for column in points.T], axis=1)
-    centres = [means[generator.integers(len(means))]]
-    distance = ((means - centres[0]) ** 2).sum(1)
-    for _ in range(latents - 1):
-        total = distance.sum()
-        share = distance / total if total > 0 else None
-        centres.append(means[generator.choice(len(means), p=share)])
-        distance = np.minimum(distance, ((means - centres[-1]) ** 2).sum(1))
-    nearest = np.argmin([((means - centre) ** 2).sum(1) for centre in centres], axis=0)
+    best, least = np.zeros(len(rows), np.int64), np.inf
+    for _ in range(_TRIES):
+        found, loss = _regressions(u, y, stretch, latents, generator)
+        if loss < least:
+            best, least = found, loss
     dealt = np.full(len(labels), -1)
-    dealt[rows] = generator.permutation(latents)[nearest][stretch]
+    dealt[rows] = generator.permutation(latents)[best]
     return np.where(labels < 0, dealt, labels)
+
+
+def _regressions(
+    u: Float[np.ndarray, "steps p"],
+    y: Float[np.ndarray, "steps d"],
+    stretch: Int[np.ndarray, " steps"],
+    latents: int,
+    generator: np.random.Generator,
+) -> tuple[Int[np.ndarray, " steps"], float]:
+    """Steps dealt to K regressions that begin at random, and what these leave."""
+    p = u.shape[1]
+    run = min(len(u), max(2 * p, 5))
+    coefficients = []
+    for _ in range(latents):
+        first = int(generator.integers(len(u) - run + 1))
+        coefficients.append(_fitted(u[first : first + run], y[first : first + run]))
+    found, loss = np.zeros(len(u), np.int64), np.inf
+    for _ in range(_ROUNDS):
+        squares = np.stack([((y - u @ b) ** 2).sum(1) for b in coefficients], axis=1)
+        of_stretch = np.stack([np.bincount(stretch, column) for column in squares.T], axis=1)
+        found = of_stretch.argmin(1)[stretch]
+        before, loss = loss, float(of_stretch.min(1).sum())
+        if not loss < (1 - 1e-3) * before:
+            break
+        coefficients = [_fitted(u[found == k], y[found == k]) for k in range(latents)]
+    return found, loss
+
+
+def _fitted(u: Float[np.ndarray, "steps p"], y: Float[np.ndarray, "steps d"]) -> np.ndarray:
+    return np.linalg.solve(u.T @ u + _LITTLE * np.eye(u.shape[1]), u.T @ y)
 
 
 def is_doubtful(bound: BoundModel) -> bool:

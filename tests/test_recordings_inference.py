@@ -523,3 +523,11 @@ def test_simulated_habits_are_those_of_the_table():
     again = simulate(model, demos, DrawnTables(bound.tables, {}, generator, rows), generator)
     for k, size in ((0, 2), (1, 3)):
         np.testing.assert_array_equal(again.actions[:, k], demos.step_in_episode % size)
+
+
+def test_two_devices_say_the_same():
+    one, two = (
+        btil.fit(model(), team(), dtype="float64", devices=number, progress=False)
+        for number in (None, 2)
+    )
+    assert two.elbo == pytest.approx(one.elbo, abs=1e-9)

@@ -24,7 +24,7 @@ from btil.inference.channels import (
 )
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import rows_given_parameters
-from btil.inference.devices import SPLIT_SECOND, make_mesh, place, size_of
+from btil.inference.devices import make_mesh, place, place_lanes, size_of
 from btil.inference.mean_field import (
     Problem,
     Progress,
@@ -249,7 +249,7 @@ class _Run:
         steps = tuple(layout.index[agent] for agent in bound.demos.agents)
         self._channels = laid_channels(bound, layout, dtype)
         self._problem = problem._replace(
-            steps=place(steps, mesh, SPLIT_SECOND),
+            steps=place_lanes(steps, mesh),
             channels={name: one.steps for name, one in self._channels.items()},
         )
         # The derivative of a sweep is that of one which fits normals to the end.

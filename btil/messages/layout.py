@@ -33,7 +33,7 @@ class LaneIndex(NamedTuple):
     label: Int[Array, "length lanes"]
     start: Bool[Array, "length lanes"]
     real: Bool[Array, "length lanes"]
-    log_weights: Float[Array | np.ndarray, "length latents lanes"] | None = None
+    log_weights: Float[Array | np.ndarray, "length lanes latents"] | None = None
     unseen: "UnseenRows | None" = None
 
     @property
@@ -139,12 +139,12 @@ def _laid_out(bound: BoundModel, coarse: bool, num_devices: int) -> Layout:
 
 def _log_weights(
     demos: Demonstrations, agent: str, lanes: Int[np.ndarray, "length lanes"]
-) -> Float[np.ndarray, "length latents lanes"] | None:
+) -> Float[np.ndarray, "length lanes latents"] | None:
     # On the host in double precision: of which type they are there is for each program to say.
     weights = demos.latent_weights.get(agent)
     if weights is None:
         return None
-    return np.stack([spread(column, lanes, 0) for column in log_rows(weights).T], axis=1)
+    return np.stack([spread(column, lanes, 0) for column in log_rows(weights).T], axis=-1)
 
 
 def _indices(

@@ -71,7 +71,8 @@ def potentials(
         likelihood = likelihood + log_evidence
     likelihood = likelihood + label_log_mask(index.label, latents, axis=1)
     if index.log_weights is not None:
-        likelihood = likelihood + jnp.asarray(index.log_weights, likelihood.dtype)
+        log_weights = jnp.asarray(index.log_weights, likelihood.dtype)
+        likelihood = likelihood + jnp.swapaxes(log_weights, 1, 2)
     moves = jnp.moveaxis(tables[index.transition], 1, -1)
     return Potentials(moves, likelihood, index.start)
 

@@ -1,6 +1,6 @@
 """What methods share of continuous channels: their steps, where they start, what is reported."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -177,6 +177,10 @@ def is_doubtful(bound: BoundModel) -> bool:
     return False
 
 
+# A state, the bounds that led there, and what kind of place it is.
+_Reached = tuple[Any, np.ndarray, End]
+
+
 class PlainAscents:
     """Ascents of models with continuous channels, and the best of their ends.
 
@@ -218,13 +222,21 @@ class PlainAscents:
         """Where the run led that ended highest: state, bounds, and what kind of place it is."""
         return max(self._ends, key=_height)
 
-    def run(self, start: Any, deal: Callable[[], Any], doubtful: bool) -> None:
+    def run(
+        self,
+        start: Any,
+        deal: Callable[[], Any],
+        doubtful: bool,
+        mixes: Sequence[Callable[[Any, Any], Any]] = (),
+    ) -> None:
         """One run.
 
         Args:
             start: Where it begins.
             deal: Makes a state in which the unlabelled steps are dealt out.
             doubtful: Whether dealt-out states compete with the start.
+            mixes: (state, dealt) -> the state with one agent's part as dealt. Agents are
+                independent: each may have to try again where the others have arrived.
         """
         if not doubtful:
             self._ends.append(self._climb(start))
@@ -232,19 +244,25 @@ class PlainAscents:
         begun = [self._climb(one, most=_TRIAL) for one in (start, *(deal() for _ in range(_DEALS)))]
         ahead = sorted(begun[1:], key=_height, reverse=True)[:_FOLLOWED]
         best = max((self._climb(*one[:2]) for one in (begun[0], *ahead)), key=_height)
+        for mix in mixes if len(mixes) > 1 else ():
+            tried = [self._climb(mix(best[0], deal()), most=_TRIAL) for _ in range(_DEALS)]
+            for one in sorted(tried, key=_height, reverse=True)[:_FOLLOWED]:
+                best = self._higher(best, self._climb(*one[:2]))
         moved = jax.tree.map(
             lambda own, other: ((1 - _SHAKE) * own + _SHAKE * other).astype(own.dtype),
             best[0],
             deal(),
         )
-        again = self._climb(moved)
-        if _height(again) > _height(best) + self._tolerance(_height(best)):
-            best = again
-        self._ends.append(best)
+        self._ends.append(self._higher(best, self._climb(moved)))
+
+    def _higher(self, best: _Reached, other: _Reached) -> _Reached:
+        """The second where it is higher by more than is tolerated."""
+        gained = _height(other) > _height(best) + self._tolerance(_height(best))
+        return other if gained else best
 
     def _climb(
         self, state: Any, bounds: np.ndarray | None = None, most: int | None = None
-    ) -> tuple[Any, np.ndarray, End]:
+    ) -> _Reached:
         """An ascent: the last evaluated state, all bounds, and what is still to come."""
         limit = self._max_iterations if most is None else min(most, self._max_iterations)
         found = np.zeros(0, self._dtype) if bounds is None else bounds[:-1]

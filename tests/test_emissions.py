@@ -192,6 +192,22 @@ def test_mean_field_with_all_labels_is_exact():
         np.testing.assert_allclose(mine, own, rtol=1e-6)
 
 
+def test_weights_of_nought_and_one_are_labels():
+    demos, model = _demos(labelled=7), _model(covariates=("previous_bob_x",))
+    weights = {
+        agent: np.eye(k)[demos.latents[:, i]]
+        for i, (agent, k) in enumerate(zip(AGENTS, LATENTS, strict=True))
+    }
+    unsure = demos.without_labels().replace(latent_weights=weights)
+    for method in ("mfvi", "exact"):
+        one, two = (
+            btil.fit(model, d, method, progress=False, dtype="float64") for d in (demos, unsure)
+        )
+        np.testing.assert_allclose(one.elbo, two.elbo, rtol=1e-9)
+        for mine, own in zip(one.emission("ann"), two.emission("ann"), strict=True):
+            np.testing.assert_allclose(mine, own, rtol=1e-7)
+
+
 def test_single_precision_is_the_same_fit():
     demos, model = _demos(lengths=(30, 20), labelled=20), _model()
     single, double = (
@@ -262,7 +278,13 @@ def test_beliefs_are_sums_over_paths_blank_cells_summed_out(leaves):
         there = np.ones((7, 2), bool)
         there[[1, 2], 1] = False
         actions = np.where(np.arange(7) == 5, -1, demos.actions[:, 0])
-        demos = demos.replace(present=there, actions={"ann": actions}, missing="allow")
+        weights = np.random.default_rng(3).uniform(0.1, 2.0, size=(7, 2))
+        demos = demos.replace(
+            present=there,
+            actions={"ann": actions},
+            missing="allow",
+            latent_weights={"ann": weights},
+        )
     posterior = btil.fit(model, demos, progress=False, dtype="float64")
     likelihood = np.zeros(2)
     for agent, latents in zip(AGENTS, LATENTS, strict=True):
@@ -281,7 +303,11 @@ def test_beliefs_are_sums_over_paths_blank_cells_summed_out(leaves):
             label = np.where(there, demos.latents[:, i], -1)[steps]
             agree = np.all((label < 0) | (paths[:, steps] == label), axis=1)
             _, first = np.unique(paths[:, steps], axis=0, return_index=True)
-            likelihood[m] += logsumexp(logs[first, m][agree[first]])
+            said = logs[:, m].copy()
+            if agent in demos.latent_weights:
+                own = np.log(demos.latent_weights[agent])[np.arange(7), paths]
+                said += own[:, steps].sum(1)
+            likelihood[m] += logsumexp(said[first][agree[first]])
     np.testing.assert_allclose(posterior.log_likelihood(demos), likelihood, rtol=1e-10)
 
 

@@ -1,5 +1,7 @@
 """Errands on a plane: the simulator does what it says, and few labels are enough to decode it."""
 
+import itertools
+
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
@@ -131,3 +133,22 @@ def test_figures_of_paths_and_of_motion():
     ):
         with pytest.raises(ValueError, match=message):
             draw()
+
+
+def test_intents_are_told_apart_without_labels():
+    task = btil.domains.errands()
+    demos = task.simulate(40, seed=3)
+    bounds = []
+    for seed in range(2):
+        fitted = btil.fit(
+            task.recommended_model(), demos.without_labels(), progress=False, seed=seed
+        )
+        decoded = fitted.decode(demos)
+        bounds.append(fitted.elbo)
+        for i in range(2):
+            errors = [
+                np.mean(np.array(names)[decoded[:, i]] != demos.latents[:, i])
+                for names in itertools.permutations(range(3))
+            ]
+            assert min(errors) < 0.06
+    assert abs(bounds[0] - bounds[1]) < 0.1

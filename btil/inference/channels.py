@@ -1,6 +1,6 @@
 """What methods share of continuous channels: their steps, where they start, what is reported."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,8 @@ from btil.numerics.precision import on_device
 # New ascents from dealt-out steps, sweeps after which it shows which are ahead, how many of them
 # are followed, and by which share an end is moved towards such a start to see whether it holds.
 _DEALS, _TRIAL, _FOLLOWED, _SHAKE = 8, 10, 2, 0.2
+# Starts of the regressions that a deal is made of, rounds of each, and what holds them in place.
+_TRIES, _ROUNDS, _LITTLE = 10, 15, 0.1
 # With so many labelled steps a latent, on average, they decide which optimum is meant.
 _ENOUGH_LABELS = 10
 
@@ -93,7 +95,7 @@ def dealt_statistics(
     dtype: np.dtype,
     generator: np.random.Generator,
 ) -> dict[str, Statistics]:
-    """Sums with the unlabelled steps dealt out: each to the nearest of some steps or stretches."""
+    """Sums with the unlabelled steps dealt out (`deal_latents`)."""
     return {
         name: statistics_of(one, deal_latents(bound, one, generator), layout, dtype)
         for name, one in laid.items()
@@ -103,42 +105,68 @@ def dealt_statistics(
 def deal_latents(
     bound: BoundModel, laid: LaidChannel, generator: np.random.Generator
 ) -> Int[np.ndarray, " steps"]:
-    """A latent for every step: its label, or else that of the nearest of K centres.
+    """A latent for every step: its label, or that of the regression which fits its stretch best.
 
-    Centres are steps chosen as in k-means++, each with a probability that goes with the squared
-    distance from those before it; distances are those of what the regression of all steps leaves.
+    K regressions are begun on short runs of steps chosen at random, then fitted in turn to the
+    stretches nearest to them, as in k-means; of several such starts the one that fits best is
+    taken. Without covariates it is k-means of the columns.
 
     References:
-        Arthur and Vassilvitskii (2007), k-means++: the advantages of careful seeding.
+        Spaeth (1979), Algorithm 39: clusterwise linear regression, Computing 22.
     """
     channel = laid.channel
     rows = channel.observed.rows
     labels = np.array(labels_of(bound, channel))
     latents = channel.num_latents
-    if not len(rows):
-        return labels
+    if not len(rows) or latents == 1:
+        return np.where(labels < 0, 0, labels)
     p = channel.observed.inputs.shape[1]
     y = channel.observed.values[rows]
     known = np.isfinite(y)
     a = laid.units.steps(channel.observed.inputs[rows], np.where(known, y, 0.0))
-    # Steps are dealt in short stretches: latents stay for a while, and averages tell them better.
-    length = int(generator.choice([1, 3, 10]))
-    points = np.where(known, a[:, p:], 0.0)
+    u, y = a[:, :p], np.where(known, a[:, p:], 0.0)
+    # Latents stay for a while, and stretches tell them better than steps.
+    length = int(generator.choice([1, 4, 10]))
     episode = np.searchsorted(bound.demos.episode_starts, rows, side="right")
     stretch = np.unique(episode * (len(labels) + 1) + rows // length, return_inverse=True)[1]
-    number = np.bincount(stretch)
-    means = np.stack([np.bincount(stretch, column) / number for column in points.T], axis=1)
-    centres = [means[generator.integers(len(means))]]
-    distance = ((means - centres[0]) ** 2).sum(1)
-    for _ in range(latents - 1):
-        total = distance.sum()
-        share = distance / total if total > 0 else None
-        centres.append(means[generator.choice(len(means), p=share)])
-        distance = np.minimum(distance, ((means - centres[-1]) ** 2).sum(1))
-    nearest = np.argmin([((means - centre) ** 2).sum(1) for centre in centres], axis=0)
+    best, least = np.zeros(len(rows), np.int64), np.inf
+    for _ in range(_TRIES):
+        found, loss = _regressions(u, y, stretch, latents, generator)
+        if loss < least:
+            best, least = found, loss
     dealt = np.full(len(labels), -1)
-    dealt[rows] = generator.permutation(latents)[nearest][stretch]
+    dealt[rows] = generator.permutation(latents)[best]
     return np.where(labels < 0, dealt, labels)
+
+
+def _regressions(
+    u: Float[np.ndarray, "steps p"],
+    y: Float[np.ndarray, "steps d"],
+    stretch: Int[np.ndarray, " steps"],
+    latents: int,
+    generator: np.random.Generator,
+) -> tuple[Int[np.ndarray, " steps"], float]:
+    """Steps dealt to K regressions that begin at random, and what these leave."""
+    p = u.shape[1]
+    run = min(len(u), max(2 * p, 5))
+    coefficients = []
+    for _ in range(latents):
+        first = int(generator.integers(len(u) - run + 1))
+        coefficients.append(_fitted(u[first : first + run], y[first : first + run]))
+    found, loss = np.zeros(len(u), np.int64), np.inf
+    for _ in range(_ROUNDS):
+        squares = np.stack([((y - u @ b) ** 2).sum(1) for b in coefficients], axis=1)
+        of_stretch = np.stack([np.bincount(stretch, column) for column in squares.T], axis=1)
+        found = of_stretch.argmin(1)[stretch]
+        before, loss = loss, float(of_stretch.min(1).sum())
+        if not loss < (1 - 1e-3) * before:
+            break
+        coefficients = [_fitted(u[found == k], y[found == k]) for k in range(latents)]
+    return found, loss
+
+
+def _fitted(u: Float[np.ndarray, "steps p"], y: Float[np.ndarray, "steps d"]) -> np.ndarray:
+    return np.linalg.solve(u.T @ u + _LITTLE * np.eye(u.shape[1]), u.T @ y)
 
 
 def is_doubtful(bound: BoundModel) -> bool:
@@ -147,6 +175,10 @@ def is_doubtful(bound: BoundModel) -> bool:
         if latents > 1 and int(np.sum(labels >= 0)) < _ENOUGH_LABELS * latents:
             return True
     return False
+
+
+# A state, the bounds that led there, and what kind of place it is.
+_Reached = tuple[Any, np.ndarray, End]
 
 
 class PlainAscents:
@@ -190,13 +222,21 @@ class PlainAscents:
         """Where the run led that ended highest: state, bounds, and what kind of place it is."""
         return max(self._ends, key=_height)
 
-    def run(self, start: Any, deal: Callable[[], Any], doubtful: bool) -> None:
+    def run(
+        self,
+        start: Any,
+        deal: Callable[[], Any],
+        doubtful: bool,
+        mixes: Sequence[Callable[[Any, Any], Any]] = (),
+    ) -> None:
         """One run.
 
         Args:
             start: Where it begins.
             deal: Makes a state in which the unlabelled steps are dealt out.
             doubtful: Whether dealt-out states compete with the start.
+            mixes: (state, dealt) -> the state with one agent's part as dealt. Agents are
+                independent: each may have to try again where the others have arrived.
         """
         if not doubtful:
             self._ends.append(self._climb(start))
@@ -204,19 +244,25 @@ class PlainAscents:
         begun = [self._climb(one, most=_TRIAL) for one in (start, *(deal() for _ in range(_DEALS)))]
         ahead = sorted(begun[1:], key=_height, reverse=True)[:_FOLLOWED]
         best = max((self._climb(*one[:2]) for one in (begun[0], *ahead)), key=_height)
+        for mix in mixes if len(mixes) > 1 else ():
+            tried = [self._climb(mix(best[0], deal()), most=_TRIAL) for _ in range(_DEALS)]
+            for one in sorted(tried, key=_height, reverse=True)[:_FOLLOWED]:
+                best = self._higher(best, self._climb(*one[:2]))
         moved = jax.tree.map(
             lambda own, other: ((1 - _SHAKE) * own + _SHAKE * other).astype(own.dtype),
             best[0],
             deal(),
         )
-        again = self._climb(moved)
-        if _height(again) > _height(best) + self._tolerance(_height(best)):
-            best = again
-        self._ends.append(best)
+        self._ends.append(self._higher(best, self._climb(moved)))
+
+    def _higher(self, best: _Reached, other: _Reached) -> _Reached:
+        """The second where it is higher by more than is tolerated."""
+        gained = _height(other) > _height(best) + self._tolerance(_height(best))
+        return other if gained else best
 
     def _climb(
         self, state: Any, bounds: np.ndarray | None = None, most: int | None = None
-    ) -> tuple[Any, np.ndarray, End]:
+    ) -> _Reached:
         """An ascent: the last evaluated state, all bounds, and what is still to come."""
         limit = self._max_iterations if most is None else min(most, self._max_iterations)
         found = np.zeros(0, self._dtype) if bounds is None else bounds[:-1]

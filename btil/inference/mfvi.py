@@ -3,7 +3,7 @@
 Coordinate ascent by the sweeps of `mean_field.py`; where it may stop, `ascents.py` decides.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -49,6 +49,7 @@ from btil.inference.result import (
     RowsPosterior,
 )
 from btil.inference.starting import (
+    agent_sites,
     doubtful_rate,
     is_symmetric,
     labelled_counts,
@@ -211,7 +212,8 @@ def _fit_channels(
         for restart in range(num_restarts):
             generator = np.random.default_rng([seed, restart])
             deal = partial(run.deal, run.known, generator)
-            ascents.run(run.begin(run.known) if restart == 0 else deal(), deal, doubtful)
+            begin = run.begin(run.known) if restart == 0 else deal()
+            ascents.run(begin, deal, doubtful, run.mixes)
     return run.result(ascents, max_iterations)
 
 
@@ -297,6 +299,23 @@ class _Run:
             self._bound, self._channels, self._layout, self._dtype, generator
         )
         return dealt._replace(channels=statistics)
+
+    @property
+    def mixes(self) -> list[Callable[[State, State], State]]:
+        """For each agent with a channel, what puts its own part of one state into another."""
+        return [partial(self._mixed, agent) for agent in self._bound.channels]
+
+    def _mixed(self, agent: str, state: State, dealt: State) -> State:
+        own = {site for site in agent_sites(self._bound, agent)
+               if len(self._bound.tables[site].agents) == 1}  # fmt: skip
+        channel = self._bound.channels[agent].name
+        return state._replace(
+            concentration={
+                name: dealt.concentration[name] if name in own else values
+                for name, values in state.concentration.items()
+            },
+            channels=state.channels | {channel: dealt.channels[channel]},
+        )
 
     def proceed(
         self,

@@ -145,23 +145,24 @@ def local_step_with_marginals(
         logs = stacked_tables(*log_tables, index.unseen)
         cells, tables = (by_cell(jnp.exp, table) for table in logs)
         possible = agreement(index.label, latents, axis=1)
-        log_weights = None
-        if index.log_weights is not None:
-            log_weights = jnp.swapaxes(jnp.asarray(index.log_weights, cells.dtype), 1, 2)
         peak = jnp.zeros((), cells.dtype)
+        log_weights = index.log_weights
+        if log_weights is not None:
+            log_weights = jnp.asarray(log_weights, cells.dtype)
         if log_evidence is None:
-            likelihood = jnp.where(possible, jnp.swapaxes(_look_up(cells, index.policy), 1, 2), 0.0)
+            likelihood = jnp.swapaxes(_look_up(cells, index.policy), 1, 2)
             if log_weights is not None:
-                peak = jnp.max(log_weights, axis=1)
-                likelihood = likelihood * jnp.exp(log_weights - peak[:, None])
+                peak = jnp.max(log_weights, axis=-1)
+                likelihood = likelihood * jnp.swapaxes(jnp.exp(log_weights - peak[..., None]), 1, 2)
         else:
             said = jnp.swapaxes(_look_up(logs[0], index.policy), 1, 2) + log_evidence
-            said = said if log_weights is None else said + log_weights
+            if log_weights is not None:
+                said = said + jnp.swapaxes(log_weights, 1, 2)
             # Densities have no bounds: the most likely latent of a step counts 1.
             peak = jnp.max(jnp.where(possible, said, -jnp.inf), axis=1)
             peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
             likelihood = by_cell(jnp.exp, jnp.minimum(said - peak[:, None], 0.0))
-            likelihood = jnp.where(possible, likelihood, 0.0)
+        likelihood = jnp.where(possible, likelihood, 0.0)
         moves = jnp.moveaxis(_look_up(tables, index.transition), 1, -1)
         # Barriers keep the looking up and the adding up out of the loops over steps.
         messages = forward_backward(*lax.optimization_barrier((moves, likelihood)))

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from btil.arguments import check_flag, check_values
 from btil.demonstrations import Demonstrations, read_as_seen
 from btil.inference.result import (
+    DrawnChannel,
     DrawnParameters,
     DrawnRows,
     FitResult,
@@ -35,6 +36,7 @@ from btil.messages.smoother import (
     potentials,
     smooth,
 )
+from btil.models.emission import channel_sites
 from btil.models.team import BoundModel, TeamModel, likelihood_name
 from btil.numerics.precision import precision
 from btil.posterior.conforming import conform, refuse_renumbered
@@ -493,6 +495,10 @@ class Posterior:
             if isinstance(one, MomentRows)
             or (isinstance(one, DrawnRows | DrawnParameters) and one.draws.size)
         }
+        for channel in self.bound.channels.values():
+            if isinstance(own := self.result.channels[channel.name], DrawnChannel):
+                for site, draws in zip(channel_sites(channel), own, strict=True):
+                    records[site] = summarize_chains(draws)
         table = pd.DataFrame.from_dict(
             {name: record._asdict() for name, record in records.items()}, orient="index"
         )

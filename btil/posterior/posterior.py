@@ -82,9 +82,9 @@ class TeamPosterior(Posterior):
     """
 
     def __repr__(self) -> str:
-        rows = ", ".join(
-            f"{n} {'x'.join(map(str, t.shape))}" for n, t in self.bound.learned.items()
-        )
+        shapes = {n: t.shape for n, t in self.bound.learned.items()}
+        shapes |= {one.name: one.shape for one in self.bound.channels.values()}
+        rows = ", ".join(f"{n} {'x'.join(map(str, shape))}" for n, shape in shapes.items())
         state = "converged" if self.converged else "not converged"
         return f"TeamPosterior({self.method}: {rows or 'nothing learned'}; {state}: {self.reason})"
 

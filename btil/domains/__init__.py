@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from btil.domains import overcooked
     from btil.domains.gridworld.cleanup import cleanup
     from btil.domains.gridworld.movers import movers
+    from btil.domains.playing import play
     from btil.domains.recording import record
 
-__all__ = ["cleanup", "movers", "overcooked", "record"]
+__all__ = ["cleanup", "movers", "overcooked", "play", "record"]
 
 # What is no domain.
-_FUNCTIONS = {"record": "btil.domains.recording"}
+_FUNCTIONS = {"play": "btil.domains.playing", "record": "btil.domains.recording"}
 
 
 def __getattr__(name: str) -> Any:

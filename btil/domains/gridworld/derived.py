@@ -14,23 +14,8 @@ if TYPE_CHECKING:
 
 def add_derived_variables(task: "GridTask", demos: Demonstrations) -> Demonstrations:
     """See `GridTask.add_derived_variables`."""
-    sizes = task.state_sizes
-    states = task_states(task, demos)
-    variables = dict(zip(sizes, task.decode_states(states).T, strict=True))
-    names = task.state_names
-    items = range(task.grid.num_items)
-
-    situation = task.situation(states)
-    held = task.held_items(states)
-    for i, agent in enumerate(task.agents):
-        variables[f"{agent}_held"] = held[:, i] + 1
-        variables[f"{agent}_here"] = task.item_at(situation, situation.cells[:, i]) + 1
-        names[f"{agent}_held"] = names[f"{agent}_here"] = ("nothing", *(f"item {k}" for k in items))
-    variables["lying"] = (situation.items == ORIGIN) @ (1 << np.array(items))
-    names["lying"] = tuple(
-        " and ".join(str(k) for k in items if subset >> k & 1) or "none"
-        for subset in range(1 << len(items))
-    )
+    variables: dict[str, Int[np.ndarray, " steps"]] = all_variables(task, task_states(task, demos))
+    names = all_names(task)
     # What else there is stays: a modeler's own variables.
     others = [name for name in demos.num_states if len(demos.num_states) > 1 and name not in names]
     variables |= {name: demos.state_variables[name] for name in others}
@@ -40,6 +25,32 @@ def add_derived_variables(task: "GridTask", demos: Demonstrations) -> Demonstrat
         num_states={name: demos.num_states[name] for name in others},
         state_names=names,
     )
+
+
+def all_variables(
+    task: "GridTask", states: Int[np.ndarray, " k"]
+) -> dict[str, Int[np.ndarray, " k"]]:
+    """The task's state variables and the derived ones, of task states."""
+    variables = dict(zip(task.state_sizes, task.decode_states(states).T, strict=True))
+    situation = task.situation(states)
+    held = task.held_items(states)
+    for i, agent in enumerate(task.agents):
+        variables[f"{agent}_held"] = held[:, i] + 1
+        variables[f"{agent}_here"] = task.item_at(situation, situation.cells[:, i]) + 1
+    variables["lying"] = (situation.items == ORIGIN) @ (1 << np.arange(task.grid.num_items))
+    return variables
+
+
+def all_names(task: "GridTask") -> dict[str, tuple[str, ...]]:
+    """Text of each value of each of `all_variables`."""
+    names, items = task.state_names, range(task.grid.num_items)
+    for agent in task.agents:
+        names[f"{agent}_held"] = names[f"{agent}_here"] = ("nothing", *(f"item {k}" for k in items))
+    names["lying"] = tuple(
+        " and ".join(str(k) for k in items if subset >> k & 1) or "none"
+        for subset in range(1 << len(items))
+    )
+    return names
 
 
 def has_task_variables(task: "GridTask", demos: Demonstrations) -> bool:

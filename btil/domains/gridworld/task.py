@@ -19,6 +19,8 @@ from btil.models.cpt import DirichletCPT, KnownCPT, Shared
 from btil.models.team import TeamModel
 
 NOBODY = -1  # no item, where an item's number is expected
+STEP_REWARD = -1.0
+FINISH_REWARD = 100.0
 
 
 class Situation(NamedTuple):
@@ -202,6 +204,17 @@ class GridTask(ABC):
     def is_final(self, states: Any) -> Bool[np.ndarray, " k"]:
         """Whether every item is on the goal."""
         return self._is_final(self.situation(states))
+
+    def rewards(self, next_states: Any) -> Float[np.ndarray, " k"]:
+        r"""The team's reward :math:`R(s, a)` for a step that led to a state.
+
+        -1 for every step, and 100 more for the one that finishes the task. What an agent has in
+        mind plays no role in it.
+
+        Args:
+            next_states: Task states after the steps (k,).
+        """
+        return STEP_REWARD + FINISH_REWARD * self.is_final(next_states)
 
     def held_items(self, states: Any) -> Int[np.ndarray, "k agents"]:
         """Number of the item that each agent holds, -1 for none."""

@@ -116,7 +116,7 @@ def play(
     if estimate not in ESTIMATES:
         raise ValueError(f"estimate must be one of {', '.join(ESTIMATES)}, got {estimate!r}")
     if not isinstance(task, GridTask):
-        raise ValueError("task: a task of btil.domains expected")
+        return _play_in(task, team, num_episodes, seed, max_steps, estimate)
     size = _DRAWS_AT_ONCE if estimate == "draw" else int(num_episodes)
     parts: list[Played] = []
     for block, start in enumerate(range(0, int(num_episodes), size)):
@@ -164,7 +164,7 @@ class _Company:
         """The agent's actor, or the policy that was given for it."""
         given = self._given[agent]
         if not isinstance(given, Team):
-            if not isinstance(given, np.ndarray | list | tuple) and not hasattr(given, "__array__"):
+            if not callable(given) and np.ndim(given) < 2:
                 raise ValueError(
                     f"team: {type(given).__name__} for {agent!r} cannot play; allowed are a "
                     "posterior of tables, a team of btil.imitation, a policy (states, latents, "
@@ -186,6 +186,70 @@ class _Company:
                 f"{', '.join(actors)}"
             )
         return actors[agent]
+
+
+def _play_in(
+    env: Any, team: Any, num_episodes: int, seed: int, max_steps: int, estimate: str
+) -> Demonstrations:
+    """Play in a PettingZoo environment."""
+    from btil.domains.recording import num_actions, record, variables_shown
+
+    shown = variables_shown(env)
+    agents = [str(agent) for agent in env.possible_agents]
+    task = getattr(getattr(env, "unwrapped", env), "task", None)
+    task = task if isinstance(task, GridTask) else None
+    company = _Company(team, agents, estimate, int(num_episodes), [seed, 0])
+    given = {agent: company[agent] for agent in agents}
+    actors = [actor for actor in given.values() if hasattr(actor, "policy")]
+    fitting = [
+        kind
+        for kind, sizes in shown.items()
+        if all(actor.variables <= {*sizes, *(all_names(task) if task else ())} for actor in actors)
+    ]
+    kind = (fitting or list(shown))[0]
+    texts = (getattr(env, "metadata", None) or {}).get("demonstrations", {})
+    acted = {f"action_{agent}": texts.get("action_names") for agent in agents}
+    names = {**texts.get("state_names", {}), **acted}
+    sizes, variables = shown[kind], _as_shown
+    if task is not None and set(sizes) == set(task.state_sizes):
+        names, variables = names | all_names(task), partial(_derived, task)
+        sizes = {name: len(values) for name, values in all_names(task).items()}
+    parts = {}
+    for original in env.possible_agents:
+        actor = given[str(original)]
+        if hasattr(actor, "policy"):
+            known = {name: values for name, values in names.items() if values is not None}
+            check_actor(actor, "the environment", sizes, num_actions(env), known)
+            actor = _Part(actor, agents, variables, company.num_draws)
+        parts[original] = actor
+    minds: dict[str, Any] = {}
+    if task is not None:
+        minds = {
+            "initial_latents": task.initial_latent_probs,
+            "latent_transition": lambda agent, states, actions, next_states: (
+                task.latent_transition(agent, states, next_states)
+            ),
+        }
+    return record(
+        env,
+        parts,
+        num_episodes,
+        seed=seed,
+        max_steps=max_steps,
+        progress=False,
+        states_from=kind,
+        **minds,
+    )
+
+
+def _as_shown(states: Mapping[str, Indices]) -> Mapping[str, Indices]:
+    return states
+
+
+def _derived(task: GridTask, states: Mapping[str, Indices]) -> Mapping[str, Indices]:
+    """All variables of a task, from those that a state is made of."""
+    values = np.stack([states[name] for name in task.state_sizes], axis=1)
+    return all_variables(task, task.encode(values))
 
 
 class _Part:

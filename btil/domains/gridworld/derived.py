@@ -37,6 +37,15 @@ def all_variables(
     for i, agent in enumerate(task.agents):
         variables[f"{agent}_held"] = held[:, i] + 1
         variables[f"{agent}_here"] = task.item_at(situation, situation.cells[:, i]) + 1
+        k = task.grid.num_items
+        lying = (situation.items == ORIGIN) @ (1 << np.arange(k))
+        other = held[:, 1 - i]
+        variables[f"{agent}_open"] = np.where((lying == 0) & (other >= 0), (1 << k) + other, lying)
+        variables[f"{agent}_next"] = np.where(held[:, i] >= 0, (1 << k) + k, variables[f"{agent}_open"])
+        variables[f"{agent}_phase"] = np.where(held[:, i] >= 0, 0, np.where(lying > 0, 1, 2))
+        variables[f"{agent}_loaded"] = (held[:, i] >= 0).astype(np.int64)
+    variables["together"] = (situation.cells[:, 0] == situation.cells[:, 1]).astype(np.int64)
+    variables["left"] = (situation.items == ORIGIN).any(axis=1).astype(np.int64)
     variables["lying"] = (situation.items == ORIGIN) @ (1 << np.arange(task.grid.num_items))
     return variables
 
@@ -46,6 +55,15 @@ def all_names(task: "GridTask") -> dict[str, tuple[str, ...]]:
     names, items = task.state_names, range(task.grid.num_items)
     for agent in task.agents:
         names[f"{agent}_held"] = names[f"{agent}_here"] = ("nothing", *(f"item {k}" for k in items))
+        names[f"{agent}_open"] = (
+            *(" and ".join(str(k) for k in items if sub >> k & 1) or "none" for sub in range(1 << len(items))),
+            *(f"teammate's {k}" for k in items),
+        )
+        names[f"{agent}_next"] = (*names[f"{agent}_open"], "hands full")
+        names[f"{agent}_phase"] = ("carrying", "fetching", "waiting")
+        names[f"{agent}_loaded"] = ("no", "yes")
+    names["together"] = ("no", "yes")
+    names["left"] = ("no", "yes")
     names["lying"] = tuple(
         " and ".join(str(k) for k in items if subset >> k & 1) or "none"
         for subset in range(1 << len(items))

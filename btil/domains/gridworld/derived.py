@@ -43,6 +43,16 @@ def all_variables(
         variables[f"{agent}_open"] = np.where((lying == 0) & (other >= 0), (1 << k) + other, lying)
         variables[f"{agent}_next"] = np.where(held[:, i] >= 0, (1 << k) + k, variables[f"{agent}_open"])
         variables[f"{agent}_phase"] = np.where(held[:, i] >= 0, 0, np.where(lying > 0, 1, 2))
+        xy = task.grid.cells[situation.cells[:, i]]
+        w3 = (task.grid.width + 2) // 3
+        variables[f"{agent}_area"] = xy[:, 0] // 3 + w3 * (xy[:, 1] // 3)
+        variables[f"{agent}_area2"] = xy[:, 0] // 2 + ((task.grid.width + 1) // 2) * (xy[:, 1] // 2)
+        oxy = task.grid.cells[situation.cells[:, 1 - i]]
+        for r in (1, 2, 3):
+            delta = np.clip(oxy - xy, -r, r) + r
+            variables[f"{agent}_rel{r}"] = delta[:, 0] * (2 * r + 1) + delta[:, 1]
+        dist = np.abs(oxy - xy).sum(axis=1)
+        variables[f"{agent}_dist"] = np.minimum(dist, 4)
         variables[f"{agent}_loaded"] = (held[:, i] >= 0).astype(np.int64)
     variables["together"] = (situation.cells[:, 0] == situation.cells[:, 1]).astype(np.int64)
     variables["left"] = (situation.items == ORIGIN).any(axis=1).astype(np.int64)
@@ -61,6 +71,10 @@ def all_names(task: "GridTask") -> dict[str, tuple[str, ...]]:
         )
         names[f"{agent}_next"] = (*names[f"{agent}_open"], "hands full")
         names[f"{agent}_phase"] = ("carrying", "fetching", "waiting")
+        names[f"{agent}_area"] = tuple(map(str, range(9)))
+        names[f"{agent}_area2"] = tuple(map(str, range(16)))
+        for r in (1, 2, 3): names[f"{agent}_rel{r}"] = tuple(map(str, range((2 * r + 1) ** 2)))
+        names[f"{agent}_dist"] = tuple(map(str, range(5)))
         names[f"{agent}_loaded"] = ("no", "yes")
     names["together"] = ("no", "yes")
     names["left"] = ("no", "yes")

@@ -78,12 +78,16 @@ class Reading(NamedTuple):
         by_names: Values with names come as these names; a number is refused.
         foreign: Nothing is recorded of the table: what a column is, is told by its name.
         drop_last: An episode's last row is left out where no agent has an action in it.
+        unseen: Nothing in an action or a state is a value that nobody saw.
+        continuous: Columns that are measured quantities.
     """
 
     unknown_labels: frozenset[str] | None = None
     by_names: bool = False
     foreign: bool = False
     drop_last: bool = False
+    unseen: bool = False
+    continuous: Names = ()
 
 
 PLAIN = Reading()
@@ -133,11 +137,12 @@ def code_column(
     names: Names | None,
     places: Places,
     reading: Reading = PLAIN,
+    away: Bool[np.ndarray, " steps"] | None = None,
 ) -> Coded:
     """Check one column and turn it into indices.
 
-    Only a latent may be unknown. A size is what is declared, else the number of names, else the
-    largest value plus one.
+    A latent may be unknown, and with `reading.unseen` an action or a state too. A size is what is
+    declared, else the number of names, else the largest value plus one.
 
     Args:
         column: A state variable, "action_<agent>", "latent_<agent>" or "step".
@@ -146,6 +151,7 @@ def code_column(
         names: The declared texts of the values.
         places: Tells where a row is.
         reading: What the values are taken for.
+        away: Where whom the column is about was away: there may be nothing there.
 
     Returns:
         The column as indices.
@@ -172,12 +178,14 @@ def code_column(
                     "declare the names of all its values"
                 )
             names, size = occurring, len(occurring)
-    missing = indices == _MISSING
+    # -1 is nothing to a column of which something may be missing: for the rows of one away too.
+    missing = (indices == _MISSING) | ((indices == -1) if away is not None else False)
     if missing.any():
-        if not refuse.may_miss:
-            refuse(int(np.argmax(missing)), None)
+        owed = missing if away is None else missing & ~away
+        if owed.any() and not refuse.may_miss:
+            refuse(int(np.argmax(owed)), None)
         indices = np.where(missing, -1, indices)
-    outside = indices < (-1 if refuse.may_miss else 0)
+    outside = (indices < 0) & ~missing
     if size is not None:
         outside |= indices >= size
     if outside.any():
@@ -186,10 +194,15 @@ def code_column(
     if size is not None:
         return Coded(indices, size, names, _numbers_among(refuse, names or ()))
     size = int(indices.max()) + 1
-    if size == 0:
+    if size == 0 and refuse.role == "latent":
         raise ValueError(
             f"{column}: no step is labelled, so the number of latents must be declared: "
             "num_latents=... (--num-latents in a shell), or latent_names=..."
+        )
+    if size == 0:
+        raise ValueError(
+            f"{column}: no step has a value, so the number of its values must be declared: "
+            f"num_{refuse.role}s=..., or {refuse.role}_names=..."
         )
     return Coded(indices, size, names, _never_seen(column, indices, size))
 
@@ -202,13 +215,15 @@ class _Refusal:
     ) -> None:
         self.column, self.size, self.names = column, size, names
         self.places, self.reading = places, reading
+        self.fraction = False
         self.role = role_of(column)
-        self.may_miss = self.role == "latent"
+        self.may_miss = self.role == "latent" or reading.unseen
         # In a table 1 may be the name "1", or the second of the names.
         doubtful = reading.foreign and any(map(_like_a_number, names or ()))
         self.no_codes = names is not None and (reading.by_names or doubtful)
 
     def __call__(self, row: int, value: object, expected: str | None = None) -> NoReturn:
+        self.fraction = as_index(value) is None and _is_a_number(value)
         told = "a missing value" if value is None else shown(value)
         missing = value is None or (not self.may_miss and as_index(value) == -1)
         self.say(row, f"{told} is not allowed; expected {expected or self._allowed()}", missing)
@@ -231,10 +246,11 @@ class _Refusal:
 
     def undecided(self, row: int, text: str) -> NoReturn:
         """A text that other tools read as nothing."""
-        means = "unknown" if self.may_miss else "missing"
+        latent = self.role == "latent"
+        means = "unknown" if latent else "missing"
         what = (
             f"{shown(text)} may be a name, or say that the latent is unknown"
-            if self.may_miss
+            if latent
             else f"a missing value, or a name: {shown(text)} may be either, and is not allowed"
         )
         self.say(
@@ -243,6 +259,12 @@ class _Refusal:
             f"'{text}') reads it as {means}, unknown_labels=[] (--unknown-labels '') as a name, "
             f"and so does {self.role}_names=... that has it",
         )
+
+    def unknown_numbers(self) -> list[int]:
+        """The numbers that say that a latent is unknown, -1 aside."""
+        texts = sorted(self.reading.unknown_labels or ()) if self.role == "latent" else []
+        plain, whole, bad = _plain_numbers(texts)
+        return whole[plain & ~bad].tolist()
 
     def _allowed(self) -> str:
         parts = []
@@ -255,23 +277,38 @@ class _Refusal:
         if self.names:
             parts.append(f"one of {listed(self.names)}")
         if self.may_miss:
-            parts.append("-1, NaN, None or a blank where it is unknown")
+            nothing = "it is unknown" if self.role == "latent" else "nobody saw it"
+            parts.append(f"-1, NaN, None or a blank where {nothing}")
         return ", or ".join(parts)
 
     def _remedy(self, missing: bool) -> str | None:
         if self.column == "step":
             return "leave the column step out if it is no count of steps"
+        unseen = "missing='allow' (--missing allow in a shell)"
         if self.role == "action" and missing:
             return (
                 "the state after an episode's last action is no step: drop_last=True of the "
-                "readers (--drop-last in a shell) leaves out such rows"
+                f"readers (--drop-last in a shell) leaves out such rows; {unseen} takes it for an "
+                "action that nobody saw; a member who was away is told by present=..., in a table "
+                "by a column present_<agent>"
             )
-        if self.role == "state" and self.reading.foreign:
-            return (
+        if self.role != "state":
+            return None
+        remedies = []
+        if missing:
+            remedies.append(f"{unseen} takes it for a value that nobody saw")
+        if self.fraction:
+            remedies.append(
+                f"continuous=[{self.column!r}] of the readers (--continuous {self.column} in a "
+                "shell), or continuous={...} of Demonstrations, keeps a measured quantity as it is"
+            )
+        if self.reading.foreign:
+            remedies.append(
                 f"{self.column} is read as a state variable, as is every column but episode, "
-                "step, action_<agent> and latent_<agent>: leave it out if it is none"
+                "step, action_<agent>, latent_<agent>, present_<agent> and reward: leave it out "
+                "if it is none"
             )
-        return None
+        return "; ".join(remedies)
 
 
 def role_of(column: str) -> str:
@@ -290,7 +327,7 @@ def _code_numbers(refuse: _Refusal, values: np.ndarray) -> Int[np.ndarray, " ste
         row = int(np.argmax(bad))
         refuse(row, data[row])
     if refuse.may_miss:
-        missing |= np.isin(whole, [-1, *_unknown_numbers(refuse.reading)])
+        missing |= np.isin(whole, [-1, *refuse.unknown_numbers()])
     if refuse.no_codes and not missing.all():
         row = int(np.argmin(missing))
         refuse.code_for_name(row, whole[row])
@@ -303,7 +340,7 @@ def _code_distinct(
     """The index of each distinct value, and the names where they come from the texts found."""
     names, reading = refuse.names, refuse.reading
     lookup = {} if names is None else {name: index for index, name in enumerate(names)}
-    unknown_numbers = _unknown_numbers(reading) if refuse.may_miss else []
+    unknown_numbers = refuse.unknown_numbers()
     table = np.full(len(distinct), _MISSING)
     texts: dict[int, str] = {}
     numbers: list[int] = []
@@ -320,7 +357,7 @@ def _code_distinct(
             continue
         text = normalised(value)
         if text in lookup:
-            if refuse.may_miss and text in (reading.unknown_labels or ()):
+            if refuse.role == "latent" and text in (reading.unknown_labels or ()):
                 raise ValueError(
                     f"{refuse.column}: {shown(text)} cannot be both one of its names and one of "
                     "the unknown_labels"
@@ -373,15 +410,9 @@ def _means_nothing(text: str, refuse: _Refusal) -> bool:
     unknown = refuse.reading.unknown_labels or frozenset()
     if not text:
         return True
-    if refuse.may_miss:
+    if refuse.role == "latent":
         return text in MINUS_ONE or text in unknown
-    return text in unknown and text in NOTHING
-
-
-def _unknown_numbers(reading: Reading) -> list[int]:
-    texts = sorted(reading.unknown_labels or ())
-    plain, whole, bad = _plain_numbers(texts)
-    return whole[plain & ~bad].tolist()
+    return (refuse.may_miss and text in MINUS_ONE) or (text in unknown and text in NOTHING)
 
 
 def _refuse_two_spellings(
@@ -426,6 +457,12 @@ def _plain_numbers(
         else:
             whole[k] = number
     return plain, whole, bad
+
+
+def _is_a_number(value: object) -> bool:
+    if isinstance(value, str):
+        return _PLAIN.fullmatch(value) is not None and not value.endswith("inf")
+    return isinstance(value, float | np.floating) and bool(np.isfinite(value))
 
 
 def _like_a_number(text: str) -> bool:

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 
 from btil.demonstrations.coding import (
     MINUS_ONE,
@@ -40,6 +40,16 @@ from btil.demonstrations.coding import (
     texts_for_unknown,
     warn,
 )
+from btil.demonstrations.naming import agents_in
+from btil.demonstrations.quantities import (
+    checked_missing,
+    checked_rewards,
+    checked_weights,
+    measures,
+    presence,
+    weights_of_sets,
+    without_sets,
+)
 
 Columns = dict[str, Any]
 Size = int | np.integer
@@ -48,7 +58,9 @@ Size = int | np.integer
 METADATA_KEY = "btil_metadata"
 _MAX_INDEX = np.iinfo(np.int64).max
 # Names that the tables, or the parents of a CPT, use for something else.
-_RESERVED = frozenset(["episode", "step", "actions", "latents", "next_state", METADATA_KEY])
+_RESERVED = frozenset(
+    ["episode", "step", "actions", "latents", "next_state", "reward", METADATA_KEY]
+)
 # What other tools call the row number when they write it out as a column.
 _ROW_NUMBER_PREFIXES = ("Unnamed:", "__index_level_")
 
@@ -96,8 +108,11 @@ class Demonstrations:
 
     Attributes:
         agents: names of the agents.
-        actions: int64 (steps, agents).
+        actions: int64 (steps, agents), -1 where nobody saw it, or the agent is away or has none.
         latents: int64 (steps, agents), -1 where unknown.
+        present: bool (steps, agents).
+        rewards: float64 (steps,) or (steps, agents), or None.
+        missing: whether an action or a state may be missing.
 
     Raises:
         ValueError: anything out of range, not whole, missing where it may not be, of the wrong
@@ -129,15 +144,21 @@ class Demonstrations:
     agents: Names
     actions: Int[np.ndarray, "steps agents"]
     latents: Int[np.ndarray, "steps agents"]
+    present: Bool[np.ndarray, "steps agents"]
+    rewards: Float[np.ndarray, "steps *agents"] | None
+    missing: str
+    _tells_presence: bool  # by an argument or column, though all may be there: parts of a file do
     _runs: _Runs
     _variables: dict[str, np.ndarray]
+    _weights: dict[str, np.ndarray]
+    _continuous: dict[str, np.ndarray]
     _sizes: dict[str, int]
     _names: dict[str, Names]
 
     def __init__(
         self,
         states: Any,
-        actions: Any,
+        actions: Any = None,
         latents: Any = None,
         episodes: Any = None,
         agents: Sequence[str] | None = None,
@@ -148,7 +169,13 @@ class Demonstrations:
         action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
         latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
         unknown_labels: Iterable[str | int] | None = None,
+        latent_weights: Mapping[str, Any] | None = None,
+        present: Any = None,
+        rewards: Any = None,
+        continuous: Mapping[str, Any] | None = None,
+        missing: str = "refuse",
     ) -> None:
+        unseen = checked_missing(missing) == "allow"
         fields, doubts = coded_fields(
             states=states,
             actions=actions,
@@ -161,7 +188,11 @@ class Demonstrations:
             state_names=state_names,
             action_names=action_names,
             latent_names=latent_names,
-            reading=Reading(texts_for_unknown(unknown_labels)),
+            latent_weights=latent_weights,
+            present=present,
+            rewards=rewards,
+            continuous=continuous,
+            reading=Reading(texts_for_unknown(unknown_labels), unseen=unseen),
         )
         warn(doubts)
         # Assignment is refused, so the fields go straight into the dictionary.
@@ -197,8 +228,8 @@ class Demonstrations:
 
     @property
     def num_actions(self) -> tuple[int, ...]:
-        """Number of actions of each agent, in the order of `agents`."""
-        return tuple(self._sizes[f"action_{agent}"] for agent in self.agents)
+        """Number of actions of each agent, in the order of `agents`; 0: it has none."""
+        return tuple(self._sizes.get(f"action_{agent}", 0) for agent in self.agents)
 
     @property
     def num_latents(self) -> tuple[int, ...]:
@@ -249,7 +280,63 @@ class Demonstrations:
             prefix + agent: indices[:, k]
             for prefix, indices in of_agents
             for k, agent in enumerate(self.agents)
+            if prefix + agent in self._sizes
         }
+
+    def _numbers(self) -> dict[str, np.ndarray]:
+        """What else a table has: who is there, rewards, weights of latents, measured quantities."""
+        columns: dict[str, np.ndarray] = {}
+        if self._tells_presence:
+            columns |= {f"present_{agent}": self.present[:, k] for k, agent in self._numbered()}
+        for agent, weights in self._weights.items():
+            column = f"latent_{agent}"
+            names = self.value_names(column)
+            columns |= {f"{column}[{n}]": weights[:, k] for k, n in enumerate(names)}
+        if self.rewards is not None and self.rewards.ndim == 1:
+            columns["reward"] = self.rewards
+        elif self.rewards is not None:
+            columns |= {f"reward_{agent}": self.rewards[:, k] for k, agent in self._numbered()}
+        return columns | self._continuous
+
+    def _numbered(self) -> list[tuple[int, str]]:
+        return list(enumerate(self.agents))
+
+    # ------------------------------------------------------------------ what nobody saw
+
+    @cached_property
+    def away(self) -> bool:
+        """Whether any agent is away at any step."""
+        return not self.present.all()
+
+    @cached_property
+    def unseen(self) -> bool:
+        """Whether there is an action or state that nobody saw, of an agent that was there."""
+        acting = np.array(self.num_actions) > 0
+        return bool(
+            (self.present & acting & (self.actions < 0)).any()
+            or any(((v < 0) & ~self._is_away(name)).any() for name, v in self._variables.items())
+        )
+
+    def _is_away(self, variable: str) -> Bool[np.ndarray, " steps"]:
+        """Where somebody is away of whom a state variable speaks."""
+        spoken_of = agents_in(variable, self.agents) if self.away else ()
+        away = np.zeros(self.num_steps, bool)
+        for agent in spoken_of:
+            away |= ~self.present[:, self.agents.index(agent)]
+        return away
+
+    @cached_property
+    def stays(self) -> tuple[Int[np.ndarray, " stays"], ...]:
+        """Of each agent, the rows at which a stay begins: it is there, and was not a step before.
+
+        Of an agent that is always there, the first rows of the episodes.
+        """
+        begins = []
+        for there in self.present.T:
+            before = np.concatenate([[False], there[:-1]])
+            before[self.episode_starts] = False
+            begins.append(_frozen(np.flatnonzero(there & ~before)))
+        return tuple(begins)
 
     # ------------------------------------------------------------------ columns and episodes
 
@@ -258,6 +345,16 @@ class Demonstrations:
         """The state variables in order: {name: (steps,)}."""
         return dict(self._variables)
 
+    @property
+    def latent_weights(self) -> dict[str, Float[np.ndarray, "steps latents"]]:
+        """p(annotation | latent) up to a factor, of the agents that have such: {agent: weights}."""
+        return dict(self._weights)
+
+    @property
+    def continuous(self) -> dict[str, Float[np.ndarray, " steps"]]:
+        """The measured quantities, NaN where nobody saw them: {column: (steps,)}."""
+        return dict(self._continuous)
+
     @cached_property
     def states(self) -> Int[np.ndarray, " steps"]:
         """One index per step: the state variable, or the joint index of several.
@@ -265,8 +362,15 @@ class Demonstrations:
         The joint index is row-major: the first variable is the most significant one.
 
         Raises:
-            ValueError: the joint index would not fit into 64 bits.
+            ValueError: the joint index would not fit into 64 bits, or nobody saw a state.
         """
+        for name, values in self._variables.items():
+            if (values < 0).any():
+                place = self._runs.place(int(np.argmax(values < 0)))
+                raise ValueError(
+                    f"states: {name} is not known at {place}, so there is no joint index; use "
+                    "state_variables"
+                )
         if math.prod(self.num_states.values()) > _MAX_INDEX + 1:
             raise ValueError(
                 "states: the joint index of the state variables would overflow 64 bits "
@@ -329,9 +433,13 @@ class Demonstrations:
         rows = np.repeat(self._runs.starts[chosen], lengths) + offsets
         return self.replace(
             states={name: values[rows] for name, values in self._variables.items()},
-            actions=self.actions[rows],
+            actions=_by_agent(self.actions[rows], self),
             latents=self.latents[rows],
             episodes=self.episodes[rows],
+            latent_weights={agent: one[rows] for agent, one in self._weights.items()},
+            present=self.present[rows],
+            rewards=None if self.rewards is None else self.rewards[rows],
+            continuous={name: values[rows] for name, values in self._continuous.items()},
         )
 
     def without_labels(self, episodes: Any = None) -> Demonstrations:
@@ -349,14 +457,20 @@ class Demonstrations:
         chosen = np.zeros(self.num_episodes, bool)
         chosen[self._episode_indices(episodes)] = True
         dropped = np.repeat(chosen, self._runs.lengths)
-        return self.replace(latents=np.where(dropped[:, None], -1, self.latents))
+        return self.replace(
+            latents=np.where(dropped[:, None], -1, self.latents),
+            latent_weights={
+                agent: np.where(dropped[:, None], 1.0, weights)
+                for agent, weights in self._weights.items()
+            },
+        )
 
     @cached_property
     def _unlabelled(self) -> Demonstrations:
         """One and the same object each time: what was found out of it can be found again."""
-        if (self.latents < 0).all():
+        if (self.latents < 0).all() and not self._weights:
             return self
-        return self.replace(latents=np.full_like(self.latents, -1))
+        return self.replace(latents=np.full_like(self.latents, -1), latent_weights=None)
 
     def replace(self, **changes: Any) -> Demonstrations:
         """These demonstrations with some arguments of the constructor replaced.
@@ -374,10 +488,15 @@ class Demonstrations:
         """
         same = {
             "states": self._variables,
-            "actions": self.actions,
+            "actions": _by_agent(self.actions, self),
             "latents": self.latents,
             "episodes": self.episodes,
             "agents": self.agents,
+            "latent_weights": self._weights,
+            "present": self.present if self._tells_presence else None,
+            "rewards": self.rewards,
+            "continuous": self._continuous,
+            "missing": self.missing,
             **sizes_and_names(self),
         }
         return Demonstrations(**(same | changes))
@@ -448,6 +567,10 @@ class Demonstrations:
             and np.array_equal(self.actions, other.actions)
             and np.array_equal(self.latents, other.latents)
             and all(np.array_equal(v, other._variables[k]) for k, v in self._variables.items())
+            and np.array_equal(self.present, other.present)
+            and _same_columns(self._weights, other._weights)
+            and _same_columns(self._continuous, other._continuous)
+            and _same_columns({"": self.rewards}, {"": other.rewards})
         )
 
 
@@ -513,11 +636,15 @@ def concatenate(parts: Sequence[Demonstrations]) -> Demonstrations:
     episode id occurs in more than one part, or one part has texts as ids and another numbers,
     all episodes are renumbered 0, 1, 2, ... in order, so that all stay distinct.
 
+    The parts may have different agents: one that a part does not have is away in it, and may lack
+    there the state variables with its name in theirs.
+
     Args:
-        parts: demonstrations of the same agents and state variables, in the same order.
+        parts: demonstrations of the same state variables, rewards and continuous columns; in the
+            same order.
 
     Raises:
-        ValueError: no parts, other agents or state variables, or names that differ.
+        ValueError: no parts, other columns, or names that differ.
 
     Example:
         >>> day = Demonstrations([0, 1], [0, 1], num_latents=2)
@@ -528,18 +655,12 @@ def concatenate(parts: Sequence[Demonstrations]) -> Demonstrations:
     if not parts:
         raise ValueError("concatenate: there is nothing to concatenate")
     first = parts[0]
+    agents = tuple(dict.fromkeys(agent for part in parts for agent in part.agents))
+    variables = tuple(dict.fromkeys(name for part in parts for name in part._variables))
     sizes = dict(first._sizes)
     names = dict(first._names)
-    for number, part in enumerate(parts[1:], start=1):
-        for what, expected, found in [
-            ("agents", first.agents, part.agents),
-            ("state variables", tuple(first._variables), tuple(part._variables)),
-        ]:
-            if expected != found:
-                raise ValueError(
-                    f"concatenate: part {number} has the {what} {listed(found)}, "
-                    f"part 0 has {listed(expected)}"
-                )
+    for number, part in enumerate(parts):
+        _check_part(number, part, first)
         for column, texts in part._names.items():
             if names.setdefault(column, texts) != texts:
                 raise ValueError(
@@ -547,20 +668,96 @@ def concatenate(parts: Sequence[Demonstrations]) -> Demonstrations:
                     f"but {listed(names[column])} before it"
                 )
         for column, size in part._sizes.items():
-            sizes[column] = max(sizes[column], size)
+            sizes[column] = max(sizes.get(column, size), size)
     ids = [part.episode_ids for part in parts]
     kinds = {values.dtype.kind for values in ids}
     all_ids = np.concatenate(ids) if len(kinds) == 1 else np.zeros(0)
     if len(kinds) > 1 or len(np.unique(all_ids)) < len(all_ids):
         all_ids = np.arange(sum(map(len, ids)))
+
+    def joined(column: str) -> Int[np.ndarray, " steps"]:
+        indices = [part._indices() for part in parts]
+        return np.concatenate(
+            [
+                one.get(column, np.full(part.num_steps, -1))
+                for one, part in zip(indices, parts, strict=True)
+            ]
+        )
+
+    def weights(agent: str) -> Float[np.ndarray, "steps latents"]:
+        # Latents that a part does not know had no weight there.
+        size = sizes[f"latent_{agent}"]
+        return np.concatenate(
+            [
+                np.pad(part._weights[agent], ((0, 0), (0, size - part._weights[agent].shape[1])))
+                if agent in part._weights
+                else np.ones((part.num_steps, size))
+                for part in parts
+            ]
+        )
+
+    def there(agent: str) -> Bool[np.ndarray, " steps"]:
+        return np.concatenate(
+            [
+                part.present[:, part.agents.index(agent)]
+                if agent in part.agents
+                else np.zeros(part.num_steps, bool)
+                for part in parts
+            ]
+        )
+
+    weighed = [agent for agent in agents if any(agent in part._weights for part in parts)]
     return Demonstrations(
-        states={v: np.concatenate([p._variables[v] for p in parts]) for v in first._variables},
-        actions=np.concatenate([part.actions for part in parts]),
-        latents=np.concatenate([part.latents for part in parts]),
+        states={name: joined(name) for name in variables} or None,
+        actions={a: joined(f"action_{a}") for a in agents if f"action_{a}" in sizes} or None,
+        latents={agent: joined(f"latent_{agent}") for agent in agents},
         episodes=np.repeat(all_ids, np.concatenate([part.episode_lengths for part in parts])),
-        agents=first.agents,
-        **as_arguments(tuple(first._variables), first.agents, sizes, names),
+        agents=agents,
+        latent_weights={agent: weights(agent) for agent in weighed},
+        present=(
+            {agent: there(agent) for agent in agents}
+            if any(part._tells_presence or part.agents != agents for part in parts)
+            else None
+        ),
+        rewards=(
+            None
+            if first.rewards is None
+            else np.concatenate([part.rewards for part in parts if part.rewards is not None])
+        ),
+        continuous={
+            name: np.concatenate([part._continuous[name] for part in parts])
+            for name in first._continuous
+        },
+        missing="allow" if any(part.missing == "allow" for part in parts) else "refuse",
+        **as_arguments(variables, agents, sizes, names),
     )
+
+
+def _check_part(number: int, part: Demonstrations, first: Demonstrations) -> None:
+    """Refuse a part that does not have what the first has, but of those who are away in one."""
+    agents = sorted({*first.agents, *part.agents})
+    differing = {
+        name
+        for one, other in ((first, part), (part, first))
+        for name in one._variables.keys() - other._variables.keys()
+        if not agents_in(name, agents) - set(other.agents)
+    }
+    for what, wrong, expected, found in [
+        ("state variables", differing, tuple(first._variables), tuple(part._variables)),
+        ("continuous columns", None, tuple(first._continuous), tuple(part._continuous)),
+        ("rewards of", None, _rewards_of(first), _rewards_of(part)),
+    ]:
+        if wrong or (wrong is None and expected != found):
+            raise ValueError(
+                f"concatenate: part {number} has the {what} {listed(found)}, "
+                f"part 0 has {listed(expected)}"
+            )
+
+
+def _rewards_of(demos: Demonstrations) -> Names:
+    if demos.rewards is None:
+        return ()
+    return ("the team",) if demos.rewards.ndim == 1 else demos.agents
 
 
 def coded_fields(
@@ -576,46 +773,170 @@ def coded_fields(
     state_names: Any = None,
     action_names: Any = None,
     latent_names: Any = None,
+    latent_weights: Any = None,
+    present: Any = None,
+    rewards: Any = None,
+    continuous: Any = None,
     reading: Reading = PLAIN,
 ) -> tuple[dict[str, Any], list[str]]:
     """The fields of `Demonstrations`, from its arguments; and what is doubtful about them."""
-    state_columns, state_names = _state_columns(states, state_names)
-    action_columns = _action_columns(actions, agents)
-    variables, team = tuple(state_columns), tuple(action_columns)
+    given = {} if continuous is None else continuous
+    if given and actions is None and agents is None:
+        agents = _agents_of(latents, latent_weights, present)
+    state_columns, state_names = _state_columns(states, state_names, optional=bool(given))
+    action_columns, team = _action_columns(actions, agents, optional=bool(given))
+    variables, acting = tuple(state_columns), tuple(action_columns)
     columns = {
         **state_columns,
         **{f"action_{agent}": values for agent, values in action_columns.items()},
         **{f"latent_{a}": values for a, values in _latent_columns(latents, team).items()},
     }
-    num_steps = common_length(columns, episodes)
+    measured = normalised_keys("continuous", given) if isinstance(given, Mapping) else {}
+    measured = {name: as_array(str(name), values) for name, values in measured.items()}
+    num_steps = common_length(measured | columns, episodes)
     runs = episode_runs(episodes, num_steps, reading)
+    there = presence(present, team, num_steps, runs)
     for agent in team:  # in their order, whatever that of the mapping
         labels = columns.pop(f"latent_{agent}", None)
         columns[f"latent_{agent}"] = np.full(num_steps, -1) if labels is None else labels
+    away: dict[str, Bool[np.ndarray, " steps"]] = {}
+    if there is not None:
+        for k, agent in enumerate(team):
+            for column in (f"action_{agent}", f"latent_{agent}"):
+                away[column] = ~there[:, k]
+                if column in columns:
+                    columns[column] = _blanked(columns[column], away[column])
+        for name in variables:
+            spoken_of = [team.index(agent) for agent in agents_in(name, team)]
+            away[name] = (~there[:, spoken_of]).any(axis=1)
     sizes = {
         **declared_sizes("num_states", num_states, variables, ""),
-        **declared_sizes("num_actions", num_actions, team, "action_"),
+        **declared_sizes("num_actions", num_actions, acting, "action_"),
         **declared_sizes("num_latents", num_latents, team, "latent_"),
     }
     names = {
         **declared_names("state_names", state_names, variables, ""),
-        **declared_names("action_names", action_names, team, "action_"),
+        **declared_names("action_names", action_names, acting, "action_"),
         **declared_names("latent_names", latent_names, team, "latent_"),
     }
+    weighed = latent_weights if isinstance(latent_weights, Mapping) else {}
+    for agent, weights in weighed.items():
+        # The weights of all latents say how many there are.
+        if np.ndim(weights) == 2 and agent in team and f"latent_{agent}" not in sizes | names:
+            sizes[f"latent_{agent}"] = np.shape(weights)[1]
+    sets = {}
+    for agent in team:
+        column = f"latent_{agent}"
+        cells, found = without_sets(column, columns[column], names.get(column))
+        if found:
+            sets[agent] = cells, found
+            columns[column] = _blanked(cells, np.isin(cells, list(found)))
+            parts = sorted(set().union(*found.values(), _texts_in(columns[column])))
+            if column not in names and not all(part.isdecimal() for part in parts):
+                names[column] = declared_names("latent_names", parts, (agent,), "latent_")[column]
+            elif column not in names | sizes:
+                sizes[column] = max(map(int, parts)) + 1
     coded = {
-        column: code_column(column, values, sizes.get(column), names.get(column), runs, reading)
+        column: code_column(
+            column, values, sizes.get(column), names.get(column), runs, reading, away.get(column)
+        )
         for column, values in columns.items()
     }
+    everybody = np.ones((num_steps, len(team)), bool) if there is None else there
+    none = np.full(num_steps, -1)
     fields = {
         "agents": team,
         "_runs": runs,
         "_variables": {name: _frozen(coded[name].indices) for name in variables},
-        "actions": _frozen(np.stack([coded[f"action_{a}"].indices for a in team], axis=1)),
+        "actions": _frozen(
+            np.stack([coded[f"action_{a}"].indices if a in acting else none for a in team], axis=1)
+        ),
         "latents": _frozen(np.stack([coded[f"latent_{a}"].indices for a in team], axis=1)),
+        "present": _frozen(everybody),
+        "_tells_presence": present is not None,
+        "missing": "allow" if reading.unseen else "refuse",
+        "rewards": _frozen_or_none(checked_rewards(rewards, team, num_steps, runs)),
+        "_continuous": _all_frozen(measures(continuous, variables, num_steps, runs)),
         "_sizes": {column: values.size for column, values in coded.items()},
         "_names": {c: values.names for c, values in coded.items() if values.names is not None},
     }
+    latent_sizes = {agent: coded[f"latent_{agent}"].size for agent in team}
+    weights = checked_weights(latent_weights, team, latent_sizes, everybody, runs)
+    for agent, (cells, found) in sets.items():
+        column = f"latent_{agent}"
+        of_sets = weights_of_sets(
+            column, cells, found, coded[column].size, coded[column].names, runs
+        )
+        weights[agent] = weights.get(agent, 1.0) * of_sets
+        empty = ~(weights[agent] > 0).any(axis=1)
+        if empty.any():
+            raise ValueError(
+                f"latent_weights of {agent}: {runs.place(int(np.argmax(empty)))}: the weights of "
+                f"all of {shown(cells[int(np.argmax(empty))])} are 0, but that is the label"
+            )
+    for agent, rows in weights.items():
+        labels = coded[f"latent_{agent}"].indices
+        known = np.flatnonzero(labels >= 0)
+        against = known[rows[known, labels[known]] == 0]
+        if len(against):
+            raise ValueError(
+                f"latent_weights of {agent}: {runs.place(int(against[0]))}: the weight of latent "
+                f"{labels[against[0]]} is 0, but that is the label"
+            )
+    fields["_weights"] = {agent: _frozen(weights[agent]) for agent in team if agent in weights}
     return fields, [values.doubt for values in coded.values() if values.doubt is not None]
+
+
+def _agents_of(*by_agent: Any) -> list[Any] | None:
+    """Names of agents that have no actions: the keys of a mapping, or one for each column."""
+    for given in by_agent:
+        if isinstance(given, Mapping):
+            return list(given)
+        if given is not None and np.ndim(given) == 2:
+            return [f"agent_{k}" for k in range(np.shape(given)[1])]
+    return ["agent_0"]
+
+
+def _by_agent(actions: Int[np.ndarray, "steps agents"], demos: Demonstrations) -> Columns | None:
+    """Actions of those that have any, as an argument of the constructor."""
+    columns = {
+        agent: actions[:, k]
+        for k, (agent, size) in enumerate(zip(demos.agents, demos.num_actions, strict=True))
+        if size
+    }
+    return columns or None
+
+
+def _blanked(values: Any, away: Bool[np.ndarray, " steps"]) -> Any:
+    """A column with nothing in it where somebody is away."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        mask = np.ma.getmaskarray(values) | away
+        return np.ma.MaskedArray(np.ma.getdata(values), mask)
+    cells = np.array(values, object)
+    cells[away] = None
+    return cells
+
+
+def _texts_in(cells: Any) -> set[str]:
+    return {normalised(cell) for cell in cells if isinstance(cell, str) and cell.strip()}
+
+
+def _all_frozen(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: _frozen(values) for name, values in columns.items()}
+
+
+def _frozen_or_none(array: np.ndarray | None) -> np.ndarray | None:
+    return None if array is None else _frozen(array)
+
+
+def _same_columns(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether columns of numbers are the same, NaN being equal to NaN."""
+    return list(some) == list(others) and all(
+        other is not None and np.array_equal(values, other, equal_nan=True)
+        if values is not None
+        else other is None
+        for values, other in zip(some.values(), others.values(), strict=True)
+    )
 
 
 def sizes_and_names(demos: Demonstrations) -> dict[str, Any]:
@@ -635,8 +956,10 @@ def as_arguments(
     return arguments
 
 
-def _state_columns(states: Any, state_names: Any) -> tuple[Columns, Any]:
+def _state_columns(states: Any, state_names: Any, optional: bool) -> tuple[Columns, Any]:
     """{variable: values}, and the names of the values as a mapping, or as given."""
+    if states is None and optional:
+        return {}, state_names
     if _is_table(states):
         columns = _table_columns("states", states)
     else:
@@ -662,21 +985,26 @@ def _state_columns(states: Any, state_names: Any) -> tuple[Columns, Any]:
         columns = dict(zip(variables, _columns_of(array), strict=True))
         columns = normalised_keys("state_names", columns)
         state_names = dict(state_names) if isinstance(state_names, Mapping) else None
-    if not columns:
+    if not columns and not optional:
         raise ValueError("states: there is no state variable; at least one is needed")
     _check_variables(list(columns))
     return {name: as_array(name, values) for name, values in columns.items()}, state_names
 
 
-def _action_columns(actions: Any, agents: Any) -> Columns:
-    """{agent: values} in the order of the agents."""
+def _action_columns(actions: Any, agents: Any, optional: bool) -> tuple[Columns, Names]:
+    """{agent: values} in the order of the agents, and all agents: `optional`, some have none."""
     order: list[Any] = []
     if agents is not None:
         order = [_agent(agent) for agent in items("agents", agents)]
+    if actions is None and optional:
+        actions = {}
     if _is_table(actions):
         columns = _table_columns("actions", actions)
         columns = {_agent(a): as_array(f"action_{a}", values) for a, values in columns.items()}
         order = list(columns) if agents is None else order
+        if optional and set(columns) < set(order) and len(set(order)) == len(order):
+            refuse_alike("agents", order)
+            return {str(a): columns[a] for a in order if a in columns}, tuple(map(str, order))
         if set(order) != set(columns) or len(order) != len(columns):
             raise ValueError(f"actions: has {listed(columns)}, but agents is {listed(order)}")
     else:
@@ -694,7 +1022,7 @@ def _action_columns(actions: Any, agents: Any) -> Columns:
     if not columns:
         raise ValueError("actions: there is no agent; at least one is needed")
     refuse_alike("agents", order)
-    return {str(agent): columns[agent] for agent in order}
+    return {str(agent): columns[agent] for agent in order}, tuple(map(str, order))
 
 
 def _agent(name: Any) -> Any:
@@ -850,7 +1178,7 @@ def _check_variables(variables: Sequence[Any]) -> None:
     for name in variables:
         if (
             name in _RESERVED
-            or name.startswith(("action_", "latent_"))
+            or name.startswith(("action_", "latent_", "present_", "reward_"))
             or (name == "state" and len(variables) > 1)
             or (name.startswith("next_") and name.removeprefix("next_") in variables)
         ):

@@ -21,7 +21,6 @@ from btil.demonstrations.coding import (
     counted,
     listed,
     normalised_keys,
-    texts_for_unknown,
     warn,
 )
 from btil.demonstrations.data import (
@@ -37,7 +36,15 @@ from btil.demonstrations.data import (
 from btil.demonstrations.formats.arrow import columns_from_arrow, from_arrow
 from btil.demonstrations.formats.parquet import ROW_GROUP_STEPS, record_of_schema
 from btil.demonstrations.formats.record import check_no_repeats, record_of
-from btil.demonstrations.tables import agents_and_variables, from_columns, steps_to_keep, told
+from btil.demonstrations.tables import (
+    acting_agents,
+    agents_and_variables,
+    from_columns,
+    reading_of,
+    steps_to_keep,
+    told,
+    with_record,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -176,6 +183,8 @@ def open_demonstrations(
     latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
     unknown_labels: Iterable[str | int] | None = None,
     drop_last: bool = False,
+    missing: str = "refuse",
+    continuous: Sequence[str] = (),
 ) -> DemonstrationsFile:
     """Open a Parquet file of demonstrations without reading it into memory.
 
@@ -197,6 +206,8 @@ def open_demonstrations(
         latent_names: see `like`.
         unknown_labels: see `like`.
         drop_last: see `like`.
+        missing: see `like`.
+        continuous: see `like`.
 
     Returns:
         The file, for `fit` with a batch size, or to iterate over.
@@ -231,7 +242,7 @@ def open_demonstrations(
     declared = {argument: value for argument, value in declared.items() if value is not None}
     if like is not None and declared:
         raise ValueError(f"like: sets all sizes and names; leave out {listed(declared)}")
-    reading = Reading(texts_for_unknown(unknown_labels), like is not None, drop_last=drop_last)
+    reading = reading_of(like, unknown_labels, drop_last, missing, continuous)
     with open(path, "rb") as handle, _naming(path):
         file = parquet.ParquetFile(handle, page_checksum_verification=True)
         schema, num_steps = file.schema_arrow, file.metadata.num_rows
@@ -240,6 +251,8 @@ def open_demonstrations(
             raise ValueError("there are no steps; at least one is needed")
         record = record_of_schema(schema) if like is None else record_of(like)
         reading = reading._replace(foreign=record is None)
+        if record is not None:
+            reading = with_record(reading, record)
         record, doubts = _completed(path, schema, record, declared, reading)
         table = next(_whole_episodes(path, reading=reading))
         if drop_last:
@@ -405,13 +418,14 @@ def _completed(
     import pyarrow as pa
 
     named = _named_columns(schema)
-    agents, variables = agents_and_variables(list(named), record)
+    agents, variables = agents_and_variables(list(named), record, reading)
+    acting = acting_agents(agents, list(named), record, reading)
     sizes: dict[str, int] = {}
     names: dict[str, Names] = {}
     columns: list[str] = []
     for kind, prefix, keys in (
         ("state", "", variables),
-        ("action", "action_", agents),
+        ("action", "action_", acting),
         ("latent", "latent_", agents),
     ):
         size, texts = f"num_{kind}s", f"{kind}_names"
@@ -451,6 +465,10 @@ def _completed(
             # No such column: nobody is labelled, which needs a declared number.
             code_column(column, np.array([-1]), None, None, episode_runs(None, 1))
     of_all = as_arguments(tuple(variables), tuple(agents), sizes, names)
+    of_all |= {
+        "continuous": list(reading.continuous),
+        "missing": "allow" if reading.unseen else "refuse",
+    }
     return {"agents": agents} | of_all, doubts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,16 @@ import numpy as np
 from jaxtyping import Bool
 
 from btil.demonstrations.coding import (
+    MINUS_ONE,
     PLAIN,
     Reading,
     absent,
     as_array,
     code_column,
+    distinct_values,
+    items,
     listed,
+    normalised,
     normalised_keys,
     shown,
     texts_for_unknown,
@@ -34,6 +39,12 @@ from btil.demonstrations.data import (
 )
 from btil.demonstrations.formats import format_of
 from btil.demonstrations.formats.record import record_of
+from btil.demonstrations.quantities import (
+    checked_missing,
+    weight_columns,
+    weights_from_columns,
+    without_sets,
+)
 from btil.files import replacing
 
 # Of a message of another library.
@@ -56,6 +67,8 @@ def read_demonstrations(
     latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
     unknown_labels: Iterable[str | int] | None = None,
     drop_last: bool = False,
+    missing: str = "refuse",
+    continuous: Sequence[str] = (),
 ) -> Demonstrations:
     """Read a table of demonstrations: `.csv`, `.parquet` or `.npz`, by the ending.
 
@@ -65,6 +78,11 @@ def read_demonstrations(
     column is unlabelled. Agents come in the order of their action columns; every column that is
     none of these is a state variable. An empty cell, a null of the file format and -1 are unknown
     latents. `docs/values.md` tells how values are read.
+
+    Further columns that are no state variables: `present_<agent>` (true or false: whether the
+    agent is there), `reward` or `reward_<agent>` for every agent, and weights of latents,
+    `latent_<agent>[<latent>]`. A label may name several latents with bars between them
+    (`lift|carry`): it is one of these.
 
     Files made by `write_demonstrations` carry sizes and names, and come back equal. In other
     files they are found as in `Demonstrations`: so a second file in which one of the texts does
@@ -85,6 +103,10 @@ def read_demonstrations(
         unknown_labels: texts that mean an unknown latent too, as in `Demonstrations`.
         drop_last: leave out the last row of an episode where no agent has an action in it: the
             state in which the episode ended is no step.
+        missing: "allow": an action or a state that is blank or -1 was seen by nobody; "refuse":
+            it is an error.
+        continuous: columns that are measured quantities, kept as they are; a blank was seen by
+            nobody.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -110,7 +132,7 @@ def read_demonstrations(
     declared = {argument: value for argument, value in declared.items() if value is not None}
     if like is not None and declared:
         raise ValueError(f"like: sets all sizes and names; leave out {listed(declared)}")
-    reading = Reading(texts_for_unknown(unknown_labels), like is not None, drop_last=drop_last)
+    reading = reading_of(like, unknown_labels, drop_last, missing, continuous)
     columns, record = _read_columns(path)
     with _naming(path):
         record = record if like is None else record_of(like)
@@ -119,12 +141,38 @@ def read_demonstrations(
     return demos
 
 
+def reading_of(
+    like: Demonstrations | None,
+    unknown_labels: Iterable[str | int] | None,
+    drop_last: bool,
+    missing: str,
+    continuous: Sequence[str],
+) -> Reading:
+    """What the readers are told of values, checked."""
+    return Reading(
+        texts_for_unknown(unknown_labels),
+        by_names=like is not None,
+        drop_last=drop_last,
+        unseen=checked_missing(missing) == "allow",
+        continuous=tuple(map(str, items("continuous", continuous))),
+    )
+
+
+def with_record(reading: Reading, record: Mapping[str, Any]) -> Reading:
+    """What values are taken for, with what a file records of that."""
+    return reading._replace(
+        unseen=reading.unseen or record.get("missing") == "allow",
+        continuous=reading.continuous or tuple(record.get("continuous", ())),
+    )
+
+
 def read_as_seen(
     path: str | os.PathLike[str],
     seen: Demonstrations,
     *,
     unknown_labels: Iterable[str | int] | None = None,
     drop_last: bool = False,
+    missing: str = "refuse",
 ) -> Demonstrations:
     """Read another table of a team that was seen before, by the names of values seen then.
 
@@ -137,17 +185,18 @@ def read_as_seen(
         seen: demonstrations of the team.
         unknown_labels: as in `read_demonstrations`.
         drop_last: as in `read_demonstrations`.
+        missing: as in `read_demonstrations`.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: as `read_demonstrations`; a column that `seen` has is missing.
     """
     path = Path(path)
-    reading = Reading(texts_for_unknown(unknown_labels), by_names=True, drop_last=drop_last)
+    reading = reading_of(seen, unknown_labels, drop_last, missing, list(seen.continuous))
     columns, _ = _read_columns(path)
     declared = sizes_and_names(seen)
     with _naming(path):
-        agents, variables = agents_and_variables(list(columns), None)
+        agents, variables = agents_and_variables(list(columns), None, reading)
         for agent in seen.agents:
             if agent not in agents:
                 raise ValueError(
@@ -255,22 +304,29 @@ def from_columns(
     reading: Reading = PLAIN,
 ) -> tuple[Demonstrations, list[str]]:
     """Demonstrations from the columns of a table, and doubts; `declared` goes before `record`."""
-    agents, variables = agents_and_variables(list(columns), record)
-    of_agents = [f"{kind}_{agent}" for kind in ("action", "latent") for agent in agents]
-    expected = ["episode", "step", *variables, *of_agents]
+    if record is not None:
+        reading = with_record(reading, record)
+    agents, variables = agents_and_variables(list(columns), record, reading)
+    acting = acting_agents(agents, list(columns), record, reading)
+    labels = [f"latent_{agent}" for agent in agents]
+    needed = [*variables, *(f"action_{agent}" for agent in acting), *reading.continuous]
+    weights = weight_columns(list(columns), agents)
+    beside = [f"{kind}_{agent}" for kind in ("present", "reward") for agent in agents]
+    beside += ["reward", *itertools.chain.from_iterable(one.values() for one in weights.values())]
+    expected = ["episode", "step", *needed, *labels, *beside]
     for column in columns:
         if column not in expected:
             raise ValueError(f"unknown column {column!r}; allowed are {listed(expected)}")
     if not agents:
         raise ValueError(f"there is no column action_<agent>; the columns are {listed(columns)}")
-    if not variables:
+    if not variables and not reading.continuous:
         raise ValueError(f"there is no state variable; the columns are {listed(columns)}")
-    for column in [*variables, *of_agents[: len(agents)]]:
+    for column in needed:
         if column not in columns:
             raise ValueError(f"column {column!r} is missing; the columns are {listed(columns)}")
 
     if reading.drop_last:
-        columns = _without_last(columns, agents, reading)
+        columns = _without_last(columns, acting, reading)
     # A file that is read part by part has a record by now, though it was foreign.
     reading = reading._replace(foreign=reading.foreign or (record is None and not reading.by_names))
     arguments = {"agents": agents, **declared}
@@ -279,14 +335,20 @@ def from_columns(
         if record is not None and names not in declared:
             arguments[names] = record[names]
             arguments.setdefault(size, record[size])
+    names_of_latents = _latents_of_weights(weights, columns, arguments)
     fields, doubts = coded_fields(
-        states={variable: columns[variable] for variable in variables},
-        actions={agent: columns[f"action_{agent}"] for agent in agents},
+        states={variable: columns[variable] for variable in variables} or None,
+        actions={agent: columns[f"action_{agent}"] for agent in acting} or None,
         latents={a: columns[f"latent_{a}"] for a in agents if f"latent_{a}" in columns},
         episodes=columns.get("episode"),
-        **arguments,
+        **arguments | names_of_latents,
+        present=_of_agents("present", agents, columns),
+        rewards=columns.get("reward", _of_agents("reward", agents, columns)),
+        continuous={name: columns[name] for name in reading.continuous},
         reading=reading,
     )
+    if weights:
+        fields = _with_weights(fields, weights, columns)
     demos = Demonstrations.__new__(Demonstrations)
     demos.__dict__.update(fields)
     for kind in ("state", "action", "latent"):
@@ -301,6 +363,49 @@ def from_columns(
     if "step" in columns:
         _check_steps(columns["step"], demos)
     return demos, doubts
+
+
+def _of_agents(kind: str, agents: Sequence[str], columns: Columns) -> Columns | None:
+    """The columns <kind>_<agent>, those that there are; None without any."""
+    return {a: columns[f"{kind}_{a}"] for a in agents if f"{kind}_{a}" in columns} or None
+
+
+def _latents_of_weights(
+    weights: Mapping[str, Mapping[str, str]], columns: Columns, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Names or numbers of the latents that only the columns of weights name."""
+    names, sizes = (arguments.get(key) or {} for key in ("latent_names", "num_latents"))
+    if not weights or not isinstance(names, Mapping) or not isinstance(sizes, Mapping):
+        return {}
+    names, sizes = dict(names), dict(sizes)
+    for agent, latents in weights.items():
+        if agent in names or agent in sizes:
+            continue
+        column = f"latent_{agent}"
+        labels = as_array(column, columns.get(column, np.zeros(0, object)))
+        singles = set(distinct_values(column, labels)[1])
+        sets = without_sets(column, labels, None)[1]
+        texts = {normalised(str(text)) for text in singles - set(sets)} - {""}
+        found = texts.union(latents, *sets.values())
+        if all(text.removesuffix(".0").lstrip("-").isdecimal() for text in found):
+            sizes[agent] = max(int(float(text)) for text in found) + 1
+        else:
+            names[agent] = sorted(found - MINUS_ONE)
+    return {"latent_names": names, "num_latents": sizes}
+
+
+def _with_weights(
+    fields: dict[str, Any], weights: Mapping[str, Mapping[str, str]], columns: Columns
+) -> dict[str, Any]:
+    """The fields of demonstrations, with the weights that a table has in columns."""
+    demos = Demonstrations.__new__(Demonstrations)
+    demos.__dict__.update(fields)
+    given = dict(demos.latent_weights)
+    for agent, latents in weights.items():
+        names = demos.value_names(f"latent_{agent}")
+        own = weights_from_columns(columns, latents, names, demos._runs)
+        given[agent] = given.get(agent, 1.0) * own
+    return dict(demos.replace(latent_weights=given).__dict__)
 
 
 def _without_last(columns: Columns, agents: Sequence[str], reading: Reading) -> Columns:
@@ -337,14 +442,29 @@ def steps_to_keep(
 
 
 def agents_and_variables(
-    columns: Sequence[str], record: dict[str, Any] | None
+    columns: Sequence[str], record: dict[str, Any] | None, reading: Reading = PLAIN
 ) -> tuple[list[str], list[str]]:
     """Agents and state variables of a table, as recorded or told by the names of its columns."""
     if record is not None:
         return record["agents"], list(record["num_states"])
     agents = [c.removeprefix("action_") for c in columns if c.startswith("action_")]
-    known = {"episode", "step", *(f"action_{agent}" for agent in agents)}
+    if reading.continuous:  # an agent may do nothing but move
+        labelled = [c.removeprefix("latent_") for c in columns if c.startswith("latent_")]
+        agents = list(dict.fromkeys([*agents, *(c for c in labelled if not c.endswith("]"))]))
+    known = {"episode", "step", "reward", *reading.continuous}
+    known |= {f"{kind}_{a}" for kind in ("action", "present", "reward") for a in agents}
     return agents, [c for c in columns if c not in known and not c.startswith("latent_")]
+
+
+def acting_agents(
+    agents: Sequence[str], columns: Sequence[str], record: dict[str, Any] | None, reading: Reading
+) -> list[str]:
+    """The agents that have actions: all, but for those who are told by continuous columns."""
+    if not reading.continuous:
+        return list(agents)
+    if record is not None:
+        return [agent for agent in agents if agent in record["num_actions"]]
+    return [agent for agent in agents if f"action_{agent}" in columns]
 
 
 def _check_steps(values: Any, demos: Demonstrations) -> None:

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from btil.analysis.words import listed
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.naming import agents_in, words_of
 
 OWN = "{own}"
 COMMON = "common"
@@ -65,7 +66,7 @@ def check_roles(roles: Any, demos: Demonstrations) -> dict[str, str]:
                 f"roles: there is no state variable {column!r}; they are {', '.join(variables)}"
             )
         known = isinstance(role, str) and (
-            role in (COMMON, IGNORE) or any(_has(role, agent) for agent in demos.agents)
+            role in (COMMON, IGNORE) or bool(agents_in(role, demos.agents))
         )
         if not known:
             raise ValueError(
@@ -88,14 +89,6 @@ def _name(column: str, roles: Mapping[str, str], demos: Demonstrations) -> str:
     return f"{role}_{column}" if role in demos.agents else role
 
 
-def _has(name: str, agent: str) -> bool:
-    return re.search(_word(agent), name) is not None
-
-
-def _word(agent: str) -> str:
-    return rf"(?<![^\W_]){re.escape(agent)}(?![^\W_])"
-
-
 def form_of(name: str, agent: str, agents: tuple[str, ...]) -> str:
     """A name seen from an agent: agents' names replaced by who they are to that one."""
     others = sorted(other for other in agents if other != agent)
@@ -103,9 +96,7 @@ def form_of(name: str, agent: str, agents: tuple[str, ...]) -> str:
         other: "{other}" if len(others) == 1 else f"{{other {k + 1}}}"
         for k, other in enumerate(others)
     }
-    # Longer names first: "ann b" before "ann".
-    words = "|".join(_word(one) for one in sorted(agents, key=lambda one: (-len(one), one)))
-    return re.sub(words, lambda found: labels[found.group(0)], name)
+    return re.sub(words_of(agents), lambda found: labels[found.group(0)], name)
 
 
 def views(demos: Demonstrations, columns: list[str], roles: Mapping[str, str]) -> Views:

@@ -33,6 +33,10 @@ def arrow_table(demos: Demonstrations) -> pa.Table:
         columns[column] = (
             pa.array(indices, mask=indices < 0) if names is None else coded(indices, names)
         )
+    for column, numbers in demos._numbers().items():
+        # Nobody saw it: no number, which an empty cell of a CSV says too.
+        unseen = np.isnan(numbers) if numbers.dtype.kind == "f" else None
+        columns[column] = pa.array(numbers, mask=unseen)
     return pa.table(columns)
 
 

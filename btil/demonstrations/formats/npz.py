@@ -17,6 +17,7 @@ def write(demos: Demonstrations, handle: BinaryIO) -> None:
         "episode": demos.episodes,
         "step": demos.step_in_episode,
         **demos._indices(),
+        **demos._numbers(),
         METADATA_KEY: np.array(json.dumps(record_of(demos))),
     }
     # As numpy.savez_compressed does, which cannot write a column called "file".

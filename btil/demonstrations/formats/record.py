@@ -7,6 +7,7 @@ from typing import Any
 
 from btil.demonstrations.coding import listed, normalised_keys
 from btil.demonstrations.data import Demonstrations, sizes_and_names
+from btil.demonstrations.quantities import MISSING_MEANS
 
 _RECORD_VERSION = 1
 
@@ -17,6 +18,8 @@ def record_of(demos: Demonstrations) -> dict[str, Any]:
         "version": _RECORD_VERSION,
         "agents": list(demos.agents),
         "episode_ids": "number" if demos.episode_ids.dtype.kind == "i" else "text",
+        **({"continuous": list(demos.continuous)} if demos.continuous else {}),
+        **({"missing": demos.missing} if demos.missing != "refuse" else {}),
         **sizes_and_names(demos),
     }
 
@@ -37,6 +40,9 @@ def parsed_record(text: str) -> dict[str, Any]:
         for field, kind in kinds.items()
     ):
         raise ValueError(f"the recorded sizes and names are damaged; fields: {listed(kinds)}")
+    record = {"continuous": [], "missing": "refuse"} | record
+    if not _are_texts(record["continuous"]) or record["missing"] not in MISSING_MEANS:
+        raise ValueError("the recorded sizes and names are damaged: continuous, missing")
     record = {
         field: _normalised(value) if isinstance(value, dict | list) else value
         for field, value in record.items()

@@ -1,0 +1,173 @@
+"""Recordings as they are: what nobody saw, who was away, unsure labels, rewards, measures."""
+
+import numpy as np
+import pytest
+
+import btil
+
+FILES = ["team.csv", "team.parquet", "team.npz"]
+
+
+def recorded(**changes):
+    """Three members; one leaves, an action and a state that nobody saw, an unsure coder."""
+    arguments = {
+        "states": {"zone": [0, 1, -1, 0, 2, 1], "ann_cell": [3, 0, 1, -1, -1, 2]},
+        "actions": {"ann": [0, 1, 1, 9, 9, 0], "bob": [1, -1, 0, 1, 0, 1]},
+        "latents": {"ann": ["lift", None, "lift|wait", None, None, "carry"]},
+        "episodes": ["x", "x", "x", "y", "y", "y"],
+        "num_actions": {"ann": 2, "bob": 3},
+        "num_latents": {"bob": 2},
+        "latent_names": {"ann": ["carry", "lift", "wait"]},
+        "latent_weights": {"bob": [[1, 1], [0.2, 0.7], [1, 0], [1, 1], [1, 1], [3, 1]]},
+        "present": {"ann": [1, 1, 1, 0, 0, 1]},
+        "rewards": [0.0, 1.5, -2.0, 1 / 3, 0.0, 1e-17],
+        "continuous": {"ann_x": [0.1, np.nan, 1e300, -3.0, 2.0, 1 / 3]},
+        "missing": "allow",
+    }
+    return btil.Demonstrations(**arguments | changes)
+
+
+def test_what_the_fields_hold():
+    demos = recorded()
+    # What the arrays hold where ann is away is not looked at: 9 is no action of hers.
+    np.testing.assert_array_equal(demos.actions[:, 0], [0, 1, 1, -1, -1, 0])
+    np.testing.assert_array_equal(demos.actions[:, 1], [1, -1, 0, 1, 0, 1])
+    np.testing.assert_array_equal(demos.latents[:, 0], [1, -1, -1, -1, -1, 0])
+    np.testing.assert_array_equal(demos.latent_weights["ann"][2], [0, 1, 1])
+    np.testing.assert_array_equal(demos.latent_weights["ann"][[0, 1, 3, 4, 5]], 1)
+    assert demos.unseen
+    assert demos.away
+    np.testing.assert_array_equal(demos.stays[0], [0, 5])
+    np.testing.assert_array_equal(demos.stays[1], [0, 3])
+    assert not demos.without_labels().latent_weights
+    assert demos.without_labels([1]).latent_weights["bob"][1, 0] == 0.2
+    assert demos.without_labels([1]).latent_weights["bob"][5, 0] == 1
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_files_lose_nothing(tmp_path, file):
+    demos = recorded()
+    btil.write_demonstrations(demos, tmp_path / file)
+    again = btil.read_demonstrations(tmp_path / file)
+    assert again == demos
+    assert again.continuous["ann_x"][5] == 1 / 3
+    own = demos.replace(rewards=np.arange(12.0).reshape(6, 2))
+    btil.write_demonstrations(own, tmp_path / file)
+    assert btil.read_demonstrations(tmp_path / file) == own
+
+
+def test_a_file_read_part_by_part_loses_nothing(tmp_path):
+    demos = recorded()
+    btil.write_demonstrations((demos.select([k]) for k in range(2)), tmp_path / "team.parquet")
+    assert btil.open_demonstrations(tmp_path / "team.parquet").read() == demos
+
+
+def test_equality_sees_every_field():
+    demos = recorded()
+    assert demos == recorded() == demos.select([0, 1]) == demos.replace()
+    changes = {
+        "present": {"ann": [1, 1, 1, 0, 1, 1]},
+        "rewards": np.zeros(6),
+        "continuous": {"ann_x": np.zeros(6)},
+        "latent_weights": None,
+    }
+    for argument, value in changes.items():
+        changed = {"actions": {"ann": [0, 1, 1, 0, 0, 0], "bob": [1, -1, 0, 1, 0, 1]}}
+        assert recorded(**changed | {argument: value}) != demos, argument
+
+
+def test_a_foreign_table(tmp_path):
+    (tmp_path / "team.csv").write_text(
+        "step,zone,action_ann,latent_ann,present_ann,latent_ann[lift],latent_ann[carry],reward,x\n"
+        "0,1,go,lift|carry,yes,,,0.5,0.25\n"
+        "1,0,,,yes,2,1,0,\n"
+        "2,,stay,,no,,,1,3\n"
+        "3,1,go,wait,yes,,,1,4.5\n"
+    )
+    with pytest.raises(ValueError, match=r"zone: episode 0, step 2.*missing='allow'"):
+        btil.read_demonstrations(tmp_path / "team.csv", continuous=["x"])
+    with pytest.raises(ValueError, match=r"x: episode 0, step 0: .*continuous=\['x'\]"):
+        btil.read_demonstrations(tmp_path / "team.csv", missing="allow")
+    demos = btil.read_demonstrations(tmp_path / "team.csv", missing="allow", continuous=["x"])
+    assert demos.latent_names == {"ann": ("carry", "lift", "wait")}
+    np.testing.assert_array_equal(demos.latents[:, 0], [-1, -1, -1, 2])
+    np.testing.assert_array_equal(
+        demos.latent_weights["ann"], [[1, 1, 0], [1, 2, 0], [1, 1, 1], [1, 1, 1]]
+    )
+    np.testing.assert_array_equal(demos.actions[:, 0], [0, -1, -1, 0])
+    np.testing.assert_array_equal(demos.rewards, [0.5, 0, 1, 1])
+    np.testing.assert_array_equal(demos.continuous["x"], [0.25, np.nan, 3, 4.5])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"missing": "refuse"}, "zone: episode 'x', step 2.*missing='allow'"),
+        ({"missing": "maybe"}, "'refuse' or 'allow' expected"),
+        ({"present": {"cleo": [1] * 6}}, "no agent 'cleo'"),
+        ({"present": {"ann": [1, 1, 2, 0, 0, 1]}}, "present_ann: episode 'x', step 2: 2"),
+        ({"present": np.ones((6, 3), bool)}, "with 2 agents expected"),
+        ({"rewards": [0, 1, np.nan, 0, 0, 0]}, "reward: episode 'x', step 2"),
+        ({"rewards": {"ann": np.zeros(6)}}, "'bob' left out"),
+        ({"continuous": {"zone": np.zeros(6)}}, "a state variable already"),
+        ({"continuous": {"v": [0, 1, np.inf, 0, 0, 0]}}, "v: episode 'x', step 2: inf"),
+        ({"continuous": {"v": ["a"] * 6}}, "'a' is no number"),
+        ({"latent_weights": {"bob": -np.ones((6, 2))}}, "step 0: latent 0: -1.0"),
+        ({"latent_weights": {"bob": np.zeros((6, 2))}}, "all weights are 0"),
+        ({"latent_weights": {"bob": np.ones((6, 3))}}, r"\(6, 2\) expected"),
+        ({"latent_weights": {"ann": np.tile([1, 0, 1], (6, 1))}}, "but that is the label"),
+        ({"latents": {"ann": ["lift", None, "lift|go", None, None, None]}}, "'go' in 'lift|go'"),
+        ({"latents": {"ann": ["lift", None, "lift|lift", None, None, None]}}, "different"),
+    ],
+)
+def test_wrong_fields_are_refused_with_their_place(changes, message):
+    with pytest.raises(ValueError, match=message.replace("|", r"\|")):
+        recorded(**changes)
+
+
+def test_teams_of_different_members_are_concatenated():
+    one = btil.Demonstrations(
+        {"zone": [0, 1]}, {"ann": [0, 1]}, latents={"ann": [0, 1]}, num_latents=2
+    )
+    two = btil.Demonstrations(
+        {"zone": [1, 1, 0], "bob_cell": [0, 3, 2]},
+        {"bob": [0, 1, 2], "ann": [0, 0, 1]},
+        num_latents={"ann": 3, "bob": 2},
+        latent_weights={"ann": [[0.5, 0.25, 0.25], [1, 1, 1], [1, 1, 1]]},
+    )
+    both = btil.concatenate([one, two])
+    assert both.agents == ("ann", "bob")
+    np.testing.assert_array_equal(both.present, [[1, 0], [1, 0], [1, 1], [1, 1], [1, 1]])
+    np.testing.assert_array_equal(both.actions, [[0, -1], [1, -1], [0, 0], [0, 1], [1, 2]])
+    np.testing.assert_array_equal(both.state_variables["bob_cell"], [-1, -1, 0, 3, 2])
+    assert both.num_latents == (3, 2)
+    assert both.episode_lengths.tolist() == [2, 3]
+    np.testing.assert_array_equal(
+        both.latent_weights["ann"][:3], [[1] * 3] * 2 + [[0.5, 0.25, 0.25]]
+    )
+    with pytest.raises(ValueError, match="part 1 has the state variables 'door'"):
+        btil.concatenate([two, btil.Demonstrations({"door": [0]}, {"ann": [0]}, num_latents=2)])
+
+
+def test_a_team_without_actions_or_states():
+    demos = btil.Demonstrations(
+        None,
+        None,
+        latents=[[0, 1], [1, 0]],
+        continuous={"ann_x": [0.5, np.nan]},
+        agents=["ann", "bob"],
+    )
+    assert demos.num_actions == (0, 0)
+    assert demos.num_states == {}
+    assert demos.select([0]) == demos == demos.replace()
+    with pytest.raises(ValueError, match="states"):
+        btil.Demonstrations(None, [0, 1])
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_without_actions(tmp_path, file):
+    demos = btil.Demonstrations(
+        None, None, latents=[[0], [1]], continuous={"ann_x": [0.5, np.nan]}, agents=["ann"]
+    )
+    btil.write_demonstrations(demos, tmp_path / file)
+    assert btil.read_demonstrations(tmp_path / file) == demos

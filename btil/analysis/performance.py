@@ -63,9 +63,10 @@ class TeamPerformance:
         return pd.DataFrame.from_dict(numbers, orient="index").rename_axis("measure")
 
     def __str__(self) -> str:
-        return "\n".join(
-            f"{_WORDS[name]:36} {getattr(self, name)}" for name in measures()
-        ) + f"\n({self.num_episodes} episodes; ± bootstrap standard errors)"
+        return (
+            "\n".join(f"{_WORDS[name]:36} {getattr(self, name)}" for name in measures())
+            + f"\n({self.num_episodes} episodes; ± bootstrap standard errors)"
+        )
 
 
 _WORDS = {

@@ -1,4 +1,4 @@
-"""A learned team at work: in a grid world, or in any PettingZoo environment with discrete spaces."""
+"""A learned team at work: in a grid world, or in a PettingZoo environment with discrete spaces."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -97,7 +97,9 @@ def play(
             posterior (Thompson sampling).
 
     Returns:
-        Demonstrations with the task's state variables, every latent labelled.
+        Demonstrations with the task's state variables, every latent labelled, and the rewards that
+        the task gives for each step: of a grid world the team's (`task.rewards`; positive where
+        the task is finished), of an environment each agent's.
 
     Raises:
         ValueError: Before anything is played: an argument is none that is allowed, a member is
@@ -129,7 +131,8 @@ def play(
         agent: (member.num_latents, getattr(member, "latent_names", task.latent_names))
         for agent, member in zip(task.agents, members, strict=True)
     }
-    return task_demonstrations(task, *played[1:4], played.episodes, minds)
+    demos = task_demonstrations(task, *played[1:4], played.episodes, minds)
+    return demos.replace(rewards=task.rewards(played.next_states))
 
 
 class _Company:
@@ -226,8 +229,8 @@ def _play_in(
     if task is not None:
         minds = {
             "initial_latents": task.initial_latent_probs,
-            "latent_transition": lambda agent, states, actions, next_states: (
-                task.latent_transition(agent, states, next_states)
+            "latent_transition": lambda agent, states, actions, next_states: task.latent_transition(
+                agent, states, next_states
             ),
         }
     return record(
@@ -238,6 +241,7 @@ def _play_in(
         max_steps=max_steps,
         progress=False,
         states_from=kind,
+        keep_rewards=True,
         **minds,
     )
 

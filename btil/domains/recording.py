@@ -46,7 +46,6 @@ class Guest(Protocol):
         """P(x' | x, s, a, s'), (k, latents)."""
 
 
-
 def record(
     env: Any,
     policies: Mapping[str, Any],
@@ -59,6 +58,7 @@ def record(
     latent_transition: Callable[..., Any] | None = None,
     num_latents: int | Mapping[str, int] | None = None,
     states_from: str | None = None,
+    keep_rewards: bool = False,
 ) -> Demonstrations:
     r"""Let policies play a PettingZoo ``ParallelEnv`` and write down what happens.
 
@@ -105,6 +105,8 @@ def record(
             for all or {agent: number}. None: that of the environment's names, else 1.
         states_from: "state", "shared" (the observation that all agents share) or "agents" (each
             agent's own). None: as told above.
+        keep_rewards: Whether to keep what the environment gives each agent for each step, as
+            `demos.rewards`. An agent for whom it tells none got 0.
 
     Returns:
         The demonstrations; agents in the order of ``env.possible_agents``, episodes 0, 1, 2, ...
@@ -159,7 +161,8 @@ def record(
         episodes += [episode] * (len(rows) - len(episodes))
     same = all(_alike(row.observations) for row in rows)
     kind = source.kinds[0] if same else source.kinds[-1]
-    return _demonstrations(env, members, source, kind, sizes, rows, episodes)
+    demos = _demonstrations(env, members, source, kind, sizes, rows, episodes)
+    return demos.replace(rewards=[row.rewards for row in rows]) if keep_rewards else demos
 
 
 class _Variable(NamedTuple):
@@ -218,12 +221,13 @@ class _Source(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A step; all numbers counted from 0, a list entry per agent or variable."""
+    """A step; all values counted from 0, a list entry per agent or variable."""
 
     state: list[int]
     observations: list[list[int]]
     actions: list[int]
     latents: list[int]
+    rewards: Sequence[float] = ()
 
 
 # ---------------------------------------------------------------------- before anything runs
@@ -451,8 +455,7 @@ def _play(
             else _guest_action(member, shown, latent, episode, rng, place)
             for member, values, latent in zip(members, seen, latents, strict=True)
         ]
-        before = _Row(state, seen, actions, latents)
-        rows.append(before)
+        before = now._replace(actions=actions, latents=latents)
         answer = env.step(
             {m.agent: m.action.start + a for m, a in zip(members, actions, strict=True)}
         )
@@ -462,7 +465,8 @@ def _play(
                 "terminations, truncations and infos, as PettingZoo's ParallelEnv does; it gave "
                 + (f"{len(answer)} things" if isinstance(answer, Sequence) else repr(answer))
             )
-        observations, _, terminations, truncations, _ = answer
+        observations, rewards, terminations, truncations, _ = answer
+        rows.append(before._replace(rewards=[float(rewards.get(agent, 0)) for agent in agents]))
         over = [bool(terminations.get(a)) or bool(truncations.get(a)) for a in agents]
         if all(over) or not env.agents or len(rows) == max_steps:
             return rows
@@ -697,7 +701,7 @@ def _taken_apart(
     declared: Mapping[str, int],
 ) -> tuple[dict[str, Int[np.ndarray, " steps"]], dict[str, int]]:
     """The variables that a single state is the joint index of, where they are declared."""
-    if list(sizes.values()) != [math.prod(declared.values())]:
+    if not declared or list(sizes.values()) != [math.prod(declared.values())]:
         return columns, sizes
     (joint,) = columns.values()
     parts = np.unravel_index(joint, tuple(declared.values()))

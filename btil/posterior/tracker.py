@@ -619,7 +619,9 @@ def _split_joint(state: Any, columns: Mapping[str, Column], argument: str) -> li
     return values[::-1]
 
 
-def reader_of(posterior: "Posterior", role: str, agent: str, rows: Mapping[str, RowsByContext]) -> Reader:
+def reader_of(
+    posterior: "Posterior", role: str, agent: str, rows: Mapping[str, RowsByContext]
+) -> Reader:
     """An agent's table, and where its parents stand in (previous states, actions, states)."""
     demos = posterior.demos
     variables = list(demos.num_states)

@@ -6,10 +6,17 @@ import numpy as np
 from jaxtyping import Int
 
 from btil.demonstrations import Demonstrations
-from btil.domains.gridworld.grid import ORIGIN
+from btil.domains.gridworld.grid import NOBODY, ORIGIN
 
 if TYPE_CHECKING:
     from btil.domains.gridworld.task import GridTask
+
+_PHASES = ("carrying", "fetching", "waiting")
+_SQUARE = tuple(
+    f"{column} {row}".strip() or "here"
+    for column in ("left", "", "right")
+    for row in ("above", "", "below")
+)
 
 
 def add_derived_variables(task: "GridTask", demos: Demonstrations) -> Demonstrations:
@@ -34,54 +41,48 @@ def all_variables(
     variables = dict(zip(task.state_sizes, task.decode_states(states).T, strict=True))
     situation = task.situation(states)
     held = task.held_items(states)
+    subsets = 1 << task.grid.num_items
+    lying = (situation.items == ORIGIN) @ (1 << np.arange(task.grid.num_items))
+    places = task.grid.cells[situation.cells]
     for i, agent in enumerate(task.agents):
-        variables[f"{agent}_held"] = held[:, i] + 1
+        own, other = held[:, i], held[:, 1 - i]
+        carrying = own != NOBODY
+        variables[f"{agent}_held"] = own + 1
         variables[f"{agent}_here"] = task.item_at(situation, situation.cells[:, i]) + 1
-        k = task.grid.num_items
-        lying = (situation.items == ORIGIN) @ (1 << np.arange(k))
-        other = held[:, 1 - i]
-        variables[f"{agent}_open"] = np.where((lying == 0) & (other >= 0), (1 << k) + other, lying)
-        variables[f"{agent}_next"] = np.where(held[:, i] >= 0, (1 << k) + k, variables[f"{agent}_open"])
-        variables[f"{agent}_phase"] = np.where(held[:, i] >= 0, 0, np.where(lying > 0, 1, 2))
-        xy = task.grid.cells[situation.cells[:, i]]
-        w3 = (task.grid.width + 2) // 3
-        variables[f"{agent}_area"] = xy[:, 0] // 3 + w3 * (xy[:, 1] // 3)
-        variables[f"{agent}_area2"] = xy[:, 0] // 2 + ((task.grid.width + 1) // 2) * (xy[:, 1] // 2)
-        oxy = task.grid.cells[situation.cells[:, 1 - i]]
-        for r in (1, 2, 3):
-            delta = np.clip(oxy - xy, -r, r) + r
-            variables[f"{agent}_rel{r}"] = delta[:, 0] * (2 * r + 1) + delta[:, 1]
-        dist = np.abs(oxy - xy).sum(axis=1)
-        variables[f"{agent}_dist"] = np.minimum(dist, 4)
-        variables[f"{agent}_loaded"] = (held[:, i] >= 0).astype(np.int64)
-    variables["together"] = (situation.cells[:, 0] == situation.cells[:, 1]).astype(np.int64)
-    variables["left"] = (situation.items == ORIGIN).any(axis=1).astype(np.int64)
-    variables["lying"] = (situation.items == ORIGIN) @ (1 << np.arange(task.grid.num_items))
+        variables[f"{agent}_phase"] = np.where(carrying, 0, np.where(lying > 0, 1, 2))
+        choice = np.where((lying == 0) & (other != NOBODY), subsets + other, lying)
+        variables[f"{agent}_choice"] = np.where(carrying, subsets + task.grid.num_items, choice)
+        variables[f"{agent}_teammate"] = _bearing(places[:, 1 - i] - places[:, i])
+    variables["lying"] = lying
     return variables
+
+
+def _bearing(offset: Int[np.ndarray, "k axes"]) -> Int[np.ndarray, " k"]:
+    """Where something lies, seen from a cell: one of the nine cells around, or a direction."""
+    near = (np.abs(offset) <= 1).all(axis=1)
+    column, row = (np.sign(offset) + 1).T
+    square = 3 * column + row
+    # The middle of the nine is no direction.
+    return np.where(near, square, 9 + square - (square > 4))
 
 
 def all_names(task: "GridTask") -> dict[str, tuple[str, ...]]:
     """Text of each value of each of `all_variables`."""
     names, items = task.state_names, range(task.grid.num_items)
-    for agent in task.agents:
-        names[f"{agent}_held"] = names[f"{agent}_here"] = ("nothing", *(f"item {k}" for k in items))
-        names[f"{agent}_open"] = (
-            *(" and ".join(str(k) for k in items if sub >> k & 1) or "none" for sub in range(1 << len(items))),
-            *(f"teammate's {k}" for k in items),
-        )
-        names[f"{agent}_next"] = (*names[f"{agent}_open"], "hands full")
-        names[f"{agent}_phase"] = ("carrying", "fetching", "waiting")
-        names[f"{agent}_area"] = tuple(map(str, range(9)))
-        names[f"{agent}_area2"] = tuple(map(str, range(16)))
-        for r in (1, 2, 3): names[f"{agent}_rel{r}"] = tuple(map(str, range((2 * r + 1) ** 2)))
-        names[f"{agent}_dist"] = tuple(map(str, range(5)))
-        names[f"{agent}_loaded"] = ("no", "yes")
-    names["together"] = ("no", "yes")
-    names["left"] = ("no", "yes")
-    names["lying"] = tuple(
+    subsets = tuple(
         " and ".join(str(k) for k in items if subset >> k & 1) or "none"
         for subset in range(1 << len(items))
     )
+    for agent in task.agents:
+        names[f"{agent}_held"] = names[f"{agent}_here"] = ("nothing", *(f"item {k}" for k in items))
+        names[f"{agent}_phase"] = _PHASES
+        names[f"{agent}_choice"] = (
+            *subsets,
+            *(f"the teammate's {k}" for k in items),
+            "hands are full",
+        )
+        names[f"{agent}_teammate"] = (*_SQUARE, *(f"far {x}" for x in _SQUARE if x != "here"))
+    names["lying"] = subsets
     return names
 
 

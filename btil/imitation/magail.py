@@ -275,7 +275,7 @@ def learn(
     capacity = rounded_up(min(task.num_states, max(_FEWEST_ROWS, 2 * reader.rows.count)))
     generator = np.random.default_rng(seed)
     make = partial(make_networks, generator, num_state_rows=capacity, activation=activation)
-    policies, cloning_loss = clone(
+    cloned = clone(
         make(
             len(task.agents),
             sizes=reader.policy_sizes,
@@ -300,7 +300,7 @@ def learn(
     shown = jnp.asarray(np.pad(shown_indices, ((0, 0), (0, padding), (0, 0))))
 
     state = State(
-        players=with_optimizer(Players(policies, value), learning_rate),
+        players=with_optimizer(Players(cloned.networks, value), learning_rate),
         discriminator=with_optimizer(discriminator, learning_rate),
         scene=opening_scene(task, num_runs, generator),
     )
@@ -335,7 +335,7 @@ def learn(
     curves = {name: np.array([getattr(one, name) for one in history]) for name in Info._fields}
     return Learned(
         policies=_policy_tables(task, reader, state.players.networks.policies),
-        learning_curve={"cloning_loss": cloning_loss, **curves},
+        learning_curve={"cloning_loss": cloned.losses, **curves},
         converged=False,
         reason=f"all {num_iterations} iterations done; there is no other criterion",
     )

@@ -383,18 +383,36 @@ def test_methods_without_modes_say_so(task: GridTask) -> None:
     assert play(task, posterior, 2, estimate="draw", max_steps=5).num_episodes == 2
 
 
+class Borrowed:
+    """A team of one's own: the protocol is all that is asked of it."""
+
+    def __init__(self, posterior: TeamPosterior) -> None:
+        self.posterior = posterior
+        self.asked: list[tuple[str, int | None, int]] = []
+
+    def actors(
+        self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0
+    ) -> Mapping[str, Actor]:
+        self.asked.append((estimate, num_draws, seed))
+        return self.posterior.actors(estimate, num_draws, seed)
+
+
 def test_anything_that_has_actors_can_play() -> None:
-    """The protocol is all that is asked of a team."""
     task = movers("tiny")
     truth = fitted(task.true_model(), task.simulate(1))
+    team = Borrowed(truth)
+    assert play(task, team, 3, seed=1, estimate="map") == play(task, truth, 3, seed=1)
+    assert team.asked == [("map", None, 0)]
 
-    class Borrowed:
-        def actors(
-            self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0
-        ) -> Mapping[str, Actor]:
-            return truth.actors(estimate, num_draws, seed)
 
-    assert play(task, Borrowed(), 3, seed=1) == play(task, truth, 3, seed=1)
+def test_teams_that_play_together_are_drawn_apart() -> None:
+    task = movers("tiny")
+    truth = fitted(task.true_model(), task.simulate(1))
+    teams = {agent: Borrowed(truth) for agent in task.agents}
+    play(task, teams, 33, estimate="draw", max_steps=1)
+    # Twice, as draws are made for 32 episodes at a time.
+    assert [len(team.asked) for team in teams.values()] == [2, 2]
+    assert len({seed for team in teams.values() for _, _, seed in team.asked}) == 4
 
 
 # ---------------------------------------------------------------------- from a shell

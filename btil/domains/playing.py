@@ -177,7 +177,9 @@ class _Company:
             return given
         if id(given) not in self._asked:
             if self._estimate == "draw":
-                seed = int(np.random.SeedSequence([*self._seeds]).generate_state(1)[0])
+                # Teams that play together are drawn independently of each other.
+                stream = np.random.SeedSequence([*self._seeds, len(self._asked)])
+                seed = int(stream.generate_state(1)[0])
                 asked = given.actors(num_draws=self.num_draws, seed=seed)
             else:
                 asked = given.actors(self._estimate)

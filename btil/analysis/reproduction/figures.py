@@ -72,7 +72,8 @@ def _draw_panel(axes: Any, part: "pd.DataFrame", layout: Layout, colors: list[st
     labels = [", ".join(written(text) for text in name if text) for name in names]
     axes.set_yticks(range(len(names)), labels)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlim(left=0)
+    if (part["mean"] - part["sd"].fillna(0)).min() >= 0:
+        axes.set_xlim(left=0)
     axes.grid(axis="x", color="0.9")
     axes.set_axisbelow(True)
 

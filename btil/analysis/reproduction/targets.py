@@ -297,10 +297,10 @@ def _performance(protocol: Protocol, domains: Sequence[str]) -> list[Row]:
         add("", "Demonstrators", "demonstrators", True, few)
         for learner in ("Random", "BC", "MAGAIL"):
             add(WITH, learner, _LEARNERS[learner], True, few)
-        for words, estimate in _ESTIMATES.items():
-            add(WITHOUT, f"the paper's model, {words}", "btil", False, all_of, estimate=estimate)
         recommended = {"model": RECOMMENDED}
         add(WITH, "recommended model, means", "btil", True, all_of, **recommended)
+        for words, estimate in _ESTIMATES.items():
+            add(WITHOUT, f"the paper's model, {words}", "btil", False, all_of, estimate=estimate)
         for words, estimate in _ESTIMATES.items():
             more = recommended | {"estimate": estimate}
             add(WITHOUT, f"recommended model, {words}", "btil", False, all_of, **more)

@@ -53,10 +53,9 @@ def plot_numbers(table: "pd.DataFrame", layout: Layout) -> "Figure":
             Line2D([], [], color=_COLORS[i], marker=_MARKERS[i], linestyle="", label=written(name))
             for i, name in enumerate(colors)
         ]
-        handles += [
-            Line2D([], [], color="0.4", label="± standard deviation over trials"),
-            _diamond("the paper", "0.4", Line2D),
-        ]
+        handles.append(Line2D([], [], color="0.4", label="± standard deviation over trials"))
+        if table["paper"].notna().any():
+            handles.append(_diamond("the paper", "0.4", Line2D))
         figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
     return figure
 

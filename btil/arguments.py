@@ -53,6 +53,8 @@ _REAL: dict[str, dict[str, float]] = {
     "clip": {"above": 0.0},
     "delay": {"least": 1.0},
     "discount": {"least": 0.0, "most": 1.0},
+    "discriminator_decay": {"least": 0.0},
+    "discriminator_learning_rate": {"above": 0.0},
     "entropy_weight": {"least": 0.0},
     "forgetting_rate": {"above": 0.5, "most": 1.0},
     "held_out": {"least": 0.0, "below": 1.0},
@@ -72,6 +74,7 @@ _REAL: dict[str, dict[str, float]] = {
 _CHOICES = {
     "chain_method": ("vectorized", "sequential"),
     "inputs": ("state", "variables"),
+    "reward": ("positive", "difference", "negative"),
 }
 
 

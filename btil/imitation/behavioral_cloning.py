@@ -182,39 +182,56 @@ def _learn_by_variables(
     training: dict[str, Any],
 ) -> Learned:
     """One network per agent, of all state variables and the latent."""
-    sizes = (*task.state_sizes.values(), task.num_latents)
-    number = len(task.agents)
-    variables = task.decode_states(task_states(task, demos))
-
-    def rows(
-        values: Int[np.ndarray, "k variables"], latents: Int[np.ndarray, " k"]
-    ) -> Int[np.ndarray, "k inputs"]:
-        small = np.concatenate([values, latents[:, None]], axis=1)
-        return row_indices(sizes, small, np.full(len(small), NO_ROW, np.int32))
+    states = task_states(task, demos)
 
     def examples(steps: Bool[np.ndarray, " steps"]) -> Examples:
-        shown = [rows(variables[steps], demos.latents[steps, i]) for i in range(number)]
+        latents = demos.latents[steps].T
+        shown = [variable_rows(task, states[steps], own[:, None]) for own in latents]
         return stack_examples(shown, [*demos.actions[steps].T])
 
     networks = make_networks(
         generator,
-        number,
-        sizes=sizes,
+        len(task.agents),
+        sizes=(*task.state_sizes.values(), task.num_latents),
         num_state_rows=0,
         num_outputs=task.num_actions,
         **shape,
     )
     cloned = clone(networks, examples(kept), generator, examples(~kept), **training)
+    return _told(tables_by_variables(task, cloned.networks), cloned)
+
+
+def variable_rows(
+    task: GridTask, states: Int[np.ndarray, " k"], others: Int[np.ndarray, "k others"], *sizes: int
+) -> Int[np.ndarray, "k inputs"]:
+    """Row indices of a network's inputs: all state variables, then others; no row for the state.
+
+    Args:
+        task: The task.
+        states: Task states.
+        others: Values of the others.
+        sizes: Numbers of their values; none: a single latent.
+    """
+    sizes = (*task.state_sizes.values(), *(sizes or (task.num_latents,)))
+    small = np.concatenate([task.decode_states(states), others], axis=1)
+    return row_indices(sizes, small, np.full(len(small), NO_ROW, np.int32))
+
+
+def tables_by_variables(
+    task: GridTask, networks: OneHotNetwork
+) -> dict[str, Float[np.ndarray, "states latents actions"]]:
+    """A row for every task state and latent, of a network per agent that reads `variable_rows`."""
+    number = len(task.agents)
     policies = np.empty((number, task.num_states, task.num_latents, task.num_actions))
     for start in range(0, task.num_states, _STATES_AT_ONCE):
         # The last ones are asked again, so that all parts have one shape.
         first = max(0, min(start, task.num_states - _STATES_AT_ONCE))
         states = np.arange(first, min(first + _STATES_AT_ONCE, task.num_states))
-        values = np.repeat(task.decode_states(states), task.num_latents, axis=0)
-        indices = rows(values, np.tile(np.arange(task.num_latents), len(states)))
-        probs = probabilities(cloned.networks, np.stack([indices] * number))
+        latents = np.tile(np.arange(task.num_latents), len(states))[:, None]
+        indices = variable_rows(task, np.repeat(states, task.num_latents), latents)
+        probs = probabilities(networks, np.stack([indices] * number))
         policies[:, states] = probs.reshape(number, len(states), *policies.shape[2:])
-    return _told(dict(zip(task.agents, policies, strict=True)), cloned)
+    return dict(zip(task.agents, policies, strict=True))
 
 
 class Cloned(NamedTuple):

@@ -805,3 +805,100 @@ def test_what_cloning_cannot_hold_out_is_refused(task):
     ):
         with pytest.raises(ValueError, match=says):
             learn(task, demos, "behavioral-cloning", progress=False, **options)
+
+
+# ---------------------------------------------------------------------- MAGAIL at its best
+
+
+def test_rewards_of_magail_by_their_definitions():
+    networks = small_networks(4)
+    indices = np.array([[[0, 3, 5], [1, 4, 6], [0, 4, 7]]] * 2, np.int32)
+    one = jax.tree.map(lambda values: values[:1], networks)
+    logits = np.asarray(outputs(one, indices[:1]), np.float64)[0, :, 0]
+    told = 1 / (1 + np.exp(-logits))
+    for reward, expected in {
+        "positive": -np.log(1 - told),
+        "difference": np.log(told) - np.log(1 - told),
+        "negative": np.log(told),
+    }.items():
+        weights = magail._REWARDS[reward]
+        found, *_ = magail._judge(one, one, indices[:1], indices[:1], indices[:1], weights)
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_networks_of_variables_are_told_every_variable(task):
+    generator = np.random.default_rng(0)
+    states = generator.integers(0, task.num_states, 9)
+    latents, actions = (generator.integers(0, size, (9, 2)) for size in (task.num_latents, 6))
+    reader = magail.Reader(task, "variables")
+    reader.meet(states)
+    assert reader.rows.count == 0
+    variables = task.decode_states(states)
+    for found, sizes, others in (
+        (reader.policies(states, latents)[1], reader.policy_sizes, [latents[:, 1:]]),
+        (reader.value(states, latents)[0], reader.value_sizes, [latents]),
+        (
+            reader.discriminator(states, latents, actions)[0],
+            reader.discriminator_sizes,
+            [latents, actions],
+        ),
+    ):
+        offsets = np.cumsum([0, *sizes])
+        np.testing.assert_array_equal(
+            found[:, :-1] - offsets[:-1], np.concatenate([variables, *others], axis=1)
+        )
+        assert (found[:, -1] >= NO_ROW).all()
+
+
+def test_tables_of_networks_of_variables(task):
+    sizes = (*task.state_sizes.values(), task.num_latents)
+    networks = make_networks(
+        np.random.default_rng(0),
+        2,
+        sizes=sizes,
+        num_state_rows=0,
+        hidden=(8,),
+        num_outputs=6,
+        activation="tanh",
+    )
+    tables = behavioral_cloning.tables_by_variables(task, networks)
+    for state, latent in ((0, 0), (7, 2), (task.num_states - 1, task.num_latents - 1)):
+        small = np.append(task.decode_states([state])[0], latent) + np.cumsum([0, *sizes[:-1]])
+        for i, agent in enumerate(task.agents):
+            hidden = np.asarray(networks.rows[i])[small].sum(0) + np.asarray(networks.bias[i])
+            weight, bias = (np.asarray(part[i], np.float64) for part in networks.layers[0])
+            logits = weight @ np.tanh(hidden) + bias
+            expected = np.exp(logits - logits.max())
+            np.testing.assert_allclose(
+                tables[agent][state, latent], expected / expected.sum(), rtol=1e-4
+            )
+
+
+def test_magail_by_variables_learns_to_finish(task):
+    demos = task.simulate(10, seed=3)
+    options = {
+        "inputs": "variables",
+        "reward": "negative",
+        "pretraining_iterations": 50,
+        "num_iterations": 60,
+        "batch_size": 256,
+        "num_runs": 16,
+        "max_steps": 30,
+        "learning_rate": 2e-3,
+        "discriminator_learning_rate": 5e-4,
+        "first_iterations": 0,
+        "discriminator_updates": 1,
+        "first_discriminator_updates": 1,
+        "discriminator_decay": 1.0,
+        "hidden": (32,),
+        "discriminator_hidden": (32,),
+    }
+    team = learn(task, demos, "magail", progress=False, **options)
+    rewards = team.learning_curve["mean_reward"]
+    assert rewards[-10:].mean() > rewards[:10].mean() + 0.05
+    played = btil.domains.play(task, team, 50, seed=1, max_steps=100)
+    performance = btil.analysis.team_performance(task, played)
+    cloned = learn(task, demos, "magail", progress=False, **options | {"num_iterations": 1})
+    before = btil.domains.play(task, cloned, 50, seed=1, max_steps=100)
+    assert performance.cut.value <= 0.1
+    assert performance.steps.value < 0.5 * before.episode_lengths.mean()

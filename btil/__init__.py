@@ -20,6 +20,7 @@ from btil.demonstrations.stream import DemonstrationsFile, open_demonstrations
 if TYPE_CHECKING:
     from btil import analysis, domains, imitation
     from btil.analysis.compare import compare
+    from btil.demonstrations.coders import combine_labels, label_confusion
     from btil.models.cpt import (
         CPT,
         DirichletCPT,
@@ -62,8 +63,10 @@ _LAZY = {
     "TeamModel": "btil.models.team",
     "TeamPosterior": "btil.posterior.posterior",
     "UniformCPT": "btil.models.cpt",
+    "combine_labels": "btil.demonstrations.coders",
     "compare": "btil.analysis.compare",
     "fit": "btil.posterior.fit",
+    "label_confusion": "btil.demonstrations.coders",
     "load_posterior": "btil.posterior.loading",
     "mfvi_guide": "btil.posterior.posterior",
     "suggest_model": "btil.suggestion",
@@ -93,11 +96,13 @@ __all__ = [
     "TeamPosterior",
     "UniformCPT",
     "analysis",
+    "combine_labels",
     "compare",
     "concatenate",
     "domains",
     "fit",
     "imitation",
+    "label_confusion",
     "load_posterior",
     "mfvi_guide",
     "open_demonstrations",

@@ -54,7 +54,7 @@ def compute(logs: Any, index: LaneIndex) -> Any:
         smoothed,
         messages.best_paths(factors),
         drawn,
-        messages.expected_counts(smoothed, index, sizes, shape[1]),
+        messages.expected_counts(smoothed, index, *logs),
         messages.path_counts(drawn, index, sizes, shape),
     )
 

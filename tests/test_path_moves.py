@@ -131,7 +131,7 @@ class Ground:
 
     def counted(self, laid):
         paths = jnp.split(laid[urns.BEFORE : urns.BEFORE + len(self.lanes), :-1], 2, axis=1)
-        counts = gibbs._counts(paths, self.weights, self.problem, self.program)
+        counts = gibbs._counts(paths, self.problem.steps, self.weights, self.problem, self.program)
         return urns.fill_urns(self.weights, counts, self.problem.places)
 
     def taken(self, laid):

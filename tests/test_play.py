@@ -234,6 +234,28 @@ def test_an_environment_derives_what_its_task_does(task: GridTask, learned: Team
     assert (played.latents >= 0).all()
 
 
+def test_the_step_before_is_remembered() -> None:
+    """Whoever was seen to take turns with itself does so, from the first step on."""
+    task = movers("tiny")
+    turns = np.arange(12)[:, None] % 2 + np.array([0, 2])
+    demos = task.simulate(1, seed=0, max_steps=12)
+    shown = btil.Demonstrations(
+        np.zeros(12, int),
+        dict(zip(task.agents, turns.T, strict=True)),
+        np.zeros((12, 2), int),
+        num_states=task.num_states,
+        num_actions=6,
+        num_latents=1,
+        action_names=task.action_names,
+    )
+    assert demos.agents == shown.agents
+    model = btil.TeamModel(btil.DirichletCPT(1e-4, ("previous_own_action",)), btil.StaticCPT())
+    team = fitted(model, shown)
+    for where in (task, task.to_parallel_env()):
+        played = play(where, team, 2, max_steps=8)
+        np.testing.assert_array_equal(played.actions, np.tile(turns[:8], (2, 1)))
+
+
 # ---------------------------------------------------------------------- rewards, files
 
 

@@ -171,3 +171,72 @@ def test_a_file_without_actions(tmp_path, file):
     )
     btil.write_demonstrations(demos, tmp_path / file)
     assert btil.read_demonstrations(tmp_path / file) == demos
+
+
+def coders(seed=0, steps=20_000):
+    """Three coders of one agent with known confusions; the third leaves a quarter out."""
+    generator = np.random.default_rng(seed)
+    matrices = [
+        np.array([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.05, 0.05, 0.9]]),
+        np.array([[0.6, 0.3, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]),
+        np.array([[0.8, 0.1, 0.1], [0.3, 0.6, 0.1], [0.0, 0.2, 0.8]]),
+    ]
+    truth = generator.choice(3, steps, p=[0.5, 0.3, 0.2])
+    labels = [np.array([generator.choice(3, p=matrix[x]) for x in truth]) for matrix in matrices]
+    labels[2][generator.random(steps) < 1 / 4] = -1
+    demos = btil.Demonstrations(np.arange(steps) % 2, np.arange(steps) % 2, num_latents=3)
+    return truth, matrices, {k: demos.replace(latents=one) for k, one in enumerate(labels)}
+
+
+def test_confusions_of_coders_are_learned():
+    truth, matrices, codings = coders()
+    found = btil.label_confusion(codings)["agent_0"]
+    for coder, matrix in enumerate(matrices):
+        np.testing.assert_allclose(found.matrices[coder], matrix, atol=0.06)
+    combined = btil.combine_labels(codings, "confusion")
+    weights = combined.latent_weights["agent_0"]
+    # What the true matrices say of a step, up to a factor.
+    step = 7
+    said = [one.latents[step, 0] for one in codings.values()]
+    expected = np.prod(
+        [m[:, label] for m, label in zip(matrices, said, strict=True) if label >= 0], 0
+    )
+    np.testing.assert_allclose(
+        weights[step] / weights[step].sum(), expected / expected.sum(), atol=0.05
+    )
+    best = (weights * found.prior).argmax(1)
+    one = codings[0].latents[:, 0]
+    assert (best != truth).mean() < 0.9 * (one != truth).mean()
+    assert (combined.latents == -1).all()
+
+
+def test_coders_who_agree_label():
+    demos = btil.Demonstrations([0, 1, 0, 1], [0, 1, 1, 0], [0, 1, 2, -1])
+    other = demos.replace(latents=[0, 2, -1, -1])
+    both = btil.combine_labels({"a": demos, "b": other})
+    np.testing.assert_array_equal(both.latents[:, 0], [0, -1, 2, -1])
+    np.testing.assert_array_equal(
+        both.latent_weights["agent_0"], [[1, 1, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]]
+    )
+    assert btil.combine_labels([demos, demos]) == demos
+
+
+@pytest.mark.parametrize(
+    ("codings", "message"),
+    [
+        ([], "there is none"),
+        ({"a": [0, 1], "b": [0, 1], "c": "other"}, "coder 'c': states, actions"),
+        ({"a": [0, -1], "b": [-1, 1]}, "labels of agent_0: no step was labelled by two coders"),
+    ],
+)
+def test_wrong_codings_are_refused(codings, message):
+    demos = btil.Demonstrations([0, 1], [0, 1], num_latents=2)
+    if isinstance(codings, dict):
+        codings = {
+            coder: demos.replace(states=[1, 1])
+            if labels == "other"
+            else demos.replace(latents=labels)
+            for coder, labels in codings.items()
+        }
+    with pytest.raises(ValueError, match=message):
+        btil.combine_labels(codings, "confusion")

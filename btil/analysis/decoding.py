@@ -47,7 +47,9 @@ def decoded_table(
     columns: dict[str, np.ndarray] = {"episode": demos.episodes, "step": demos.step_in_episode}
     demos, paths = decoded_latents(demos, decoded)
     for agent, path in zip(demos.agents, paths.T, strict=True):
-        columns[f"decoded_{agent}"] = np.array(demos.value_names(f"latent_{agent}"))[path]
+        # The last text is for -1: nothing, where the agent is away.
+        texts = np.array([*demos.value_names(f"latent_{agent}"), ""])
+        columns[f"decoded_{agent}"] = texts[path]
     believed = {} if smoothed is None else smoothed_beliefs(demos, smoothed)[1]
     for agent, beliefs in believed.items():
         names = demos.value_names(f"latent_{agent}")

@@ -54,6 +54,7 @@ from btil.messages.smoother import (
     potentials,
     sample_paths,
     smooth,
+    with_drawn_actions,
 )
 from btil.models.cpt import ROLES
 from btil.models.parametric import check_prior
@@ -303,7 +304,10 @@ def _drawn_counts(
         policy, transition, initial = (tables[name] for name in names)
         paths = sample_paths(agent_key, one, index.start)
         rows = (len(policy), len(transition), len(initial))
-        found = path_counts(paths, index, rows, (policy.shape[1], policy.shape[2]))
+        drawn = with_drawn_actions(
+            jax.random.fold_in(agent_key, 1), paths, index, policy, transition, len(initial)
+        )
+        found = path_counts(paths, drawn, rows, (policy.shape[1], policy.shape[2]))
         for name, count in zip(names, found, strict=True):
             if name in counts:
                 counts[name] = counts[name] + count
@@ -560,9 +564,8 @@ def _climb(log_tables: Tables, setting: _Setting, sites: Sites) -> Tables:
         every = setting.log_fixed | tables
         filtered = _filtered(tables, setting, sites)
         for names, index, one in zip(sites, setting.steps, filtered, strict=True):
-            policy, transition, initial = (every[name] for name in names)
-            rows = (len(policy), len(transition), len(initial))
-            counts = expected_counts(smooth(one, index.start), index, rows, policy.shape[-1])
+            read = (every[name] for name in names)
+            counts = expected_counts(smooth(one, index.start), index, *read)
             for name, count in zip(names, counts, strict=True):
                 if name in concentration:
                     concentration[name] = concentration[name] + count

@@ -633,7 +633,7 @@ def _checked_path(demos: Demonstrations, decoded: Any) -> Int[np.ndarray, "steps
         raise ValueError(f"decoded: shape {path.shape}, expected (steps, agents) = {expected}")
     if path.dtype.kind not in "iu":
         raise ValueError(f"decoded: whole numbers expected, got an array of {path.dtype}")
-    outside = (path < 0) | (path >= np.array(demos.num_latents))
+    outside = ((path < 0) & demos.present) | (path >= np.array(demos.num_latents))
     if outside.any():
         step, position = np.argwhere(outside)[0]
         raise ValueError(

@@ -30,6 +30,7 @@ from btil.analysis.latent_draws import draw_latents, drawn_rows
 from btil.analysis.monte_carlo import blocks_of_draws, jackknife_error
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.data import refuse_gaps
 from btil.messages.layout import lay_out
 from btil.models.simulate import draw_values, simulate
 from btil.models.team import BoundModel, make_contexts
@@ -337,6 +338,9 @@ def posterior_predictive_check(
     if demos is None:
         refuse_excerpt(posterior, "a predictive check without demos=...")
     demos = posterior.demos if demos is None else conform(demos, posterior.demos)
+    refuse_gaps(
+        demos, "predictive check", "give episodes without such steps: demos=demos.select(...)"
+    )
     bound = posterior.bound.on(demos)
     if not (demos.latents >= 0).all():
         posterior.filter(demos, use_labels=True)  # refuses what is impossible
@@ -481,7 +485,7 @@ def _frequent(
     for context in np.argsort(-counts, kind="stable")[:number]:
         values = zip(names, contexts.rows[context], strict=True)
         words = (
-            f"{name.removeprefix(f'{agent}_')}={demos.value_names(name)[value]}"
+            f"{name.removeprefix(f'{agent}_')}={demos.value_text(name, int(value))}"
             for name, value in values
         )
         found.append((", ".join(words), np.flatnonzero(reads == context)))

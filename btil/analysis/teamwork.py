@@ -54,7 +54,7 @@ def misaligned(
     named, path = decoded_latents(demos, latents)
     if task is None:
         check_comparable(named)
-        return (path != path[:, :1]).any(axis=1)
+        return _of_all(demos, (path != path[:, :1]).any(axis=1))
     return task.suboptimal(_task_states(task, demos), path)
 
 
@@ -89,13 +89,20 @@ def misalignment_probability(
     if task is None:
         check_comparable(named)
         agree = np.prod(columns, axis=0).sum(-1)
-        return np.clip(1.0 - agree, 0.0, 1.0)  # rounding only
+        return _of_all(demos, np.clip(1.0 - agree, 0.0, 1.0))  # rounding only
     states = _task_states(task, demos)
     total = np.zeros(demos.num_steps)
     for joint in itertools.product(*(range(column.shape[1]) for column in columns)):
         weight = np.prod([c[:, k] for c, k in zip(columns, joint, strict=True)], axis=0)
         total += weight * task.suboptimal(states, np.tile(joint, (demos.num_steps, 1)))
-    return np.clip(total, 0.0, 1.0)
+    return _of_all(demos, np.clip(total, 0.0, 1.0))
+
+
+def _of_all(
+    demos: Demonstrations, apart: Float[np.ndarray, " steps"] | Bool[np.ndarray, " steps"]
+) -> np.ndarray:
+    """What is said of the steps at which all are there; with one who is away nobody is at odds."""
+    return np.where(demos.present.all(axis=1), apart, np.zeros((), apart.dtype))
 
 
 def misaligned_stretches(

@@ -43,6 +43,19 @@ DropLast = Annotated[
         help="Leave out an episode's last row where it has a state and no action of anybody.",
     ),
 ]
+Missing = Annotated[
+    str,
+    typer.Option(
+        metavar="refuse|allow",
+        help="allow: an empty action or state is one that nobody saw; refuse: it is an error.",
+    ),
+]
+Continuous = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,...", help="Columns that are measured quantities, such as metres or seconds."
+    ),
+]
 Model = Annotated[
     Path | None,
     typer.Option(
@@ -224,6 +237,8 @@ READING = Group(
         "num_latents": (NumLatents, None),
         "unknown_labels": (UnknownLabels, None),
         "drop_last": (DropLast, False),
+        "missing": (Missing, "refuse"),
+        "continuous": (Continuous, None),
     },
     Reading,
 )

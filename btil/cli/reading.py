@@ -49,6 +49,8 @@ class Reading(NamedTuple):
     num_latents: str | None = None
     unknown_labels: str | None = None
     drop_last: bool = False
+    missing: str = "refuse"
+    continuous: str | None = None
 
     def arguments(self) -> dict[str, Any]:
         """The same as arguments of the readers."""
@@ -58,6 +60,8 @@ class Reading(NamedTuple):
             if self.unknown_labels is None
             else listed(self.unknown_labels, "--unknown-labels", may_be_none=True),
             "drop_last": self.drop_last,
+            "missing": self.missing,
+            "continuous": listed(self.continuous, "--continuous") if self.continuous else (),
         }
 
 
@@ -65,8 +69,8 @@ def read(data: str, reading: Reading, like: Demonstrations | None = None) -> Dem
     """Carried data or a file; with `like`, by the names and sizes of other demonstrations."""
     domain, *parts = data.split(":")
     if domain in domain_names("recordings") and parts:
-        for option in ("num_latents", "unknown_labels", "drop_last"):
-            if getattr(reading, option) not in (None, False):
+        for option, default in Reading()._asdict().items():
+            if getattr(reading, option) != default:
                 raise ValueError(f"{flag(option)} is for files; carried data know what they hold")
         if len(parts) > 2:
             raise ValueError(f"{data}: carried data are written {domain}:LAYOUT[:train|test]")
@@ -75,7 +79,7 @@ def read(data: str, reading: Reading, like: Demonstrations | None = None) -> Dem
     arguments = reading.arguments()
     if like is None:
         return read_demonstrations(data, **arguments)
-    del arguments["num_latents"]
+    del arguments["num_latents"], arguments["continuous"]  # as in those
     return read_as_seen(data, like, **arguments)
 
 

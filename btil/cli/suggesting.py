@@ -6,15 +6,17 @@ from typing import Annotated
 import typer
 
 from btil.cli.app import app
-from btil.cli.options import Data, DropLast, NumLatents, Seed, UnknownLabels
+from btil.cli.options import READING, Data, Seed, takes
 from btil.cli.reading import Reading, read
 from btil.cli.telling import quoted
 from btil.flags import Debug, Quiet
 
 
 @app.command()
+@takes(READING)
 def suggest(
     data: Data,
+    *,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -32,9 +34,7 @@ def suggest(
             "the name that it should have. Can be given several times.",
         ),
     ] = None,
-    num_latents: NumLatents = None,
-    unknown_labels: UnknownLabels = None,
-    drop_last: DropLast = False,
+    reading: Reading,
     seed: Seed = 0,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -61,7 +61,7 @@ def suggest(
         if not equals:
             raise ValueError(f"--role is {text!r}; COLUMN=ROLE is expected")
         told[column] = value
-    demos = read(data, Reading(num_latents, unknown_labels, drop_last))
+    demos = read(data, reading)
     suggestion = suggest_model(demos, seed=seed, progress=not quiet, roles=told)
     for sentence in suggestion.warnings:
         typer.echo(f"warning: {sentence}", err=True)

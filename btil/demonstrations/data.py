@@ -56,6 +56,10 @@ Size = int | np.integer
 
 # What a table on disk calls the column, or the array, that records sizes and names.
 METADATA_KEY = "btil_metadata"
+# Values of a parent that nobody saw, of one who is away, and of the step before the first: contexts
+# of their own.
+UNSEEN, AWAY, NONE_BEFORE = -1, -2, -3
+VALUES_OF_NONE = {UNSEEN: "unseen", AWAY: "away", NONE_BEFORE: "none before"}
 _MAX_INDEX = np.iinfo(np.int64).max
 # Names that the tables, or the parents of a CPT, use for something else.
 _RESERVED = frozenset(
@@ -273,6 +277,17 @@ class Demonstrations:
             )
         return self._names.get(column) or tuple(map(str, range(self._sizes[column])))
 
+    def value_text(self, column: str, value: int) -> str:
+        """How a value of a column is called.
+
+        Contexts have -1, -2 and -3 too: "unseen", "away" and "none before".
+
+        Raises:
+            ValueError: there is no such column.
+        """
+        names = self.value_names(column)
+        return names[value] if value >= 0 else VALUES_OF_NONE[value]
+
     def _indices(self) -> dict[str, np.ndarray]:
         """The columns of a table with their indices, `episode` and `step` aside."""
         of_agents = [("action_", self.actions), ("latent_", self.latents)]
@@ -314,10 +329,10 @@ class Demonstrations:
         acting = np.array(self.num_actions) > 0
         return bool(
             (self.present & acting & (self.actions < 0)).any()
-            or any(((v < 0) & ~self._is_away(name)).any() for name, v in self._variables.items())
+            or any(((v < 0) & ~self.is_away(name)).any() for name, v in self._variables.items())
         )
 
-    def _is_away(self, variable: str) -> Bool[np.ndarray, " steps"]:
+    def is_away(self, variable: str) -> Bool[np.ndarray, " steps"]:
         """Where somebody is away of whom a state variable speaks."""
         spoken_of = agents_in(variable, self.agents) if self.away else ()
         away = np.zeros(self.num_steps, bool)
@@ -486,20 +501,23 @@ class Demonstrations:
             >>> demos.replace(states=[1, 0]).states.tolist()
             [1, 0]
         """
-        same = {
-            "states": self._variables,
+        return Demonstrations(**(self.arguments() | changes))
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the constructor that make equal demonstrations."""
+        return {
+            "states": self._variables or None,
             "actions": _by_agent(self.actions, self),
             "latents": self.latents,
             "episodes": self.episodes,
             "agents": self.agents,
-            "latent_weights": self._weights,
+            "latent_weights": self._weights or None,
             "present": self.present if self._tells_presence else None,
             "rewards": self.rewards,
-            "continuous": self._continuous,
+            "continuous": self._continuous or None,
             "missing": self.missing,
             **sizes_and_names(self),
         }
-        return Demonstrations(**(same | changes))
 
     def _episode_indices(self, episodes: Any) -> Int[np.ndarray, " chosen"]:
         allowed = f"indices from 0 to {self.num_episodes - 1}, or a mask ({self.num_episodes},)"
@@ -526,9 +544,12 @@ class Demonstrations:
 
     def summary(self) -> Summary:
         """Sizes, lengths, the share of labelled steps, and the visited states; print it."""
-        visited = np.zeros(self.num_steps, np.int64)
+        whole = np.ones(self.num_steps, bool)  # of which every variable was seen
         for values in self._variables.values():
-            distinct, codes = np.unique(values, return_inverse=True)
+            whole &= values >= 0
+        visited = np.zeros(int(whole.sum()), np.int64)
+        for values in self._variables.values():
+            distinct, codes = np.unique(values[whole], return_inverse=True)
             # Renumbered at every variable: both factors stay below the number of steps.
             visited = np.unique(visited * len(distinct) + codes, return_inverse=True)[1]
         lengths = self._runs.lengths
@@ -540,10 +561,15 @@ class Demonstrations:
             max_length=int(lengths.max()),
             agents=self.agents,
             num_states=self.num_states,
-            num_visited_states=int(visited.max()) + 1,
+            num_visited_states=int(visited.max(initial=-1)) + 1,
             num_actions=self.num_actions,
             num_latents=self.num_latents,
             share_labelled=tuple((self.latents >= 0).mean(axis=0).tolist()),
+            share_unseen=tuple(
+                (self.present & (self.actions < 0)).mean(axis=0).tolist() if self.unseen else ()
+            ),
+            share_away=tuple((~self.present).mean(axis=0).tolist() if self.away else ()),
+            continuous=tuple(self._continuous),
         )
 
     def __repr__(self) -> str:
@@ -574,6 +600,30 @@ class Demonstrations:
         )
 
 
+def refuse_gaps(demos: Demonstrations, what: str, instead: str) -> None:
+    """Refuse demonstrations with something that nobody saw, members who go, or weighed latents.
+
+    Args:
+        demos: The demonstrations.
+        what: What cannot be done with them.
+        instead: What to do.
+
+    Raises:
+        ValueError: Naming what there is of this, and where to go.
+    """
+    found = [
+        words
+        for words, there_is in (
+            ("actions or states that nobody saw", demos.unseen),
+            ("members who come and go", demos.away),
+            ("latent_weights", bool(demos.latent_weights)),
+        )
+        if there_is
+    ]
+    if found:
+        raise ValueError(f"{what}: the demonstrations have {', '.join(found)}; {instead}")
+
+
 @dataclass(frozen=True)
 class Summary:
     """What `Demonstrations.summary` counts; printing it gives a table.
@@ -590,6 +640,10 @@ class Summary:
         num_actions: number of actions of each agent.
         num_latents: number of latents of each agent.
         share_labelled: share of the steps with a known latent, of each agent, from 0 to 1.
+        share_unseen: share of the steps with an action that nobody saw, of each agent; empty where
+            all was seen.
+        share_away: share of the steps at which each agent is away; empty where nobody ever is.
+        continuous: columns of measured quantities.
     """
 
     num_episodes: int
@@ -603,6 +657,9 @@ class Summary:
     num_actions: tuple[int, ...]
     num_latents: tuple[int, ...]
     share_labelled: tuple[float, ...]
+    share_unseen: tuple[float, ...] = ()
+    share_away: tuple[float, ...] = ()
+    continuous: Names = ()
 
     def __str__(self) -> str:
         width = max(len("agent"), *map(len, self.agents))
@@ -619,13 +676,19 @@ class Summary:
             f"states          {wrapped.lstrip().replace(chr(0xA0), ' ')}",
             f"visited states  {self.num_visited_states:,} of "
             + (f"{possible:,}" if possible < 10**15 else f"10^{math.log10(possible):.0f}"),
-            "",
-            f"{'agent':{width}}  actions  latents  labelled",
         ]
-        for agent, *sizes, share in zip(
-            self.agents, self.num_actions, self.num_latents, self.share_labelled, strict=True
-        ):
-            lines.append(f"{agent:{width}}  {sizes[0]:7,}  {sizes[1]:7,}  {share:8.1%}")
+        if self.continuous:
+            lines.append(f"measured        {', '.join(self.continuous)}")
+        shares = {"labelled": self.share_labelled, "unseen": self.share_unseen}
+        shares = {name: of for name, of in (shares | {"away": self.share_away}).items() if of}
+        heads = "".join(f"  {name:>8}" for name in shares)
+        lines += ["", f"{'agent':{width}}  actions  latents{heads}"]
+        for agent, *sizes, of in zip(
+            self.agents, self.num_actions, self.num_latents, zip(*shares.values(), strict=True),
+            strict=True,
+        ):  # fmt: skip
+            told = "".join(f"  {share:8.1%}" for share in of)
+            lines.append(f"{agent:{width}}  {sizes[0]:7,}  {sizes[1]:7,}{told}")
         return "\n".join(lines)
 
 

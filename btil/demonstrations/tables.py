@@ -185,7 +185,7 @@ def read_as_seen(
         seen: demonstrations of the team.
         unknown_labels: as in `read_demonstrations`.
         drop_last: as in `read_demonstrations`.
-        missing: as in `read_demonstrations`.
+        missing: as in `read_demonstrations`; "allow" also where `seen` was read so.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -193,6 +193,7 @@ def read_as_seen(
     """
     path = Path(path)
     reading = reading_of(seen, unknown_labels, drop_last, missing, list(seen.continuous))
+    reading = reading._replace(unseen=reading.unseen or seen.missing == "allow")
     columns, _ = _read_columns(path)
     declared = sizes_and_names(seen)
     with _naming(path):

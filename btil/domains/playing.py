@@ -39,8 +39,8 @@ class Actor(Protocol):
     def initial(self, states: Any, draw: Any) -> Any:
         """P(x_0 | s_0), (k, latents)."""
 
-    def policy(self, states: Any, latents: Any, draw: Any) -> Any:
-        """P(a | s, x), (k, actions)."""
+    def policy(self, states: Any, latents: Any, draw: Any, previous: Any = None) -> Any:
+        """P(a | s, x), (k, actions), also given (states, actions) of the step before, if any."""
 
     def transition(
         self, states: Any, actions: Any, next_states: Any, latents: Any, draw: Any
@@ -285,9 +285,13 @@ class _Part:
         """P(x_0 | s_0)."""
         return self._actor.initial(self._variables(states), self._draws(episodes))
 
-    def policy(self, states: Any, latents: Indices, episodes: Indices) -> Rows:
-        """P(a | s, x)."""
-        return self._actor.policy(self._variables(states), latents, self._draws(episodes))
+    def policy(
+        self, states: Any, latents: Indices, episodes: Indices, previous: Any = None
+    ) -> Rows:
+        """P(a | s, x), given states and actions of the step before; None: there is none."""
+        if previous is not None:
+            previous = self._variables(previous[0]), previous[1][:, self._columns]
+        return self._actor.policy(self._variables(states), latents, self._draws(episodes), previous)
 
     def transition(
         self,

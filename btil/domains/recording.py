@@ -37,8 +37,8 @@ class Guest(Protocol):
     def initial(self, states: Shown, episodes: Any) -> Any:
         """P(x_0 | s_0), (k, latents)."""
 
-    def policy(self, states: Shown, latents: Any, episodes: Any) -> Any:
-        """P(a | s, x), (k, actions)."""
+    def policy(self, states: Shown, latents: Any, episodes: Any, previous: Any = None) -> Any:
+        """P(a | s, x), (k, actions), given (states, actions) of the step before, if any."""
 
     def transition(
         self, states: Shown, actions: Any, next_states: Shown, latents: Any, episodes: Any
@@ -452,7 +452,7 @@ def _play(
         actions = [
             _action(member, observations[member.agent], values, latent, rng, place)
             if member.guest is None
-            else _guest_action(member, shown, latent, episode, rng, place)
+            else _guest_action(member, shown, latent, shown_before, before, episode, rng, place)
             for member, values, latent in zip(members, seen, latents, strict=True)
         ]
         before = now._replace(actions=actions, latents=latents)
@@ -566,12 +566,15 @@ def _guest_action(
     member: _Member,
     shown: Shown,
     latent: int,
+    shown_before: Shown,
+    before: _Row | None,
     episode: int,
     rng: np.random.Generator,
     place: str,
 ) -> int:
     assert member.guest is not None
-    probs = member.guest.policy(shown, np.array([latent]), np.array([episode]))
+    previous = None if before is None else (shown_before, np.array([before.actions]))
+    probs = member.guest.policy(shown, np.array([latent]), np.array([episode]), previous)
     where = f"{place}: the policy of {member.agent}"
     return _draw(probs, (member.action.size,), 0, rng, where)
 

@@ -269,7 +269,7 @@ def describe_run(
     what it computes.
     """
     demos = bound.demos
-    data = (
+    data: tuple[Any, ...] = (
         dict(demos.state_variables),
         demos.actions,
         demos.latents,
@@ -278,6 +278,8 @@ def describe_run(
         demos.num_actions,
         demos.num_latents,
     )
+    if demos.latent_weights or demos.away or demos.unseen:
+        data += (demos.present, demos.latent_weights)
     run = {"method": method, "seed": str(seed), "dtype": dtype.name}
     free = method_of(method).free
     run |= {name: _told(value) for name, value in options.items() if name not in free}

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from btil.arguments import check_values
+from btil.messages.layout import LaneIndex
 
 # The name of the mesh's axis.
 AXIS = "devices"
@@ -84,6 +85,22 @@ def place(tree: Any, mesh: Mesh | None, spec: PartitionSpec = COPIED) -> Any:
     return jax.tree.map(lay, tree)
 
 
+def lane_specs(index: LaneIndex) -> LaneIndex:
+    """How the fields of an index lie on devices: lanes are split, rows of tables are everywhere."""
+    specs = jax.tree.map(lambda _: SPLIT_SECOND, index)
+    return specs._replace(unseen=None if index.unseen is None else COPIED)
+
+
+def place_lanes(steps: tuple[LaneIndex, ...], mesh: Mesh | None) -> tuple[LaneIndex, ...]:
+    """Where all agents' steps look, laid over a mesh as `split_lanes` wants it."""
+    return tuple(
+        place(index._replace(unseen=None), mesh, SPLIT_SECOND)._replace(
+            unseen=place(index.unseen, mesh)
+        )
+        for index in steps
+    )
+
+
 def split_lanes(
     function: Callable[..., tuple[Any, Any]], mesh: Mesh | None
 ) -> Callable[..., tuple[Any, Any]]:
@@ -104,14 +121,18 @@ def split_lanes(
         sums, by_lane = function(*arguments)
         return jax.lax.psum(sums, AXIS), by_lane
 
-    return jax.shard_map(
-        of_own_lanes,
-        mesh=mesh,
-        in_specs=(COPIED, COPIED, COPIED, SPLIT_SECOND),
-        out_specs=(COPIED, SPLIT),
-        # A scan would have to be told that what it starts from differs between devices later on.
-        check_vma=False,
-    )
+    def run(*arguments: Any) -> tuple[Any, Any]:
+        *tables, index = arguments
+        return jax.shard_map(
+            of_own_lanes,
+            mesh=mesh,
+            in_specs=(*(COPIED for _ in tables), lane_specs(index)),
+            out_specs=(COPIED, SPLIT),
+            # A scan would have to be told that what it starts from differs between devices later.
+            check_vma=False,
+        )(*arguments)
+
+    return run
 
 
 def split_chains(

@@ -63,13 +63,18 @@ def coupled_agents(bound: BoundModel) -> list[tuple[str, ...]]:
 
 
 def count_sequences(bound: BoundModel, group: tuple[str, ...]) -> int:
-    """Number of latent sequences of a group: K at each unlabelled step, multiplied."""
+    """Number of latent sequences of a group: K at each unlabelled step, multiplied.
+
+    Times the number of actions where one is summed out.
+    """
     demos = bound.demos
     count = 1
     for agent in group:
         position = demos.agents.index(agent)
-        unknown = int(np.sum(demos.latents[:, position] < 0))
+        unknown = int(np.sum((demos.latents[:, position] < 0) & demos.present[:, position]))
         count *= demos.num_latents[position] ** unknown
+        unseen = bound.rows[agent].unseen
+        count *= demos.num_actions[position] ** (0 if unseen is None else len(unseen.step))
     return count
 
 
@@ -257,36 +262,54 @@ def walk(sequences: Sequences, bound: BoundModel, agent: str, offsets: dict[str,
         grown.counts[sequence, offsets[name] + first + value] += 1
         return grown._replace(log_weight=grown.log_weight + log_predictive(urns, value))
 
+    def branch(some: Sequences, number: int) -> Sequences:
+        return Sequences(*(np.repeat(part, number, axis=0) for part in some))
+
     policy, transition, initial = (table.name for table in tables)
-    for episode, (first, length) in enumerate(
-        zip(demos.episode_starts, demos.episode_lengths, strict=True)
-    ):
-        for t in range(first, first + length):
-            label = demos.latents[t, position]
-            options = np.arange(demos.num_latents[position]) if label < 0 else np.array([label])
-            before = np.repeat(sequences.latent, len(options))
-            latent = np.tile(options, len(sequences.latent)).astype(np.int32)
-            grown = Sequences(
-                latent,
-                np.repeat(sequences.counts, len(options), axis=0),
-                np.repeat(sequences.log_weight, len(options)),
+    num_latents, num_actions = demos.num_latents[position], demos.num_actions[position]
+    stay_of = dict(zip(demos.stays[position].tolist(), rows.initial.tolist(), strict=True))
+    summed = {} if rows.unseen is None else {int(t): k for k, t in enumerate(rows.unseen.step)}
+    for t in np.flatnonzero(demos.present[:, position]).tolist():
+        if t in stay_of:  # nothing before it matters any more
+            sequences = merge(sequences._replace(latent=np.zeros_like(sequences.latent)))
+        label = demos.latents[t, position]
+        options = np.arange(num_latents) if label < 0 else np.array([label])
+        number = len(options)
+        # Of one whose action at the step before is summed out, `latent` tells that action too.
+        before = np.repeat(sequences.latent, number)
+        latent = np.tile(options, len(sequences.latent)).astype(np.int32)
+        grown = branch(sequences, number)._replace(latent=latent)
+        if t in stay_of:
+            grown = use(grown, initial, (stay_of[t], latent))
+        elif t in summed:
+            before, taken = np.divmod(before, num_actions)
+            row = rows.unseen.transition[summed[t], taken]  # type: ignore[union-attr]
+            grown = use(grown, transition, (row, before, latent))
+        else:
+            grown = use(grown, transition, (rows.transition[t], before, latent))
+        if agent in demos.latent_weights:
+            weights = log_rows(demos.latent_weights[agent][t])
+            grown = grown._replace(log_weight=grown.log_weight + weights[latent])
+        action = demos.actions[t, position]
+        if t + 1 in summed:
+            taken = np.tile(np.arange(num_actions), len(latent))
+            latent = np.repeat(latent, num_actions)
+            grown = use(branch(grown, num_actions), policy, (rows.policy[t], latent, taken))
+            grown = grown._replace(latent=(latent * num_actions + taken).astype(np.int32))
+            number *= num_actions
+        elif action >= 0:
+            grown = use(grown, policy, (rows.policy[t], latent, action))
+        possible = grown.log_weight > -np.inf
+        if not possible.any():
+            episode = int(np.searchsorted(demos.episode_starts, t, side="right") - 1)
+            raise ValueError(
+                f"episode {demos.episode_ids[episode]}, agent {agent}, step "
+                f"{t - demos.episode_starts[episode]}: impossible under the model's fixed tables"
             )
-            if t == first:
-                grown = use(grown, initial, (rows.initial[episode], latent))
-            else:
-                grown = use(grown, transition, (rows.transition[t], before, latent))
-            grown = use(grown, policy, (rows.policy[t], latent, demos.actions[t, position]))
-            possible = grown.log_weight > -np.inf
-            if not possible.any():
-                raise ValueError(
-                    f"episode {demos.episode_ids[episode]}, agent {agent}, step {t - first}: "
-                    "impossible under the model's fixed tables"
-                )
-            sequences = Sequences(*(part[possible] for part in grown))
-            if len(options) > 1:
-                sequences = merge(sequences)
-        sequences = merge(sequences._replace(latent=np.zeros_like(sequences.latent)))
-    return sequences
+        sequences = Sequences(*(part[possible] for part in grown))
+        if number > 1:
+            sequences = merge(sequences)
+    return merge(sequences._replace(latent=np.zeros_like(sequences.latent)))
 
 
 def log_predictive(

@@ -80,6 +80,7 @@ from btil.messages.smoother import (
     path_counts,
     potentials,
     sample_paths,
+    with_drawn_actions,
 )
 from btil.models.cpt import ROLES
 from btil.models.draws import dirichlet_draws
@@ -287,15 +288,22 @@ def step(
     keys = jax.random.split(key, len(sites) + 1)
     tables = problem.log_fixed | state.log_tables | functional_log_rows(state, problem, families)
     log_likelihood = jnp.zeros(program.num_episodes, next(iter(tables.values())).dtype)
-    paths = []
+    paths: list[Array] = []
+    drawn_steps: list[LaneIndex] = []
     for agent_key, names, index in zip(keys[1:], sites, problem.steps, strict=True):
         policy, transition, initial = (tables[name] for name in names)
         filtered = filter_lanes(potentials(policy, transition, initial, index))
         log_likelihood = log_likelihood.at[problem.episode].add(
             filtered.log_normalizer, mode="drop"
         )
-        paths.append(sample_paths(agent_key, filtered, index.start))
-    counts = _counts(paths, tables, problem, program)
+        path = sample_paths(agent_key, filtered, index.start)
+        paths.append(path)
+        drawn_steps.append(
+            with_drawn_actions(
+                jax.random.fold_in(agent_key, 1), path, index, policy, transition, len(initial)
+            )
+        )
+    counts = _counts(paths, drawn_steps, tables, problem, program)
     concentration = problem.prior | _given(state, problem, families)
     moving, row_key, moved = state.moving, keys[0], None
     if program.blocks is not None:
@@ -316,6 +324,7 @@ def step(
 
 def _counts(
     paths: Sequence[Int[Array, "length lanes"]],
+    steps: Sequence[LaneIndex],
     tables: Mapping[str, Float[Array, "..."]],
     problem: Problem,
     program: Program,
@@ -324,7 +333,7 @@ def _counts(
     counts = {
         name: jnp.zeros_like(tables[name]) for name in learned_sites(problem, program.families)
     }
-    for latents, names, index in zip(paths, program.sites, problem.steps, strict=True):
+    for latents, names, index in zip(paths, program.sites, steps, strict=True):
         policy, transition, initial = (tables[name] for name in names)
         rows = (len(policy), len(transition), len(initial))
         _, number, actions = policy.shape
@@ -748,7 +757,9 @@ def prepare(
     )
     sites = tuple(layout.sites[agent] for agent in demos.agents)
     program = Program(sites, rounded_up(demos.num_episodes), parametric_sites(bound))
-    if not (_hardly_moves(bound) if collapsed is None else collapsed):
+    # The moves know tables, labels and episodes, and nothing of weights, stays or unseen actions.
+    plain = not bound.demos.away and all(layout.index[a].plain for a in bound.demos.agents)
+    if not plain or not (_hardly_moves(bound) if collapsed is None else collapsed):
         return problem, program
     shapes = {
         name: (layout.num_rows[name], *table.shape[1:]) for name, table in bound.tables.items()

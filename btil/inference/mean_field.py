@@ -319,15 +319,25 @@ def chains(
             # Actions may be impossible, moves may not.
             counted = np.isfinite(rows) | (table.contexts.role != "policy")
             smallest[name] = np.min(rows, initial=0.0, where=counted)
-    return tuple(
-        Chain(
-            (policy, transition, initial),
-            scaling_suffices(min(smallest[transition], smallest[initial]), smallest[policy], dtype),
-        )
-        for policy, transition, initial in (
-            agent_sites(bound, agent) for agent in bound.demos.agents
-        )
-    )
+    found = []
+    for agent in bound.demos.agents:
+        policy, transition, initial = agent_sites(bound, agent)
+        smallest_move = min(smallest[transition], smallest[initial])
+        if bound.rows[agent].unseen is not None:
+            smallest_move += smallest[policy]
+        smallest_likelihood = smallest[policy] + _smallest_weight(bound, agent)
+        enough = scaling_suffices(smallest_move, smallest_likelihood, dtype)
+        found.append(Chain((policy, transition, initial), enough))
+    return tuple(found)
+
+
+def _smallest_weight(bound: BoundModel, agent: str) -> float:
+    """Log of the least positive weight that an annotation gives a latent, relative to the most."""
+    weights = bound.demos.latent_weights.get(agent)
+    if weights is None:
+        return 0.0
+    shares = weights / weights.max(axis=1, keepdims=True)
+    return float(np.log(np.min(shares, initial=1.0, where=shares > 0)))
 
 
 def counts_of_start(

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from btil.inference.ascents import Ascents, judge
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import rows_given_parameters
-from btil.inference.devices import SPLIT_SECOND, make_mesh, place, size_of
+from btil.inference.devices import make_mesh, place, place_lanes, size_of
 from btil.inference.mean_field import (
     Problem,
     Progress,
@@ -190,7 +190,7 @@ class _Run:
         self.typical = _typical_prior(bound, self.prior, layout.num_rows)
         problem = place(_problem(bound, layout, dtype, self.prior, self._data), mesh)
         steps = tuple(layout.index[agent] for agent in bound.demos.agents)
-        self._problem = problem._replace(steps=place(steps, mesh, SPLIT_SECOND))
+        self._problem = problem._replace(steps=place_lanes(steps, mesh))
         # The derivative of a sweep is that of one which fits normals to the end.
         to_the_end = problem.family_data._replace(least_gain=place(np.zeros((), dtype), mesh))
         self._exact = self._problem._replace(family_data=to_the_end)

@@ -63,7 +63,7 @@ def labelled_counts(
         label = demos.latents[:, position]
         policy, transition, initial = agent_sites(bound, agent)
         if policy in counts:
-            known = label >= 0
+            known = (label >= 0) & (demos.actions[:, position] >= 0)
             np.add.at(
                 counts[policy],
                 (rows.policy[known], label[known], demos.actions[known, position]),
@@ -74,7 +74,7 @@ def labelled_counts(
             known = (rows.transition >= 0) & (label >= 0) & (before >= 0)
             np.add.at(counts[transition], (rows.transition[known], before[known], label[known]), 1)
         if initial in counts:
-            first = label[demos.episode_starts]
+            first = label[demos.stays[position]]
             known = first >= 0
             np.add.at(counts[initial], (rows.initial[known], first[known]), 1)
     return counts
@@ -88,16 +88,17 @@ def open_uses(bound: BoundModel, num_rows: Mapping[str, int]) -> dict[str, OpenU
         rows = bound.rows[agent]
         label = demos.latents[:, position]
         policy, transition, initial = agent_sites(bound, agent)
-        unknown = label < 0
+        unknown = (label < 0) & demos.present[:, position]
         by_action = by_pair = by_start = None
         if policy in learned:
             by_action = np.zeros((num_rows[policy], demos.num_actions[position]))
-            np.add.at(by_action, (rows.policy[unknown], demos.actions[unknown, position]), 1)
+            open_cell = unknown & (demos.actions[:, position] >= 0)
+            np.add.at(by_action, (rows.policy[open_cell], demos.actions[open_cell, position]), 1)
         if transition in learned:
             open_pair = (rows.transition >= 0) & (unknown | (np.roll(label, 1) < 0))
             by_pair = np.bincount(rows.transition[open_pair], minlength=num_rows[transition])
         if initial in learned:
-            open_start = unknown[demos.episode_starts]
+            open_start = unknown[demos.stays[position]]
             by_start = np.bincount(rows.initial[open_start], minlength=num_rows[initial])
         uses[agent] = OpenUses(by_action, by_pair, by_start)
     return uses

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from btil.demonstrations.data import refuse_gaps
 from btil.inference.ascents import End, judge
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.contraction import fisher_information, step_length, still_to_come
@@ -579,8 +580,9 @@ def check_tables(bound: BoundModel) -> None:
     """Refuse what cannot be learned batch by batch.
 
     Raises:
-        ValueError: If a table's rows depend on parameters.
+        ValueError: If a table's rows depend on parameters, or something of the data nobody saw.
     """
+    refuse_gaps(bound.demos, "batch_size", "leave batch_size out")
     for name, table in bound.tables.items():
         if table.parametric:
             raise ValueError(

@@ -292,7 +292,7 @@ def lay_places(
     parts: list[dict[str, np.ndarray]] = []
     features: list[np.ndarray] = []
     for (policy, transition, initial), index in zip(sites, steps, strict=True):
-        action, arrived, label, start, real = (np.asarray(leaf) for leaf in index)
+        action, arrived, label, start, real = (np.asarray(leaf) for leaf in index[:5])
         _, latents, actions = shapes[policy]
         number = shapes[transition][0]
         row, begins = action // actions, arrived >= number

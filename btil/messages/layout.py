@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from btil.demonstrations import Demonstrations
 from btil.messages.lanes import pack_lanes, spread
 from btil.models.team import BoundModel
 from btil.numerics.precision import on_device
@@ -20,8 +21,11 @@ class LaneIndex(NamedTuple):
         transition: Row of the stacked transition, initial and padding tables by which each step's
             latent came about.
         label: Known latent, or -1.
-        start: True at the first step of an episode, and in padding.
-        real: False in padding.
+        start: True at the first step of an episode or of a stay, and in padding.
+        real: False in padding, and where the agent is away.
+        log_weights: Log of p(annotation | latent) up to a factor; None without such.
+        unseen: Moves over which an action is summed out; None without any. Their rows, in this
+            order, stand behind that of padding.
     """
 
     policy: Int[Array, "length lanes"]
@@ -29,6 +33,25 @@ class LaneIndex(NamedTuple):
     label: Int[Array, "length lanes"]
     start: Bool[Array, "length lanes"]
     real: Bool[Array, "length lanes"]
+    log_weights: Float[Array | np.ndarray, "length lanes latents"] | None = None
+    unseen: "UnseenRows | None" = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether tables and labels say all."""
+        return self.log_weights is None and self.unseen is None
+
+
+class UnseenRows(NamedTuple):
+    """Rows of the tables over which moves with an unseen action are summed.
+
+    Attributes:
+        policy: Row of the policy table.
+        transition: Row of the transition table for each action.
+    """
+
+    policy: Int[Array | np.ndarray, " moves"]
+    transition: Int[Array | np.ndarray, "moves actions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +92,6 @@ def _laid_out(bound: BoundModel, coarse: bool, num_devices: int) -> Layout:
     demos = bound.demos
     heights = {"smallest": 64, "per_octave": 1} if coarse else {}
     lanes = pack_lanes(demos.episode_lengths, **heights, multiple_of=num_devices)
-    real = lanes >= 0
-    first = np.zeros(demos.num_steps, bool)
-    first[demos.episode_starts] = True
-    episode_of = np.repeat(np.arange(demos.num_episodes), demos.episode_lengths)
     num_rows = {
         name: rounded_up(len(table.contexts.rows), *((64, 1) if coarse else (1, 4)))
         for name, table in bound.tables.items()
@@ -87,17 +106,45 @@ def _laid_out(bound: BoundModel, coarse: bool, num_devices: int) -> Layout:
         num_policy, num_transition, num_initial = (num_rows[name] for name in tables)
         actions = demos.num_actions[position]
         rows = bound.rows[agent]
-        arrived = np.where(first, num_transition + rows.initial[episode_of], rows.transition)
+        arrived = rows.transition.copy()
+        begins = demos.stays[position]
+        arrived[begins] = num_transition + rows.initial
+        padding = num_transition + num_initial
+        unseen = None
+        if rows.unseen is not None:
+            arrived[rows.unseen.step] = padding + 1 + np.arange(len(rows.unseen.step))
+            unseen = UnseenRows(
+                on_device(rows.unseen.policy, np.int32), on_device(rows.unseen.transition, np.int32)
+            )
+        there = demos.present[:, position]
+        arrived[~there] = padding
+        start = ~there
+        start[begins] = True
+        seen = demos.actions[:, position] >= 0
         cells = rows.policy * actions + demos.actions[:, position]
         index[agent] = LaneIndex(
-            policy=_indices(cells, lanes, num_policy * actions),
-            transition=_indices(arrived, lanes, num_transition + num_initial),
+            policy=_indices(
+                np.where(seen, cells, num_policy * actions), lanes, num_policy * actions
+            ),
+            transition=_indices(arrived, lanes, padding),
             label=_indices(demos.latents[:, position], lanes, -1),
-            start=on_device(spread(first, lanes, True), bool),
-            real=on_device(real, bool),
+            start=on_device(spread(start, lanes, True), bool),
+            real=on_device(spread(there, lanes, False), bool),
+            log_weights=_log_weights(demos, agent, lanes),
+            unseen=unseen,
         )
         sites[agent] = tables
     return Layout(lanes, index, sites, num_rows)
+
+
+def _log_weights(
+    demos: Demonstrations, agent: str, lanes: Int[np.ndarray, "length lanes"]
+) -> Float[np.ndarray, "length lanes latents"] | None:
+    # On the host in double precision: of which type they are there is for each program to say.
+    weights = demos.latent_weights.get(agent)
+    if weights is None:
+        return None
+    return np.stack([spread(column, lanes, 0) for column in log_rows(weights).T], axis=-1)
 
 
 def _indices(

@@ -120,17 +120,22 @@ def local_step(
     Returns:
         How often each cell is used, in expectation, and the log evidence of each lane.
     """
-    rows = (len(log_policy), len(log_transition), len(log_initial))
-    latents, actions = log_policy.shape[1:]
+    log_tables = (log_policy, log_transition, log_initial)
+    latents = log_policy.shape[1]
     if not scaled:
-        filtered = filter_lanes(potentials(log_policy, log_transition, log_initial, index))
-        counts = expected_counts(smooth(filtered, index.start), index, rows, actions)
+        filtered = filter_lanes(potentials(*log_tables, index))
+        counts = expected_counts(smooth(filtered, index.start), index, *log_tables)
         log_normalizer = filtered.log_normalizer
     else:
-        logs = stacked_tables(log_policy, log_transition, log_initial)
+        logs = stacked_tables(*log_tables, index.unseen)
         cells, tables = (by_cell(jnp.exp, table) for table in logs)
         likelihood = jnp.swapaxes(_look_up(cells, index.policy), 1, 2)
         likelihood = jnp.where(agreement(index.label, latents, axis=1), likelihood, 0.0)
+        peak = jnp.zeros((), likelihood.dtype)
+        if index.log_weights is not None:
+            log_weights = jnp.asarray(index.log_weights, likelihood.dtype)
+            peak = jnp.max(log_weights, axis=-1)
+            likelihood = likelihood * jnp.swapaxes(jnp.exp(log_weights - peak[..., None]), 1, 2)
         moves = jnp.moveaxis(_look_up(tables, index.transition), 1, -1)
         # Barriers keep the looking up and the adding up out of the loops over steps.
         messages = forward_backward(*lax.optimization_barrier((moves, likelihood)))
@@ -138,8 +143,8 @@ def local_step(
         marginal = messages.predicted * messages.future
         # A table's entries are common to all its uses, and multiplied with their sums.
         outer = messages.previous[:, :, None] * messages.future[:, None]
-        counts = sum_of_uses(marginal, outer, index, rows, actions, factor=tables)
-        log_normalizer = jnp.log(messages.normalizer)
+        counts = sum_of_uses(marginal, outer, index, *log_tables, factor=tables)
+        log_normalizer = jnp.log(messages.normalizer) + peak
     return counts, jnp.sum(jnp.where(index.real, log_normalizer, 0.0), axis=0)
 
 

@@ -12,10 +12,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from btil.messages.filter import Filtered, forward_filter, label_log_mask
-from btil.messages.layout import LaneIndex
+from btil.messages.layout import LaneIndex, UnseenRows
 
 
 class Counts(NamedTuple):
@@ -65,12 +66,15 @@ def potentials(
             policy.
     """
     latents, actions = log_policy.shape[1:]
-    cells, tables = stacked_tables(log_policy, log_transition, log_initial)
+    cells, tables = stacked_tables(log_policy, log_transition, log_initial, index.unseen)
     likelihood = jnp.swapaxes(cells[index.policy], 1, 2)
     if log_measured is not None:
         padded = jnp.concatenate([log_measured, jnp.zeros_like(log_measured[:1])])
         likelihood = likelihood + jnp.swapaxes(padded[index.policy // actions], 1, 2)
     likelihood = likelihood + label_log_mask(index.label, latents, axis=1)
+    if index.log_weights is not None:
+        log_weights = jnp.asarray(index.log_weights, likelihood.dtype)
+        likelihood = likelihood + jnp.swapaxes(log_weights, 1, 2)
     moves = jnp.moveaxis(tables[index.transition], 1, -1)
     return Potentials(moves, likelihood, index.start)
 
@@ -79,19 +83,34 @@ def stacked_tables(
     log_policy: Float[Array, "policy_rows latents actions"],
     log_transition: Float[Array, "transition_rows latents latents"],
     log_initial: Float[Array, "initial_rows latents"],
+    unseen: UnseenRows | None = None,
 ) -> tuple[Float[Array, "cells latents"], Float[Array, "tables latents latents"]]:
     """The tables as `LaneIndex` numbers their cells and rows.
 
     Returns:
         Of each observed cell of the policy the log likelihood of each latent, and of each way in
-        which a step's latent may come about its log moves; the last of each are those of padding.
+        which a step's latent may come about its log moves; the last of each are those of padding,
+        but for moves with an unseen action, which stand behind them.
     """
     rows, latents, actions = log_policy.shape
     cells = jnp.swapaxes(log_policy, 1, 2).reshape(rows * actions, latents)
     cells = jnp.concatenate([cells, jnp.zeros((1, latents), cells.dtype)])
     started = jnp.broadcast_to(log_initial[:, None], (len(log_initial), latents, latents))
     padding = jnp.full((1, latents, latents), -math.log(latents), log_transition.dtype)
-    return cells, jnp.concatenate([log_transition, started, padding])
+    tables = [log_transition, started, padding]
+    if unseen is not None:
+        tables.append(logsumexp(unseen_moves(log_policy, log_transition, unseen), axis=-1))
+    return cells, jnp.concatenate(tables)
+
+
+def unseen_moves(
+    log_policy: Float[Array, "policy_rows latents actions"],
+    log_transition: Float[Array, "transition_rows latents latents"],
+    unseen: UnseenRows,
+) -> Float[Array, "moves latents next_latents actions"]:
+    """log pi(a | k) + log T_a(j | k) of moves whose action a nobody saw, at [k, j, a]."""
+    policy = log_policy[jnp.asarray(unseen.policy)][:, :, None]
+    return policy + jnp.moveaxis(log_transition[jnp.asarray(unseen.transition)], 1, -1)
 
 
 def smooth(filtered: Filtered, start: Bool[Array, "length lanes"]) -> Smoothed:
@@ -189,18 +208,24 @@ def best_paths(factors: Potentials) -> Int[Array, "length lanes"]:
 
 
 def expected_counts(
-    smoothed: Smoothed, index: LaneIndex, rows: tuple[int, int, int], actions: int
+    smoothed: Smoothed,
+    index: LaneIndex,
+    log_policy: Float[Array, "policy_rows latents actions"],
+    log_transition: Float[Array, "transition_rows latents latents"],
+    log_initial: Float[Array, "initial_rows latents"],
 ) -> Counts:
     """How often each cell of an agent's tables is used, in expectation (the paper, Eq. 7)."""
-    return sum_of_uses(smoothed.marginal, smoothed.pair, index, rows, actions)
+    logs = (log_policy, log_transition, log_initial)
+    return sum_of_uses(smoothed.marginal, smoothed.pair, index, *logs)
 
 
 def sum_of_uses(
     marginal: Float[Array, "length latents lanes"],
     pair: Float[Array, "length latents latents lanes"],
     index: LaneIndex,
-    rows: tuple[int, int, int],
-    actions: int,
+    log_policy: Float[Array, "policy_rows latents actions"],
+    log_transition: Float[Array, "transition_rows latents latents"],
+    log_initial: Float[Array, "initial_rows latents"],
     factor: Float[Array, "tables latents latents"] | float = 1.0,
 ) -> Counts:
     """Add up by the cells of an agent's tables what its steps and pairs of steps say.
@@ -209,28 +234,73 @@ def sum_of_uses(
         marginal: What each step adds to the cell of its action, by latent.
         pair: What each step adds to its move, by the latents before and after.
         index: Where the steps look.
-        rows: Rows of the policy, transition and initial tables.
-        actions: The agent's actions.
+        log_policy: Log policies; among the actions that nobody saw uses are shared out by them.
+        log_transition: The same of the transitions.
+        log_initial: The same of the initial distributions.
         factor: Of each of the `stacked_tables`, by what its sums are multiplied.
 
     Returns:
         The sums.
     """
-    num_policy, num_transition, num_initial = rows
-    latents = marginal.shape[1]
+    num_policy, latents, actions = log_policy.shape
+    num_transition, num_initial = len(log_transition), len(log_initial)
+    num_unseen = 0 if index.unseen is None else len(index.unseen.policy)
     by_step = jnp.swapaxes(marginal, 1, 2).reshape(-1, latents)
     cells = jax.ops.segment_sum(
         by_step, index.policy.reshape(-1), num_segments=num_policy * actions + 1
     )
     policy = jnp.swapaxes(cells[:-1].reshape(num_policy, actions, latents), 1, 2)
     by_pair = jnp.moveaxis(pair, -1, 1).reshape(-1, latents * latents)
-    total = num_transition + num_initial + 1
+    last = num_transition + num_initial
+    total = last + 1 + num_unseen
     sums = jax.ops.segment_sum(by_pair, index.transition.reshape(-1), num_segments=total)
     stacked = factor * sums.reshape(total, latents, latents)
+    transition = stacked[:num_transition]
+    if index.unseen is not None:
+        logs = unseen_moves(log_policy, log_transition, index.unseen)
+        uses = stacked[last + 1 :, :, :, None] * jax.nn.softmax(logs, axis=-1)
+        # All of them -inf: a move that is impossible, and not used.
+        uses = jnp.where(jnp.isnan(uses), 0.0, uses)
+        policy = policy.at[index.unseen.policy].add(jnp.sum(uses, axis=2))
+        transition = transition.at[index.unseen.transition].add(jnp.moveaxis(uses, -1, 1))
     return Counts(
         policy=policy,
-        transition=stacked[:num_transition],
-        initial=jnp.sum(stacked[num_transition:-1], axis=1),
+        transition=transition,
+        initial=jnp.sum(stacked[num_transition:last], axis=1),
+    )
+
+
+def with_drawn_actions(
+    key: Key[Array, ""] | Array,
+    latent: Int[Array, "length lanes"],
+    index: LaneIndex,
+    log_policy: Float[Array, "policy_rows latents actions"],
+    log_transition: Float[Array, "transition_rows latents latents"],
+    num_initial: int,
+) -> LaneIndex:
+    """The same steps with actions that nobody saw drawn given latent paths and the tables.
+
+    Only those that the own transition reads: others are summed out by leaving them out.
+    """
+    if index.unseen is None:
+        return index
+    num_policy, _, actions = log_policy.shape
+    last = len(log_transition) + num_initial
+    before = jnp.concatenate([jnp.zeros_like(latent[:1]), latent[:-1]])
+    summed = index.transition > last
+    move = jnp.where(summed, index.transition - last - 1, 0)
+    policy, rows = index.unseen.policy[move], index.unseen.transition[move]
+    logs = log_policy[policy, before] + log_transition[rows, before[..., None], latent[..., None]]
+    action = jax.random.categorical(key, logs)
+    arrived = jnp.take_along_axis(rows, action[..., None], axis=-1)[..., 0]
+    # The step before takes the drawn action; at its own it is that of padding.
+    cell = policy * actions + action
+    taken = jnp.concatenate([summed[1:], jnp.zeros_like(summed[:1])])
+    cells = jnp.concatenate([cell[1:], jnp.full_like(cell[:1], num_policy * actions)])
+    return index._replace(
+        policy=jnp.where(taken, cells, index.policy).astype(index.policy.dtype),
+        transition=jnp.where(summed, arrived, index.transition).astype(index.transition.dtype),
+        unseen=None,
     )
 
 

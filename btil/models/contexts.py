@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.data import AWAY, NONE_BEFORE
 
 
 def expand_parents(
@@ -15,6 +16,7 @@ def expand_parents(
 
     "state" stands for all state variables, "next_state" for all of the next step, "actions" for
     the actions of all agents, "own_action" and "other_actions" for the agent's and the others'.
+    "previous_" before any of these but "next_state" is its value one step earlier.
 
     Returns:
         The expanded names, e.g. `("x", "y", "action_alice")`, and for each parent the columns
@@ -31,10 +33,17 @@ def expand_parents(
         "own_action": (f"action_{agent}",),
         "other_actions": tuple(f"action_{name}" for name in demos.agents if name != agent),
     }
+    now = {parent: expansion for parent, expansion in special.items() if parent != "next_state"}
+    special |= {
+        f"previous_{parent}": tuple(f"previous_{name}" for name in expansion)
+        for parent, expansion in now.items()
+    }
     single = {
         *variables,
         *special["next_state"],
         *special["actions"],
+        *special["previous_state"],
+        *special["previous_actions"],
     }
     names: list[str] = []
     groups: list[tuple[int, ...]] = []
@@ -57,10 +66,18 @@ def expand_parents(
     return tuple(names), tuple(groups)
 
 
+def data_column(parent: str, demos: Demonstrations) -> str:
+    """The column of the data whose values a parent has: of "next_x" and of "previous_x" it is x."""
+    if parent in demos.num_states:
+        return parent
+    return parent.removeprefix("next_").removeprefix("previous_")
+
+
 def parent_sizes(names: Sequence[str], demos: Demonstrations) -> tuple[int, ...]:
     """Number of values of each expanded parent."""
     actions = dict(zip(demos.agents, demos.num_actions, strict=True))
     sizes = {f"action_{agent}": size for agent, size in actions.items()}
+    sizes |= {f"previous_{name}": size for name, size in (sizes | demos.num_states).items()}
     sizes |= {f"next_{name}": size for name, size in demos.num_states.items()}
     sizes |= dict(demos.num_states)
     return tuple(sizes[name] for name in names)
@@ -72,14 +89,63 @@ def parent_columns(
     actions: Mapping[str, Int[np.ndarray, " k"]],
     next_states: Mapping[str, Int[np.ndarray, " k"]],
     num_rows: int,
+    previous: Mapping[str, Int[np.ndarray, " k"]] | None = None,
 ) -> Int[np.ndarray, "k parents"]:
-    """Values of the expanded parents, one row per step (or pair of steps)."""
-    available: dict[str, Int[np.ndarray, " k"]] = {}
+    """Values of the expanded parents, one row per step (or pair of steps).
+
+    `previous` has the states and actions one step earlier, by the names that they have as parents.
+    """
+    available: dict[str, Int[np.ndarray, " k"]] = dict(previous or {})
     available |= {f"action_{agent}": values for agent, values in actions.items()}
     available |= {f"next_{name}": values for name, values in next_states.items()}
     available |= dict(states)
     columns = [np.asarray(available[name], np.int64) for name in names]
     return np.stack(columns, 1) if columns else np.zeros((num_rows, 0), np.int64)
+
+
+def parent_values(
+    demos: Demonstrations,
+) -> tuple[dict[str, Int[np.ndarray, " steps"]], dict[str, Int[np.ndarray, " steps"]]]:
+    """What tables read of states and of actions: indices, -1 (unseen) or -2 (away).
+
+    A state variable with the name of one who is away in its name is away with that one, whatever
+    is recorded of it.
+    """
+    states, actions = demos.state_variables, dict(zip(demos.agents, demos.actions.T, strict=True))
+    if demos.away:
+        states = {
+            name: np.where(demos.is_away(name), AWAY, values) for name, values in states.items()
+        }
+        actions = {
+            agent: np.where(there, values, AWAY)
+            for (agent, values), there in zip(actions.items(), demos.present.T, strict=True)
+        }
+    return states, actions
+
+
+def previous_values(
+    names: Sequence[str],
+    states: Mapping[str, Int[np.ndarray, " steps"]],
+    actions: Mapping[str, Int[np.ndarray, " steps"]],
+    rows: Int[np.ndarray, " k"],
+    starts: Int[np.ndarray, " episodes"],
+) -> dict[str, Int[np.ndarray, " k"]]:
+    """States and actions one step before some rows, for those of the names that read them.
+
+    Args:
+        names: The expanded parents.
+        states: What tables read of states.
+        actions: The same of actions.
+        rows: The steps.
+        starts: The first rows of the episodes, before which there is nothing.
+    """
+    columns = {f"action_{agent}": values for agent, values in actions.items()} | dict(states)
+    first = np.isin(rows, starts)
+    return {
+        f"previous_{column}": np.where(first, NONE_BEFORE, values[rows - 1])
+        for column, values in columns.items()
+        if f"previous_{column}" in names and f"previous_{column}" not in states
+    }
 
 
 def row_codes(rows: Int[np.ndarray, "k parents"]) -> Int[np.ndarray, " k"]:

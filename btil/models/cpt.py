@@ -91,13 +91,30 @@ class Contexts(NamedTuple):
                 f"{self.role} of {self.owner}: the joint index of {len(sizes)} parents overflows "
                 "64 bits; name single state variables as parents instead"
             )
+        self.refuse_values_of_none(columns)
         joint = np.zeros(len(self.rows), np.int64)
         for column, size in zip(columns, sizes, strict=True):
             joint = joint * size + self.rows[:, column]
         return joint
 
+    def refuse_values_of_none(self, columns: Sequence[int]) -> None:
+        """Refuse contexts in which a parent has no value: it was not seen, or is away.
+
+        Raises:
+            ValueError: Naming the table and the parent.
+        """
+        for column in columns:
+            if (self.rows[:, column] < 0).any():
+                raise ValueError(
+                    f"{self.role} of {self.owner}: the parent {self.names[column]} has no value in "
+                    "some steps (nobody saw it, the member is away, or no step is before), and a "
+                    "given table or a function has no row for that; use a DirichletCPT, which "
+                    "learns one, or leave out the parent"
+                )
+
     def columns(self) -> dict[str, Int[np.ndarray, " contexts"]]:
         """The mapping that a `KnownCPT` function receives: parent name to values."""
+        self.refuse_values_of_none(range(len(self.names)))
         mapping = {name: self.rows[:, i].copy() for i, name in enumerate(self.names)}
         for parent, group in zip(self.parents, self.groups, strict=True):
             if parent in ("state", "next_state"):
@@ -349,6 +366,7 @@ class DirichletCPT(MadeOfArguments, CPT):
         if leading > 0 and leading == len(contexts.names):
             axes = zip(values.shape, expected, strict=True)
             if all(given in (1, wanted) for given, wanted in axes):
+                contexts.refuse_values_of_none([i for i in range(leading) if values.shape[i] > 1])
                 index = tuple(
                     contexts.rows[:, i]
                     if values.shape[i] > 1

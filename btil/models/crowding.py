@@ -78,7 +78,9 @@ def _values_of_variables(table: Table, variables: dict[str, int]) -> dict[str, i
     """How many values of each state variable occur in the contexts of a table."""
     found: dict[str, int] = {}
     for name, column in zip(table.contexts.names, table.contexts.rows.T, strict=True):
-        variable = name if name in variables else name.removeprefix("next_")
+        variable = (
+            name if name in variables else name.removeprefix("next_").removeprefix("previous_")
+        )
         if variable in variables:
             found[variable] = max(found.get(variable, 0), len(np.unique(column)))
     return found

@@ -4,7 +4,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
-from btil.models.contexts import parent_columns, unique_rows
+from btil.demonstrations.data import NONE_BEFORE
+from btil.models.contexts import parent_columns, parent_values, unique_rows
 from btil.models.cpt import ROLES, Contexts
 from btil.models.draws import DrawnTables
 from btil.models.team import TeamModel, make_contexts, site_name
@@ -59,64 +60,121 @@ def simulate(
     """
     if actions not in _ACTIONS:
         raise ValueError(f"actions must be {' or '.join(map(repr, _ACTIONS))}, got {actions!r}")
-    latents = np.empty_like(demos.latents)
+    latents = np.full_like(demos.latents, -1)
     acted = demos.actions.copy()
     own = {
         (role, agent): make_contexts(model, role, agent, demos)
         for role in ROLES
         for agent in demos.agents
     }
-    every = np.arange(demos.num_steps)
-    followed = np.delete(every, np.asarray(demos.episode_starts) + demos.episode_lengths - 1)
-    read_at = {"policy": every, "transition": followed, "initial": np.asarray(demos.episode_starts)}
+    values = parent_values(demos)
+    read_at = {}
+    for i, agent in enumerate(demos.agents):
+        there, begins = demos.present[:, i].copy(), demos.stays[i]
+        read_at["policy", agent] = np.flatnonzero(there)
+        read_at["initial", agent] = begins
+        there[begins] = False
+        read_at["transition", agent] = np.flatnonzero(there) - 1
+    # What nobody saw is simulated too, as the own transition may read it, and hidden again.
+    every = actions == "simulated"
+    drawn = {a: demos.present[:, i] & (every | (acted[:, i] < 0)) for i, a in _numbered(demos)}
     # What depends on no simulated action is looked up for all steps at once.
-    simulated = {f"action_{agent}" for agent in demos.agents} if actions == "simulated" else set()
+    simulated = {f"action_{agent}" for agent in demos.agents if drawn[agent].any()}
+    simulated |= {f"previous_{action}" for action in simulated}
     settled = {}
     for (role, agent), contexts in own.items():
         if not simulated & set(contexts.names):
-            steps = read_at[role]
+            steps = read_at[role, agent]
             then = steps + (role == "transition")
-            columns = _parents_at(contexts, demos, acted, steps, then)
+            columns = _parents_at(contexts, demos, values, acted, agent, steps, then)
             rows, position = _look_up(tables, site_name(model, role, agent), contexts, columns)
             at_step = np.full(demos.num_steps, -1)
             at_step[steps] = position
             settled[role, agent] = rows, at_step
+
+    def rows_at(
+        role: str, agent: str, before: Int[np.ndarray, " k"], then: Int[np.ndarray, " k"]
+    ) -> tuple[Float[np.ndarray, "contexts ..."], Int[np.ndarray, " k"]]:
+        if (role, agent) in settled:
+            rows, at_step = settled[role, agent]
+            return rows, at_step[before]
+        columns = _parents_at(own[role, agent], demos, values, acted, agent, before, then)
+        return _look_up(tables, site_name(model, role, agent), own[role, agent], columns)
+
     for t in range(int(demos.episode_lengths.max())):
         now = np.asarray(demos.episode_starts)[demos.episode_lengths > t] + t
         for i, agent in enumerate(demos.agents):
-            if t == 0:
-                role, before = "initial", now
-            else:
-                role, before = "transition", now - 1
-            if (role, agent) in settled:
-                rows, at_step = settled[role, agent]
-                position = at_step[before]
-            else:
-                contexts = own[role, agent]
-                columns = _parents_at(contexts, demos, acted, before, now)
-                rows, position = _look_up(tables, site_name(model, role, agent), contexts, columns)
-            held = () if t == 0 else (latents[before, i],)
-            latents[now, i] = draw_values(rows[(position, *held)], generator)
-        for i, agent in enumerate(demos.agents if actions == "simulated" else ()):
-            rows, at_step = settled["policy", agent]
-            acted[now, i] = draw_values(rows[at_step[now], latents[now, i]], generator)
-    return demos.replace(actions=acted, latents=latents)
+            begins = np.isin(now, demos.stays[i])
+            for role, then in (
+                ("initial", now[begins]),
+                ("transition", now[demos.present[now, i] & ~begins]),
+            ):
+                before = then if role == "initial" else then - 1
+                if not len(then):
+                    continue
+                rows, position = rows_at(role, agent, before, then)
+                held = () if role == "initial" else (latents[before, i],)
+                latents[then, i] = draw_values(rows[(position, *held)], generator)
+        for i, agent in enumerate(demos.agents):
+            acting = now[drawn[agent][now]]
+            if len(acting):
+                rows, position = rows_at("policy", agent, acting, acting)
+                acted[acting, i] = draw_values(rows[position, latents[acting, i]], generator)
+    acted[demos.actions < 0] = -1
+    return demos.replace(
+        actions={a: acted[:, i] for i, a in _numbered(demos) if demos.num_actions[i]} or None,
+        latents=latents,
+        latent_weights=None,
+    )
+
+
+Columns = dict[str, Int[np.ndarray, " steps"]]
+
+
+def _numbered(demos: Demonstrations) -> list[tuple[int, str]]:
+    return list(enumerate(demos.agents))
 
 
 def _parents_at(
     contexts: Contexts,
     demos: Demonstrations,
+    values: tuple[Columns, Columns],
     actions: Int[np.ndarray, "steps agents"],
+    agent: str,
     now: Int[np.ndarray, " k"],
     then: Int[np.ndarray, " k"],
 ) -> Int[np.ndarray, "k parents"]:
-    """Parent values at steps `now`; those of next_* are taken at steps `then`."""
+    """Parent values at steps `now`; those of next_* are taken at steps `then`.
+
+    `values` are those of states and of actions as they were recorded (`parent_values`). Of an
+    action that nobody saw the agent itself knows what it was, the others do not.
+    """
+    states, recorded = values
+
+    def taken_at(steps: Int[np.ndarray, " k"]) -> Columns:
+        taken = {}
+        for i, (name, known) in enumerate(recorded.items()):
+            hidden = (known[steps] < 0) & (name != agent)
+            taken[name] = np.where(hidden, known[steps], actions[steps, i])
+        return taken
+
+    before = {f"previous_{name}" for name in states} | {f"previous_action_{a}" for a in recorded}
+    previous = {}
+    if before & set(contexts.names):
+        first = np.isin(now, demos.episode_starts)
+        columns = {f"action_{a}": column for a, column in taken_at(now - 1).items()}
+        columns |= {name: column[now - 1] for name, column in states.items()}
+        previous = {
+            f"previous_{name}": np.where(first, NONE_BEFORE, column)
+            for name, column in columns.items()
+        }
     return parent_columns(
         contexts.names,
-        {name: values[now] for name, values in demos.state_variables.items()},
-        {name: actions[now, i] for i, name in enumerate(demos.agents)},
-        {name: values[then] for name, values in demos.state_variables.items()},
+        {name: column[now] for name, column in states.items()},
+        taken_at(now),
+        {name: column[then] for name, column in states.items()},
         len(now),
+        previous,
     )
 
 

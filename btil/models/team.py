@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -14,6 +14,8 @@ from btil.models.contexts import (
     match_rows,
     parent_columns,
     parent_sizes,
+    parent_values,
+    previous_values,
     unique_rows,
 )
 from btil.models.cpt import CPT, ROLES, Contexts, DirichletCPT, Shared, UniformCPT
@@ -154,22 +156,42 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
+class UnseenMoves:
+    """Moves out of steps at which nobody saw an action that the own transition reads.
+
+    The action is summed out: with k, j the latents before and after, such a move has the factor
+    sum_a pi(a | k) T_a(j | k), in place of the policy of its step and of one transition row.
+
+    Attributes:
+        step: The step that such a move leads to.
+        policy: Row of the policy table of the step before it.
+        transition: Row of the transition table for each action.
+    """
+
+    step: Int[np.ndarray, " moves"]
+    policy: Int[np.ndarray, " moves"]
+    transition: Int[np.ndarray, "moves actions"]
+
+
+@dataclass(frozen=True, eq=False)
 class AgentRows:
     """Where each step of one agent looks in its tables.
 
     Attributes:
-        policy: Row of the policy table of each step.
-        transition: Row of the transition table by which each step's latent came about;
-            -1 at the first step of an episode.
-        initial: Row of the initial table of each episode.
+        policy: Row of the policy table of each step; -1 where the agent is away.
+        transition: Row of the transition table by which each step's latent came about; -1 at the
+            first step of an episode or of a stay, while away, and after the steps of `unseen`.
+        initial: Row of the initial table of each stay: of each episode, if the agent never leaves.
+        unseen: Moves over which an action is summed out; None without any.
     """
 
     policy: Int[np.ndarray, " steps"]
     transition: Int[np.ndarray, " steps"]
-    initial: Int[np.ndarray, " episodes"]
+    initial: Int[np.ndarray, " stays"]
+    unseen: UnseenMoves | None = None
 
     def reads(self, role: str) -> Int[np.ndarray, " reads"]:
-        """The row of every read of the agent's table in a role."""
+        """The row of every read of the agent's table in a role, unseen actions aside."""
         rows = getattr(self, role)
         return rows[rows >= 0]
 
@@ -316,6 +338,7 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
             )
     tables: dict[str, Table] = {}
     found: dict[tuple[str, str], Int[np.ndarray, " k"]] = {}
+    reads = {agent: _reads(model, agent, demos) for agent in demos.agents}
     for role in ROLES:
         by_site: dict[str, list[str]] = {}
         for agent in demos.agents:
@@ -323,7 +346,10 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
         for site, agents in by_site.items():
             empty = [make_contexts(model, role, agent, demos) for agent in agents]
             _check_agreement(role, agents, empty)
-            columns = [role_columns(role, contexts.names, demos) for contexts in empty]
+            columns = [
+                role_columns(role, contexts.names, demos, reads[agent])
+                for agent, contexts in zip(agents, empty, strict=True)
+            ]
             rows, codes = unique_rows(np.concatenate(columns))
             family = model.family(role, agents[0])
             tables[site] = Table(
@@ -334,15 +360,20 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
                     rows=rows, sizes=tuple(np.max([c.sizes for c in empty], 0).tolist())
                 ),
             )
-            for agent, part in zip(agents, np.split(codes, len(agents)), strict=True):
+            ends = np.cumsum([len(part) for part in columns])[:-1]
+            for agent, part in zip(agents, np.split(codes, ends), strict=True):
                 found[role, agent] = part
-    moved = np.ones(demos.num_steps, bool)
-    moved[demos.episode_starts] = False
     all_rows = {}
-    for agent in demos.agents:
-        transition = np.full(demos.num_steps, -1, np.int64)
-        transition[moved] = found["transition", agent]
-        all_rows[agent] = AgentRows(found["policy", agent], transition, found["initial", agent])
+    for agent, own in reads.items():
+        policy, transition = (np.full(demos.num_steps, -1, np.int64) for _ in range(2))
+        policy[own.acting] = found["policy", agent]
+        seen, summed = np.split(found["transition", agent], [len(own.moved)])
+        transition[own.moved] = seen
+        unseen = None
+        if len(own.summed):
+            by_action = summed.reshape(len(own.summed), -1)
+            unseen = UnseenMoves(own.summed, policy[own.summed - 1], by_action)
+        all_rows[agent] = AgentRows(policy, transition, found["initial", agent], unseen)
     return BoundModel(model, demos, tables, all_rows)
 
 
@@ -353,9 +384,15 @@ def renumbered(
     rows = {}
     for agent, own in bound.rows.items():
         policy, transition, initial = (numbers[bound.table(role, agent).name] for role in ROLES)
-        # The -1 of first steps looks up the last entry.
+        # The -1 of steps without a row looks up the last entry.
+        unseen = own.unseen
+        if unseen is not None:
+            unseen = UnseenMoves(unseen.step, policy[unseen.policy], transition[unseen.transition])
         rows[agent] = AgentRows(
-            policy[own.policy], np.append(transition, -1)[own.transition], initial[own.initial]
+            np.append(policy, -1)[own.policy],
+            np.append(transition, -1)[own.transition],
+            initial[own.initial],
+            unseen,
         )
     return rows
 
@@ -393,28 +430,65 @@ def _check_agreement(role: str, agents: list[str], contexts: list[Contexts]) -> 
         raise ValueError(f"{role}: a Shared table needs agents of equal sizes, but {described}")
 
 
+class _Reads(NamedTuple):
+    """At which steps an agent's tables are read.
+
+    Attributes:
+        agent: The agent.
+        acting: Steps at which it is there: its policy is read.
+        begins: First steps of its stays: its initial table is read.
+        moved: Steps that a row of its transition leads to.
+        summed: Steps that a move leads to whose own action, a parent, nobody saw: rows for all
+            actions are read.
+        num_actions: Its actions.
+    """
+
+    agent: str
+    acting: Int[np.ndarray, " acting"]
+    begins: Int[np.ndarray, " stays"]
+    moved: Int[np.ndarray, " moved"]
+    summed: Int[np.ndarray, " summed"]
+    num_actions: int
+
+
+def _reads(model: TeamModel, agent: str, demos: Demonstrations) -> _Reads:
+    position = demos.agents.index(agent)
+    there = demos.present[:, position].copy()
+    acting = np.flatnonzero(there)
+    begins = demos.stays[position]
+    there[begins] = False
+    moved = np.flatnonzero(there)
+    unseen = demos.actions[moved - 1, position] < 0
+    if f"action_{agent}" not in make_contexts(model, "transition", agent, demos).names:
+        unseen[:] = False
+    num_actions = demos.num_actions[position]
+    return _Reads(agent, acting, begins, moved[~unseen], moved[unseen], num_actions)
+
+
 def role_columns(
-    role: str, names: tuple[str, ...], demos: Demonstrations
+    role: str, names: tuple[str, ...], demos: Demonstrations, reads: _Reads
 ) -> Int[np.ndarray, "k parents"]:
     """Parent values wherever the table is read.
 
     A policy is read at each step, a transition at each step but an episode's last, an initial
-    table at each episode's first.
+    table at each episode's first: of the steps at which the agent is there. Behind the reads of a
+    transition come those with every own action in place of one that nobody saw.
     """
-    states = demos.state_variables
+    states, actions = parent_values(demos)
     if role == "transition":
-        follows = np.ones(demos.num_steps, bool)
-        follows[demos.episode_starts] = False
-        after = np.flatnonzero(follows)
+        after = np.concatenate([reads.moved, np.repeat(reads.summed, reads.num_actions)])
         before = after - 1
-    elif role == "policy":
-        before = after = np.arange(demos.num_steps)
     else:
-        before = after = np.asarray(demos.episode_starts)
+        before = after = reads.acting if role == "policy" else reads.begins
+    taken = {agent: values[before] for agent, values in actions.items()}
+    if role == "transition" and len(reads.summed):
+        every = np.tile(np.arange(reads.num_actions), len(reads.summed))
+        taken[reads.agent][len(reads.moved) :] = every
     return parent_columns(
         names,
         {name: values[before] for name, values in states.items()},
-        {agent: demos.actions[before, i] for i, agent in enumerate(demos.agents)},
+        taken,
         {name: values[after] for name, values in states.items()},
         len(before),
+        previous_values(names, states, actions, before, demos.episode_starts),
     )

@@ -31,6 +31,8 @@ class LatentChain(dist.Distribution):
             whatever they hold. None: all steps.
         log_likelihood: log l_t, (episodes, steps, latents), not normalised; None: 0.
 
+    An action of -1 was seen by nobody: its step has no policy factor.
+
     Example:
         >>> chain = LatentChain(jnp.log(jnp.full((1, 2), 0.5)), jnp.zeros((1, 0, 2, 2)),
         ...                     jnp.log(jnp.full((1, 1, 2, 3), 1 / 3)))
@@ -39,7 +41,7 @@ class LatentChain(dist.Distribution):
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  # NumPyro's own convention
-    support = constraints.independent(constraints.nonnegative_integer, 1)
+    support = constraints.independent(constraints.integer_greater_than(-1), 1)
     pytree_data_fields = (
         "log_initial",
         "log_transition",
@@ -90,10 +92,12 @@ class LatentChain(dist.Distribution):
         latents = self.log_initial.shape[-1]
         lengths = jnp.asarray(self.lengths)
         real = jnp.arange(steps, dtype=lengths.dtype)[None] < lengths[:, None]
-        action = jnp.where(real, value, 0)
+        seen = real & (value >= 0)
+        action = jnp.where(seen, value, 0)
         log_likelihood = jnp.take_along_axis(
             self.log_policy, action[:, :, None, None], axis=-1
         ).squeeze(-1)
+        log_likelihood = jnp.where(seen[..., None], log_likelihood, 0.0)
         if self.log_likelihood is not None:
             log_likelihood = log_likelihood + self.log_likelihood
         log_likelihood = log_likelihood + label_log_mask(self.labels, latents)

@@ -21,6 +21,7 @@ from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.data import refuse_gaps
 from btil.messages.lanes import one_episode_per_lane, spread
 from btil.models.cpt import CPT, ROLES, Contexts, improper_rows
 from btil.models.team import (
@@ -421,6 +422,12 @@ def bind_numpyro_model(model: NumpyroModel, demos: Demonstrations) -> BoundNumpy
         ValueError: If an agent is not observed exactly once, by a `LatentChain` of its sizes, or a
             parameter is discrete or has no prior.
     """
+    refuse_gaps(
+        demos,
+        f"{model.name}",
+        "a function of one's own is given every step as it was; fit a TeamModel, which sums over "
+        "what nobody saw, or drop these episodes",
+    )
     data = episode_data(demos)
     num_moves = demos.num_steps - demos.num_episodes
     num_rows = {"policy": demos.num_steps, "transition": num_moves, "initial": demos.num_episodes}

@@ -1,5 +1,6 @@
 """The team's dynamic Bayesian network as a NumPyro model, in two forms of one density."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 from numpyro import distributions as dist
 from numpyro.contrib.control_flow import scan
@@ -15,7 +17,8 @@ from numpyro.ops.indexing import Vindex
 
 from btil.demonstrations import Demonstrations
 from btil.messages.lanes import one_episode_per_lane, spread
-from btil.messages.layout import log_rows
+from btil.messages.layout import UnseenRows, log_rows
+from btil.messages.smoother import unseen_moves
 from btil.models.parametric import (
     ParametricSite,
     all_priors,
@@ -84,8 +87,14 @@ class AgentSteps(NamedTuple):
         policy: Policy row of each step, (episodes, steps).
         transition: Transition row from each step to the next, (episodes, steps - 1).
         initial: Initial row of each episode, (episodes,).
-        actions: (episodes, steps).
+        actions: (episodes, steps); -1 where nobody saw it.
         labels: Known latent or -1, (episodes, steps).
+        log_weights: Log of p(annotation | latent) up to a factor, (episodes, steps, latents);
+            None without such.
+        stays: Initial row where a stay begins, else -1, (episodes, steps): then it is not only the
+            first steps that do; None where the agent never leaves.
+        away: Where the agent is away, (episodes, steps); None where it never is.
+        unseen: Moves over which an action is summed out; None without any.
     """
 
     policy: Any
@@ -93,6 +102,22 @@ class AgentSteps(NamedTuple):
     initial: Any
     actions: Any
     labels: Any
+    log_weights: Any = None
+    stays: Any = None
+    away: Any = None
+    unseen: Any = None
+
+
+class UnseenSteps(NamedTuple):
+    """Moves over which an action is summed out.
+
+    Attributes:
+        move: Which of them leads from each step to the next, else -1, (episodes, steps - 1).
+        rows: Their rows of the tables.
+    """
+
+    move: Any
+    rows: UnseenRows
 
 
 class ModelData(NamedTuple):
@@ -148,6 +173,8 @@ def team_dbn(
     forms = {"forward": forward_model, "enumerate": enumerated_model}
     if marginalize not in forms:
         raise ValueError(f"marginalize must be one of {', '.join(forms)}, got {marginalize!r}")
+    if marginalize == "enumerate":
+        refuse_spelled_out(demos)
     structure, data = model_data(bind(model, demos))
     return partial(forms[marginalize], structure, data)
 
@@ -160,12 +187,29 @@ def model_data(bound: BoundModel) -> tuple[Structure, ModelData]:
     for position, agent in enumerate(demos.agents):
         rows = bound.rows[agent]
         steps[agent] = AgentSteps(
-            policy=spread(rows.policy, lanes, 0).T,
+            policy=np.maximum(spread(rows.policy, lanes, 0), 0).T,
             transition=np.maximum(spread(rows.transition, lanes, 0), 0).T[:, 1:],
             initial=rows.initial,
             actions=spread(demos.actions[:, position], lanes, 0).T,
             labels=spread(demos.latents[:, position], lanes, -1).T,
         )
+        if agent in demos.latent_weights:
+            logs = log_rows(demos.latent_weights[agent])
+            by_latent = [spread(column, lanes, 0).T for column in logs.T]
+            steps[agent] = steps[agent]._replace(log_weights=np.stack(by_latent, axis=-1))
+        if not demos.present[:, position].all():
+            begins = np.full(demos.num_steps, -1)
+            begins[demos.stays[position]] = rows.initial
+            steps[agent] = steps[agent]._replace(
+                stays=spread(begins, lanes, -1).T,
+                away=spread(~demos.present[:, position], lanes, False).T,
+            )
+        if rows.unseen is not None:
+            moves = np.full(demos.num_steps, -1)
+            moves[rows.unseen.step] = np.arange(len(rows.unseen.step))
+            summed = UnseenRows(rows.unseen.policy, rows.unseen.transition)
+            unseen = UnseenSteps(spread(moves, lanes, -1).T[:, 1:], summed)
+            steps[agent] = steps[agent]._replace(unseen=unseen)
     concentration, inputs, log_fixed = {}, {}, {}
     parametric = parametric_sites(bound)
     for name, table in bound.tables.items():
@@ -222,13 +266,57 @@ def latent_chain(
 ) -> LatentChain:
     """One agent's actions in all episodes, given the logs of all tables."""
     steps = jax.tree.map(jnp.asarray, data.steps[sites.agent])
+    log_initial, log_moves = _log_moves(sites, steps, tables)
+    log_policy = tables[sites.policy][steps.policy]
+    if steps.away is not None:
+        log_policy = jnp.where(steps.away[..., None, None] > 0, 0.0, log_policy)
     return LatentChain(
-        tables[sites.initial][steps.initial],
-        tables[sites.transition][steps.transition],
-        tables[sites.policy][steps.policy],
-        steps.labels,
-        jnp.asarray(data.lengths),
-    )
+        log_initial, log_moves, log_policy, steps.labels, jnp.asarray(data.lengths),
+        steps.log_weights,
+    )  # fmt: skip
+
+
+def _log_moves(
+    sites: AgentSites, steps: AgentSteps, tables: dict[str, Float[Array, "..."]]
+) -> tuple[Float[Array, "episodes latents"], Float[Array, "episodes moves latents latents"]]:
+    """Where an agent's latents begin, and how they move from each step to the next."""
+    initial, transition = tables[sites.initial], tables[sites.transition]
+    log_moves = transition[steps.transition]
+    if steps.unseen is not None:
+        policy = tables[sites.policy]
+        summed = logsumexp(unseen_moves(policy, transition, steps.unseen.rows), axis=-1)
+        chosen = summed[jnp.maximum(steps.unseen.move, 0)]
+        log_moves = jnp.where((steps.unseen.move >= 0)[..., None, None], chosen, log_moves)
+    if steps.stays is None:
+        return initial[steps.initial], log_moves
+    # A stay begins from the initial table wherever it is; while away nothing moves.
+    nowhere = -math.log(initial.shape[-1])
+    begun = jnp.where((steps.stays >= 0)[..., None], initial[jnp.maximum(steps.stays, 0)], nowhere)
+    anew = (steps.stays >= 0) | (steps.away > 0)
+    moves = jnp.where(anew[:, 1:, None, None], begun[:, 1:, None, :], log_moves)
+    return begun[:, 0], moves
+
+
+def refuse_spelled_out(demos: Demonstrations) -> None:
+    """Refuse data of which the enumerated form has no site.
+
+    Raises:
+        ValueError: Naming what there is, and the form that takes it.
+    """
+    there_is = [
+        what
+        for what, found in (
+            ("actions that nobody saw", demos.unseen),
+            ("members who come and go", demos.away),
+            ("latent_weights", bool(demos.latent_weights)),
+        )
+        if found
+    ]
+    if there_is:
+        raise ValueError(
+            f"marginalize='enumerate' has no site for {', '.join(there_is)}; use "
+            "marginalize='forward', which sums over them"
+        )
 
 
 def forward_model(structure: Structure, data: ModelData) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.data import NONE_BEFORE
 from btil.models.cpt import ROLES
 from btil.posterior.tracker import Reader, reader_of, rows_of_tables
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from btil.posterior.posterior import TeamPosterior
 
 States = Mapping[str, Int[np.ndarray, " k"]]
+# State variables, and the joint actions taken in them.
+Step = tuple[States, Int[np.ndarray, "k agents"]]
 Rows = Float[np.ndarray, "k values"]
 Indices = Int[np.ndarray, " k"]
 
@@ -41,11 +44,13 @@ class Actor:
 
     def initial(self, states: States, draw: Indices) -> Rows:
         """P(x_0 | s_0)."""
-        return self._rows("initial", {}, None, states, (draw,))
+        return self._rows("initial", None, states, (draw,))
 
-    def policy(self, states: States, latents: Indices, draw: Indices) -> Rows:
-        """P(a_t | s_t, x_t)."""
-        return self._rows("policy", {}, None, states, (draw, latents))
+    def policy(
+        self, states: States, latents: Indices, draw: Indices, previous: Step | None = None
+    ) -> Rows:
+        """P(a_t | s_t, x_t), also given the previous states and actions, None at a first step."""
+        return self._rows("policy", previous, states, (draw, latents))
 
     def transition(
         self,
@@ -56,23 +61,19 @@ class Actor:
         draw: Indices,
     ) -> Rows:
         """P(x_{t+1} | x_t, s_t, a_t, s_{t+1})."""
-        return self._rows("transition", states, actions, next_states, (draw, latents))
+        return self._rows("transition", (states, actions), next_states, (draw, latents))
 
     def _rows(
-        self,
-        role: str,
-        before: States,
-        actions: Int[np.ndarray, "k agents"] | None,
-        now: States,
-        chosen: tuple[Indices, ...],
+        self, role: str, before: Step | None, now: States, chosen: tuple[Indices, ...]
     ) -> Rows:
         reader, number = self._readers[role], len(chosen[0])
         # What is not given is not read.
-        nothing = np.full(number, -1)
-        acted = np.full((number, len(self.demos.agents)), -1) if actions is None else actions
+        nothing = np.full(number, NONE_BEFORE)
+        if before is None:
+            before = {}, np.stack([nothing] * len(self.demos.agents), axis=1)
         seen = np.stack(
-            [before.get(name, nothing) for name in self.demos.num_states]
-            + [*acted.T]
+            [before[0].get(name, nothing) for name in self.demos.num_states]
+            + [*before[1].T]
             + [now.get(name, nothing) for name in self.demos.num_states],
             axis=1,
         )

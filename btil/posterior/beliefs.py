@@ -136,7 +136,8 @@ def refuse_impossible(
     label = int(demos.latents[row, position])
     latents = demos.value_names(f"latent_{agent}")
     actions = demos.value_names(f"action_{agent}")
-    observed = f"action {actions[demos.actions[row, position]]}"
+    action = int(demos.actions[row, position])
+    observed = f"action {actions[action]}" if action >= 0 else "an action that nobody saw"
     observed += f" with label {latents[label]}" if label >= 0 else ""
     raise ValueError(
         f"impossible under the model: episode {demos.episode_ids[episode]}, agent {agent}, step "
@@ -239,6 +240,8 @@ class Posterior:
     ) -> PerAgent:
         """P(x_t | states and actions of the whole episode) of each agent, (steps, latents).
 
+        NaN where an agent is away. Over an action that nobody saw the answer is averaged.
+
         Args:
             demos: Episodes of the same team: demonstrations, or the path of a table, which is read
                 by the names and sizes that were learned with (see `conformed`).
@@ -293,6 +296,8 @@ class Posterior:
     ) -> Int[np.ndarray, "steps agents"]:
         """The most probable latents of each episode (Viterbi; the paper, Appendix B).
 
+        -1 where an agent is away.
+
         Arguments as in `smooth`; with `use_labels=True` the path goes through the labels. With
         `num_draws` the answer is, step by step, the latent of highest averaged smoothed
         probability (there is no one path over draws).
@@ -300,7 +305,8 @@ class Posterior:
         demos = self._conformed(demos, "latent")
         if num_draws is not None:
             smoothed = self.smooth(demos, use_labels, estimate, num_draws, seed)
-            return np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
+            best = np.stack([smoothed[agent].argmax(-1) for agent in self.demos.agents], axis=1)
+            return np.where(demos.present, best, -1)
         check_values({"seed": seed})
         bound = self._bind(demos, use_labels)
         layout = lay_out(bound, coarse=True)
@@ -310,7 +316,7 @@ class Posterior:
             for agent, (log_normalizer, path) in results.items():
                 refuse_impossible(bound.demos, agent, log_normalizer, layout)
                 paths.append(gather(np.asarray(path), layout.lanes))
-        return np.stack(paths, axis=1).astype(np.int64)
+        return np.where(demos.present, np.stack(paths, axis=1), -1).astype(np.int64)
 
     def log_likelihood(
         self,
@@ -361,13 +367,14 @@ class Posterior:
         layout = lay_out(bound, coarse=True)
         with precision(self.dtype) as dtype:
             if num_draws is None:
-                return program(bound, layout, self._tables(bound, estimate), dtype)
+                found = program(bound, layout, self._tables(bound, estimate), dtype)
+                return _while_there(found, bound.demos)
             average: PerAgent = {}
             for rows in self.drawn_rows(bound, num_draws, seed):
                 for agent, values in program(bound, layout, rows, dtype).items():
                     share = values / num_draws
                     average[agent] = average[agent] + share if agent in average else share
-        return average
+        return _while_there(average, bound.demos)
 
     def _tables(self, bound: BoundModel, estimate: str) -> dict[str, Any]:
         """Point estimates of the rows of a bound model, {site: rows}."""
@@ -525,6 +532,16 @@ class Posterior:
         from btil.posterior.storage import save_posterior
 
         save_posterior(self, path)
+
+
+def _while_there(by_agent: PerAgent, demos: Demonstrations) -> PerAgent:
+    """The same, NaN where an agent is away: it has no latent and no action there."""
+    if not demos.away:
+        return by_agent
+    return {
+        agent: np.where(demos.present[:, [demos.agents.index(agent)]], values, np.nan)
+        for agent, values in by_agent.items()
+    }
 
 
 def _smoothed_beliefs(

@@ -1,7 +1,7 @@
 """Other episodes of the same team, by the names and sizes that a posterior was learned with."""
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
 
@@ -38,15 +38,17 @@ def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
         or demos.action_names != training.action_names
     ):
         ours, states = training.state_names, demos.state_variables
+        acting = {a: k for a, k in zip(training.agents, training.num_actions, strict=True) if k}
         acted = dict(zip(demos.agents, demos.actions.T, strict=True))
         demos = demos.replace(
-            states={v: _by_names("state", v, states[v], demos, ours.get(v)) for v in sizes},
+            states={v: _by_names("state", v, states[v], demos, ours.get(v)) for v in sizes} or None,
             actions={
-                agent: _by_names("action", agent, actions, demos, training.action_names.get(agent))
-                for agent, actions in acted.items()
-            },
+                a: _by_names("action", a, acted[a], demos, training.action_names.get(a))
+                for a in acting
+            }
+            or None,
             num_states=sizes,
-            num_actions=training.num_actions,
+            num_actions=acting,
             state_names=ours,
             action_names=training.action_names,
         )
@@ -75,7 +77,26 @@ def conform_latents(demos: Demonstrations, training: Demonstrations) -> Demonstr
         },
         num_latents=training.num_latents,
         latent_names=names,
+        latent_weights={
+            agent: _weights_by_names(weights, demos, agent, sizes[agent], names.get(agent))
+            for agent, weights in demos.latent_weights.items()
+        },
     )
+
+
+def _weights_by_names(
+    weights: Float[np.ndarray, "steps latents"],
+    demos: Demonstrations,
+    agent: str,
+    size: int,
+    ours: tuple[str, ...] | None,
+) -> Float[np.ndarray, "steps ours"]:
+    """Weights with a column for each latent that was learned; of those not weighed here, 0."""
+    theirs = np.arange(weights.shape[1])
+    numbers = _by_names("latent", agent, theirs, demos, ours)
+    spread = np.zeros((len(weights), size))
+    spread[:, numbers] = weights
+    return spread
 
 
 def _check_agents(demos: Demonstrations, training: Demonstrations) -> None:

@@ -17,6 +17,7 @@ from btil.inference.result import (
     MomentRows,
     NormalParameters,
 )
+from btil.models.contexts import data_column
 from btil.models.parametric import parameter_axes, parametric_site
 from btil.models.team import ROLE_AXES, Table, make_contexts
 from btil.numpyro_forms.numpyro_model import NumpyroModel
@@ -182,7 +183,7 @@ def _data_groups(posterior: "Posterior", draws: dict[str, Any]) -> dict[str, "xr
         {
             "states": (
                 ("step", "state_variable"),
-                np.stack(list(demos.state_variables.values()), axis=1),
+                np.array(list(demos.state_variables.values()), int).reshape(-1, demos.num_steps).T,
             ),
             "episode_of_step": (("step",), demos.episodes),
         },
@@ -297,7 +298,7 @@ def _named_axes(posterior: "Posterior", table: Table, tree: TreeNames) -> Axes:
     labels: dict[str, list[str]] = {
         "context": [
             ", ".join(
-                f"{name}={demos.value_names(_column(name, demos.num_states))[value]}"
+                f"{name}={demos.value_text(data_column(name, demos), value)}"
                 for name, value in zip(contexts.names, row, strict=True)
             )
             or "all"
@@ -311,8 +312,3 @@ def _named_axes(posterior: "Posterior", table: Table, tree: TreeNames) -> Axes:
         kind = axis.removeprefix("next_") if axis.startswith("next_") else axis.split("_")[-1]
         coords[dim] = np.array(labels[kind])
     return dims, coords
-
-
-def _column(parent: str, variables: Any) -> str:
-    """The data column whose names a parent's values have."""
-    return parent if parent in variables else parent.removeprefix("next_")

@@ -32,7 +32,7 @@ from btil.inference.result import (
     at_noise,
     dirichlet_mode,
 )
-from btil.models.contexts import match_rows, parent_columns
+from btil.models.contexts import data_column, match_rows, parent_columns
 from btil.models.cpt import Contexts
 from btil.models.draws import (
     DrawnTables,
@@ -85,7 +85,8 @@ class TeamPosterior(Posterior):
             agent: Name of the agent.
             states: k states as in `Demonstrations`: indices of the one state variable (or joint
                 indices of several), a mapping {variable: (k,)} with at least the policy's
-                parents, or (k, variables). None: every state of a single state variable.
+                parents ("previous_<column>" among them, where it reads one), or (k, variables).
+                None: every state of a single state variable.
             estimate: "mean", or "map" (mfvi and the Dirichlet guide): the arg max of the
                 Dirichlet, the mean where a row has none. Rows that are Dirichlet given parameters
                 are taken at the centre of these; rows that are a function of parameters have no
@@ -139,9 +140,12 @@ class TeamPosterior(Posterior):
         columns = {}
         for i, name in enumerate(contexts.names):
             values = contexts.rows[:, i]
-            column = name.removeprefix("next_") if name not in self.demos.num_states else name
-            named = self._declared_names(column)
-            columns[name] = np.array(named)[values] if named else values
+            column = data_column(name, self.demos)
+            if self._declared_names(column) or (values < 0).any():
+                named = [self.demos.value_text(column, int(value)) for value in values]
+                columns[name] = np.array(named, object if not named else None)
+            else:
+                columns[name] = values
         return pd.DataFrame(columns, index=pd.RangeIndex(len(contexts.rows), name="context"))
 
     def _declared_names(self, column: str) -> tuple[str, ...] | None:
@@ -456,13 +460,16 @@ def _query_states(demos: Demonstrations, states: Any, argument: str) -> dict[str
     if states is None:
         return {}
     sizes = dict(demos.num_states)
+    texts: dict[str, tuple[str, ...]] = dict(demos.state_names)
     if isinstance(states, Mapping):
-        unknown = set(states) - set(sizes)
+        earlier, earlier_texts = _earlier(demos)
+        unknown = set(states) - set(sizes | earlier)
         if unknown:
             raise ValueError(
                 f"{argument}: unknown state variable {', '.join(map(str, sorted(unknown)))}; there "
                 f"are {', '.join(sizes)}"
             )
+        sizes, texts = earlier | sizes, earlier_texts | texts
         given = {name: np.atleast_1d(values) for name, values in states.items()}
     else:
         array = np.atleast_1d(states)
@@ -481,13 +488,25 @@ def _query_states(demos: Demonstrations, states: Any, argument: str) -> dict[str
             )
     checked = {}
     for name, values in given.items():
-        names = demos.state_names.get(name)
+        names = texts.get(name)
         if values.dtype.kind in "UO" and names:
             lookup = {text: i for i, text in enumerate(names)}
             values = np.array([lookup.get(v, v) for v in values.tolist()])
         _check_range(values, sizes[name], argument, name)
         checked[name] = values.astype(np.int64)
     return checked
+
+
+def _earlier(demos: Demonstrations) -> tuple[dict[str, int], dict[str, tuple[str, ...]]]:
+    """Sizes and texts of what a parent may read of the step before: "previous_" and a column."""
+    actions = dict(zip(demos.agents, demos.num_actions, strict=True))
+    sizes = dict(demos.num_states) | {f"action_{agent}": size for agent, size in actions.items()}
+    texts = dict(demos.state_names)
+    texts |= {f"action_{agent}": names for agent, names in demos.action_names.items()}
+    return (
+        {f"previous_{column}": size for column, size in sizes.items()},
+        {f"previous_{column}": names for column, names in texts.items()},
+    )
 
 
 def _query_actions(demos: Demonstrations, actions: Any) -> dict[str, Any]:

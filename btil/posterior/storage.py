@@ -95,19 +95,7 @@ def _is_plain(value: Any) -> bool:
 
 def _demonstrations_record(demos: Demonstrations) -> dict[str, Any]:
     ids = demos.episodes
-    return {
-        "states": dict(demos.state_variables),
-        "actions": demos.actions,
-        "latents": demos.latents,
-        "episodes": ids if ids.dtype.kind == "i" else ids.tolist(),
-        "agents": list(demos.agents),
-        "num_states": dict(demos.num_states),
-        "num_actions": list(demos.num_actions),
-        "num_latents": list(demos.num_latents),
-        "state_names": {k: list(v) for k, v in demos.state_names.items()},
-        "action_names": {k: list(v) for k, v in demos.action_names.items()},
-        "latent_names": {k: list(v) for k, v in demos.latent_names.items()},
-    }
+    return demos.arguments() | {"episodes": ids if ids.dtype.kind == "i" else ids.tolist()}
 
 
 def _family_record(given: Any) -> dict[str, Any]:

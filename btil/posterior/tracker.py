@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from btil.demonstrations.data import NONE_BEFORE
 from btil.messages.layout import log_rows
 from btil.models.cpt import Contexts
 from btil.models.draws import dirichlet_draws
@@ -290,6 +291,7 @@ class Tracker:
             )
             for agent, num_actions, num_latents in sizes
         }
+        self._knows_unseen = demos.missing == "allow"
         self._needed = self._prepare(posterior, estimate, num_draws, seed)
         self.reset()
 
@@ -465,19 +467,39 @@ class Tracker:
         self, step: int, last: Values, states: Values, taken: Values | None
     ) -> dict[str, StepRows]:
         """What the tables say of a step."""
-        unobserved = self._unobserved(last) if step > 0 else ()
-        seen = (*last, *states)
+        unobserved = self._unobserved(last) if step > 0 else set[str]()
+        seen = (*(last if step > 0 else (NONE_BEFORE,) * len(last)), *states)
         rows = {}
         for agent, readers in self._readers.items():
-            for other in unobserved:
-                if other in readers.transition.actions:
+            unread = unobserved & set(readers.transition.actions) if step > 0 else set()
+            for other in unread - {agent}:
+                if not self._knows_unseen:
                     raise ValueError(
                         f"agent {agent}, step {step}: its transition reads the action of "
-                        f"{other} at step {step - 1}, which was not observed"
+                        f"{other} at step {step - 1}, which was not observed; a posterior learned "
+                        "from recordings with such steps (missing='allow') has a row for that"
                     )
-            arrival = readers.transition if step > 0 else readers.initial
-            rows[agent] = StepRows(arrival(seen), readers.policy(seen))
+            if agent in unread:
+                arrival = self._summed_over_actions(agent, last, seen)
+            else:
+                arrival = (readers.transition if step > 0 else readers.initial)(seen)
+            rows[agent] = StepRows(arrival, readers.policy(seen))
         return rows
+
+    def _summed_over_actions(
+        self, agent: str, last: Values, seen: Values
+    ) -> Float[np.ndarray, "draws latents next_latents"]:
+        """log sum_a pi(a | k) T_a(j | k): the moves where nobody saw the own last action."""
+        readers, place = self._readers[agent], len(self._variables) + self.agents.index(agent)
+        # The policy of the last step read its states, which stand where those of now would.
+        before = (*last, *last[: len(self._variables)])
+        log_policy = readers.policy(before)
+        moves = [
+            log_policy[:, :, [action]]
+            + readers.transition((*seen[:place], action, *seen[place + 1 :]))
+            for action in range(log_policy.shape[2])
+        ]
+        return np.logaddexp.reduce(moves, axis=0)
 
     def _leading(self, num_steps: int) -> tuple[int, ...]:
         """Axes of the states and actions that are remembered, before those of their names."""
@@ -524,8 +546,11 @@ class Tracker:
         """Whether the next actions depend on the next state, or on actions not observed."""
         unobserved = self._unobserved(last)
         return any(
-            readers.reads_state or not unobserved.isdisjoint(readers.transition.actions)
-            for readers in self._readers.values()
+            readers.reads_state
+            or not (
+                self._knows_unseen or (unobserved - {agent}).isdisjoint(readers.transition.actions)
+            )
+            for agent, readers in self._readers.items()
         )
 
     def _unobserved(self, last: Values) -> set[str]:
@@ -627,10 +652,22 @@ def reader_of(
     variables = list(demos.num_states)
     offset = len(variables) + len(demos.agents)
     places = {f"action_{name}": len(variables) + i for i, name in enumerate(demos.agents)}
+    # To a policy the last step is the previous one; to a transition it is the one that is left.
+    places |= (
+        {}
+        if role == "transition"
+        else {f"previous_{name}": i for name, i in {**places, **_numbered(variables)}.items()}
+    )
     places |= {f"next_{name}": offset + i for i, name in enumerate(variables)}
     places |= {name: i if role == "transition" else offset + i for i, name in enumerate(variables)}
     # A shared table is asked by the parents of the agent that reads it.
     names = make_contexts(posterior.model, role, agent, demos).names
+    beyond = [name for name in names if name not in places]
+    if beyond:
+        raise ValueError(
+            f"{role} of {agent} reads {', '.join(beyond)}, two steps before the one that it leads "
+            "to; a tracker remembers one step: use posterior.filter on the episode so far"
+        )
     columns = [places[name] for name in names]
     return Reader(
         rows=rows[site_name(posterior.model, role, agent)],
@@ -641,6 +678,10 @@ def reader_of(
             demos.agents[i - len(variables)] for i in columns if len(variables) <= i < offset
         ),
     )
+
+
+def _numbered(variables: Sequence[str]) -> dict[str, int]:
+    return {name: i for i, name in enumerate(variables)}
 
 
 def _picker(columns: Sequence[int]) -> Callable[[Values], Values]:

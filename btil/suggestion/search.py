@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
+from btil.models.contexts import parent_values
 from btil.suggestion.columns import Views, tells_action
 from btil.suggestion.scores import (
     Grid,
@@ -162,7 +163,7 @@ def make_pool(
                 changes[form] = changed
     if role == "policy":
         taken = demos.actions[:, [demos.agents.index(agent) for agent in agents]]
-        counts = np.bincount(taken.ravel(), minlength=num_values) + 1.0
+        counts = np.bincount(taken[taken >= 0], minlength=num_values) + 1.0
         return Pool(
             role, agents, reads, columns, names, {}, policy_grid(counts / counts.sum()), None
         )
@@ -171,11 +172,12 @@ def make_pool(
 
 
 def _values(demos: Demonstrations, column: str, rows: Int[np.ndarray, " k"]) -> np.ndarray:
-    if column.startswith("action_") and column not in demos.state_variables:
-        return demos.actions[rows, demos.agents.index(column.removeprefix("action_"))]
-    if column in demos.state_variables:
-        return demos.state_variables[column][rows]
-    return demos.state_variables[column.removeprefix("next_")][rows + 1]
+    states, actions = parent_values(demos)
+    if column.startswith("action_") and column not in states:
+        return actions[column.removeprefix("action_")][rows]
+    if column in states:
+        return states[column][rows]
+    return states[column.removeprefix("next_")][rows + 1]
 
 
 def _candidates(

@@ -116,6 +116,8 @@ def suggest_model(
         raise ValueError(f"demos must be Demonstrations, got {type(demos).__name__}")
     check_seed(seed, 2**32 - 1)
     roles = check_roles(roles, demos)
+    # The search counts actions by labels: a label beside an unseen action has nothing to count.
+    demos = demos.replace(latents=np.where(demos.actions < 0, -1, demos.latents))
     unfit = refused(demos, roles)
     usable = [column for column in demos.state_variables if column not in unfit]
     seen = views(demos, usable, roles)

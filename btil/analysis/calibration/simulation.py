@@ -483,7 +483,7 @@ def _hidden(
     """Per agent with a choice, beliefs at the steps whose label is hidden, and the truth there."""
     found = []
     for i, agent in enumerate(observed.agents):
-        hidden = observed.latents[:, i] < 0
+        hidden = (observed.latents[:, i] < 0) & observed.present[:, i]
         if observed.num_latents[i] > 1 and hidden.any():
             found.append((beliefs[agent][hidden].astype(np.float64), full.latents[hidden, i]))
     return found

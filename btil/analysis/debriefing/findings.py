@@ -16,7 +16,7 @@ from btil.analysis.plots.rows import (
 )
 from btil.analysis.teamwork import Stretch, misaligned, misaligned_stretches, runs
 from btil.demonstrations import Demonstrations
-from btil.models.contexts import match_rows
+from btil.models.contexts import data_column, match_rows
 from btil.models.cpt import StaticCPT
 from btil.models.team import BoundModel, make_contexts
 from btil.posterior.beliefs import Posterior
@@ -231,7 +231,8 @@ def _incomparable(
 
 def _by_chance(demos: Demonstrations, decoded: Int[np.ndarray, "steps agents"]) -> float:
     number = demos.num_latents[0]
-    shares = [np.bincount(path, minlength=number) / len(path) for path in decoded.T]
+    there = [path[path >= 0] for path in decoded.T]
+    shares = [np.bincount(path, minlength=number) / max(len(path), 1) for path in there]
     return float(1 - np.prod(shares, axis=0).sum())
 
 
@@ -256,14 +257,15 @@ def _episodes(
             longest[one.episode] = max(longest[one.episode], one.num_steps)
         columns["longest_stretch"] = longest
     switched = np.zeros(decoded.shape, bool)
-    switched[1:] = decoded[1:] != decoded[:-1]
+    switched[1:] = (decoded[1:] != decoded[:-1]) & (decoded[1:] >= 0) & (decoded[:-1] >= 0)
     switched[starts] = False
     for i, agent in enumerate(demos.agents):
         columns[f"changes_of_mind_{agent}"] = np.add.reduceat(
             switched[:, i], starts, dtype=np.int64
         )
         sure = beliefs[agent].max(-1) >= SURE
-        share = np.add.reduceat(sure, starts, dtype=np.int64) / demos.episode_lengths
+        there = np.add.reduceat(demos.present[:, i], starts, dtype=np.int64)
+        share = np.add.reduceat(sure, starts, dtype=np.int64) / np.maximum(there, 1)
         columns[f"share_sure_{agent}"] = share
     return pd.DataFrame(columns)
 
@@ -448,6 +450,8 @@ def _dwells(
         for start, length in zip(demos.episode_starts, demos.episode_lengths, strict=True):
             path = decoded[start : start + length, i]
             for first, last in runs(path):
+                if path[first] < 0:  # away
+                    continue
                 if last == length - 1:
                     cut[path[first]] += 1
                 else:
@@ -536,11 +540,11 @@ def _circumstance(demos: Demonstrations, agent: str, name: str, value: int) -> s
     """A parent's value as words: "held becomes “onion”", "bob does “push”"."""
     actor = name.removeprefix("action_")
     if name not in demos.num_states and actor in demos.agents:
-        return f"{actor} does “{demos.value_names(name)[value]}”"
-    later = name not in demos.num_states
-    column = name.removeprefix("next_") if later else name
+        return f"{actor} does “{demos.value_text(name, int(value))}”"
+    column = data_column(name, demos)
     words = column.replace(f"{agent}_", "", 1).replace("_", " ")
-    return f"{words} {'becomes' if later else 'is'} “{demos.value_names(column)[value]}”"
+    tense = "is" if name == column else "becomes" if name.startswith("next_") else "was"
+    return f"{words} {tense} “{demos.value_text(column, int(value))}”"
 
 
 def moves_by(posterior: Posterior, agent: str) -> str:

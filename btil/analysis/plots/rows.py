@@ -18,6 +18,7 @@ from btil.inference.result import (
     MomentRows,
     check_all_kept,
 )
+from btil.models.contexts import data_column
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, dirichlet_draws, prior_parameters
 from btil.models.parametric import all_priors, parametric_sites
@@ -328,8 +329,8 @@ def context_values(
     values = posterior.bound.table(role, agent).contexts.rows[context]
     given = []
     for name, value in zip(names, values, strict=True):
-        column = name.removeprefix("next_") if name not in demos.num_states else name
-        given.append((name.replace(f"{agent}_", "", 1), demos.value_names(column)[value]))
+        column = data_column(name, demos)
+        given.append((name.replace(f"{agent}_", "", 1), demos.value_text(column, int(value))))
     return given
 
 

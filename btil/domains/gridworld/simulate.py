@@ -35,8 +35,8 @@ class Member(Protocol):
     def initial(self, states: States, episodes: Any) -> Rows:
         """P(x_0 | s_0) in task states."""
 
-    def policy(self, states: States, latents: Any, episodes: Any) -> Rows:
-        """P(a | s, x)."""
+    def policy(self, states: States, latents: Any, episodes: Any, previous: Any = None) -> Rows:
+        """P(a | s, x), given task states and actions of the step before; None: there is none."""
 
     def transition(
         self, states: States, actions: Any, next_states: States, latents: Any, episodes: Any
@@ -63,7 +63,7 @@ class TaskMember:
         """As the task says."""
         return self._task.initial_latent_probs(self._agent, states)
 
-    def policy(self, states: States, latents: Any, episodes: Any) -> Rows:
+    def policy(self, states: States, latents: Any, episodes: Any, previous: Any = None) -> Rows:
         """As given."""
         return self._rule[states, latents]
 
@@ -138,6 +138,7 @@ def roll_out(
     starts = [member.initial(states, numbers) for member in members]
     latents = np.stack([draw(rows, chance[:, i]) for i, rows in enumerate(starts)], axis=1)
     running = np.arange(len(numbers))
+    previous = None
 
     record: list[tuple[np.ndarray, ...]] = []
     for step in range(max_steps):
@@ -148,7 +149,7 @@ def roll_out(
         now = numbers[running]
         actions = np.stack(
             [
-                draw(member.policy(states, latents[:, i], now), u[:, i])
+                draw(member.policy(states, latents[:, i], now, previous), u[:, i])
                 for i, member in enumerate(members)
             ],
             axis=1,
@@ -167,6 +168,7 @@ def roll_out(
             )
             for i, member in enumerate(members)
         ]
+        previous = states[going], actions[going]
         running, states, latents = running[going], next_states[going], np.stack(moved, axis=1)
 
     columns = Played(*(np.concatenate(column) for column in zip(*record, strict=True)))

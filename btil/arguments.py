@@ -33,6 +33,7 @@ _WHOLE = {
     "num_iterations": 1,
     "num_particles": 1,
     "num_replicates": 2,
+    "num_resamples": 1,
     "num_restarts": 1,
     "num_runs": 1,
     "num_samples": 1,
@@ -42,6 +43,7 @@ _WHOLE = {
     "num_visited": 0,
     "num_warmup": 0,
     "num_worst": 0,
+    "patience": 1,
     "pretraining_iterations": 1,
     "trials": 1,
 }
@@ -51,8 +53,11 @@ _REAL: dict[str, dict[str, float]] = {
     "clip": {"above": 0.0},
     "delay": {"least": 1.0},
     "discount": {"least": 0.0, "most": 1.0},
+    "discriminator_decay": {"least": 0.0},
+    "discriminator_learning_rate": {"above": 0.0},
     "entropy_weight": {"least": 0.0},
     "forgetting_rate": {"above": 0.5, "most": 1.0},
+    "held_out": {"least": 0.0, "below": 1.0},
     "learning_rate": {"above": 0.0},
     "probability": {"above": 0.0, "below": 1.0},
     "share": {"above": 0.0, "most": 1.0},
@@ -63,9 +68,14 @@ _REAL: dict[str, dict[str, float]] = {
     "temperature": {"above": 0.0},
     "tolerance": {"above": 0.0},
     "trace_decay": {"least": 0.0, "most": 1.0},
+    "weight_decay": {"least": 0.0},
     "within": {"above": 0.0},
 }
-_CHOICES = {"chain_method": ("vectorized", "sequential")}
+_CHOICES = {
+    "chain_method": ("vectorized", "sequential"),
+    "inputs": ("state", "variables"),
+    "reward": ("positive", "difference", "negative"),
+}
 
 
 def check_values(values: Mapping[str, Any], optional: Collection[str] = ()) -> None:

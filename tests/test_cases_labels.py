@@ -142,6 +142,9 @@ QUESTIONS: dict[str, Question] = {
         a.demos, a.posterior, "rob"
     ),
     "btil.analysis.metrics.team_alignment": lambda a: analysis.team_alignment(a.demos, a.posterior),
+    "btil.analysis.metrics.suboptimal_steps": lambda a: metrics.suboptimal_steps(
+        a.task, a.demos, a.posterior
+    ),
     "btil.analysis.metrics.suboptimal_share": lambda a: analysis.suboptimal_share(
         a.task, a.demos, a.posterior
     ),

@@ -36,6 +36,31 @@ def test_derived_variables_say_in_words_what_the_items_are(task, demos):
             cell = demos.state_variables[f"{agent}_cell"][row]
             here = [f"item {k}" for k in map(int, lying) if task.grid.items[k] == cell]
             assert words[f"{agent}_here"][row] == (here[0] if here else "nothing")
+            theirs = [str(k) for k, state in enumerate(items) if state.startswith("held")]
+            phase = "carrying" if held else "fetching" if lying else "waiting"
+            assert words[f"{agent}_phase"][row] == phase
+            choice = " and ".join(lying) or "".join(f"the teammate's {k}" for k in theirs) or "none"
+            assert words[f"{agent}_choice"][row] == ("hands are full" if held else choice)
+
+
+def test_derived_variables_say_where_the_teammate_is(task, demos):
+    derived = task.add_derived_variables(demos)
+    names = derived.state_names["alice_teammate"]
+    seen = set()
+    for row in range(0, demos.num_steps, 5):
+        one, other = (
+            task.grid.cells[demos.state_variables[f"{agent}_cell"][row]] for agent in task.agents
+        )
+        for (x, y), agent in ((other - one, "alice"), (one - other, "rob")):
+            where = [
+                ("left" if x < 0 else "right") if x else "",
+                ("above" if y < 0 else "below") if y else "",
+            ]
+            words = " ".join(word for word in where if word) or "here"
+            words = f"far {words}" if max(abs(x), abs(y)) > 1 else words
+            assert names[derived.state_variables[f"{agent}_teammate"][row]] == words
+            seen.add(words)
+    assert len(seen) > 12
 
 
 def test_derived_variables_leave_everything_else_as_it_was(task, demos):

@@ -373,7 +373,7 @@ def test_rows_of_the_states_met_and_rows_of_all_states_learn_the_same():
     assert (np.delete(met.of_state, [41, 7, 19]) == NO_ROW).all()
     found = []
     for rows, num_rows in [(met, 4), (every, 50)]:
-        networks, losses = behavioral_cloning.clone(
+        cloned = behavioral_cloning.clone(
             small_networks(num_rows),
             behavioral_cloning.stack_examples(
                 [row_indices(SIZES, small, rows.of_state[states])] * 2, [actions, 1 - actions]
@@ -386,7 +386,7 @@ def test_rows_of_the_states_met_and_rows_of_all_states_learn_the_same():
             progress=False,
         )
         asked = row_indices(SIZES, np.tile(small[:1], (50, 1)), rows.of_state[np.arange(50)])
-        found.append((probabilities(networks, np.stack([asked] * 2)), losses))
+        found.append((probabilities(cloned.networks, np.stack([asked] * 2)), cloned.losses))
     np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-5)
     np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-5)
     assert np.ptp(found[0][0][0, :, 0]) > 0.01
@@ -420,7 +420,7 @@ def test_networks_without_examples_stay_where_they_are():
         [np.zeros((0, 3), np.int32), np.array([[0, 3, 5]], np.int32)],
         [np.zeros(0, np.int64), np.ones(1, np.int64)],
     )
-    trained, losses = behavioral_cloning.clone(
+    cloned = behavioral_cloning.clone(
         networks,
         examples,
         np.random.default_rng(0),
@@ -430,6 +430,7 @@ def test_networks_without_examples_stay_where_they_are():
         description="",
         progress=False,
     )
+    trained, losses = cloned.networks, cloned.losses
     for before, after in zip(jax.tree.leaves(networks), jax.tree.leaves(trained), strict=True):
         np.testing.assert_array_equal(before[0], after[0])
     assert losses.shape == (60,)
@@ -736,3 +737,168 @@ def test_demonstrations_of_something_else_are_refused(task, demos):
         learn(task, remade(actions=demos.actions + 3))
     with pytest.raises(ValueError, match="action_names of rob are a, b, c, d, e, f; those of"):
         learn(task, remade(action_names={"rob": tuple("abcdef")}))
+
+
+# ---------------------------------------------------------------------- cloning at its best
+
+
+def test_cloning_by_variables_reads_states_it_never_met(task):
+    # What Alice does depends on her own cell, whatever else there is.
+    cells = task.decode_states(np.arange(task.num_states))[:, 0]
+    shown = np.full((task.num_states, task.num_latents, task.num_actions), 0.02)
+    shown[np.arange(task.num_states), :, cells % task.num_actions] = 0.9
+    demos = task.simulate(20, seed=3, max_steps=20, policies=dict.fromkeys(task.agents, shown))
+    options = {"hidden": (16,), "num_iterations": 150, "learning_rate": 0.02}
+    unmet = np.setdiff1d(np.flatnonzero(np.isin(cells, cells[demos.states])), demos.states)
+    right = {}
+    for inputs in ("state", "variables"):
+        team = learn(task, demos, "behavioral-cloning", inputs=inputs, progress=False, **options)
+        rows = team.policies["alice"][unmet]
+        assert rows.shape == (len(unmet), task.num_latents, task.num_actions)
+        right[inputs] = rows[np.arange(len(unmet)), :, cells[unmet] % task.num_actions].mean()
+    assert right["variables"] > 0.5
+    assert right["state"] < 0.3
+
+
+def test_cloning_ends_where_held_out_actions_are_no_better_foretold(task):
+    demos = task.simulate(10, seed=3)
+    options = {"hidden": (16,), "learning_rate": 0.02, "held_out": 0.3, "patience": 2}
+    team = learn(task, demos, "behavioral-cloning", num_iterations=3000, progress=False, **options)
+    losses = team.learning_curve["held_out_loss"]
+    assert team.converged
+    assert "no better foretold" in team.reason
+    assert len(team.learning_curve["loss"]) == 50 * len(losses) < 3000
+    assert losses.argmin() == len(losses) - 3
+    # The networks kept are those that did best: one that ends there is the same.
+    best = learn(
+        task,
+        demos,
+        "behavioral-cloning",
+        num_iterations=50 * (int(losses.argmin()) + 1),
+        progress=False,
+        **options,
+    )
+    for agent in task.agents:
+        np.testing.assert_array_equal(best.policies[agent], team.policies[agent])
+    assert not best.converged
+
+
+def test_decay_makes_weights_small(task):
+    demos = task.simulate(3, seed=3)
+    options = {"hidden": (8,), "num_iterations": 100, "learning_rate": 0.02}
+    free, decayed = (
+        learn(task, demos, "behavioral-cloning", weight_decay=w, progress=False, **options)
+        for w in (0.0, 5.0)
+    )
+    # Smaller weights, flatter rows.
+    assert decayed.policies["alice"].max(-1).mean() < free.policies["alice"].max(-1).mean() - 0.05
+
+
+def test_what_cloning_cannot_hold_out_is_refused(task):
+    demos = task.simulate(2, seed=3)
+    for options, says in (
+        ({"held_out": 0.9}, "of 2 episodes none would be left"),
+        ({"held_out": 1.0}, "held_out must be"),
+        ({"weight_decay": -1}, "weight_decay must be"),
+        ({"patience": 0}, "patience"),
+        ({"inputs": "pixels"}, "inputs must be one of state, variables"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            learn(task, demos, "behavioral-cloning", progress=False, **options)
+
+
+# ---------------------------------------------------------------------- MAGAIL at its best
+
+
+def test_rewards_of_magail_by_their_definitions():
+    networks = small_networks(4)
+    indices = np.array([[[0, 3, 5], [1, 4, 6], [0, 4, 7]]] * 2, np.int32)
+    one = jax.tree.map(lambda values: values[:1], networks)
+    logits = np.asarray(outputs(one, indices[:1]), np.float64)[0, :, 0]
+    told = 1 / (1 + np.exp(-logits))
+    for reward, expected in {
+        "positive": -np.log(1 - told),
+        "difference": np.log(told) - np.log(1 - told),
+        "negative": np.log(told),
+    }.items():
+        weights = magail._REWARDS[reward]
+        found, *_ = magail._judge(one, one, indices[:1], indices[:1], indices[:1], weights)
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_networks_of_variables_are_told_every_variable(task):
+    generator = np.random.default_rng(0)
+    states = generator.integers(0, task.num_states, 9)
+    latents, actions = (generator.integers(0, size, (9, 2)) for size in (task.num_latents, 6))
+    reader = magail.Reader(task, "variables")
+    reader.meet(states)
+    assert reader.rows.count == 0
+    variables = task.decode_states(states)
+    for found, sizes, others in (
+        (reader.policies(states, latents)[1], reader.policy_sizes, [latents[:, 1:]]),
+        (reader.value(states, latents)[0], reader.value_sizes, [latents]),
+        (
+            reader.discriminator(states, latents, actions)[0],
+            reader.discriminator_sizes,
+            [latents, actions],
+        ),
+    ):
+        offsets = np.cumsum([0, *sizes])
+        np.testing.assert_array_equal(
+            found[:, :-1] - offsets[:-1], np.concatenate([variables, *others], axis=1)
+        )
+        assert (found[:, -1] >= NO_ROW).all()
+
+
+def test_tables_of_networks_of_variables(task):
+    sizes = (*task.state_sizes.values(), task.num_latents)
+    networks = make_networks(
+        np.random.default_rng(0),
+        2,
+        sizes=sizes,
+        num_state_rows=0,
+        hidden=(8,),
+        num_outputs=6,
+        activation="tanh",
+    )
+    tables = behavioral_cloning.tables_by_variables(task, networks)
+    for state, latent in ((0, 0), (7, 2), (task.num_states - 1, task.num_latents - 1)):
+        small = np.append(task.decode_states([state])[0], latent) + np.cumsum([0, *sizes[:-1]])
+        for i, agent in enumerate(task.agents):
+            hidden = np.asarray(networks.rows[i])[small].sum(0) + np.asarray(networks.bias[i])
+            weight, bias = (np.asarray(part[i], np.float64) for part in networks.layers[0])
+            logits = weight @ np.tanh(hidden) + bias
+            expected = np.exp(logits - logits.max())
+            np.testing.assert_allclose(
+                tables[agent][state, latent], expected / expected.sum(), rtol=1e-4
+            )
+
+
+def test_magail_by_variables_learns_to_finish(task):
+    demos = task.simulate(10, seed=3)
+    options = {
+        "inputs": "variables",
+        "reward": "negative",
+        "pretraining_iterations": 50,
+        "num_iterations": 60,
+        "batch_size": 256,
+        "num_runs": 16,
+        "max_steps": 30,
+        "learning_rate": 2e-3,
+        "discriminator_learning_rate": 5e-4,
+        "first_iterations": 0,
+        "discriminator_updates": 1,
+        "first_discriminator_updates": 1,
+        "discriminator_decay": 1.0,
+        "hidden": (32,),
+        "discriminator_hidden": (32,),
+    }
+    team = learn(task, demos, "magail", progress=False, **options)
+    rewards = team.learning_curve["mean_reward"]
+    assert rewards[-10:].mean() > rewards[:10].mean() + 0.05
+    played = btil.domains.play(task, team, 50, seed=1, max_steps=100)
+    performance = btil.analysis.team_performance(task, played)
+    cloned = learn(task, demos, "magail", progress=False, **options | {"num_iterations": 1})
+    before = btil.domains.play(task, cloned, 50, seed=1, max_steps=100)
+    assert performance.cut.value <= 0.1
+    assert performance.steps.value < 0.5 * before.episode_lengths.mean()

@@ -130,6 +130,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("parents", [], ["policy reads what matters", "both, agents share tables"]),
         ("suboptimality", [], ["steps per episode", "(0.49)"]),
         ("table2-overcooked", [], ["cramped_room", "50% labelled", "(0.35 ± 0.03)"]),
+        (
+            "performance",
+            ["--methods", "demonstrators,random,btil"],
+            ["Demonstrators", "recommended model, modes", "return"],
+        ),
     ],
 )
 def test_every_target_in_its_quick_form(
@@ -145,10 +150,10 @@ def test_every_target_in_its_quick_form(
     page = (results / f"{target}.html").read_text(encoding="utf-8")
     assert not re.search(r'(?:src|href)="(?!data:|#)', page)
     assert "data:image/svg+xml;base64," in page
-    values = pd.read_csv(results / f"{target}-trials.csv")["value"]
-    assert len(values) > 0
-    assert np.isfinite(values).all()
-    assert (values >= 0).all()
+    numbers = pd.read_csv(results / f"{target}-trials.csv").set_index("metric")["value"]
+    assert len(numbers) > 0
+    assert np.isfinite(numbers).all()
+    assert (numbers.drop("returns", errors="ignore") >= 0).all()
     assert not pd.read_csv(results / f"{target}.csv")["differs"].notna().any()
 
 
@@ -366,6 +371,44 @@ def test_suboptimality_is_the_mean_over_episodes(no_figures: None, tmp_path: Pat
         assert values["suboptimal"] == pytest.approx(np.mean(shares), rel=1e-12)
         assert values["steps"] == demos.num_steps / 12
         assert values["cut"] == np.mean(demos.episode_lengths == 30)
+
+
+def test_performance_is_that_of_the_team_that_was_learned(no_figures: None, tmp_path: Path) -> None:
+    methods = ["demonstrators", "random", "btil"]
+    made = reproduce("performance", tmp_path, quick=True, methods=methods, progress=False)
+    assert set(made.trials["domain"]) == {"movers"}
+    values = made.trials.set_index(["setting", "algorithm", "metric"])["value"]
+    task, seed = btil.domains.movers("tiny"), trials.trial_seed(0, 1)
+    demos = task.simulate(12, seed=seed, max_steps=30)
+    order = np.random.default_rng(seed).permutation(12)
+    given = demos.select(order).without_labels(np.arange(4, 12))
+    # As the quick form does, which learns for five sweeps.
+    posterior = btil.fit(
+        task.recommended_model(),
+        task.add_derived_variables(given),
+        max_iterations=5,
+        seed=seed,
+        progress=False,
+    )
+    team = {"alice": posterior, "rob": task.policies()["rob"]}
+    for setting, name, played in (
+        ("", "Demonstrators", task.simulate(4, seed=seed + 1, max_steps=30)),
+        (
+            "w/o T_x",
+            "recommended model, modes",
+            btil.domains.play(task, posterior, 4, seed + 1, 30, estimate="map"),
+        ),
+        (
+            "w/o T_x",
+            "recommended model, Alice beside the true Rob",
+            btil.domains.play(task, team, 4, seed + 1, 30),
+        ),
+    ):
+        expected = btil.analysis.team_performance(task, played)
+        for metric in ("steps", "cut", "returns", "suboptimal", "misaligned"):
+            assert values[setting, name, metric] == getattr(expected, metric).value
+    random = values["with T_x", "Random", "cut"]
+    assert random > values["", "Demonstrators", "cut"]
 
 
 def test_guessing_is_right_once_in_as_many_times_as_there_are_intents(tmp_path: Path) -> None:

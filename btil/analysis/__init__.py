@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         team_alignment,
         weighted_js_divergence,
     )
+    from btil.analysis.performance import Estimated, TeamPerformance, team_performance
     from btil.analysis.plots import (
         RowChoice,
         choose_rows,
@@ -75,6 +76,7 @@ _LAZY = {
     "Calibration": "btil.analysis.calibration",
     "Comparison": "btil.analysis.compare",
     "Debrief": "btil.analysis.debriefing",
+    "Estimated": "btil.analysis.performance",
     "Evidence": "btil.analysis.evidence",
     "KnownTruth": "btil.analysis.known_truth",
     "ModelComparison": "btil.analysis.selection",
@@ -82,6 +84,7 @@ _LAZY = {
     "Reproduction": "btil.analysis.reproduction.run",
     "RowChoice": "btil.analysis.plots",
     "StepShare": "btil.analysis.metrics",
+    "TeamPerformance": "btil.analysis.performance",
     "align": "btil.analysis.alignment",
     "calibrate": "btil.analysis.calibration",
     "choose_rows": "btil.analysis.plots",
@@ -137,6 +140,7 @@ _LAZY = {
     "simulate_truth": "btil.analysis.known_truth",
     "suboptimal_share": "btil.analysis.metrics",
     "team_alignment": "btil.analysis.metrics",
+    "team_performance": "btil.analysis.performance",
     "weighted_js_divergence": "btil.analysis.metrics",
 }
 
@@ -144,6 +148,7 @@ __all__ = [
     "Calibration",
     "Comparison",
     "Debrief",
+    "Estimated",
     "Evidence",
     "KnownTruth",
     "ModelComparison",
@@ -151,6 +156,7 @@ __all__ = [
     "Reproduction",
     "RowChoice",
     "StepShare",
+    "TeamPerformance",
     "align",
     "calibrate",
     "choose_rows",
@@ -206,6 +212,7 @@ __all__ = [
     "simulate_truth",
     "suboptimal_share",
     "team_alignment",
+    "team_performance",
     "weighted_js_divergence",
 ]
 

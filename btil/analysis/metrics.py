@@ -528,6 +528,22 @@ def suboptimal_share(task: "GridTask", demos: Demonstrations, decoded: Any = Non
 
     Source: the paper, Appendix C.
     """
+    return _step_share(*suboptimal_steps(task, demos, decoded), demos.episode_starts)
+
+
+def suboptimal_steps(
+    task: "GridTask", demos: Demonstrations, decoded: Any = None
+) -> tuple[Bool[np.ndarray, " steps"], Bool[np.ndarray, " steps"]]:
+    """At which steps minds are misaligned, and of which steps that is known.
+
+    Args:
+        task: The task.
+        demos: Demonstrations of it.
+        decoded: As in `suboptimal_share`.
+
+    Raises:
+        ValueError: As `suboptimal_share`.
+    """
     from btil.domains.gridworld.derived import task_states
 
     states = task_states(task, demos)
@@ -535,7 +551,7 @@ def suboptimal_share(task: "GridTask", demos: Demonstrations, decoded: Any = Non
     known = (latents >= 0).all(axis=1)
     suboptimal = np.zeros(demos.num_steps, bool)
     suboptimal[known] = task.suboptimal(states[known], latents[known])
-    return _step_share(suboptimal, known, demos.episode_starts)
+    return suboptimal, known
 
 
 def _step_share(

@@ -114,8 +114,9 @@ def btil(
         btil calibrate team.csv --method gibbs --out calibration
 
     \b
-    The paper's teams, simulated, and its tables made again:
+    The paper's teams, simulated; a learned team at work; the paper's tables made again:
         btil simulate movers --out demos.parquet
+        btil play movers --posterior team.nc --out played.parquet
         btil reproduce table1 --quick --out glance
 
     \b

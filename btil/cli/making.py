@@ -86,8 +86,8 @@ def reproduce(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="table1, tableA1, figure-supervision, suboptimality, table2-overcooked or "
-            "parents.",
+            help="table1, tableA1, figure-supervision, suboptimality, table2-overcooked, parents "
+            "or performance.",
             show_default=False,
         ),
     ],
@@ -112,8 +112,8 @@ def reproduce(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="Of random, behavioral-cloning, magail and btil; of table2-overcooked, random and "
-            "mfvi. Without it, all.",
+            help="Of random, behavioral-cloning, magail and btil (of performance also "
+            "demonstrators); of table2-overcooked, random and mfvi. Without it, all.",
         ),
     ] = None,
     quick: Annotated[
@@ -131,6 +131,7 @@ def reproduce(
     tableA1             the same from 200 labelled demonstrations
     figure-supervision  BTIL by number of demonstrations and share of labels
     parents             BTIL with parents that matter and shared tables (not in the paper)
+    performance         learned teams do the task: steps, episodes cut (not in the paper)
     suboptimality       how often the simulated teams are at cross purposes
     table2-overcooked   decoding what people had in mind (on recordings of Overcooked; those of
                         the paper are not public)

@@ -12,12 +12,17 @@ if TYPE_CHECKING:
     from btil.domains.gridworld.cleanup import cleanup
     from btil.domains.gridworld.movers import movers
     from btil.domains.plane import errands
+    from btil.domains.playing import play
     from btil.domains.recording import record
 
-__all__ = ["cleanup", "errands", "movers", "overcooked", "record"]
+__all__ = ["cleanup", "errands", "movers", "overcooked", "play", "record"]
 
 # What is no domain of the registry: a task on a plane has no maps, and no states to plan on.
-_FUNCTIONS = {"errands": "btil.domains.plane", "record": "btil.domains.recording"}
+_FUNCTIONS = {
+    "errands": "btil.domains.plane",
+    "play": "btil.domains.playing",
+    "record": "btil.domains.recording",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -16,6 +16,34 @@ if TYPE_CHECKING:
     from gymnasium.spaces import Space
 
 _SOURCES = ("state", "shared", "agents")
+
+Shown = Mapping[str, Int[np.ndarray, " k"]]
+
+
+@runtime_checkable
+class Guest(Protocol):
+    """A member who brings its own latents, and acts by the state variables that are recorded.
+
+    It is asked for k = 1 situation at a time; `btil.domains.play` makes such of a learned team.
+
+    Attributes:
+        num_latents: Number of its latents.
+        latent_names: Their texts, if any.
+    """
+
+    num_latents: int
+    latent_names: Any
+
+    def initial(self, states: Shown, episodes: Any) -> Any:
+        """P(x_0 | s_0), (k, latents)."""
+
+    def policy(self, states: Shown, latents: Any, episodes: Any, previous: Any = None) -> Any:
+        """P(a | s, x), (k, actions), given (states, actions) of the step before, if any."""
+
+    def transition(
+        self, states: Shown, actions: Any, next_states: Shown, latents: Any, episodes: Any
+    ) -> Any:
+        """P(x' | x, s, a, s'), (k, latents)."""
 
 
 def record(
@@ -30,6 +58,7 @@ def record(
     latent_transition: Callable[..., Any] | None = None,
     num_latents: int | Mapping[str, int] | None = None,
     states_from: str | None = None,
+    keep_rewards: bool = False,
 ) -> Demonstrations:
     r"""Let policies play a PettingZoo ``ParallelEnv`` and write down what happens.
 
@@ -60,7 +89,7 @@ def record(
     Args:
         env: The environment. It must have ``possible_agents``, all of whom play every step of an
             episode.
-        policies: {agent: policy}.
+        policies: {agent: policy}. A `Guest` is one too.
         num_episodes: Number of episodes.
         seed: A non-negative integer. Each episode has a stream of its own, with which the
             environment is reset too: the same seed gives the same episodes, and the first ones of
@@ -76,6 +105,8 @@ def record(
             for all or {agent: number}. None: that of the environment's names, else 1.
         states_from: "state", "shared" (the observation that all agents share) or "agents" (each
             agent's own). None: as told above.
+        keep_rewards: Whether to keep what the environment gives each agent for each step, as
+            `demos.rewards`. An agent for whom it tells none got 0.
 
     Returns:
         The demonstrations; agents in the order of ``env.possible_agents``, episodes 0, 1, 2, ...
@@ -130,7 +161,8 @@ def record(
         episodes += [episode] * (len(rows) - len(episodes))
     same = all(_alike(row.observations) for row in rows)
     kind = source.kinds[0] if same else source.kinds[-1]
-    return _demonstrations(env, members, source, kind, sizes, rows, episodes)
+    demos = _demonstrations(env, members, source, kind, sizes, rows, episodes)
+    return demos.replace(rewards=[row.rewards for row in rows]) if keep_rewards else demos
 
 
 class _Variable(NamedTuple):
@@ -159,6 +191,7 @@ class _Member(NamedTuple):
         policy: A function, or None where there is a table.
         table: P(action | observation, latent), or None where there is a function.
         has_latents: Whether the table is one of latents.
+        guest: Who plays, where it is a guest, who has neither table nor function.
     """
 
     agent: Any
@@ -167,6 +200,7 @@ class _Member(NamedTuple):
     policy: Callable[..., Any] | None
     table: Float[np.ndarray, "states latents actions"] | None
     has_latents: bool
+    guest: Guest | None = None
 
 
 class _Moves(NamedTuple):
@@ -187,15 +221,41 @@ class _Source(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A step; all numbers counted from 0, a list entry per agent or variable."""
+    """A step; all values counted from 0, a list entry per agent or variable."""
 
     state: list[int]
     observations: list[list[int]]
     actions: list[int]
     latents: list[int]
+    rewards: Sequence[float] = ()
 
 
 # ---------------------------------------------------------------------- before anything runs
+
+
+def variables_shown(env: Any) -> dict[str, dict[str, int]]:
+    """The state variables that can be recorded of an environment, {states_from: {name: size}}.
+
+    Raises:
+        ValueError: As `record`, of the environment.
+    """
+    agents = list(getattr(env, "possible_agents", None) or [])
+    nobody = {agent: lambda *_: 0 for agent in agents}
+    members = _members(env, nobody, None)
+    source = _source(env, members, None)
+    nothing = _Row(
+        state=[0] * len(source.state),
+        observations=[[0] * len(member.observed) for member in members],
+        actions=[0] * len(members),
+        latents=[-1] * len(members),
+    )
+    return {kind: _columns(env, members, source, kind, [nothing])[1] for kind in source.kinds}
+
+
+def num_actions(env: Any) -> dict[str, int]:
+    """Number of actions of each agent whose actions are ``Discrete``."""
+    sizes = {agent: getattr(env.action_space(agent), "n", 0) for agent in env.possible_agents}
+    return {str(agent): int(size) for agent, size in sizes.items()}
 
 
 def _members(
@@ -224,6 +284,9 @@ def _members(
         if len(action) != 1 or action[0].path:
             raise ValueError(f"{where} is {env.action_space(agent)}; it must be Discrete")
         policy = policies[agent]
+        if isinstance(policy, Guest):
+            members.append(_Member(agent, observed, action[0], None, None, True, policy))
+            continue
         if callable(policy):
             members.append(_Member(agent, observed, action[0], policy, None, False))
             continue
@@ -322,8 +385,8 @@ def _latent_sizes(
     for member in members:
         name = str(member.agent)
         given = num_latents.get(name) if isinstance(num_latents, Mapping) else num_latents
-        if member.table is not None and member.has_latents:
-            sizes[name] = member.table.shape[1]
+        if member.has_latents:
+            sizes[name] = _num_latents(member)
             if given is not None and given != sizes[name]:
                 raise ValueError(
                     f"num_latents: {given} for {name}, whose policy has {sizes[name]} latents"
@@ -332,6 +395,14 @@ def _latent_sizes(
             named = len(_names(env).get("latent_names", ())) or 1
             sizes[name] = named if given is None else given
     return sizes
+
+
+def _num_latents(member: _Member) -> int:
+    """Number of latents of a member who has some."""
+    if member.guest is not None:
+        return int(member.guest.num_latents)
+    assert member.table is not None
+    return int(member.table.shape[1])
 
 
 def _names(env: Any) -> Mapping[str, Any]:
@@ -368,16 +439,23 @@ def _play(
                 + ", ".join(f"{m.agent} {values}" for m, values in zip(members, seen, strict=True))
                 + "; states_from='agents' records what each one sees"
             )
+        now = _Row(state, seen, [], [])
+        shown, shown_before = (
+            {} if row is None else _shown(env, members, source, row) for row in (now, before)
+        )
         latents = [
             _next_latent(member, i, moves, before, values, rng, place)
+            if member.guest is None
+            else _guest_latent(member, i, shown_before, before, shown, episode, rng, place)
             for i, (member, values) in enumerate(zip(members, seen, strict=True))
         ]
         actions = [
             _action(member, observations[member.agent], values, latent, rng, place)
+            if member.guest is None
+            else _guest_action(member, shown, latent, shown_before, before, episode, rng, place)
             for member, values, latent in zip(members, seen, latents, strict=True)
         ]
-        before = _Row(state, seen, actions, latents)
-        rows.append(before)
+        before = now._replace(actions=actions, latents=latents)
         answer = env.step(
             {m.agent: m.action.start + a for m, a in zip(members, actions, strict=True)}
         )
@@ -387,7 +465,8 @@ def _play(
                 "terminations, truncations and infos, as PettingZoo's ParallelEnv does; it gave "
                 + (f"{len(answer)} things" if isinstance(answer, Sequence) else repr(answer))
             )
-        observations, _, terminations, truncations, _ = answer
+        observations, rewards, terminations, truncations, _ = answer
+        rows.append(before._replace(rewards=[float(rewards.get(agent, 0)) for agent in agents]))
         over = [bool(terminations.get(a)) or bool(truncations.get(a)) for a in agents]
         if all(over) or not env.agents or len(rows) == max_steps:
             return rows
@@ -451,6 +530,53 @@ def _next_latent(
     latent = before.latents[position]
     shape = (num_latents, num_latents)
     return _draw(table, shape, latent, rng, f"{place}: latent_transition of {name}")
+
+
+def _shown(env: Any, members: Sequence[_Member], source: _Source, row: _Row) -> Shown:
+    """The state variables of a step, where somebody acts by them."""
+    if all(member.guest is None for member in members):
+        return {}
+    return _columns(env, members, source, source.kinds[0], [row])[0]
+
+
+def _guest_latent(
+    member: _Member,
+    position: int,
+    shown_before: Shown,
+    before: _Row | None,
+    shown: Shown,
+    episode: int,
+    rng: np.random.Generator,
+    place: str,
+) -> int:
+    """As `_next_latent`, of a guest."""
+    assert member.guest is not None
+    number = np.array([episode])
+    if before is None:
+        probs = member.guest.initial(shown, number)
+    else:
+        latent = np.array([before.latents[position]])
+        probs = member.guest.transition(
+            shown_before, np.array([before.actions]), shown, latent, number
+        )
+    return _draw(probs, (_num_latents(member),), 0, rng, f"{place}: the latent of {member.agent}")
+
+
+def _guest_action(
+    member: _Member,
+    shown: Shown,
+    latent: int,
+    shown_before: Shown,
+    before: _Row | None,
+    episode: int,
+    rng: np.random.Generator,
+    place: str,
+) -> int:
+    assert member.guest is not None
+    previous = None if before is None else (shown_before, np.array([before.actions]))
+    probs = member.guest.policy(shown, np.array([latent]), np.array([episode]), previous)
+    where = f"{place}: the policy of {member.agent}"
+    return _draw(probs, (member.action.size,), 0, rng, where)
 
 
 def _action(
@@ -523,26 +649,8 @@ def _demonstrations(
     episodes: Sequence[int],
 ) -> Demonstrations:
     agents = [str(member.agent) for member in members]
-    columns: dict[str, Int[np.ndarray, " steps"]] = {}
-    sizes: dict[str, int] = {}
-
-    def add(variables: Sequence[_Variable], values: Sequence[Sequence[int]], prefix: str) -> None:
-        for variable, column in zip(variables, np.array(values).T, strict=True):
-            name = prefix + variable.name
-            if name in columns:
-                raise ValueError(f"two variables of the spaces would have the name {name!r}")
-            columns[name], sizes[name] = column, variable.size
-
+    columns, sizes = _columns(env, members, source, kind, rows)
     names: Mapping[str, Any] = _names(env)
-    if kind == "agents":
-        for i, member in enumerate(members):
-            add(member.observed, [row.observations[i] for row in rows], f"{member.agent}_")
-    else:
-        if kind == "state":
-            add(source.state, [row.state for row in rows], "")
-        else:
-            add(members[0].observed, [row.observations[0] for row in rows], "")
-        columns, sizes = _taken_apart(columns, sizes, names.get("num_states", {}))
     action_sizes = {str(m.agent): m.action.size for m in members}
     return Demonstrations(
         states=columns,
@@ -555,8 +663,39 @@ def _demonstrations(
         num_latents=dict(latent_sizes),
         state_names=_fitting(dict(names.get("state_names", {})), sizes),
         action_names=_fitting(dict.fromkeys(agents, names.get("action_names")), action_sizes),
-        latent_names=_fitting(dict.fromkeys(agents, names.get("latent_names")), latent_sizes),
+        latent_names=_fitting(
+            {
+                str(m.agent): names.get("latent_names") if m.guest is None else m.guest.latent_names
+                for m in members
+            },
+            latent_sizes,
+        ),
     )
+
+
+def _columns(
+    env: Any, members: Sequence[_Member], source: _Source, kind: str, rows: Sequence[_Row]
+) -> tuple[dict[str, Int[np.ndarray, " steps"]], dict[str, int]]:
+    """The state variables of some steps, and their sizes."""
+    columns: dict[str, Int[np.ndarray, " steps"]] = {}
+    sizes: dict[str, int] = {}
+
+    def add(variables: Sequence[_Variable], values: Sequence[Sequence[int]], prefix: str) -> None:
+        for variable, column in zip(variables, np.array(values).T, strict=True):
+            name = prefix + variable.name
+            if name in columns:
+                raise ValueError(f"two variables of the spaces would have the name {name!r}")
+            columns[name], sizes[name] = column, variable.size
+
+    if kind == "agents":
+        for i, member in enumerate(members):
+            add(member.observed, [row.observations[i] for row in rows], f"{member.agent}_")
+        return columns, sizes
+    if kind == "state":
+        add(source.state, [row.state for row in rows], "")
+    else:
+        add(members[0].observed, [row.observations[0] for row in rows], "")
+    return _taken_apart(columns, sizes, _names(env).get("num_states", {}))
 
 
 def _taken_apart(
@@ -565,7 +704,7 @@ def _taken_apart(
     declared: Mapping[str, int],
 ) -> tuple[dict[str, Int[np.ndarray, " steps"]], dict[str, int]]:
     """The variables that a single state is the joint index of, where they are declared."""
-    if list(sizes.values()) != [math.prod(declared.values())]:
+    if not declared or list(sizes.values()) != [math.prod(declared.values())]:
         return columns, sizes
     (joint,) = columns.values()
     parts = np.unravel_index(joint, tuple(declared.values()))

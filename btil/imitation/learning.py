@@ -5,7 +5,7 @@ import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,6 +18,9 @@ from btil.models.cpt import CPT, KnownCPT, UniformCPT
 from btil.models.team import TeamModel
 from btil.posterior.fit import fit
 from btil.posterior.posterior import TeamPosterior
+
+if TYPE_CHECKING:
+    from btil.posterior.acting import Actor
 
 # A new method is one file with a function `learn`, and one line here.
 METHODS = {
@@ -104,6 +107,18 @@ class LearnedTeam:
                 policies.
         """
         return self.posterior.decode(task_demonstrations(self.task, demos), use_labels)
+
+    def actors(
+        self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0
+    ) -> "dict[str, Actor]":
+        """The members as they act, for `btil.domains.play`; as `TeamPosterior.actors`.
+
+        By "mean" an inferred team acts by posterior means, not by the modes in `policies`, which
+        are its "map". The policies of the other methods are what they are, by any estimate.
+        """
+        if self.posterior.result.rows:
+            return self.posterior.actors(estimate, num_draws, seed)
+        return self.posterior.actors(num_draws=num_draws, seed=seed)
 
 
 def learn(

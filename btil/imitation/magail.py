@@ -10,6 +10,9 @@ trained by PPO with the reward :math:`-\log(1 - D)`, the same for all, and one v
 sees the state and every agent's latent. Latents move by the true T_x. Before that the policies are
 cloned from the demonstrations for some iterations (the paper, Appendix D).
 
+That reward is positive: whoever finishes the task forgoes what longer episodes would bring. The
+other forms, :math:`\log D - \log(1 - D)` and :math:`\log D`, do not pay for staying.
+
 References:
     Song, Ren, Sadigh and Ermon (2018), Multi-agent generative adversarial imitation learning.
 """
@@ -27,7 +30,12 @@ from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.derived import task_states
 from btil.domains.gridworld.simulate import advance, draw, first_latents
 from btil.domains.gridworld.task import GridTask
-from btil.imitation.behavioral_cloning import clone, stack_examples
+from btil.imitation.behavioral_cloning import (
+    clone,
+    stack_examples,
+    tables_by_variables,
+    variable_rows,
+)
 from btil.imitation.learning import Learned, require_labels
 from btil.imitation.networks import (
     OneHotNetwork,
@@ -158,35 +166,60 @@ class Settings(NamedTuple):
     discount: float
     trace_decay: float
     entropy_weight: float
+    reward: tuple[float, float] = (1.0, 0.0)
+    discriminator_decay: float = 0.0
+
+
+# Weights of -log(1 - D) and of log D.
+_REWARDS = {"positive": (1.0, 0.0), "difference": (1.0, 1.0), "negative": (0.0, 1.0)}
 
 
 class Reader:
     """Turns states, latents and actions into the inputs of each network.
 
     Attributes:
-        rows: The states met so far.
+        rows: The states met so far; none where networks read variables.
         policy_sizes: Sizes of a policy's small inputs; likewise the others.
     """
 
-    def __init__(self, task: GridTask) -> None:
+    def __init__(self, task: GridTask, inputs: str = "state") -> None:
         latents = (task.num_latents,) * len(task.agents)
+        self._task = task
+        self.by_variables = inputs == "variables"
         self.rows = StateRows(task.num_states)
-        self.policy_sizes = latents[:1]
-        self.value_sizes = latents
-        self.discriminator_sizes = latents + (task.num_actions,) * len(task.agents)
+        variables = tuple(task.state_sizes.values()) if self.by_variables else ()
+        self._others = (latents[:1], latents, latents + (task.num_actions,) * len(task.agents))
+        self.policy_sizes, self.value_sizes, self.discriminator_sizes = (
+            variables + others for others in self._others
+        )
+
+    def meet(self, states: Int[np.ndarray, " batch"]) -> None:
+        """Give rows to states that have none."""
+        if not self.by_variables:
+            self.rows.meet(states)
+
+    def _inputs(
+        self,
+        states: Int[np.ndarray, " batch"],
+        others: Int[np.ndarray, "batch others"],
+        sizes: tuple[int, ...],
+    ) -> Int[np.ndarray, "batch inputs"]:
+        if self.by_variables:
+            return variable_rows(self._task, states, others, *sizes)
+        return row_indices(sizes, others, self.rows.of_state[states])
 
     def policies(
         self, states: Int[np.ndarray, " batch"], latents: Int[np.ndarray, "batch agents"]
     ) -> Int[np.ndarray, "agents batch inputs"]:
         """Inputs of each agent's policy: the own latent and the state."""
-        rows = self.rows.of_state[states]
-        return np.stack([row_indices(self.policy_sizes, own[:, None], rows) for own in latents.T])
+        sizes = self._others[0]
+        return np.stack([self._inputs(states, own[:, None], sizes) for own in latents.T])
 
     def value(
         self, states: Int[np.ndarray, " batch"], latents: Int[np.ndarray, "batch agents"]
     ) -> Int[np.ndarray, "1 batch inputs"]:
         """Inputs of the value network: all latents and the state."""
-        return row_indices(self.value_sizes, latents, self.rows.of_state[states])[None]
+        return self._inputs(states, latents, self._others[1])[None]
 
     def discriminator(
         self,
@@ -196,7 +229,7 @@ class Reader:
     ) -> Int[np.ndarray, "1 batch inputs"]:
         """Inputs of the discriminator: all latents, all actions and the state."""
         values = np.concatenate([latents, actions], axis=1)
-        return row_indices(self.discriminator_sizes, values, self.rows.of_state[states])[None]
+        return self._inputs(states, values, self._others[2])[None]
 
 
 def learn(
@@ -223,6 +256,10 @@ def learn(
     hidden: tuple[int, ...] = (64, 128, 128),
     discriminator_hidden: tuple[int, ...] = (128, 128),
     activation: str = "tanh",
+    inputs: str = "state",
+    reward: str = "positive",
+    discriminator_learning_rate: float | None = None,
+    discriminator_decay: float = 0.0,
 ) -> Learned:
     """Pretrain the policies, then let them and the discriminator learn from each other.
 
@@ -249,6 +286,10 @@ def learn(
         hidden: Width of each hidden layer of policies and value.
         discriminator_hidden: The same of the discriminator.
         activation: "tanh", "relu" or "gelu".
+        inputs: "state": networks read the task state. "variables": every state variable.
+        reward: "positive": -log(1 - D); "difference": log D - log(1 - D); "negative": log D.
+        discriminator_learning_rate: The same of the discriminator; None: no other one.
+        discriminator_decay: By how much its weights shrink per update, as a multiple of that.
 
     Raises:
         ValueError: If a label is missing or an option has no such value.
@@ -268,14 +309,19 @@ def learn(
         discount=discount,
         trace_decay=trace_decay,
         entropy_weight=entropy_weight,
+        reward=_REWARDS[reward],
+        discriminator_decay=discriminator_decay,
     )
-    reader = Reader(task)
+    telling_rate = discriminator_learning_rate or learning_rate
+    reader = Reader(task, inputs)
     states = task_states(task, demos)
-    reader.rows.meet(states)
-    capacity = rounded_up(min(task.num_states, max(_FEWEST_ROWS, 2 * reader.rows.count)))
+    reader.meet(states)
+    capacity = 0
+    if not reader.by_variables:
+        capacity = rounded_up(min(task.num_states, max(_FEWEST_ROWS, 2 * reader.rows.count)))
     generator = np.random.default_rng(seed)
     make = partial(make_networks, generator, num_state_rows=capacity, activation=activation)
-    policies, cloning_loss = clone(
+    cloned = clone(
         make(
             len(task.agents),
             sizes=reader.policy_sizes,
@@ -300,8 +346,8 @@ def learn(
     shown = jnp.asarray(np.pad(shown_indices, ((0, 0), (0, padding), (0, 0))))
 
     state = State(
-        players=with_optimizer(Players(policies, value), learning_rate),
-        discriminator=with_optimizer(discriminator, learning_rate),
+        players=with_optimizer(Players(cloned.networks, value), learning_rate),
+        discriminator=with_optimizer(discriminator, telling_rate),
         scene=opening_scene(task, num_runs, generator),
     )
     most_updates = max(discriminator_updates, first_discriminator_updates)
@@ -326,6 +372,7 @@ def learn(
                 chosen,
                 updates,
                 settings,
+                telling_rate,
             )
             history.append(info)
             line.update(1)
@@ -334,8 +381,10 @@ def learn(
             )
     curves = {name: np.array([getattr(one, name) for one in history]) for name in Info._fields}
     return Learned(
-        policies=_policy_tables(task, reader, state.players.networks.policies),
-        learning_curve={"cloning_loss": cloning_loss, **curves},
+        policies=tables_by_variables(task, state.players.networks.policies)
+        if reader.by_variables
+        else _policy_tables(task, reader, state.players.networks.policies),
+        learning_curve={"cloning_loss": cloned.losses, **curves},
         converged=False,
         reason=f"all {num_iterations} iterations done; there is no other criterion",
     )
@@ -343,7 +392,7 @@ def learn(
 
 def with_optimizer(networks: Any, learning_rate: float) -> Trainee:
     """Networks with the state of an optimizer that has done nothing yet."""
-    return Trainee(networks, optax.adam(learning_rate).init(networks))
+    return Trainee(networks, optax.adamw(learning_rate).init(networks))
 
 
 def opening_scene(task: GridTask, num_runs: int, generator: np.random.Generator) -> Scene:
@@ -386,8 +435,8 @@ def roll_out(
                 np.where(ended, 0, scene.steps),
             )
     experience = Experience(*(np.concatenate(part) for part in zip(*record, strict=True)))
-    reader.rows.meet(experience.states)
-    reader.rows.meet(experience.next_states)
+    reader.meet(experience.states)
+    reader.meet(experience.next_states)
     return experience, scene
 
 
@@ -399,11 +448,18 @@ def train(
     chosen: Int[np.ndarray, "updates batch"],
     discriminator_updates: int,
     settings: Settings,
+    discriminator_learning_rate: float | None = None,
 ) -> tuple[State, Info]:
     """Train the discriminator on what was just done, and the players by its verdict."""
     own = reader.discriminator(experience.states, experience.latents, experience.actions)
     discriminator, discriminator_loss = _train_discriminator(
-        state.discriminator, shown, own, chosen, discriminator_updates, settings.learning_rate
+        state.discriminator,
+        shown,
+        own,
+        chosen,
+        discriminator_updates,
+        discriminator_learning_rate or settings.learning_rate,
+        settings.discriminator_decay,
     )
     value_indices = reader.value(experience.states, experience.latents)
     next_indices = reader.value(experience.next_states, experience.next_latents)
@@ -411,7 +467,14 @@ def train(
     by_step = (settings.num_steps, -1)
     rewards, values, next_values = (
         np.asarray(part, np.float64).reshape(by_step)
-        for part in _judge(discriminator.networks, networks.value, own, value_indices, next_indices)
+        for part in _judge(
+            discriminator.networks,
+            networks.value,
+            own,
+            value_indices,
+            next_indices,
+            settings.reward,
+        )
     )
     advantages = generalized_advantages(
         rewards,
@@ -443,6 +506,7 @@ def _train_discriminator(
     chosen: Int[Array, "updates batch"],
     count: int | Array,
     learning_rate: float | Array,
+    weight_decay: float | Array = 0.0,
 ) -> tuple[Trainee, Float[Array, ""]]:
     """Make `count` updates, each on all own steps and as many chosen of those shown."""
 
@@ -453,7 +517,7 @@ def _train_discriminator(
     def update(i: Array, carry: tuple[Trainee, Array]) -> tuple[Trainee, Array]:
         trainee, total = carry
         value, gradient = jax.value_and_grad(loss)(trainee.networks, shown[:, chosen[i]])
-        return _step(trainee, gradient, learning_rate), total + value
+        return _step(trainee, gradient, learning_rate, weight_decay), total + value
 
     trainee, total = jax.lax.fori_loop(0, count, update, (trainee, jnp.zeros(())))
     return trainee, total / jnp.asarray(count, total.dtype)
@@ -466,11 +530,13 @@ def _judge(
     own: Int[Array, "1 batch inputs"],
     value_indices: Int[Array, "1 batch value_inputs"],
     next_indices: Int[Array, "1 batch value_inputs"],
+    weights: tuple[float | Array, float | Array] = (1.0, 0.0),
 ) -> tuple[Float[Array, " batch"], Float[Array, " batch"], Float[Array, " batch"]]:
-    """Rewards -log(1 - D), and the values before and after each step."""
-    rewards = jax.nn.softplus(outputs(discriminator, own))
+    """Rewards by the weights of -log(1 - D) and log D; the values before and after each step."""
+    told = outputs(discriminator, own)[0, :, 0]
+    rewards = weights[0] * jax.nn.softplus(told) - weights[1] * jax.nn.softplus(-told)
     return (
-        rewards[0, :, 0],
+        rewards,
         outputs(value, value_indices)[0, :, 0],
         outputs(value, next_indices)[0, :, 0],
     )
@@ -505,10 +571,17 @@ def _train_players(
     return trainee, value_loss, spread
 
 
-def _step(trainee: Trainee, gradient: Any, learning_rate: float | Array) -> Trainee:
-    optimizer = optax.adam(learning_rate)
+def _step(
+    trainee: Trainee,
+    gradient: Any,
+    learning_rate: float | Array,
+    weight_decay: float | Array = 0.0,
+) -> Trainee:
+    optimizer = optax.adamw(learning_rate, weight_decay=weight_decay)
     with promotion_allowed():
-        change, optimizer_state = optimizer.update(gradient, trainee.optimizer_state)
+        change, optimizer_state = optimizer.update(
+            gradient, trainee.optimizer_state, trainee.networks
+        )
         return Trainee(optax.apply_updates(trainee.networks, change), optimizer_state)
 
 

@@ -68,6 +68,7 @@ from btil.posterior.beliefs import Posterior
 if TYPE_CHECKING:
     import pandas as pd
 
+    from btil.posterior.acting import Actor
     from btil.posterior.tracker import Tracker
 
 # Rows that no data have reached are averaged over so many draws of the parameters, at most, where
@@ -471,6 +472,27 @@ class TeamPosterior(Posterior):
 
         check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
         return Tracker(self, estimate, num_draws, seed)
+
+    def actors(
+        self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0
+    ) -> "dict[str, Actor]":
+        """The members as they act by what was learned, for `btil.domains.play`.
+
+        Args:
+            estimate: Point estimate of the rows, as in `policy`.
+            num_draws: So many posterior draws of all tables instead; whoever asks says which.
+            seed: Seeds the draws.
+
+        Returns:
+            {agent: its initial, policy and transition rows, in any state}.
+
+        Raises:
+            ValueError: If the method has no such estimate.
+        """
+        from btil.posterior.acting import actors_of
+
+        check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
+        return actors_of(self, estimate, num_draws, seed)
 
     def refined(
         self,

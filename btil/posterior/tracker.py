@@ -116,32 +116,48 @@ class Column(NamedTuple):
         return list(self.codes)[index] if self.codes else str(index)
 
 
-class _LogRows:
-    """Log rows of one table, (draws, latents, values) or (draws, latents), by context.
+class RowsByContext:
+    """Rows of one table, (draws, latents, values) or (draws, latents), by context.
 
     Those of the contexts that training visited are there from the start, others are computed when
     they come up.
+
+    Args:
+        table: The table.
+        visited: Gives the rows of its contexts.
+        others: Gives those of other contexts.
+        form: What is made of rows, such as their logs.
     """
 
-    def __init__(self, table: Table, visited: RowsOf, others: RowsOf) -> None:
+    def __init__(
+        self,
+        table: Table,
+        visited: RowsOf,
+        others: RowsOf,
+        form: Callable[[np.ndarray], np.ndarray],
+    ) -> None:
         self._contexts = table.contexts
-        self._visited = log_rows(visited(table.contexts))
+        self._visited = form(visited(table.contexts))
         self._position = {row: i for i, row in enumerate(map(tuple, table.contexts.rows.tolist()))}
-        self._rows_of = others
+        self._rows_of, self._form = others, form
         self._others: dict[Values, Float[np.ndarray, "draws ..."]] = {}
 
     def __getitem__(self, context: Values) -> Float[np.ndarray, "draws ..."]:
         position = self._position.get(context)
-        if position is not None:
-            return self._visited[position]
-        rows = self._others.get(context)
-        if rows is None:
-            asked = np.array(context, np.int64).reshape(1, -1)
-            rows = log_rows(self._rows_of(self._contexts._replace(rows=asked)))[0]
-            if len(self._others) >= REMEMBERED_CONTEXTS:
-                del self._others[next(iter(self._others))]
-            self._others[context] = rows
-        return rows
+        return self.of([context])[0] if position is None else self._visited[position]
+
+    def of(self, contexts: Sequence[Values]) -> list[Float[np.ndarray, "draws ..."]]:
+        """The rows of several contexts; those that are new are computed together."""
+        new = {c for c in contexts if c not in self._position and c not in self._others}
+        found = {c: self._others[c] for c in contexts if c in self._others}
+        if new:
+            asked = np.array(sorted(new), np.int64).reshape(len(new), -1)
+            rows = self._form(self._rows_of(self._contexts._replace(rows=asked)))
+            found |= dict(zip(sorted(new), rows, strict=True))
+            self._others |= {context: found[context] for context in new}
+            for context in list(self._others)[: max(0, len(self._others) - REMEMBERED_CONTEXTS)]:
+                del self._others[context]
+        return [found[c] if c in found else self._visited[self._position[c]] for c in contexts]
 
 
 class _ChannelReader:
@@ -201,7 +217,7 @@ class _ChannelReader:
         return self._kept[key]
 
 
-class _Reader(NamedTuple):
+class Reader(NamedTuple):
     """A table as one agent reads it.
 
     Attributes:
@@ -212,23 +228,23 @@ class _Reader(NamedTuple):
         actions: The agents whose previous actions it reads.
     """
 
-    rows: _LogRows
+    rows: RowsByContext
     context: Callable[[Values], Values]
     variables: frozenset[str]
     reads_state: bool
     actions: tuple[str, ...]
 
     def __call__(self, seen: Values) -> Float[np.ndarray, "draws ..."]:
-        """The log rows of what was seen."""
+        """The rows of what was seen."""
         return self.rows[self.context(seen)]
 
 
 class _Readers(NamedTuple):
     """One agent's tables."""
 
-    policy: _Reader
-    transition: _Reader
-    initial: _Reader
+    policy: Reader
+    transition: Reader
+    initial: Reader
 
     @property
     def reads_state(self) -> bool:
@@ -347,12 +363,12 @@ class Tracker:
         self, posterior: Any, estimate: str, num_draws: int | None, seed: int
     ) -> frozenset[str]:
         """Find the model's rows; the state variables that are needed."""
-        rows = _tables(posterior, estimate, num_draws, seed)
+        rows = rows_of_tables(posterior, estimate, num_draws, seed, form=log_rows)
         self._readers = {
             agent: _Readers(
-                policy=_reader(posterior, "policy", agent, rows),
-                transition=_reader(posterior, "transition", agent, rows),
-                initial=_reader(posterior, "initial", agent, rows),
+                policy=reader_of(posterior, "policy", agent, rows),
+                transition=reader_of(posterior, "transition", agent, rows),
+                initial=reader_of(posterior, "initial", agent, rows),
             )
             for agent in self.agents
         }
@@ -818,7 +834,9 @@ def _split_joint(state: Any, columns: Mapping[str, Column], argument: str) -> li
     return values[::-1]
 
 
-def _reader(posterior: "Posterior", role: str, agent: str, rows: Mapping[str, _LogRows]) -> _Reader:
+def reader_of(
+    posterior: "Posterior", role: str, agent: str, rows: Mapping[str, RowsByContext]
+) -> Reader:
     """An agent's table, and where its parents stand in (previous states, actions, states)."""
     demos = posterior.demos
     variables = list(demos.num_states)
@@ -841,7 +859,7 @@ def _reader(posterior: "Posterior", role: str, agent: str, rows: Mapping[str, _L
             "to; a tracker remembers one step: use posterior.filter on the episode so far"
         )
     columns = [places[name] for name in names]
-    return _Reader(
+    return Reader(
         rows=rows[site_name(posterior.model, role, agent)],
         context=_picker(columns),
         variables=frozenset(variables[i % offset] for i in columns if i % offset < len(variables)),
@@ -888,9 +906,13 @@ def _picker(columns: Sequence[int]) -> Callable[[Values], Values]:
     return lambda values: ()
 
 
-def _tables(
-    posterior: "TeamPosterior", estimate: str, num_draws: int | None, seed: int
-) -> dict[str, _LogRows]:
+def rows_of_tables(
+    posterior: "TeamPosterior",
+    estimate: str,
+    num_draws: int | None,
+    seed: int,
+    form: Callable[[np.ndarray], np.ndarray],
+) -> dict[str, RowsByContext]:
     """The tables of a posterior by their sites: the point estimate, or draws."""
     tables = posterior.bound.tables
     if num_draws is None:
@@ -902,7 +924,7 @@ def _tables(
             return posterior._unvisited(site, contexts, estimate)[:, None]
 
         return {
-            site: _LogRows(table, partial(of_visited, site), partial(of_others, site))
+            site: RowsByContext(table, partial(of_visited, site), partial(of_others, site), form)
             for site, table in tables.items()
         }
     drawn = list(posterior.drawn_tables(num_draws, seed))
@@ -918,12 +940,16 @@ def _tables(
         different = drawn if tables[site].parametric else drawn[:1]
         prior = np.stack([draw.concentration(site, contexts) for draw in different], axis=1)
         # Seeded by the context: a row that was forgotten is drawn again as it was.
-        context = [zlib.crc32(site.encode()), *contexts.rows.ravel().tolist()]
-        generator = np.random.default_rng([seed, 2, *context])
-        shape = (len(prior), len(drawn), *prior.shape[2:])
-        return dirichlet_draws(generator, np.broadcast_to(prior, shape))
+        seeds = [[seed, 2, zlib.crc32(site.encode()), *row] for row in contexts.rows.tolist()]
+        shape = (len(drawn), *prior.shape[2:])
+        return np.stack(
+            [
+                dirichlet_draws(np.random.default_rng(own), np.broadcast_to(one, shape))
+                for own, one in zip(seeds, prior, strict=True)
+            ]
+        )
 
     return {
-        site: _LogRows(table, partial(drawn_visited, site), partial(drawn_others, site))
+        site: RowsByContext(table, partial(drawn_visited, site), partial(drawn_others, site), form)
         for site, table in tables.items()
     }

@@ -1,9 +1,10 @@
 """What is run: an experiment is one learner in one setting, repeated in trials."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, override
+from typing import TYPE_CHECKING, Any, NamedTuple, override
 
 import numpy as np
 
@@ -12,9 +13,15 @@ from btil.analysis.reproduction.models import PAPER_MODEL, model_named
 from btil.analysis.reproduction.workspace import Workspace
 from btil.demonstrations import Demonstrations
 
+if TYPE_CHECKING:
+    from btil.imitation.learning import LearnedTeam
+
 HAMMING, JS = "hamming", "js"
+_PERFORMANCE = ("steps", "cut", "returns", "suboptimal", "misaligned")
 TEAM = "team"
 _CURVE_POINTS = 12
+# As many as there are trials of a row, in a run of the usual size.
+_TEAMS_KEPT = 5
 
 
 class Score(NamedTuple):
@@ -134,23 +141,12 @@ class Imitation(Experiment):
 
     @override
     def run(self, workspace: Workspace, trial: int, seed: int, progress: bool) -> Outcome:
-        from btil.imitation import learn
-
         task, split = workspace.task(self.domain), workspace.split(self.domain)
-        train, test = split.train, split.test
-        options = dict(workspace.protocol.options.get(self.learner, {}))
+        test = split.test
         if self.model != PAPER_MODEL:
-            train, test = task.add_derived_variables(train), task.add_derived_variables(test)
-            options["model"] = model_named(self.model, task)
-        team = learn(
-            task,
-            shuffled_and_hidden(train, self.num_demos, self.num_labelled, seed),
-            method=self.learner,
-            known_transition=self.known_transition,
-            seed=seed,
-            progress=progress and self.learner in SLOW_LEARNERS,
-            **options,
-        )
+            test = task.add_derived_variables(test)
+        given = shuffled_and_hidden(split.train, self.num_demos, self.num_labelled, seed)
+        team = _learned(self, given, workspace, seed, progress)
         errors = hamming_distance(test, team)
         # Weighted by the visits of all labelled training episodes, whatever the learner was given.
         divergences = policy_divergence(split.train, task.policies(), team.policies)
@@ -162,6 +158,120 @@ class Imitation(Experiment):
             ]
         curve = {name: summarise_curve(values) for name, values in team.learning_curve.items()}
         return Outcome(tuple(scores), team.converged, team.reason, curve)
+
+
+def _learned(
+    experiment: "Imitation | Acting",
+    given: Demonstrations,
+    workspace: Workspace,
+    seed: int,
+    progress: bool,
+) -> "LearnedTeam":
+    """What the learner of an experiment makes of demonstrations of its task."""
+    from btil.imitation import learn
+
+    task, learner = workspace.task(experiment.domain), experiment.learner
+    options = dict(workspace.protocol.options.get(learner, {}))
+    if experiment.model != PAPER_MODEL:
+        given = task.add_derived_variables(given)
+        options["model"] = model_named(experiment.model, task)
+    return learn(
+        task,
+        given,
+        method=learner,
+        known_transition=experiment.known_transition,
+        seed=seed,
+        progress=progress and learner in SLOW_LEARNERS,
+        **options,
+    )
+
+
+@dataclass(frozen=True)
+class Acting(Experiment):
+    """Learn a team from simulated episodes, and let it do the task.
+
+    Every trial has a draw of the data of its own, made with its seed, and shuffled by it. The
+    first `num_labelled` episodes of `num_demos` have labels.
+
+    Attributes:
+        domain: "movers" or "cleanup".
+        learner: Of `btil.imitation.METHODS`; "demonstrators": the true team itself.
+        known_transition: Whether the true T_x is given.
+        num_demos: Episodes given.
+        num_labelled: Of these, episodes with labels.
+        model: As of `Imitation`.
+        estimate: By what tables the team acts, as in `btil.domains.play`.
+        beside: The member who is not the learned one, but the true team's.
+    """
+
+    learner: str
+    known_transition: bool
+    num_demos: int
+    num_labelled: int
+    model: str = PAPER_MODEL
+    estimate: str = "mean"
+    beside: str | None = None
+
+    @property
+    @override
+    def name(self) -> str:
+        transition = "known" if self.known_transition else "learned"
+        beside = "" if self.beside is None else f"-beside-{self.beside}"
+        return (
+            f"{self.domain}-{self.learner}-acting-{transition}-transition-{self.num_demos}-"
+            f"episodes-{self.num_labelled}-labelled-{self.model}-{self.estimate}{beside}"
+        )
+
+    @property
+    @override
+    def method(self) -> str:
+        return self.learner
+
+    @override
+    def settings(self, workspace: Workspace) -> dict[str, Any]:
+        protocol = workspace.protocol
+        return {
+            **super().settings(workspace),
+            "map": protocol.map,
+            "num_train": protocol.num_train,
+            "num_test": protocol.num_test,
+            "max_steps": protocol.max_steps,
+            "options": dict(protocol.options.get(self.learner, {})),
+        }
+
+    @override
+    def run(self, workspace: Workspace, trial: int, seed: int, progress: bool) -> Outcome:
+        from btil.analysis.performance import team_performance
+        from btil.domains.playing import play
+
+        protocol, task = workspace.protocol, workspace.task(self.domain)
+        played: dict[str, Any] = {"seed": seed + 1, "max_steps": protocol.max_steps}
+        learnt = None
+        if self.learner == "demonstrators":
+            demos = task.simulate(protocol.num_test, **played)
+        else:
+            learnt = self._team(workspace, seed, progress)
+            cast: dict[str, Any] = dict.fromkeys(task.agents, learnt)
+            if self.beside is not None:
+                cast[self.beside] = task.policies()[self.beside]
+            demos = play(task, cast, protocol.num_test, estimate=self.estimate, **played)
+        found = team_performance(task, demos)
+        scores = tuple(Score(TEAM, name, getattr(found, name).value) for name in _PERFORMANCE)
+        if learnt is None:
+            return Outcome(scores)
+        return Outcome(scores, learnt.converged, learnt.reason)
+
+    def _team(self, workspace: Workspace, seed: int, progress: bool) -> "LearnedTeam":
+        """The team; what differs only in how it acts learns no second time."""
+        key = dataclasses.replace(self, estimate="mean", beside=None), seed
+        if key not in workspace.teams:
+            every = workspace.simulate(self.domain, workspace.protocol.num_train, seed)
+            given = shuffled_and_hidden(every, self.num_demos, self.num_labelled, seed)
+            workspace.teams[key] = _learned(self, given, workspace, seed, progress)
+            # The tables of a few teams are large.
+            for old in [*workspace.teams][:-_TEAMS_KEPT]:
+                del workspace.teams[old]
+        return workspace.teams[key]
 
 
 # Learners that take minutes: they show their own progress, and are run after the others.

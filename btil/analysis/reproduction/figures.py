@@ -53,10 +53,9 @@ def plot_numbers(table: "pd.DataFrame", layout: Layout) -> "Figure":
             Line2D([], [], color=_COLORS[i], marker=_MARKERS[i], linestyle="", label=written(name))
             for i, name in enumerate(colors)
         ]
-        handles += [
-            Line2D([], [], color="0.4", label="± standard deviation over trials"),
-            _diamond("the paper", "0.4", Line2D),
-        ]
+        handles.append(Line2D([], [], color="0.4", label="± standard deviation over trials"))
+        if table["paper"].notna().any():
+            handles.append(_diamond("the paper", "0.4", Line2D))
         figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
     return figure
 
@@ -72,7 +71,8 @@ def _draw_panel(axes: Any, part: "pd.DataFrame", layout: Layout, colors: list[st
     labels = [", ".join(written(text) for text in name if text) for name in names]
     axes.set_yticks(range(len(names)), labels)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlim(left=0)
+    if (part["mean"] - part["sd"].fillna(0)).min() >= 0:
+        axes.set_xlim(left=0)
     axes.grid(axis="x", color="0.9")
     axes.set_axisbelow(True)
 

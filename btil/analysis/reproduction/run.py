@@ -105,7 +105,7 @@ def reproduce(
 
     Args:
         target: A key of `TARGETS`: "table1", "tableA1", "figure-supervision", "parents",
-            "suboptimality" or "table2-overcooked".
+            "performance", "suboptimality" or "table2-overcooked".
         out: Folder of the results; made if it is not there. It gets `<target>.csv`, `.md`,
             `.html`, `.svg`, `.png` and `<target>-trials.csv`, and the folders `data` and `trials`.
         trials: Trials per row; None: 5, or 1 of the quick form.
@@ -171,7 +171,8 @@ def _notes(
             "numbers mean nothing, and none is compared with the paper's."
         )
     ours = f"mean ± standard deviation of {trials} trials" if trials > 1 else "a single trial"
-    notes.append(f"Ours: {ours}. In parentheses the paper's: {target.source}.")
+    theirs = f" In parentheses the paper's: {target.source}." if target.source else ""
+    notes.append(f"Ours: {ours}.{theirs}")
     notes.append(target.about.format(**protocol._asdict()))
     if target.comparable and not quick and trials > 1:
         notes.append(

@@ -26,8 +26,10 @@ _METRICS = {
     "suboptimal_steps": "suboptimal, of all steps",
     "steps": "steps per episode",
     "cut": "episodes cut",
+    "returns": "return",
+    "misaligned": "misaligned, of all steps",
 }
-_DECIMALS = {"steps": 1}
+_DECIMALS = {"steps": 1, "returns": 1}
 _NAMES = {"movers": "Movers", "cleanup": "Cleanup", "alice": "Alice", "rob": "Rob", TEAM: "team"}
 _ROW = ("domain", "setting", "algorithm", "num_demos", "num_labelled", "agent", "metric")
 

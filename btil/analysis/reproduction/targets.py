@@ -2,18 +2,19 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from btil.analysis.reproduction.experiments import (
     HAMMING,
     JS,
     TEAM,
+    Acting,
     Experiment,
     HumanDecoding,
     Imitation,
     Simulation,
 )
-from btil.analysis.reproduction.models import MODELS, PAPER_MODEL
+from btil.analysis.reproduction.models import MODELS, PAPER_MODEL, RECOMMENDED
 from btil.analysis.reproduction.workspace import Protocol
 from btil.domains.gridworld import GRID_WORLDS
 from btil.domains.overcooked import LAYOUTS
@@ -120,7 +121,7 @@ class Target(NamedTuple):
         domains: Those it has.
         rows: Makes its rows, from the amounts and the domains.
         layout: How they are shown.
-        source: Where the paper's numbers stand in the paper.
+        source: Where the paper's numbers stand in the paper; empty if it has none.
         about: What a reader should know; amounts of the protocol are named in braces.
         comparable: Whether the paper's numbers are about the same data, so that differences mean
             something.
@@ -282,6 +283,35 @@ def _suboptimality(protocol: Protocol, domains: Sequence[str]) -> list[Row]:
     ]
 
 
+def _performance(protocol: Protocol, domains: Sequence[str]) -> list[Row]:
+    few, all_of = protocol.num_labelled, protocol.num_train
+    rows = []
+    for domain in domains:
+
+        def add(
+            setting: str, words: str, learner: str, known: bool, number: int, **more: Any
+        ) -> None:
+            experiment = Acting(domain, learner, known, number, few, **more)  # noqa: B023
+            rows.append(Row(domain, setting, words, experiment, {}))  # noqa: B023
+
+        add("", "Demonstrators", "demonstrators", True, few)
+        for learner in ("Random", "BC", "MAGAIL"):
+            add(WITH, learner, _LEARNERS[learner], True, few)
+        recommended = {"model": RECOMMENDED}
+        add(WITH, "recommended model, means", "btil", True, all_of, **recommended)
+        for words, estimate in _ESTIMATES.items():
+            add(WITHOUT, f"the paper's model, {words}", "btil", False, all_of, estimate=estimate)
+        for words, estimate in _ESTIMATES.items():
+            more = recommended | {"estimate": estimate}
+            add(WITHOUT, f"recommended model, {words}", "btil", False, all_of, **more)
+        more = recommended | {"beside": AGENTS[1]}
+        add(WITHOUT, "recommended model, Alice beside the true Rob", "btil", False, all_of, **more)
+    return rows
+
+
+_ESTIMATES = {"means": "mean", "modes": "map", "a draw per episode": "draw"}
+
+
 def _overcooked(protocol: Protocol, domains: Sequence[str]) -> list[Row]:
     shares = dict(zip(_TABLE_2, (None, 1.0, 0.5, 0.2), strict=True))
     ours = [
@@ -362,6 +392,28 @@ TARGETS: dict[str, Target] = {
         "A trial is a draw of {num_train} episodes on the map {map!r}; the first is the training "
         "data of the other tables. The paper's share is that of its one draw, presumably the mean "
         "over episodes.",
+    ),
+    "performance": Target(
+        "Learned teams at work",
+        GRID_WORLDS,
+        _performance,
+        Layout(
+            "domain",
+            ("setting", "algorithm"),
+            ("metric",),
+            ("domain", "metric"),
+            ("setting", "algorithm"),
+            "agent",
+            (TEAM,),
+        ),
+        "",
+        "A trial draws {num_train} episodes of the true team on the map {map!r}, the first "
+        "{num_labelled} of them with labels, and lets the team learned from them (Random, BC and "
+        "MAGAIL: from the labelled ones) do the task {num_test} times, at most {max_steps} steps "
+        "each. A team that acts in several ways is learned once: the seconds of the other rows are "
+        "those of acting. Misaligned: steps at which the minds of demonstrators would be called "
+        "suboptimal.",
+        comparable=False,
     ),
     "table2-overcooked": Target(
         "Decoding what people had in mind (in place of Table 2)",

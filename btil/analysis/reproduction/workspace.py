@@ -13,6 +13,7 @@ from btil.demonstrations import Demonstrations, read_demonstrations, write_demon
 
 if TYPE_CHECKING:
     from btil.domains.gridworld.task import GridTask
+    from btil.imitation.learning import LearnedTeam
 
 _DATA = "simulated episodes"
 
@@ -74,6 +75,8 @@ class Workspace:
         self.task = cache(self._make_task)
         self.split = cache(self._make_split)
         self.kitchen = cache(self._load_kitchen)
+        # What trials have learned that others let act too.
+        self.teams: dict[Any, LearnedTeam] = {}
 
     def _make_task(self, domain: str) -> "GridTask":
         from btil import domains

@@ -50,15 +50,10 @@ class Cleanup(GridTask):
     item_states = ("origin", "held by alice", "held by rob", "goal")
     policy_concentration = 1.01
     transition_concentration = 1.01
+    _recommended_policy_concentration = 0.2
     # Each plans for itself and takes no notice of where the teammate goes.
-    _policy_parents = ("own_cell", "own_held", "lying")
-    _transition_parents = (
-        "own_held",
-        "next_own_held",
-        "other_held",
-        "next_other_held",
-        "next_lying",
-    )
+    _policy_parents = ("own_cell", "own_phase")
+    _transition_parents = ("own_phase", "next_own_choice")
 
     def _held(self, situation: Situation) -> Int[np.ndarray, "k agents"]:
         return np.stack([first_true(situation.items == 1 + i) for i in range(2)], axis=1)

@@ -212,3 +212,4 @@ def _check_reachable(
 
 
 ORIGIN = 0  # state of an item that lies where it lay at first
+NOBODY = -1  # no item, where an item's number is expected

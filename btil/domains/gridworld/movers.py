@@ -53,9 +53,10 @@ class Movers(GridTask):
     item_states = ("origin", "held", "goal")
     policy_concentration = 1.2
     transition_concentration = 1.01
-    # The plan is the team's: where the teammate stands matters as much as the own cell.
-    _policy_parents = ("own_cell", "other_cell", "own_held")
-    _transition_parents = ("own_held", "next_own_held", "next_other_here", "next_lying")
+    _recommended_policy_concentration = 0.3
+    # The plan is the team's: where the teammate stands matters as well as the own cell.
+    _policy_parents = ("own_cell", "own_teammate", "own_phase")
+    _transition_parents = ("own_phase", "next_own_choice", "next_other_here")
 
     def _held(self, situation: Situation) -> Int[np.ndarray, "k agents"]:
         held = first_true(situation.items == _HELD)

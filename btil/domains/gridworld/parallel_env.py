@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from btil.domains.gridworld.task import GridTask
 
-STEP_REWARD = -1.0
-FINISH_REWARD = 100.0
 _RENDER_MODES = ("human", "rgb_array")
 _FRAMES_PER_SECOND = 4
 
@@ -171,9 +169,10 @@ class GridParallelEnv(ParallelEnv[str, np.int64, np.int64]):
         next_states, probs = self.task.transition(np.array([self._state]), np.array([joint]))
         self._state = int(self._rng.choice(next_states[0], p=probs[0]))
         self._num_steps += 1
-        terminated = bool(self.task.is_final(np.array([self._state]))[0])
+        now = np.array([self._state])
+        terminated = bool(self.task.is_final(now)[0])
         truncated = not terminated and self._num_steps >= self.max_steps
-        reward = STEP_REWARD + FINISH_REWARD * terminated
+        reward = float(self.task.rewards(now)[0])
         result = (
             self._observations(),
             dict.fromkeys(self.agents, reward),

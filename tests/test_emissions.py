@@ -754,3 +754,42 @@ def test_columns_that_need_each_other_are_not_simulated():
         simulate(model, demos, tables, generator)
     with pytest.raises(ValueError, match=r"'a' cannot be a covariate of itself; .*'previous_a'"):
         linear(("a", "b"), ("c", "a"))
+
+
+@pytest.mark.parametrize("num_draws", [None, 3])
+def test_columns_are_predicted_one_step_ahead(num_draws):
+    demos, model = _demos(lengths=(8, 7), blank=BLANK), _model(covariates=("previous_bob_x",))
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    found = posterior.predict_columns(demos, num_draws=num_draws, seed=4)
+    if num_draws is None:
+        draws = [posterior]
+    else:  # one posterior a draw, by the strong priors that know it
+        draws = list(posterior.drawn_rows(posterior.bound, num_draws, 4))
+        points = posterior.drawn_channel("ann", np.array([[0], [1]]), num_draws, 4)
+    expected = np.zeros((15, 2))
+    for number, one in enumerate(draws):
+        if num_draws is None:
+            initial, transition = posterior.initial("ann")[0], posterior.transition("ann")[0]
+            coefficients = posterior.emission("ann", [0, 1]).coefficients
+            policy, said = (
+                posterior.policy("ann"),
+                step_log_density(
+                    posterior.bound.channels["ann"], *posterior.emission("ann", [0, 1])
+                ),
+            )
+        else:
+            initial, transition = one["initial_ann"][0], one["transition_ann"][0]
+            policy, said = one["policy_ann"], one[likelihood_name("ann")]
+            coefficients = points.coefficients[number]
+        for t in range(15):
+            if t in demos.episode_starts:
+                ahead = initial
+                expected[t] = np.nan
+            else:
+                ahead = belief @ transition  # of the step before
+                u = np.array([1.0, demos.continuous["bob_x"][t - 1]])
+                expected[t] += ahead @ (u @ coefficients[demos.states[t]]) / len(draws)
+            belief = ahead * policy[demos.states[t], :, demos.actions[t, 0]] * np.exp(said[t])
+            belief = belief / belief.sum()
+    np.testing.assert_allclose(found["ann"], expected, rtol=1e-9)
+    assert found["bob"].shape == (15, 1)

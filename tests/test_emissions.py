@@ -793,3 +793,7 @@ def test_columns_are_predicted_one_step_ahead(num_draws):
             belief = belief / belief.sum()
     np.testing.assert_allclose(found["ann"], expected, rtol=1e-9)
     assert found["bob"].shape == (15, 1)
+    hidden = posterior.predict_columns(demos.without_labels(), num_draws=num_draws, seed=4)
+    np.testing.assert_array_equal(found["ann"], hidden["ann"])
+    told = posterior.predict_columns(demos, use_labels=True, num_draws=num_draws, seed=4)
+    assert not np.allclose(told["ann"][2], found["ann"][2])

@@ -9,6 +9,7 @@ from scipy.special import expit, logsumexp
 
 import btil
 from btil import Demonstrations
+from btil.analysis.alignment import rename_latents
 from btil.messages.layout import lay_out
 from btil.models.emission import step_log_density
 from btil.models.team import likelihood_name
@@ -513,6 +514,10 @@ def test_what_does_not_take_them_says_so(tmp_path):
         (lambda: btil.fit(model, demos, "svi", guide="dirichlet"), "is for tables; a model with"),
         (lambda: mean_field.policy("bob"), "bob has no actions, and so no policy"),
         (lambda: mean_field.emission("cid"), "unknown agent 'cid'"),
+        (
+            lambda: btil.compare(model, demos.without_labels(), ("mfvi", "gibbs"), progress=False),
+            "names those of ann, bob; label a step of every latent but one",
+        ),
         (lambda: btil.suggest_model(demos), "suggest_model looks at .* no actions of bob"),
         (lambda: btil.analysis.posterior_predictive_check(mean_field), "no actions of bob"),
         (lambda: btil.analysis.debrief(mean_field, demos, tmp_path / "page"), "no actions of bob"),
@@ -797,3 +802,21 @@ def test_columns_are_predicted_one_step_ahead(num_draws):
     np.testing.assert_array_equal(found["ann"], hidden["ann"])
     told = posterior.predict_columns(demos, use_labels=True, num_draws=num_draws, seed=4)
     assert not np.allclose(told["ann"][2], found["ann"][2])
+
+
+@pytest.mark.parametrize("method", ["mfvi", "gibbs", "exact"])
+def test_latents_are_renamed_with_their_columns(method):
+    demos, model = _demos(), _model()
+    options = {"num_chains": 2, "num_warmup": 3, "num_samples": 4} if method == "gibbs" else {}
+    posterior = btil.fit(model, demos, method, progress=False, dtype="float64", **options)
+    names = {"ann": [1, 0], "bob": [2, 0, 1]}
+    renamed = rename_latents(posterior, {agent: np.array(own) for agent, own in names.items()})
+    unlabelled = demos.without_labels()
+    np.testing.assert_allclose(
+        renamed.log_likelihood(unlabelled), posterior.log_likelihood(unlabelled), rtol=1e-12
+    )
+    for agent, own in names.items():
+        for one, other in zip(
+            renamed.emission(agent, [0, 1]), posterior.emission(agent, [0, 1]), strict=True
+        ):
+            np.testing.assert_allclose(one, other[:, own], rtol=1e-14)  # sums in another order

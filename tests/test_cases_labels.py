@@ -193,6 +193,8 @@ LABELS_ARE_DATA = {
     "btil.analysis.compare.name_by_labels": "gives arbitrary latents the names that fit labels",
     "btil.analysis.metrics.with_learned_latents": "sizes and names",
     "btil.posterior.beliefs.Posterior.conformed": "sizes and names",
+    "btil.posterior.posterior.TeamPosterior.predict_columns": "held to it in test_emissions.py",
+    "btil.analysis.plots.paths.plot_paths": "draws labels, or the latents that it is given",
 }
 # Log densities of actions alone: no belief is asked for.
 NEVER_PEEK = {"btil.analysis.selection.compare_models"}

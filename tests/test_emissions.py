@@ -9,6 +9,7 @@ from scipy.special import expit, logsumexp
 
 import btil
 from btil import Demonstrations
+from btil.analysis.alignment import rename_latents
 from btil.messages.layout import lay_out
 from btil.models.emission import step_log_density
 from btil.models.team import likelihood_name
@@ -513,6 +514,10 @@ def test_what_does_not_take_them_says_so(tmp_path):
         (lambda: btil.fit(model, demos, "svi", guide="dirichlet"), "is for tables; a model with"),
         (lambda: mean_field.policy("bob"), "bob has no actions, and so no policy"),
         (lambda: mean_field.emission("cid"), "unknown agent 'cid'"),
+        (
+            lambda: btil.compare(model, demos.without_labels(), ("mfvi", "gibbs"), progress=False),
+            "names those of ann, bob; label a step of every latent but one",
+        ),
         (lambda: btil.suggest_model(demos), "suggest_model looks at .* no actions of bob"),
         (lambda: btil.analysis.posterior_predictive_check(mean_field), "no actions of bob"),
         (lambda: btil.analysis.debrief(mean_field, demos, tmp_path / "page"), "no actions of bob"),
@@ -754,3 +759,64 @@ def test_columns_that_need_each_other_are_not_simulated():
         simulate(model, demos, tables, generator)
     with pytest.raises(ValueError, match=r"'a' cannot be a covariate of itself; .*'previous_a'"):
         linear(("a", "b"), ("c", "a"))
+
+
+@pytest.mark.parametrize("num_draws", [None, 3])
+def test_columns_are_predicted_one_step_ahead(num_draws):
+    demos, model = _demos(lengths=(8, 7), blank=BLANK), _model(covariates=("previous_bob_x",))
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    found = posterior.predict_columns(demos, num_draws=num_draws, seed=4)
+    if num_draws is None:
+        draws = [posterior]
+    else:  # one posterior a draw, by the strong priors that know it
+        draws = list(posterior.drawn_rows(posterior.bound, num_draws, 4))
+        points = posterior.drawn_channel("ann", np.array([[0], [1]]), num_draws, 4)
+    expected = np.zeros((15, 2))
+    for number, one in enumerate(draws):
+        if num_draws is None:
+            initial, transition = posterior.initial("ann")[0], posterior.transition("ann")[0]
+            coefficients = posterior.emission("ann", [0, 1]).coefficients
+            policy, said = (
+                posterior.policy("ann"),
+                step_log_density(
+                    posterior.bound.channels["ann"], *posterior.emission("ann", [0, 1])
+                ),
+            )
+        else:
+            initial, transition = one["initial_ann"][0], one["transition_ann"][0]
+            policy, said = one["policy_ann"], one[likelihood_name("ann")]
+            coefficients = points.coefficients[number]
+        for t in range(15):
+            if t in demos.episode_starts:
+                ahead = initial
+                expected[t] = np.nan
+            else:
+                ahead = belief @ transition  # of the step before
+                u = np.array([1.0, demos.continuous["bob_x"][t - 1]])
+                expected[t] += ahead @ (u @ coefficients[demos.states[t]]) / len(draws)
+            belief = ahead * policy[demos.states[t], :, demos.actions[t, 0]] * np.exp(said[t])
+            belief = belief / belief.sum()
+    np.testing.assert_allclose(found["ann"], expected, rtol=1e-9)
+    assert found["bob"].shape == (15, 1)
+    hidden = posterior.predict_columns(demos.without_labels(), num_draws=num_draws, seed=4)
+    np.testing.assert_array_equal(found["ann"], hidden["ann"])
+    told = posterior.predict_columns(demos, use_labels=True, num_draws=num_draws, seed=4)
+    assert not np.allclose(told["ann"][2], found["ann"][2])
+
+
+@pytest.mark.parametrize("method", ["mfvi", "gibbs", "exact"])
+def test_latents_are_renamed_with_their_columns(method):
+    demos, model = _demos(), _model()
+    options = {"num_chains": 2, "num_warmup": 3, "num_samples": 4} if method == "gibbs" else {}
+    posterior = btil.fit(model, demos, method, progress=False, dtype="float64", **options)
+    names = {"ann": [1, 0], "bob": [2, 0, 1]}
+    renamed = rename_latents(posterior, {agent: np.array(own) for agent, own in names.items()})
+    unlabelled = demos.without_labels()
+    np.testing.assert_allclose(
+        renamed.log_likelihood(unlabelled), posterior.log_likelihood(unlabelled), rtol=1e-12
+    )
+    for agent, own in names.items():
+        for one, other in zip(
+            renamed.emission(agent, [0, 1]), posterior.emission(agent, [0, 1]), strict=True
+        ):
+            np.testing.assert_allclose(one, other[:, own], rtol=1e-14)  # sums in another order

@@ -229,7 +229,8 @@ def align[P: Posterior](posterior: P, reference: Posterior) -> P:
         both names.
 
     Raises:
-        ValueError: If the two have other agents, parents or numbers of latents and actions.
+        ValueError: If the two have other agents, parents or numbers of latents and actions, or
+            latents would be matched of an agent with continuous columns.
 
     Example:
         >>> btil.analysis.align(btil.fit(model, demos, "gibbs"), posterior)  # doctest: +SKIP
@@ -241,12 +242,7 @@ def align[P: Posterior](posterior: P, reference: Posterior) -> P:
     pinned = agents_pinned(bound)
     if all(pinned.values()):
         return posterior
-    open_ones = [agent for agent in bound.channels if not pinned[agent]]
-    if open_ones:
-        raise ValueError(
-            f"align: continuous columns are not looked at where latents are matched, and nothing "
-            f"else names those of {', '.join(open_ones)}; label a step of every latent but one"
-        )
+    refuse_unmatched(bound)
     rows = posterior.result.rows
     chains = {
         site: one.chain_moments()[0]
@@ -262,6 +258,23 @@ def align[P: Posterior](posterior: P, reference: Posterior) -> P:
         for chain in range(num_chains(posterior))
     ]
     return rename_latents(posterior, permutations)
+
+
+def refuse_unmatched(bound: BoundModel) -> None:
+    """Refuse a model with continuous columns whose latents nothing names.
+
+    Raises:
+        ValueError: Naming the agents, and what to do.
+    """
+    if not bound.channels:
+        return
+    pinned = agents_pinned(bound)
+    open_ones = [agent for agent in bound.channels if not pinned[agent]]
+    if open_ones:
+        raise ValueError(
+            "continuous columns are not looked at where latents are matched, and nothing else "
+            f"names those of {', '.join(open_ones)}; label a step of every latent but one"
+        )
 
 
 def num_chains(posterior: Posterior) -> int:

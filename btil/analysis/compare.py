@@ -16,6 +16,7 @@ from btil.analysis.alignment import (
     agents_with_common_latents,
     align,
     interchangeable_classes,
+    refuse_unmatched,
     rename_latents,
     shared_contexts,
 )
@@ -385,6 +386,7 @@ def compare(
     check_values({"accuracy": accuracy, "seed": seed})
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
     bound = bind_model(model, demos)
+    refuse_unmatched(bound)
     if truth is not None:
         check_truth(bound, truth)
     if evidence:

@@ -684,6 +684,16 @@ def step_log_density(
     return found
 
 
+def step_inputs(
+    channel: Channel, demos: Demonstrations
+) -> tuple[Float[np.ndarray, "steps p"], Int[np.ndarray, "steps parents"]]:
+    """u of every step, NaN where unknown or the agent is away, and the values of the parents."""
+    there = demos.present[:, demos.agents.index(channel.agent)]
+    values, _ = parent_values(demos)
+    rows = parent_columns(channel.names, values, {}, {}, demos.num_steps)
+    return np.where(there[:, None], channel.observed.inputs, np.nan), rows
+
+
 def by_pattern(
     channel: Channel,
 ) -> list[tuple[int, Bool[np.ndarray, " d"], Int[np.ndarray, " some"]]]:

@@ -36,7 +36,8 @@ from btil.inference.result import (
     dirichlet_mode,
     matrix_normal_draws,
 )
-from btil.models.contexts import data_column, match_rows, parent_columns
+from btil.messages.layout import gather, lay_out
+from btil.models.contexts import data_column, match_rows, parent_columns, unique_rows
 from btil.models.cpt import Contexts
 from btil.models.draws import (
     DrawnTables,
@@ -49,6 +50,7 @@ from btil.models.emission import (
     NormalEmission,
     channel_sites,
     matched,
+    step_inputs,
     step_log_density,
 )
 from btil.models.parametric import (
@@ -63,7 +65,13 @@ from btil.models.parametric import (
 )
 from btil.models.team import BoundModel, likelihood_name, refuse_emissions
 from btil.numerics.precision import precision
-from btil.posterior.beliefs import Posterior
+from btil.posterior.beliefs import (
+    PerAgent,
+    Posterior,
+    Recordings,
+    filter_agents,
+    refuse_impossible,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -338,6 +346,62 @@ class TeamPosterior(Posterior):
         return self._channel_point(
             agent, parent_columns(channel.names, spread, {}, {}, k), estimate
         )
+
+    def predict_columns(
+        self,
+        demos: Recordings,
+        use_labels: bool = False,
+        estimate: str = "mean",
+        num_draws: int | None = None,
+        seed: int = 0,
+    ) -> PerAgent:
+        r"""E[columns of step t | covariates of t, all before t], (steps, columns), as `smooth`.
+
+        .. math:: \sum_k P(x_t = k \mid \text{before } t)\, B_k^T u_t
+
+        Args:
+            demos: As in `smooth`.
+            use_labels: Whether labels before t are observed too.
+            estimate: Point estimate.
+            num_draws: Average over so many posterior draws instead.
+            seed: Seeds the draws.
+
+        Returns:
+            {agent: (steps, columns)} of the agents with an emission; NaN where a covariate is not
+            known, or the agent is away.
+
+        Raises:
+            ValueError: As `smooth`.
+        """
+        check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
+        bound = self._bind(self._conformed(demos), use_labels)
+        layout = lay_out(bound, coarse=True)
+        inputs, contexts, coefficients = {}, {}, {}
+        for agent, channel in bound.channels.items():
+            inputs[agent], rows = step_inputs(channel, bound.demos)
+            asked, contexts[agent] = unique_rows(rows)
+            coefficients[agent] = (
+                self._channel_point(agent, asked, estimate).coefficients[None]
+                if num_draws is None
+                else self.drawn_channel(agent, asked, num_draws, seed).coefficients
+            )
+        draws = (
+            iter([self._tables(bound, estimate)])
+            if num_draws is None
+            else self.drawn_rows(bound, num_draws, seed)
+        )
+        found: PerAgent = {}
+        with precision(self.dtype) as dtype:
+            for draw, tables in enumerate(draws):
+                for agent, filtered in filter_agents(layout, tables, dtype).items():
+                    refuse_impossible(bound.demos, agent, filtered.log_normalizer, layout)
+                    if agent not in inputs:
+                        continue
+                    latent = np.exp(gather(np.asarray(filtered.log_predicted), layout.lanes))
+                    means = coefficients[agent][draw][contexts[agent]]
+                    one = np.einsum("nk,np,nkpd->nd", latent, inputs[agent], means, optimize=True)
+                    found[agent] = found.get(agent, 0.0) + one / (num_draws or 1)
+        return found
 
     def _channel_point(
         self, agent: str, contexts: Int[np.ndarray, "k parents"], estimate: str

@@ -14,11 +14,12 @@ from btil.demonstrations import (
     read_demonstrations,
     write_demonstrations,
 )
+from btil.demonstrations.binning import bin
 from btil.demonstrations.coding import DataWarning
 from btil.demonstrations.stream import DemonstrationsFile, open_demonstrations
 
 if TYPE_CHECKING:
-    from btil import analysis, domains, imitation
+    from btil import analysis, domains, imitation, recordings
     from btil.analysis.compare import compare
     from btil.demonstrations.coders import combine_labels, label_confusion
     from btil.models.cpt import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         StickyDirichletCPT,
         UniformCPT,
     )
+    from btil.models.emission import LinearNormalEmission, NormalEmission
     from btil.models.hierarchical import HierarchicalDirichletCPT, StickBreakingCPT
     from btil.models.parametric import ParametricCPT
     from btil.models.softmax import GoalConditionedCPT, SoftmaxCPT
@@ -52,6 +54,8 @@ _LAZY = {
     "HierarchicalDirichletCPT": "btil.models.hierarchical",
     "KnownCPT": "btil.models.cpt",
     "LatentChain": "btil.numpyro_forms.latent_chain",
+    "LinearNormalEmission": "btil.models.emission",
+    "NormalEmission": "btil.models.emission",
     "NumpyroModel": "btil.numpyro_forms.numpyro_model",
     "ParametricCPT": "btil.models.parametric",
     "Shared": "btil.models.cpt",
@@ -72,7 +76,7 @@ _LAZY = {
     "suggest_model": "btil.suggestion",
     "team_dbn": "btil.numpyro_forms.team_dbn",
 }
-_ROOMS = ("analysis", "domains", "imitation")
+_ROOMS = ("analysis", "domains", "imitation", "recordings")
 
 __all__ = [
     "CPT",
@@ -84,6 +88,8 @@ __all__ = [
     "HierarchicalDirichletCPT",
     "KnownCPT",
     "LatentChain",
+    "LinearNormalEmission",
+    "NormalEmission",
     "NumpyroModel",
     "ParametricCPT",
     "Shared",
@@ -96,6 +102,7 @@ __all__ = [
     "TeamPosterior",
     "UniformCPT",
     "analysis",
+    "bin",
     "combine_labels",
     "compare",
     "concatenate",
@@ -107,6 +114,7 @@ __all__ = [
     "mfvi_guide",
     "open_demonstrations",
     "read_demonstrations",
+    "recordings",
     "suggest_model",
     "team_dbn",
     "write_demonstrations",

@@ -105,6 +105,27 @@ movers = btil.fit(task.recommended_model(), variables.without_labels(range(10, 2
         ),
     ),
     Section(
+        "Motion on a plane",
+        """\
+errands = btil.domains.errands()  # two people walk between a desk, a door and a shelf
+walks = errands.simulate(60, seed=1)
+walkers = btil.fit(errands.recommended_model(), walks.without_labels(range(6, 60)))
+""",
+        (
+            Entry(
+                "plot_paths",
+                'analysis.plot_paths(walks, "ann", "ann_x", "ann_y", walkers.decode(walks))',
+                "Where somebody went, coloured by what was decoded; grey where nothing is known.",
+            ),
+            Entry(
+                "plot_motion",
+                'analysis.plot_motion(walkers, "ann", "ann_x", "ann_y")',
+                "Where each intent leads from everywhere on the plane, learned from six labelled "
+                "episodes: arrows are expected velocities, and end near the goal.",
+            ),
+        ),
+    ),
+    Section(
         "What was learned",
         """\
 task = btil.domains.movers()

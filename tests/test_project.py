@@ -29,6 +29,7 @@ ROOMS = {
     "inference": {"demonstrations", "models", "messages", "numpyro_forms"},
     "posterior": {"demonstrations", "models", "messages", "numpyro_forms", "inference"},
     "domains": {"demonstrations", "models"},
+    "recordings": {"demonstrations", "domains"},
     "imitation": {"demonstrations", "models", "messages", "inference", "posterior", "domains"},
     "analysis": {
         "demonstrations",

@@ -352,6 +352,32 @@ def test_a_tracker_follows_what_the_filter_says(exact):
             np.testing.assert_allclose(belief.latents[agent], filtered[agent][t], atol=1e-12)
 
 
+def test_a_tracker_follows_those_who_come_and_go(exact):
+    demos = team()
+    filtered, predicted = exact.filter(demos), exact.predict_actions(demos)
+    tracker = exact.tracker()
+    for t in range(demos.num_steps):
+        if demos.step_in_episode[t] == 0:
+            tracker.reset()
+        away = [a for k, a in enumerate(demos.agents) if not demos.present[t, k]]
+        state = {
+            name: None if values[t] < 0 else int(values[t])
+            for name, values in demos.state_variables.items()
+        }
+        actions = {
+            a: None if k < 0 else int(k)
+            for a, k in zip(demos.agents, demos.actions[t], strict=True)
+        }
+        belief = tracker.update(state, actions, away=away)
+        for agent in demos.agents:
+            np.testing.assert_allclose(belief.latents[agent], filtered[agent][t], atol=1e-12)
+            np.testing.assert_allclose(
+                belief.expected_actions[agent], predicted[agent][t], atol=1e-12
+            )
+    with pytest.raises(ValueError, match="away: unknown agent 'cleo'"):
+        tracker.predict({"zone": 0, "bob_cell": 0}, away=["cleo"])
+
+
 def test_a_tracker_refuses_another_members_unseen_action_that_training_never_had():
     demos = btil.Demonstrations(
         [0, 1, 0, 1], [[0, 1], [1, 1], [1, 0], [0, 0]], np.zeros((4, 2), int), num_latents=2

@@ -17,12 +17,16 @@ from jaxtyping import Float, Int
 from btil.demonstrations import Demonstrations
 from btil.inference.collapsed import constrained
 from btil.inference.result import (
+    ChannelPosterior,
     ConditionalRows,
     DirichletRows,
+    DrawnChannel,
     DrawnParameters,
     DrawnRows,
     FunctionalRows,
     JointNormals,
+    MatrixNormalChannel,
+    MixtureChannel,
     MixtureRows,
     MomentRows,
     NormalParameters,
@@ -234,8 +238,15 @@ def align[P: Posterior](posterior: P, reference: Posterior) -> P:
     if isinstance(posterior.model, NumpyroModel):
         return posterior
     target = _in_order_of(posterior, reference)
-    if all(agents_pinned(bound).values()):
+    pinned = agents_pinned(bound)
+    if all(pinned.values()):
         return posterior
+    open_ones = [agent for agent in bound.channels if not pinned[agent]]
+    if open_ones:
+        raise ValueError(
+            f"align: continuous columns are not looked at where latents are matched, and nothing "
+            f"else names those of {', '.join(open_ones)}; label a step of every latent but one"
+        )
     rows = posterior.result.rows
     chains = {
         site: one.chain_moments()[0]
@@ -292,7 +303,35 @@ def rename_latents[P: Posterior](
             }
             rows[site] = one._replace(**values)
     parameters = _renamed_parameters(posterior, by_chain)
-    return dataclasses.replace(posterior, result=result._replace(rows=rows, parameters=parameters))
+    channels = {
+        channel.name: _renamed_channel(bound, agent, result.channels[channel.name], by_chain)
+        for agent, channel in bound.channels.items()
+    }
+    return dataclasses.replace(
+        posterior, result=result._replace(rows=rows, parameters=parameters, channels=channels)
+    )
+
+
+def _renamed_channel(
+    bound: BoundModel, agent: str, given: ChannelPosterior, by_chain: Sequence[Permutations]
+) -> ChannelPosterior:
+    """A continuous channel with its agent's latents renamed."""
+    orders = [_checked_permutations(bound, own)[agent] for own in by_chain]
+    if isinstance(given, DrawnChannel):
+        chains = len(given.coefficients)
+        orders = orders * chains if len(orders) == 1 else orders
+        return DrawnChannel(
+            *(
+                np.stack([part[chain][:, :, own] for chain, own in enumerate(orders)])
+                for part in given
+            )
+        )
+    at = 1 if isinstance(given, MixtureChannel) else 0
+    parts: dict[str, Any] = {
+        name: np.take(getattr(given, name), orders[0], axis=at + 1)
+        for name in MatrixNormalChannel._fields
+    }
+    return given._replace(**parts)
 
 
 def _renamed_chains(
@@ -481,7 +520,12 @@ def interchangeable_classes(bound: BoundModel) -> dict[str, tuple[tuple[int, ...
         for latent in range(sizes[agents[0]]):
             for members in own if not labelled[latent] else []:
                 first = members[0]
-                if not labelled[first] and _swap_changes_nothing(bound, sites, first, latent):
+                channels = [bound.channels[agent] for agent in agents if agent in bound.channels]
+                if (
+                    not labelled[first]
+                    and _swap_changes_nothing(bound, sites, first, latent)
+                    and all(one.family.exchangeable_latents(first, latent) for one in channels)
+                ):
                     members.append(latent)
                     break
             else:

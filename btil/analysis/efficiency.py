@@ -63,10 +63,10 @@ def latent_chains(posterior: Posterior) -> LatentChains | None:
 
     Returns:
         The worst of all probabilities; None where there are no chains with the draws of all rows,
-        or nothing is unlabelled.
+        or nothing is unlabelled, or there are continuous columns.
     """
     rows = {s: r.draws for s, r in posterior.result.rows.items() if isinstance(r, DrawnRows)}
-    if posterior.draws_info is None or not rows:
+    if posterior.draws_info is None or not rows or posterior.bound.channels:
         return None
     demos = posterior.demos
     hidden = (demos.latents < 0) & (np.array(demos.num_latents) > 1)

@@ -58,7 +58,7 @@ from btil.messages.smoother import (
 )
 from btil.models.cpt import ROLES
 from btil.models.parametric import check_prior
-from btil.models.team import BoundModel, TeamModel, bind
+from btil.models.team import BoundModel, TeamModel, bind, refuse_emissions
 from btil.numerics.precision import precision
 from btil.numerics.special import log_beta_ratio
 from btil.numpyro_forms.numpyro_model import NumpyroModel
@@ -184,6 +184,7 @@ def check_estimable(bound: BoundModel) -> None:
             prior is none, or unlabelled steps read cells with a concentration below 0.001.
     """
     _refuse_own(bound.model)
+    refuse_emissions(bound.model, "log_evidence", f"mfvi's elbo bounds it. {_INSTEAD}")
     for name, table in bound.learned.items():
         if table.parametric:
             raise ValueError(

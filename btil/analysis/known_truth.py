@@ -16,7 +16,7 @@ from btil.files import replacing
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, KnownRows
 from btil.models.simulate import simulate
-from btil.models.team import BoundModel, TeamModel, bind
+from btil.models.team import BoundModel, TeamModel, bind, refuse_emissions
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
 from btil.posterior.beliefs import Posterior
 from btil.posterior.conforming import conform
@@ -69,6 +69,7 @@ def simulate_truth(
         >>> made = simulate_truth(model, demos, seed=1)  # doctest: +SKIP
     """
     check_values({"seed": seed, "share_labelled": share_labelled}, optional=["share_labelled"])
+    refuse_emissions(model, "simulate_truth", "simulate and fit as docs/continuous.md does")
     settings = Settings(model, demos, "", {}, 0, 0, share_labelled, seed)
     tables, _, observed = draw_data(settings, 0)
     states = demos if test is None else conform(test, demos)

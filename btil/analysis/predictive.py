@@ -33,7 +33,7 @@ from btil.demonstrations import Demonstrations
 from btil.demonstrations.data import refuse_gaps
 from btil.messages.layout import lay_out
 from btil.models.simulate import draw_values, simulate
-from btil.models.team import BoundModel, make_contexts
+from btil.models.team import BoundModel, make_contexts, refuse_without_actions
 from btil.numpyro_forms.numpyro_model import NumpyroModel
 from btil.posterior.beliefs import Posterior, refuse_excerpt
 from btil.posterior.conforming import conform
@@ -341,6 +341,7 @@ def posterior_predictive_check(
     refuse_gaps(
         demos, "predictive check", "give episodes without such steps: demos=demos.select(...)"
     )
+    refuse_without_actions(demos, "posterior_predictive_check")
     bound = posterior.bound.on(demos)
     if not (demos.latents >= 0).all():
         posterior.filter(demos, use_labels=True)  # refuses what is impossible

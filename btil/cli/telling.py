@@ -54,8 +54,13 @@ def summary(posterior: "Posterior") -> str:
             if "max_split_rhat" in chains:
                 text += f", largest split R-hat of rows without draws {one['max_split_rhat']:.3f}"
         lines.append(text)
-    if not learned:
+    if not posterior.bound.learns:
         lines.append("learned    nothing: every table is given")
+    lines += [
+        f"learned    {one.name}: {' x '.join(map(str, one.shape[:2]))} normals of "
+        f"{', '.join(one.family.columns_of(one.agent))}"
+        for one in posterior.bound.channels.values()
+    ]
     return "\n".join(lines)
 
 

@@ -11,13 +11,18 @@ if TYPE_CHECKING:
     from btil.domains import overcooked
     from btil.domains.gridworld.cleanup import cleanup
     from btil.domains.gridworld.movers import movers
+    from btil.domains.plane import errands
     from btil.domains.playing import play
     from btil.domains.recording import record
 
-__all__ = ["cleanup", "movers", "overcooked", "play", "record"]
+__all__ = ["cleanup", "errands", "movers", "overcooked", "play", "record"]
 
-# What is no domain.
-_FUNCTIONS = {"play": "btil.domains.playing", "record": "btil.domains.recording"}
+# What is no domain of the registry: a task on a plane has no maps, and no states to plan on.
+_FUNCTIONS = {
+    "errands": "btil.domains.plane",
+    "play": "btil.domains.playing",
+    "record": "btil.domains.recording",
+}
 
 
 def __getattr__(name: str) -> Any:

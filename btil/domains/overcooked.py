@@ -69,8 +69,10 @@ __all__ = [
     "LAYOUTS",
     "PLAYERS",
     "THINGS",
+    "from_arrays",
     "from_table",
     "load",
+    "map_of",
     "recommended_model",
 ]
 
@@ -185,19 +187,50 @@ def from_table(path: str | PathLike[str], layout: str, split: str | None = None)
             is allowed.
         OSError: if the file cannot be read.
     """
-    if split is not None and split not in _SPLITS:
-        raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and None")
+    _check_split(split)
     arrays = _read_arrays(path)
     try:
-        return _demonstrations(arrays, layout, split)
+        return from_arrays(arrays, layout, split)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _demonstrations(
-    arrays: Mapping[str, np.ndarray], layout: str, split: str | None
+def map_of(layout: str) -> tuple[str, ...]:
+    """The map of a carried kitchen, row by row.
+
+    Args:
+        layout: one of :data:`LAYOUTS`.
+
+    Raises:
+        ValueError: if the layout is not one of those allowed.
+
+    Example:
+        >>> map_of("cramped_room")
+        ('XXPXX', 'O  2O', 'X1  X', 'XDXSX')
+    """
+    with as_file(files("btil.domains") / "data" / "overcooked_human.npz") as path:
+        return _grid_of(_read_arrays(path), layout)
+
+
+def _check_split(split: str | None) -> None:
+    if split is not None and split not in _SPLITS:
+        raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and None")
+
+
+def from_arrays(
+    arrays: Mapping[str, np.ndarray], layout: str, split: str | None = None
 ) -> Demonstrations:
-    """The trials of one kitchen from the arrays of a file."""
+    """The trials of one kitchen from arrays, by the names that the NPZ file has for them.
+
+    Args:
+        arrays: the columns of ``data/README.md``, ``layout_names`` and the maps.
+        layout: a name in ``layout_names``.
+        split: ``"train"``, ``"test"``, or ``None`` for both.
+
+    Raises:
+        ValueError: as :func:`from_table`.
+    """
+    _check_split(split)
     kitchen = _kitchen(_grid_of(arrays, layout))
     table = _rows_of(arrays, layout, split)
     _check_ranges(table, kitchen)

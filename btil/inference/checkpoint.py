@@ -297,7 +297,12 @@ def _model_record(bound: BoundModel) -> Any:
         (name, table.agents, table.contexts._asdict(), _numbers_of(table), _settings(table.cpt))
         for name, table in bound.tables.items()
     ]
-    return tables, all_priors(parametric_sites(bound))
+    channels = [
+        (one.name, type(one.family), one.family.arguments(), one.observed._asdict(), one.row)
+        for one in bound.channels.values()
+    ]
+    recorded = tables, all_priors(parametric_sites(bound))
+    return (*recorded, channels) if channels else recorded
 
 
 def _numbers_of(table: Table) -> Any:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from btil.inference.points import normal_points, power_of_two
 from btil.inference.result import (
     ConditionalRows,
+    DrawnChannel,
     FunctionalRows,
     JointNormals,
     NormalParameters,
@@ -31,7 +32,13 @@ from btil.models.parametric import (
 )
 from btil.models.team import BoundModel
 from btil.numerics.precision import precision
-from btil.numpyro_forms.team_dbn import ModelData, Structure, episode_log_likelihood, model_data
+from btil.numpyro_forms.team_dbn import (
+    ChannelSites,
+    ModelData,
+    Structure,
+    episode_log_likelihood,
+    model_data,
+)
 
 # Draws evaluated side by side: bounds the memory.
 _DRAWS_AT_ONCE = 50
@@ -45,6 +52,21 @@ def collapsed_data(bound: BoundModel, dtype: np.dtype) -> tuple[Structure, Model
     """The bound model's structure and its arrays, floating-point ones in `dtype`."""
     structure, data = model_data(bound)
     return structure, jax.tree.map(partial(_cast, dtype=dtype), data)
+
+
+def drawn_channels(
+    bound: BoundModel, draws: Mapping[str, Float[Any, "chain draw ..."]]
+) -> dict[str, DrawnChannel]:
+    """Draws of the channels' sites in the units of the data, by the channels' names."""
+    found = {}
+    for channel in bound.channels.values():
+        sites, units = ChannelSites.of(channel), channel.units()
+        factor = units.spread[:, None] * np.asarray(draws[sites.factor], np.float64)
+        found[channel.name] = DrawnChannel(
+            units.coefficients(np.asarray(draws[sites.standardised], np.float64)),
+            factor @ np.swapaxes(factor, -1, -2),
+        )
+    return found
 
 
 def refuse_large_priors(

@@ -11,23 +11,32 @@ cancels, however large or small the concentrations. The posterior of the rows is
 these Dirichlets, weighted by the evidence. Sequences of equal counts are one component: they are
 merged while they grow, step by step, so that few are ever held.
 
+Continuous channels are integrated out too, once a sequence is complete: which latent each of its
+steps had is kept beside the counts, so that no two sequences are taken together then.
+
 Agents are independent of each other unless they share a learned table; those that do form a
 group, whose sequences are summed over jointly.
 """
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 from scipy.special import logsumexp
 
 from btil.inference.checkpoint import NOWHERE, Checkpoint, Saved
-from btil.inference.result import FitResult, MixtureRows
+from btil.inference.result import FitResult, MixtureChannel, MixtureRows
 from btil.messages.layout import lay_out, log_rows, pad_rows
 from btil.messages.smoother import filter_lanes, potentials
+from btil.models.emission import Channel, Normals
 from btil.models.team import BoundModel, Table
-from btil.numerics.precision import precision
+from btil.numerics.matrix_normal import Hyper, Statistics, log_marginal, updated
+from btil.numerics.precision import on_device, precision
+
+# Sequences whose channels are integrated out at a time.
+_AT_ONCE = 4096
 
 
 class Sequences(NamedTuple):
@@ -35,7 +44,8 @@ class Sequences(NamedTuple):
 
     Attributes:
         latent: The latent at the last step.
-        counts: Uses of each cell of the group's learned tables.
+        counts: Uses of each cell of the group's learned tables; of an agent with a continuous
+            channel also one more than the latent of each of its steps.
         log_weight: Log of their summed probability: given rows as they are, rows to learn
             integrated out.
     """
@@ -48,8 +58,9 @@ class Sequences(NamedTuple):
 def coupled_agents(bound: BoundModel) -> list[tuple[str, ...]]:
     """Groups of agents that share learned tables; agents with nothing to learn are left out."""
     groups: list[set[str]] = []
-    for table in bound.learned.values():
-        joined = set(table.agents)
+    together = [table.agents for table in bound.learned.values()]
+    for agents in (*together, *((agent,) for agent in bound.channels)):
+        joined = set(agents)
         apart = []
         for group in groups:
             if group & joined:
@@ -137,6 +148,14 @@ def fit(
                 f"{name}: exact inference needs Dirichlet rows that depend on nothing else, not a "
                 f"{type(table.cpt).__name__}; use mfvi, svi, nuts or gibbs"
             )
+    for channel in bound.channels.values():
+        if not channel.is_whole:
+            raise ValueError(
+                f"{channel.name}: exact inference needs steps that were seen in all columns of the "
+                "channel, or in none; use gibbs or mfvi for blank cells"
+            )
+    if bound.channels and checkpoint.path is not None:
+        raise ValueError("checkpoint: exact does not take it for models with emissions")
     groups = coupled_agents(bound)
     total = sum(count_sequences(bound, group) for group in groups)
     if total > max_sequences:
@@ -148,7 +167,7 @@ def fit(
         )
     rows: dict[str, Any] = {}
     log_evidence = 0.0
-    answers: list[tuple[dict[str, MixtureRows], float]] = []
+    answers: list[tuple[dict[str, Any], float]] = []
     if checkpoint.saved is not None:
         answers = _saved_answers(checkpoint.saved, bound, groups)
     for group in groups[len(answers) :]:
@@ -170,6 +189,7 @@ def fit(
         reason="exact",
         elbo=log_evidence,
         notes={"num_sequences": total},
+        channels={one.name: rows[one.name] for one in bound.channels.values()},
     )
 
 
@@ -202,20 +222,27 @@ def _saved_answers(
     return answers
 
 
-def fit_group(bound: BoundModel, group: tuple[str, ...]) -> tuple[dict[str, MixtureRows], float]:
-    """Posterior of a group's learned tables, and its log evidence.
+def fit_group(bound: BoundModel, group: tuple[str, ...]) -> tuple[dict[str, Any], float]:
+    """Posterior of a group's learned tables and channels, and its log evidence.
 
     Raises:
         ValueError: If the data are impossible under the fixed tables.
     """
     tables = learned_by(bound, group)
-    ends = np.cumsum([0, *(int(np.prod(table.shape)) for table in tables.values())])
-    offsets = dict(zip(tables, ends[:-1].tolist(), strict=True))
+    channels = {one.name: one for agent, one in bound.channels.items() if agent in group}
+    sizes = [int(np.prod(table.shape)) for table in tables.values()]
+    ends = np.cumsum([0, *sizes, *(bound.demos.num_steps for _ in channels)])
+    offsets = dict(zip((*tables, *channels), ends[:-1].tolist(), strict=True))
     sequences = Sequences(
         np.zeros(1, np.int32), np.zeros((1, int(ends[-1])), np.int32), np.zeros(1)
     )
     for agent in group:
         sequences = walk(sequences, bound, agent, offsets)
+    posteriors = {}
+    for name, channel in channels.items():
+        paths = sequences.counts[:, offsets[name] : offsets[name] + bound.demos.num_steps] - 1
+        posteriors[name], logs = integrated(channel, paths)
+        sequences = sequences._replace(log_weight=sequences.log_weight + logs)
     concentration = {}
     for name, table in tables.items():
         prior = table.cpt.concentration(table.contexts)
@@ -224,8 +251,60 @@ def fit_group(bound: BoundModel, group: tuple[str, ...]) -> tuple[dict[str, Mixt
     log_total = float(logsumexp(sequences.log_weight))
     weights = np.exp(sequences.log_weight - log_total)
     weights /= weights.sum()  # log_total is rounded
-    rows = {name: MixtureRows(weights, w, _label(group)) for name, w in concentration.items()}
+    rows: dict[str, Any] = {
+        name: MixtureRows(weights, w, _label(group)) for name, w in concentration.items()
+    }
+    for name, normals in posteriors.items():
+        rows[name] = MixtureChannel(weights, *normals, _label(group))
     return rows, log_total
+
+
+def integrated(
+    channel: Channel, paths: Int[np.ndarray, "sequences steps"]
+) -> tuple[Normals, Float[np.ndarray, " sequences"]]:
+    """A channel's posterior and log marginal density under each of some latent paths."""
+    units = channel.units()
+    contexts, latents, p, d = channel.shape
+    prior = units.inside(channel.prior())
+    steps = channel.observed.rows
+    a = units.steps(channel.observed.inputs[steps], channel.observed.values[steps])
+    products = (a[:, :, None] * a[:, None]).reshape(len(steps), -1)
+    context = channel.row[steps]
+    jacobian = -len(steps) * np.log(units.spread).sum()
+    found, logs = [], []
+    size = min(_AT_ONCE, 1 << (len(paths) - 1).bit_length())
+    with precision(np.float64) as dtype:
+        hyper = Hyper(*(on_device(part, dtype) for part in prior))
+        for begin in range(0, len(paths), size):
+            part = paths[begin : begin + size]
+            # Whole blocks: one program serves them all.
+            part = part[np.minimum(np.arange(size), len(part) - 1)]
+            count = np.zeros((size, contexts, latents))
+            outer = np.zeros((size, contexts, latents, (p + d) ** 2))
+            for row in range(contexts):
+                own = context == row
+                for latent in range(latents):
+                    chosen = (part[:, steps[own]] == latent).astype(np.float64)
+                    count[:, row, latent] = chosen.sum(1)
+                    outer[:, row, latent] = chosen @ products[own]
+            statistics = Statistics(
+                on_device(count, dtype), on_device(outer.reshape(*count.shape, p + d, p + d), dtype)
+            )
+            number = min(size, len(paths) - begin)
+            posterior, log_density = _integrate(hyper, statistics)
+            found.append([np.asarray(values)[:number] for values in posterior])
+            logs.append(np.asarray(log_density)[:number])
+    normals = Normals(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    return units.outside(normals), np.concatenate(logs) + jacobian
+
+
+@jax.jit
+def _integrate(prior: Hyper, statistics: Statistics) -> tuple[Hyper, Float[Array, " sequences"]]:
+    many = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (len(statistics.number), *leaf.shape)), prior
+    )
+    logs = log_marginal(many, statistics)
+    return updated(many, statistics), jnp.sum(logs, axis=(1, 2))
 
 
 def walk(sequences: Sequences, bound: BoundModel, agent: str, offsets: dict[str, int]) -> Sequences:
@@ -266,6 +345,7 @@ def walk(sequences: Sequences, bound: BoundModel, agent: str, offsets: dict[str,
         return Sequences(*(np.repeat(part, number, axis=0) for part in some))
 
     policy, transition, initial = (table.name for table in tables)
+    channel = bound.channels.get(agent)
     num_latents, num_actions = demos.num_latents[position], demos.num_actions[position]
     stay_of = dict(zip(demos.stays[position].tolist(), rows.initial.tolist(), strict=True))
     summed = {} if rows.unseen is None else {int(t): k for k, t in enumerate(rows.unseen.step)}
@@ -299,6 +379,8 @@ def walk(sequences: Sequences, bound: BoundModel, agent: str, offsets: dict[str,
             number *= num_actions
         elif action >= 0:
             grown = use(grown, policy, (rows.policy[t], latent, action))
+        if channel is not None:
+            grown.counts[:, offsets[channel.name] + t] = latent + 1
         possible = grown.log_weight > -np.inf
         if not possible.any():
             episode = int(np.searchsorted(demos.episode_starts, t, side="right") - 1)

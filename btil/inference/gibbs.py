@@ -6,7 +6,10 @@ Each iteration of a chain
   filter and backward sampling, one agent at a time (given the tables they are independent);
 - draws every learned row from its conditional, Dirichlet(u + counts along the paths).
 
-Both are exact draws, so there is nothing to tune and nothing is rejected. Where concentrations are
+Coefficients and covariances of continuous channels are drawn alike, from their matrix-normal
+inverse-Wishart conditionals, and cells of them that nobody saw from the normals that these give.
+
+All are exact draws, so there is nothing to tune and nothing is rejected. Where concentrations are
 so small that paths would hardly move (a row's cell that no count holds up is drawn as next to
 nothing), paths are moved with the rows integrated out in between (`inference/path_moves.py`).
 Parameters of parametric
@@ -32,6 +35,15 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from btil.arguments import check_count, check_index
 from btil.inference.chains import judge_chains
+from btil.inference.channels import (
+    LaidChannel,
+    dealt_statistics,
+    is_doubtful,
+    labelled_statistics,
+    laid_channels,
+    log_jacobian,
+    updated_normals,
+)
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.devices import (
     SPLIT,
@@ -56,7 +68,15 @@ from btil.inference.parameters import (
 )
 from btil.inference.path_moves import Moved, move_paths
 from btil.inference.progress import progress_line
-from btil.inference.result import DrawnParameters, DrawnRows, FitResult, MomentRows
+from btil.inference.result import (
+    ChannelPoint,
+    DrawnChannel,
+    DrawnParameters,
+    DrawnRows,
+    FitResult,
+    MomentRows,
+    matrix_normal_draws,
+)
 from btil.inference.starting import labelled_counts
 from btil.inference.urns import (
     Blocks,
@@ -66,6 +86,13 @@ from btil.inference.urns import (
     fill_urns,
     lay_places,
     padded_paths,
+)
+from btil.messages.channels import (
+    ChannelSteps,
+    drawn_statistics,
+    expected_statistics,
+    log_evidence,
+    patterns,
 )
 from btil.messages.lanes import spread
 from btil.messages.layout import (
@@ -91,6 +118,8 @@ from btil.models.parametric import (
     parametric_sites,
 )
 from btil.models.team import BoundModel, Table, context_visits
+from btil.numerics.matrix_normal import Hyper, Noise, gamma_shapes, log_kernel, updated
+from btil.numerics.matrix_normal import drawn as draw_matrix_normal
 from btil.numerics.rounding import rounded_up
 
 ITERATIONS_PER_CALL = 25
@@ -102,6 +131,7 @@ _SHARE_AGAIN = 32
 SMALL_CONCENTRATION = 0.1
 # Latents mostly stay where they do so with this probability, a priori.
 _STICKY = 0.9
+_CHANNEL_PARTS = ("coefficients", "covariance")
 # Stands for a Gamma draw that was refused: no log is as large.
 _REFUSED = math.inf
 
@@ -112,10 +142,12 @@ class State(NamedTuple):
     Attributes:
         log_tables: Log rows of every site of Dirichlet rows, padded as in `Layout.num_rows`.
         moving: Parameters of parametric families; None without such.
+        channels: Coefficients and covariance of every continuous channel, contexts padded.
     """
 
     log_tables: dict[str, Float[Array, "..."]]
     moving: Moving | None = None
+    channels: dict[str, tuple[Float[Array, "..."], Float[Array, "..."]]] = {}  # noqa: RUF012
 
 
 class Info(NamedTuple):
@@ -142,6 +174,7 @@ class Problem(NamedTuple):
         family_data: Arrays of the parametric tables.
         places: Where all steps look in the urns of the collapsed moves; None without such moves.
         stretches: Which steps these move together; None without such moves.
+        channels: The steps of the continuous channels, and their priors.
     """
 
     prior: dict[str, Float[Array, "..."]]
@@ -151,6 +184,7 @@ class Problem(NamedTuple):
     family_data: FamilyData
     places: Places | None = None
     stretches: Stretches | None = None
+    channels: dict[str, ChannelSteps] = {}  # noqa: RUF012  # never mutated
 
 
 class Program(NamedTuple):
@@ -161,12 +195,16 @@ class Program(NamedTuple):
         num_episodes: Number of episodes, rounded up or not.
         families: The parametric tables.
         blocks: Lanes of agents that share no table; None without collapsed moves.
+        channels: Per agent the name of its continuous channel, empty without one.
+        whole: The channels of which no cell is missing.
     """
 
     sites: tuple[tuple[str, str, str], ...]
     num_episodes: int
     families: Families = ()
     blocks: Blocks | None = None
+    channels: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
 
 
 def draw_log_gammas(
@@ -252,16 +290,23 @@ def draw_log_tables(
 
     Normalised in logs: at concentrations of 0.001 gamma draws underflow, their logs do not.
     """
+    drawn = draw_all_log_gammas(key, concentration)
+    return {name: jax.nn.log_softmax(part) for name, part in drawn.items()}
+
+
+def draw_all_log_gammas(
+    key: Key[Array, ""], concentration: dict[str, Float[Array, "..."]]
+) -> dict[str, Float[Array, "..."]]:
+    """`draw_log_gammas` of several arrays."""
     # All cells in one call: compiling the random generator is most of a short run.
     cells = jnp.concatenate([table.ravel() for table in concentration.values()])
     log_gamma = draw_log_gammas(key, cells)
     ends = np.cumsum([table.size for table in concentration.values()])
-    log_tables = {}
-    for (name, table), part in zip(
-        concentration.items(), jnp.split(log_gamma, ends[:-1]), strict=True
-    ):
-        log_tables[name] = jax.nn.log_softmax(part.reshape(table.shape))
-    return log_tables
+    parts = jnp.split(log_gamma, ends[:-1])
+    return {
+        name: part.reshape(table.shape)
+        for (name, table), part in zip(concentration.items(), parts, strict=True)
+    }
 
 
 def step(
@@ -290,9 +335,13 @@ def step(
     log_likelihood = jnp.zeros(program.num_episodes, next(iter(tables.values())).dtype)
     paths: list[Array] = []
     drawn_steps: list[LaneIndex] = []
-    for agent_key, names, index in zip(keys[1:], sites, problem.steps, strict=True):
+    channels = program.channels or ("",) * len(sites)
+    for agent_key, names, index, channel in zip(
+        keys[1:], sites, problem.steps, channels, strict=True
+    ):
         policy, transition, initial = (tables[name] for name in names)
-        filtered = filter_lanes(potentials(policy, transition, initial, index))
+        evidence = _said(state, problem, channel) if channel else None
+        filtered = filter_lanes(potentials(policy, transition, initial, index, evidence))
         log_likelihood = log_likelihood.at[problem.episode].add(
             filtered.log_normalizer, mode="drop"
         )
@@ -318,8 +367,57 @@ def step(
         moving = move(move_key, moving, families, problem.family_data, counts, adaptation)
         concentration |= _given(State({}, moving), problem, families)
     drawn = {name: u + counts[name] for name, u in concentration.items()}
-    log_tables = draw_log_tables(row_key, drawn) if drawn else {}
-    return State(log_tables, moving), Info(log_likelihood, moved)
+    if not problem.channels:
+        log_tables = draw_log_tables(row_key, drawn) if drawn else {}
+        return State(log_tables, moving), Info(log_likelihood, moved)
+    row_key, noise_key, cell_key = jax.random.split(row_key, 3)
+    conditionals = {
+        channel: _conditional(jax.random.fold_in(cell_key, i), path, state, problem, program, i)
+        for i, (channel, path) in enumerate(zip(channels, paths, strict=True))
+        if channel
+    }
+    shapes = {name: gamma_shapes(hyper) for name, hyper in conditionals.items()}
+    log_gamma = draw_all_log_gammas(row_key, drawn | shapes)
+    log_tables = {name: jax.nn.log_softmax(log_gamma[name]) for name in drawn}
+    points = {}
+    for number, (name, hyper) in enumerate(conditionals.items()):
+        p, d = hyper.location.shape[-2:]
+        shape = (*hyper.degrees.shape, p + d, d)
+        normal = jax.random.normal(jax.random.fold_in(noise_key, number), shape, hyper.scale.dtype)
+        noise = Noise(normal[..., :p, :], normal[..., p:, :], log_gamma[name])
+        points[name] = draw_matrix_normal(hyper, noise)
+    return State(log_tables, moving, points), Info(log_likelihood, moved)
+
+
+def _said(state: State, problem: Problem, channel: str) -> Float[Array, "length latents lanes"]:
+    """The log density of every step of a channel under each latent."""
+    data = problem.channels[channel].data
+    location, covariance = (part[data.context] for part in state.channels[channel])
+    seen = patterns(data, location.shape[1])
+    return log_evidence(log_kernel(location, covariance, seen), data)
+
+
+def _conditional(
+    key: Key[Array, ""],
+    path: Int[Array, "length lanes"],
+    state: State,
+    problem: Problem,
+    program: Program,
+    agent: int,
+) -> Hyper:
+    """What the path says of the coefficients and covariances of an agent's channel."""
+    channel = program.channels[agent]
+    data, prior = problem.channels[channel]
+    latents = prior.degrees.shape[1]
+    numbers = jnp.arange(latents, dtype=path.dtype)[None, :, None]
+    one_hot = (path[:, None] == numbers).astype(prior.scale.dtype)
+    if channel in program.whole:
+        statistics = expected_statistics(one_hot, data, prior, True)
+    else:
+        shape = (*data.real.shape, prior.scale.shape[-1])
+        noise = jax.random.normal(key, shape, prior.scale.dtype)
+        statistics = drawn_statistics(one_hot, noise, data, *state.channels[channel])
+    return updated(prior, statistics)
 
 
 def _counts(
@@ -466,6 +564,9 @@ def _advance(
             drawn = exponentials({name: logs[name][:, rows] for name, rows in kept.items()})
         if states.moving is not None:
             drawn |= jax.vmap(partial(constrain, all_priors(families)))(states.moving.unconstrained)
+        for name, (location, covariance) in states.channels.items():
+            parts = (location, covariance)
+            drawn |= {f"{name}/{k}": v for k, v in zip(_CHANNEL_PARTS, parts, strict=True)}
         return (following, moments), (drawn, info)
 
     def pass_over(number: Array, states: State, moments: dict[str, Moments]) -> tuple[Any, Any]:
@@ -554,13 +655,15 @@ def fit(
     num_episodes = bound.demos.num_episodes
     layout = lay_out(bound)
     problem, program = prepare(bound, layout, dtype)
+    channels = laid_channels(bound, layout, dtype)
+    problem = problem._replace(channels={name: one.steps for name, one in channels.items()})
     problem = place(problem, mesh)
     chain_keys = jax.vmap(jax.random.fold_in, (None, 0))(
         jax.random.key(seed), jnp.arange(num_chains)
     )
     chain_keys = place(chain_keys, mesh, SPLIT)
     families = program.families
-    states = _start(bound, layout, families, seed, num_chains, dtype)
+    states = _start(bound, layout, families, channels, seed, num_chains, dtype)
     shapes = {name: table.shape for name, table in bound.learned.items()}
     on_device = None
     moments: dict[str, Moments] = {}
@@ -573,6 +676,12 @@ def fit(
         ends = [num_warmup, *(num_warmup + np.cumsum(lengths)).tolist()]
         shapes = {name: (len(kept[name]), *shape[1:]) for name, shape in shapes.items()}
     shapes |= {site: prior.shape() for site, prior in all_priors(families).items()}
+    for name, one in channels.items():
+        *rows, p, d = one.channel.shape
+        shapes |= {
+            f"{name}/{k}": (*rows, of, d) for k, of in zip(_CHANNEL_PARTS, (p, d), strict=True)
+        }
+    padded = {*bound.learned, *(f"{n}/{k}" for n in channels for k in _CHANNEL_PARTS)}
     drawn = {
         name: np.empty((num_chains, num_samples, *shape), dtype) for name, shape in shapes.items()
     }
@@ -611,8 +720,8 @@ def fit(
                 now = slice(first - num_warmup, stop - num_warmup)
                 for name, into in drawn.items():
                     part = np.asarray(rows[name])[: stop - first]
-                    if name in bound.learned:  # without the padding
-                        part = part[:, :, : into.shape[2]]
+                    if name in padded:
+                        part = part[:, :, : into.shape[2]]  # without the padding
                     into[:, now] = np.swapaxes(part, 0, 1)
                 part = np.asarray(info.log_likelihood)[: stop - first, :, :num_episodes]
                 log_likelihood[:, now] = np.swapaxes(part, 0, 1)
@@ -646,10 +755,16 @@ def fit(
         )
         for name in bound.learned
     }
-    parameters = {n: DrawnParameters(d) for n, d in drawn.items() if n not in bound.learned}
+    parameters = {n: DrawnParameters(d) for n, d in drawn.items() if n not in padded}
+    of_channels = {name: _in_units(one, drawn, name) for name, one in channels.items()}
+    if channels:
+        shift = np.add.reduceat(log_jacobian(bound), bound.demos.episode_starts)
+        log_likelihood = log_likelihood.astype(np.float64) + shift
     total = log_likelihood.sum(-1, dtype=np.float64)
     chains = {n: one.draws if isinstance(one, DrawnRows) else one for n, one in answers.items()}
     chains |= {name: one.draws for name, one in parameters.items()}
+    for name, draws in of_channels.items():
+        chains |= {f"{name}/{k}": v for k, v in draws._asdict().items()}
     verdict = judge_chains(chains, log_likelihood=log_likelihood)
     return FitResult(
         rows=answers,
@@ -658,7 +773,14 @@ def fit(
         sample_stats={"log_likelihood_total": total} | done_by_moves,
         log_likelihood=log_likelihood,
         parameters=parameters,
+        channels=of_channels,
     )
+
+
+def _in_units(laid: LaidChannel, drawn: Mapping[str, np.ndarray], name: str) -> DrawnChannel:
+    """Draws of a channel in the units of the data."""
+    coefficients, covariance = (drawn[f"{name}/{k}"].astype(np.float64) for k in _CHANNEL_PARTS)
+    return DrawnChannel(laid.units.coefficients(coefficients), laid.units.covariance(covariance))
 
 
 def _kept_rows(bound: BoundModel, keep_rows: Any) -> dict[str, Int[np.ndarray, " kept"]] | None:
@@ -694,22 +816,34 @@ def _start(
     bound: BoundModel,
     layout: Layout,
     families: Families,
+    channels: Mapping[str, LaidChannel],
     seed: int,
     num_chains: int,
     dtype: np.dtype,
 ) -> State:
-    """Tables of each chain drawn from the prior plus the labelled steps' counts."""
+    """Tables of each chain drawn from the prior plus the labelled steps' counts.
+
+    Channels are drawn alike; where labels are few, after the other steps are dealt out at random:
+    their weak priors say nearly nothing of where columns are.
+    """
     known = labelled_counts(bound, layout.num_rows)
     tables: dict[str, list[np.ndarray]] = {
         name: [] for name, table in bound.learned.items() if table.cpt.dirichlet_rows
     }
     moving = []
+    points: dict[str, list[ChannelPoint]] = {name: [] for name in channels}
+    sums = labelled_statistics(bound, channels, layout, dtype)
+    doubtful = is_doubtful(bound)
     for chain in range(num_chains):
         generator = np.random.default_rng([seed, chain])
         for name, drawn in tables.items():
             drawn.append(dirichlet_draws(generator, _prior(bound, layout, name) + known[name]))
         if families:
             moving.append(first_moving(families, generator, dtype))
+        if doubtful and channels:
+            sums = dealt_statistics(bound, channels, layout, dtype, generator)
+        for name, own in channels.items():
+            points[name].append(matrix_normal_draws(generator, *updated_normals(own, sums[name])))
     tiny = np.finfo(dtype).tiny
     return State(
         {
@@ -717,7 +851,21 @@ def _start(
             for name, drawn in tables.items()
         },
         jax.tree.map(lambda *chains: jnp.stack(chains), *moving) if moving else None,
+        {
+            name: (
+                _with_padding([one.coefficients for one in drawn], channels[name], dtype),
+                _with_padding([one.covariance for one in drawn], channels[name], dtype),
+            )
+            for name, drawn in points.items()
+        },
     )
+
+
+def _with_padding(drawn: Sequence[np.ndarray], laid: LaidChannel, dtype: np.dtype) -> Array:
+    """Values of all chains, the last context again and again in padding."""
+    values = np.stack(drawn)
+    index = np.minimum(np.arange(len(laid.steps.prior.degrees)), values.shape[1] - 1)
+    return jnp.asarray(values[:, index], dtype)
 
 
 def _prior(bound: BoundModel, layout: Layout, name: str) -> Float[np.ndarray, "padded ..."]:
@@ -757,6 +905,13 @@ def prepare(
     )
     sites = tuple(layout.sites[agent] for agent in demos.agents)
     program = Program(sites, rounded_up(demos.num_episodes), parametric_sites(bound))
+    if bound.channels:
+        # The collapsed moves know of tables alone.
+        names = tuple(
+            bound.channels[agent].name if agent in bound.channels else "" for agent in demos.agents
+        )
+        whole = tuple(one.name for one in bound.channels.values() if one.is_whole)
+        return problem, program._replace(channels=names, whole=whole)
     # The moves know tables, labels and episodes, and nothing of weights, stays or unseen actions.
     plain = not bound.demos.away and all(layout.index[a].plain for a in bound.demos.agents)
     if not plain or not (_hardly_moves(bound) if collapsed is None else collapsed):

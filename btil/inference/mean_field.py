@@ -12,6 +12,10 @@ After a local step the bound is exactly
 
 with Z_m the normalisers of the messages. It never falls.
 
+Continuous channels (`btil.NormalEmission`) add a matrix-normal inverse-Wishart factor per latent
+and context, and missing cells of them to the latents: each of their steps adds E_q[log density] to
+the chain, its expected sums to the factor's prior; the factor's divergence is taken off the bound.
+
 Parametric families (`btil.ParametricCPT`) add a factor q(parameters) q(rows | parameters), normal
 in unconstrained space and Dirichlet; it is set before the local step (`inference/parameters.py`).
 """
@@ -32,9 +36,23 @@ from btil.inference.ascents import SWEEPS_PER_CALL, fall_allowance
 from btil.inference.devices import split_lanes
 from btil.inference.parameters import Families, FamilyData, Normals, fit_normals
 from btil.inference.starting import agent_sites
+from btil.messages.channels import (
+    ChannelSteps,
+    expected_statistics,
+    log_evidence,
+    of_groups,
+    patterns,
+)
 from btil.messages.layout import LaneIndex, log_rows, pad_rows
-from btil.messages.scaled import local_step, scaling_suffices
+from btil.messages.scaled import local_step, local_step_with_marginals, scaling_suffices
 from btil.models.team import BoundModel
+from btil.numerics.matrix_normal import (
+    Hyper,
+    Statistics,
+    divergence,
+    expected_log_kernel,
+    updated,
+)
 from btil.numerics.special import by_cell, digamma_and_remainder
 
 
@@ -44,10 +62,14 @@ class Chain(NamedTuple):
     Attributes:
         sites: The names of its policy, transition and initial tables.
         scaled: Whether scaled messages suffice.
+        channel: The name of its continuous channel; empty without one.
+        whole: Whether no cell of the channel is missing.
     """
 
     sites: tuple[str, str, str]
     scaled: bool
+    channel: str = ""
+    whole: bool = True
 
 
 Sites = tuple[Chain, ...]
@@ -63,11 +85,13 @@ class State(NamedTuple):
             Dirichlet given the parameters are Dirichlet(u(parameters) + n).
         normals: From where the normals of the parameters are fitted to these counts. A sweep begins
             with that: q(parameters) of this state are those that the next one begins with.
+        channels: Expected sums over the steps of every continuous channel.
     """
 
     concentration: dict[str, Float[Array, "..."]]
     counts: dict[str, Float[Array, "..."]] = {}  # noqa: RUF012  # never mutated
     normals: Normals | None = None
+    channels: dict[str, Statistics] = {}  # noqa: RUF012  # never mutated
 
 
 class Info(NamedTuple):
@@ -94,6 +118,7 @@ class Problem(NamedTuple):
         log_fixed: Log rows of the tables that are not learned.
         steps: Per agent, where its steps look.
         family_data: Arrays of the parametric tables.
+        channels: The steps of the continuous channels, and their priors.
     """
 
     prior: dict[str, Float[Array, "..."]]
@@ -101,6 +126,7 @@ class Problem(NamedTuple):
     log_fixed: dict[str, Float[Array, "..."]]
     steps: tuple[LaneIndex, ...]
     family_data: FamilyData
+    channels: dict[str, ChannelSteps] = {}  # noqa: RUF012  # never mutated
 
 
 class Moments(NamedTuple):
@@ -187,12 +213,25 @@ def sweep(
         name: jnp.zeros_like(tables[name])
         for name in (*problem.prior, *(family.name for family in families))
     }
-    log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
+    total_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
+    statistics = {}
     for chain, index in zip(sites, problem.steps, strict=True):
-        local = split_lanes(partial(local_step, scaled=chain.scaled), mesh)
-        uses, evidence = local(*(tables[name] for name in chain.sites), index)
+        policy, transition, initial = (tables[name] for name in chain.sites)
+        if chain.channel:
+            steps = problem.channels[chain.channel]
+            hyper = updated(steps.prior, state.channels[chain.channel])
+            taken.append(jnp.sum(divergence(hyper, steps.prior)))
+            uses, evidence, marginal = local_step_with_marginals(
+                policy, transition, initial, index, chain.scaled, _said(hyper, steps)
+            )
+            statistics[chain.channel] = expected_statistics(
+                marginal, steps.data, hyper, chain.whole
+            )
+        else:
+            local = split_lanes(partial(local_step, scaled=chain.scaled), mesh)
+            uses, evidence = local(policy, transition, initial, index)
         # Lane by lane: sums of like magnitude keep single precision.
-        log_evidence = log_evidence + jnp.sum(evidence)
+        total_evidence = total_evidence + jnp.sum(evidence)
         for name, use in zip(chain.sites, uses, strict=True):
             if name in counts:
                 counts[name] = counts[name] + use
@@ -203,10 +242,17 @@ def sweep(
             )
             for name, u in problem.prior.items()
         ),
-        start=sum(taken, jnp.zeros((), log_evidence.dtype)),
+        start=sum(taken, jnp.zeros((), total_evidence.dtype)),
     )
-    updated = global_step(normals, problem, families, counts)
-    return updated, Info(log_evidence - total, log_evidence, total)
+    following = global_step(normals, problem, families, counts)._replace(channels=statistics)
+    return following, Info(total_evidence - total, total_evidence, total)
+
+
+def _said(hyper: Hyper, steps: ChannelSteps) -> Float[Array, "length latents lanes"]:
+    """E[log density] of every step of a channel under each latent."""
+    own, data = of_groups(hyper, steps.data), steps.data
+    kernel = expected_log_kernel(own, patterns(data, hyper.degrees.shape[1]))
+    return log_evidence(kernel, data)
 
 
 def global_step(
@@ -325,9 +371,17 @@ def chains(
         smallest_move = min(smallest[transition], smallest[initial])
         if bound.rows[agent].unseen is not None:
             smallest_move += smallest[policy]
-        smallest_likelihood = smallest[policy] + _smallest_weight(bound, agent)
-        enough = scaling_suffices(smallest_move, smallest_likelihood, dtype)
-        found.append(Chain((policy, transition, initial), enough))
+        channel = bound.channels.get(agent)
+        names = (policy, transition, initial)
+        if channel is None:
+            smallest_likelihood = smallest[policy] + _smallest_weight(bound, agent)
+            enough = scaling_suffices(smallest_move, smallest_likelihood, dtype)
+            found.append(Chain(names, enough))
+        else:
+            # Densities have no least value: latents less likely than the smallest number are taken
+            # as impossible at a step. Moves from all to all bring back no more than exp(2 a).
+            enough = scaling_suffices(2 * smallest_move, 0.0, dtype)
+            found.append(Chain(names, enough, channel.name, channel.is_whole))
     return tuple(found)
 
 

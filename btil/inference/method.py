@@ -33,6 +33,7 @@ class Method(NamedTuple):
         preferred: What differences are measured against, the lowest first; None: never.
         free: Options that do not change the answer, so that a saved run may go on with others.
         reads_files: Whether it learns from a file batch by batch, by `batch_size`.
+        channels: Whether it takes continuous columns (`TeamModel.emissions`).
     """
 
     module: str
@@ -45,6 +46,7 @@ class Method(NamedTuple):
     preferred: int | None = None
     free: tuple[str, ...] = ()
     reads_files: bool = False
+    channels: bool = False
 
 
 METHODS: dict[str, Method] = {
@@ -55,6 +57,7 @@ METHODS: dict[str, Method] = {
         bounds=True,
         free=("devices",),
         reads_files=True,
+        channels=True,
     ),
     "svi": Method(
         "btil.inference.svi",
@@ -63,6 +66,7 @@ METHODS: dict[str, Method] = {
         bounds=True,
         noisy=True,
         own_models=True,
+        channels=True,
     ),
     "nuts": Method(
         "btil.inference.nuts",
@@ -71,9 +75,15 @@ METHODS: dict[str, Method] = {
         double=True,
         own_models=True,
         preferred=1,
+        channels=True,
     ),
     "gibbs": Method(
-        "btil.inference.gibbs", "blocked Gibbs sampling", "chains", preferred=2, free=("devices",)
+        "btil.inference.gibbs",
+        "blocked Gibbs sampling",
+        "chains",
+        preferred=2,
+        free=("devices",),
+        channels=True,
     ),
     "refined": Method(
         "btil.inference.refinement",
@@ -88,6 +98,7 @@ METHODS: dict[str, Method] = {
         bounds=True,
         double=True,
         preferred=0,
+        channels=True,
     ),
 }
 

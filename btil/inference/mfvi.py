@@ -3,7 +3,7 @@
 Coordinate ascent by the sweeps of `mean_field.py`; where it may stop, `ascents.py` decides.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,6 +13,15 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from btil.inference.ascents import Ascents, judge
+from btil.inference.channels import (
+    PlainAscents,
+    dealt_statistics,
+    is_doubtful,
+    labelled_statistics,
+    laid_channels,
+    log_jacobian,
+    posterior_normals,
+)
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import rows_given_parameters
 from btil.inference.devices import make_mesh, place, place_lanes, size_of
@@ -33,8 +42,14 @@ from btil.inference.parameters import (
     joint_normals,
 )
 from btil.inference.progress import progress_line
-from btil.inference.result import DirichletRows, FitResult, RowsPosterior
+from btil.inference.result import (
+    DirichletRows,
+    FitResult,
+    MatrixNormalChannel,
+    RowsPosterior,
+)
 from btil.inference.starting import (
+    agent_sites,
     doubtful_rate,
     is_symmetric,
     labelled_counts,
@@ -108,6 +123,8 @@ def fit(
     Raises:
         ValueError: If an option is out of range, or a start has a wrong site, shape or value.
     """
+    if bound.channels:
+        _check_channels(bound, checkpoint, batch_size, devices)
     if batch_size is not None:
         from btil.inference import stochastic
 
@@ -131,6 +148,8 @@ def fit(
     elif delay is not None or forgetting_rate is not None:
         raise ValueError("delay and forgetting_rate are of steps by batches: give batch_size too")
     run = _Run(bound, dtype, tolerance, make_mesh(devices), start)
+    if bound.channels:
+        return _fit_channels(run, bound, seed, progress, num_restarts, max_iterations)
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
         ascents = Ascents(
             ascend=run.proceed,
@@ -155,6 +174,46 @@ def fit(
             ascents.run(first, deal, symmetric, doubt, generator)
             line.total = line.n + (num_restarts - restart - 1) * max_iterations
             line.refresh()
+    return run.result(ascents, max_iterations)
+
+
+def _check_channels(
+    bound: BoundModel, checkpoint: Checkpoint, batch_size: int | None, devices: int | None
+) -> None:
+    """Refuse what does not work with continuous channels."""
+    for option, given in (
+        ("checkpoint", checkpoint.path), ("batch_size", batch_size), ("devices", devices)
+    ):  # fmt: skip
+        if given is not None:
+            raise ValueError(
+                f"{option}: mfvi does not take it for models with emissions; leave it out"
+                + (", or use gibbs" if option != "batch_size" else "")
+            )
+    for name, table in bound.learned.items():
+        if table.parametric:
+            raise ValueError(
+                f"{name}: a {type(table.cpt).__name__} beside emissions is not fitted by mfvi; "
+                "use a Dirichlet family (DirichletCPT, StickyDirichletCPT), or gibbs"
+            )
+
+
+def _fit_channels(
+    run: "_Run",
+    bound: BoundModel,
+    seed: int,
+    progress: bool,
+    num_restarts: int,
+    max_iterations: int,
+) -> FitResult:
+    """The fit of a model with continuous channels."""
+    doubtful = is_doubtful(bound)
+    with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
+        ascents = PlainAscents(run.proceed, run.tolerance, max_iterations, run.dtype, line)
+        for restart in range(num_restarts):
+            generator = np.random.default_rng([seed, restart])
+            deal = partial(run.deal, run.known, generator)
+            begin = run.begin(run.known) if restart == 0 else deal()
+            ascents.run(begin, deal, doubtful, run.mixes)
     return run.result(ascents, max_iterations)
 
 
@@ -190,7 +249,11 @@ class _Run:
         self.typical = _typical_prior(bound, self.prior, layout.num_rows)
         problem = place(_problem(bound, layout, dtype, self.prior, self._data), mesh)
         steps = tuple(layout.index[agent] for agent in bound.demos.agents)
-        self._problem = problem._replace(steps=place_lanes(steps, mesh))
+        self._channels = laid_channels(bound, layout, dtype)
+        self._problem = problem._replace(
+            steps=place_lanes(steps, mesh),
+            channels={name: one.steps for name, one in self._channels.items()},
+        )
         # The derivative of a sweep is that of one which fits normals to the end.
         to_the_end = problem.family_data._replace(least_gain=place(np.zeros((), dtype), mesh))
         self._exact = self._problem._replace(family_data=to_the_end)
@@ -202,6 +265,11 @@ class _Run:
         stopping = (np.asarray(self._absolute, dtype), np.asarray(self._resolution, dtype))
         self._stopping = place(stopping, mesh)
         self._never = place((np.zeros((), dtype), np.zeros((), dtype)), mesh)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the states."""
+        return self._dtype
 
     @property
     def is_symmetric(self) -> bool:
@@ -217,13 +285,37 @@ class _Run:
         dtype, families = self._dtype, self._families
         concentration = {name: on_device(u + counts[name], dtype) for name, u in self.prior.items()}
         if not families:
-            return State(concentration)
+            known = labelled_statistics(self._bound, self._channels, self._layout, dtype)
+            return State(concentration, channels=known)
         given = {family.name: on_device(counts[family.name], dtype) for family in families}
         return State(concentration, given, first_normals(families, dtype))
 
     def deal(self, known: Mapping[str, np.ndarray], generator: np.random.Generator) -> State:
         """A state from known counts, with the unlabelled steps dealt out at random."""
-        return self.begin(_added(known, random_counts(self._bound, self.num_rows, generator)))
+        dealt = self.begin(_added(known, random_counts(self._bound, self.num_rows, generator)))
+        if not self._channels:
+            return dealt
+        statistics = dealt_statistics(
+            self._bound, self._channels, self._layout, self._dtype, generator
+        )
+        return dealt._replace(channels=statistics)
+
+    @property
+    def mixes(self) -> list[Callable[[State, State], State]]:
+        """For each agent with a channel, what puts its own part of one state into another."""
+        return [partial(self._mixed, agent) for agent in self._bound.channels]
+
+    def _mixed(self, agent: str, state: State, dealt: State) -> State:
+        own = {site for site in agent_sites(self._bound, agent)
+               if len(self._bound.tables[site].agents) == 1}  # fmt: skip
+        channel = self._bound.channels[agent].name
+        return state._replace(
+            concentration={
+                name: dealt.concentration[name] if name in own else values
+                for name, values in state.concentration.items()
+            },
+            channels=state.channels | {channel: dealt.channels[channel]},
+        )
 
     def proceed(
         self,
@@ -252,7 +344,7 @@ class _Run:
     def _nowhere(self) -> Float[Array, ""]:
         return jnp.asarray(-jnp.inf, self._dtype)
 
-    def result(self, ascents: Ascents, max_iterations: int) -> FitResult:
+    def result(self, ascents: Ascents | PlainAscents, max_iterations: int) -> FitResult:
         """The best of the ascents, and how it ended."""
         state, trace, end = ascents.best
         elbo = float(trace[-1])
@@ -270,6 +362,17 @@ class _Run:
             restart_traces=ascents.traces,
             contraction_rate=None if np.isnan(end.rate) else end.rate,
         )
+        if self._channels:
+            shift = float(log_jacobian(self._bound).sum())
+            return result._replace(
+                elbo=elbo + shift,
+                elbo_trace=trace.astype(np.float64) + shift,
+                restart_traces=tuple(t.astype(np.float64) + shift for t in ascents.traces),
+                channels={
+                    name: MatrixNormalChannel(*posterior_normals(one, state.channels[name]))
+                    for name, one in self._channels.items()
+                },
+            )
         return self._with_families(result, state) if self._families else result
 
     def _with_families(self, result: FitResult, state: State) -> FitResult:

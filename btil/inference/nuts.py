@@ -28,12 +28,18 @@ from jaxtyping import Array, Float, Key
 from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
 from numpyro.infer import NUTS
 from numpyro.infer.reparam import Reparam
 
 from btil.inference.chains import judge_chains
 from btil.inference.checkpoint import NOWHERE, Checkpoint
-from btil.inference.collapsed import collapsed_data, given_rows, refuse_large_priors
+from btil.inference.collapsed import (
+    collapsed_data,
+    drawn_channels,
+    given_rows,
+    refuse_large_priors,
+)
 from btil.inference.devices import (
     SPLIT,
     SPLIT_SECOND,
@@ -51,7 +57,13 @@ from btil.models.parametric import central_concentration, constrain
 from btil.models.team import BoundModel
 from btil.numerics.promotion import promotion_allowed
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, evaluate
-from btil.numpyro_forms.team_dbn import ModelData, Structure, episode_log_likelihood, forward_model
+from btil.numpyro_forms.team_dbn import (
+    ChannelSites,
+    ModelData,
+    Structure,
+    episode_log_likelihood,
+    forward_model,
+)
 from btil.numpyro_forms.tracing import traced_anew
 
 # Transitions between two looks at the progress line.
@@ -254,6 +266,10 @@ def make_programs(
             free = {site: states.z[site] for site in structure.priors}
             parameters = jax.vmap(partial(constrain, structure.priors))(free)
             rows |= given_rows(structure.functional, inputs.data, parameters)
+        for sites in structure.channels:
+            lower = biject_to(constraints.lower_cholesky)
+            rows[sites.factor] = lower(states.z[sites.factor])
+            rows[sites.standardised] = states.z[sites.standardised]
         by_episode = partial(episode_log_likelihood, structure, inputs.data)
         return rows | parameters, jax.vmap(by_episode)(rows)
 
@@ -434,9 +450,18 @@ def fit(
     )
     statistics = found.statistics
     rows = {name: values for name, values in found.draws.items() if name in bound.learned}
-    parameters = {name: values for name, values in found.draws.items() if name not in rows}
+    drawn = {name: values for name, values in found.draws.items() if name not in rows}
+    channels = drawn_channels(bound, drawn)
+    inside = {site for one in map(ChannelSites.of, bound.channels.values()) for site in one[1:3]}
+    parameters = {name: values for name, values in drawn.items() if name not in inside}
+    of_channels = {
+        f"{name}/{part}": values
+        for name, one in channels.items()
+        for part, values in one._asdict().items()
+    }
     num_divergences = int(statistics["diverging"].sum())
-    verdict = judge_chains(rows | parameters, num_divergences, found.log_likelihood)
+    judged = rows | parameters | of_channels
+    verdict = judge_chains(judged, num_divergences, found.log_likelihood)
     deepest = int((statistics["num_steps"] >= 2**max_tree_depth - 1).sum())
     return FitResult(
         rows={name: DrawnRows(values) for name, values in rows.items()},
@@ -453,6 +478,7 @@ def fit(
             "draws_at_max_tree_depth": deepest,
         },
         parameters={site: DrawnParameters(values) for site, values in parameters.items()},
+        channels=channels,
     )
 
 

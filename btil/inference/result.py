@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.models.draws import dirichlet_draws
+from btil.models.emission import Normals, channel_draws
 
 KEEP_ALL = "for every row's draws fit with keep_rows=None"
 
@@ -360,6 +361,118 @@ def _some(
     return flat[chance.pick(len(flat), len(flat), num_draws)]
 
 
+class MatrixNormalChannel(NamedTuple):
+    """Matrix-normal inverse-Wishart densities of a continuous channel, in the units of the data.
+
+    Attributes:
+        location: M, expected coefficients, (contexts, latents, inputs, columns).
+        precision: Lambda, (contexts, latents, inputs, inputs).
+        scale: Psi, (contexts, latents, columns, columns).
+        degrees: nu, (contexts, latents).
+    """
+
+    location: Float[np.ndarray, "contexts latents p d"]
+    precision: Float[np.ndarray, "contexts latents p p"]
+    scale: Float[np.ndarray, "contexts latents d d"]
+    degrees: Float[np.ndarray, "contexts latents"]
+
+    def mean(self) -> "ChannelPoint":
+        """E[coefficients] and E[covariance]."""
+        d = self.scale.shape[-1]
+        return ChannelPoint(self.location, self.scale / (self.degrees - d - 1)[..., None, None])
+
+    def mode(self) -> "ChannelPoint":
+        """The densest coefficients and covariance."""
+        p, d = self.location.shape[-2:]
+        return ChannelPoint(self.location, self.scale / (self.degrees + d + p + 1)[..., None, None])
+
+    def draw(self, num_draws: int, chance: Chance) -> "ChannelPoint":
+        """Independent draws, on a leading axis."""
+        many = (np.broadcast_to(part, (num_draws, *part.shape)) for part in self)
+        return matrix_normal_draws(chance.generator, *many)
+
+
+class MixtureChannel(NamedTuple):
+    """A finite mixture of the densities of `MatrixNormalChannel` (exact inference).
+
+    Attributes:
+        weights: Posterior probability of each component.
+        location: M of each component, (components, contexts, latents, inputs, columns).
+        precision: Lambda.
+        scale: Psi.
+        degrees: nu.
+        group: Tables and channels with the same group share the component of a draw.
+    """
+
+    weights: Float[np.ndarray, " components"]
+    location: Float[np.ndarray, "components contexts latents p d"]
+    precision: Float[np.ndarray, "components contexts latents p p"]
+    scale: Float[np.ndarray, "components contexts latents d d"]
+    degrees: Float[np.ndarray, "components contexts latents"]
+    group: str
+
+    def mean(self) -> "ChannelPoint":
+        """E[coefficients] and E[covariance]."""
+        d = self.scale.shape[-1]
+        covariance = self.scale / (self.degrees - d - 1)[..., None, None]
+        return ChannelPoint(
+            np.tensordot(self.weights, self.location, 1), np.tensordot(self.weights, covariance, 1)
+        )
+
+    def draw(self, num_draws: int, chance: Chance) -> "ChannelPoint":
+        """Draws, of the same components in all tables and channels of the group."""
+        chosen = chance.pick(self.group, self.weights / self.weights.sum(), num_draws)
+        parts = (self.location, self.precision, self.scale, self.degrees)
+        return matrix_normal_draws(chance.generator, *(part[chosen] for part in parts))
+
+
+class DrawnChannel(NamedTuple):
+    """Draws of a channel's coefficients and covariances.
+
+    Attributes:
+        coefficients: (chain, draw, contexts, latents, inputs, columns).
+        covariance: (chain, draw, contexts, latents, columns, columns).
+    """
+
+    coefficients: Float[np.ndarray, "chain draw contexts latents p d"]
+    covariance: Float[np.ndarray, "chain draw contexts latents d d"]
+
+    def mean(self) -> "ChannelPoint":
+        """Averages over chains and draws."""
+        return ChannelPoint(*(part.mean((0, 1), dtype=np.float64) for part in self))
+
+    def draw(self, num_draws: int, chance: Chance) -> "ChannelPoint":
+        """Some of the draws: the same of both."""
+        return ChannelPoint(*(_some(part, num_draws, chance) for part in self))
+
+
+ChannelPosterior = MatrixNormalChannel | MixtureChannel | DrawnChannel
+
+
+class ChannelPoint(NamedTuple):
+    """Coefficients and covariances of a channel, of each context and latent.
+
+    Attributes:
+        coefficients: (..., contexts, latents, inputs, columns); the first input is the intercept.
+        covariance: (..., contexts, latents, columns, columns).
+    """
+
+    coefficients: Float[np.ndarray, "*draws contexts latents p d"]
+    covariance: Float[np.ndarray, "*draws contexts latents d d"]
+
+
+def matrix_normal_draws(
+    generator: np.random.Generator,
+    location: Float[np.ndarray, "*batch p d"],
+    precision: Float[np.ndarray, "*batch p p"],
+    scale: Float[np.ndarray, "*batch d d"],
+    degrees: Float[np.ndarray, "*batch"],
+) -> ChannelPoint:
+    """Draws from matrix-normal inverse-Wishart densities, on the host."""
+    normals = Normals(location, precision, scale, degrees)
+    return ChannelPoint(*channel_draws(generator, normals))
+
+
 # What has draws of its own; the other kinds are drawn given parameters.
 Sampled = DirichletRows | MixtureRows | DrawnRows | DrawnParameters
 ParameterPosterior = NormalParameters | JointNormals | DrawnParameters
@@ -381,6 +494,7 @@ class FitResult(NamedTuple):
         notes: Method-specific numbers worth keeping (settings that were chosen, counts).
         parameters: Posterior of the parameters of parametric families, by their sites.
         contraction_rate: Of coordinate ascent the largest eigenvalue of a sweep's derivative.
+        channels: Posterior of every continuous channel, by its site.
     """
 
     rows: Mapping[str, RowsPosterior]
@@ -395,6 +509,7 @@ class FitResult(NamedTuple):
     notes: dict[str, Any] = {}  # noqa: RUF012  # never mutated
     parameters: Mapping[str, ParameterPosterior] = {}  # never mutated
     contraction_rate: float | None = None
+    channels: Mapping[str, ChannelPosterior] = {}  # never mutated
 
 
 def _dirichlet_variance(concentration: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

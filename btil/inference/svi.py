@@ -29,6 +29,7 @@ from numpyro.infer.util import potential_energy
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import (
     collapsed_data,
+    drawn_channels,
     drawn_log_likelihood,
     given_rows,
     refuse_large_priors,
@@ -37,6 +38,7 @@ from btil.inference.collapsed import (
 from btil.inference.progress import progress_line
 from btil.inference.result import (
     DirichletRows,
+    DrawnChannel,
     DrawnParameters,
     DrawnRows,
     FitResult,
@@ -137,6 +139,7 @@ class Kept(NamedTuple):
     rows: dict[str, RowsPosterior]
     parameters: Mapping[str, ParameterPosterior]
     log_likelihood: Float[np.ndarray, "chain draw episodes"] | None
+    channels: Mapping[str, DrawnChannel] = {}  # never mutated
 
 
 class Problem(NamedTuple):
@@ -257,7 +260,8 @@ def _table_target(structure: Structure, guide: Guide) -> Target:
             for name, values in inputs.start.items()
         }
         rows = {name: draws.get(name, ones[name]) for name in structure.dirichlet_sites}
-        return rows, {site: draws[site] for site in structure.priors}
+        given = {site: draws[site] for site in (*structure.priors, *structure.channel_sites)}
+        return rows, given
 
     if guide == DIRICHLET:
         model, own_guide = partial(_plain_model, structure), partial(dirichlet_guide, structure)
@@ -457,7 +461,8 @@ def fit(
         guide: "dirichlet" (one Dirichlet per row, started from the prior plus the counts of the
             labelled steps; where that is symmetric in two latents the unlabelled steps are dealt
             out at random first), the name of a NumPyro AutoGuide, or an AutoGuide class. None:
-            "dirichlet" for tables, "AutoNormal" for a `NumpyroModel`, which has no rows.
+            "dirichlet" for tables, "AutoNormal" for a `NumpyroModel`, which has no rows, and for
+            models with emissions.
         max_iterations: Most updates.
         tolerance: Change of the bound per iteration that counts as none; see `judge`.
         learning_rate: Adam's.
@@ -478,7 +483,12 @@ def fit(
     """
     own = isinstance(bound, BoundNumpyroModel)
     if guide is None:
-        guide = "AutoNormal" if own else DIRICHLET
+        guide = "AutoNormal" if own or bound.channels else DIRICHLET
+    if bound.channels and guide == DIRICHLET:
+        raise ValueError(
+            f"guide {DIRICHLET!r} is for tables; a model with emissions takes "
+            f"{', '.join(AUTOGUIDES)}, or a subclass of numpyro.infer.autoguide.AutoGuide"
+        )
     if own and guide == DIRICHLET:
         raise ValueError(
             f"guide {DIRICHLET!r} is for tables; a NumpyroModel takes {', '.join(AUTOGUIDES)}, or "
@@ -528,6 +538,7 @@ def fit(
         log_likelihood=kept.log_likelihood,
         notes=notes,
         parameters=kept.parameters,
+        channels=kept.channels,
     )
 
 
@@ -558,7 +569,8 @@ def _table_problem(
         name: jnp.asarray(values, dtype)
         for name, values in starting_concentrations(bound, np.random.default_rng(seed)).items()
     }
-    if not structure.parametric and all(values.shape[-1] == 1 for values in start.values()):
+    nothing_else = not structure.parametric and not structure.channels
+    if nothing_else and all(values.shape[-1] == 1 for values in start.values()):
         # Nothing is uncertain, which this guide alone can say.
         settings = settings._replace(guide=DIRICHLET)
     programs, inputs = make_programs(structure, settings), Inputs(data, start)
@@ -574,13 +586,17 @@ def _table_problem(
         return Kept(rows, normals, None)
 
     def keep_draws(collected: Any) -> Kept:
-        draws, given = dict(collected[0]), collected[1]
+        draws, given = dict(collected[0]), dict(collected[1])
         if structure.functional:
             draws |= given_rows(structure.functional, data, given)
+        inside = {site: given.pop(site) for site in structure.channel_sites}
+        one_chain = {site: np.asarray(values)[None] for site, values in inside.items()}
+        evaluated = drawn_log_likelihood(structure, data, draws | inside)
         return Kept(
             rows={name: DrawnRows(np.asarray(values)[None]) for name, values in draws.items()},
             parameters={site: DrawnParameters(np.asarray(v)[None]) for site, v in given.items()},
-            log_likelihood=np.asarray(drawn_log_likelihood(structure, data, draws))[None],
+            log_likelihood=np.asarray(evaluated)[None],
+            channels=drawn_channels(bound, one_chain),
         )
 
     def closed_form(collected: Any) -> Float[np.ndarray, " particles"]:

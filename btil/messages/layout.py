@@ -104,7 +104,7 @@ def _laid_out(bound: BoundModel, coarse: bool, num_devices: int) -> Layout:
             bound.table("initial", agent).name,
         )
         num_policy, num_transition, num_initial = (num_rows[name] for name in tables)
-        actions = demos.num_actions[position]
+        actions = max(demos.num_actions[position], 1)
         rows = bound.rows[agent]
         arrived = rows.transition.copy()
         begins = demos.stays[position]

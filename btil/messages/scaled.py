@@ -106,6 +106,18 @@ def local_step(
     index: LaneIndex,
     scaled: bool,
 ) -> tuple[Counts, Float[Array, " lanes"]]:
+    """`local_step_with_marginals` without these."""
+    return local_step_with_marginals(log_policy, log_transition, log_initial, index, scaled)[:2]
+
+
+def local_step_with_marginals(
+    log_policy: Float[Array, "policy_rows latents actions"],
+    log_transition: Float[Array, "transition_rows latents latents"],
+    log_initial: Float[Array, "initial_rows latents"],
+    index: LaneIndex,
+    scaled: bool,
+    log_evidence: Float[Array, "length latents lanes"] | None = None,
+) -> tuple[Counts, Float[Array, " lanes"], Float[Array, "length latents lanes"]]:
     """One agent's expected counts and log evidence under given tables (the paper, Eqs. 7, 8).
 
     Lanes do not touch: counts add up over them.
@@ -116,26 +128,41 @@ def local_step(
         log_initial: The same of the initial distributions.
         index: Where the agent's steps look.
         scaled: Use scaled messages, where `scaling_suffices`.
+        log_evidence: What else each step says of its latent, as a log likelihood; 0 in padding.
 
     Returns:
-        How often each cell is used, in expectation, and the log evidence of each lane.
+        How often each cell is used, in expectation, the log evidence of each lane, and the
+        posterior marginals of all steps.
     """
     log_tables = (log_policy, log_transition, log_initial)
     latents = log_policy.shape[1]
     if not scaled:
-        filtered = filter_lanes(potentials(*log_tables, index))
-        counts = expected_counts(smooth(filtered, index.start), index, *log_tables)
-        log_normalizer = filtered.log_normalizer
+        filtered = filter_lanes(potentials(*log_tables, index, log_evidence))
+        smoothed = smooth(filtered, index.start)
+        counts = expected_counts(smoothed, index, *log_tables)
+        log_normalizer, marginal = filtered.log_normalizer, smoothed.marginal
     else:
         logs = stacked_tables(*log_tables, index.unseen)
         cells, tables = (by_cell(jnp.exp, table) for table in logs)
-        likelihood = jnp.swapaxes(_look_up(cells, index.policy), 1, 2)
-        likelihood = jnp.where(agreement(index.label, latents, axis=1), likelihood, 0.0)
-        peak = jnp.zeros((), likelihood.dtype)
-        if index.log_weights is not None:
-            log_weights = jnp.asarray(index.log_weights, likelihood.dtype)
-            peak = jnp.max(log_weights, axis=-1)
-            likelihood = likelihood * jnp.swapaxes(jnp.exp(log_weights - peak[..., None]), 1, 2)
+        possible = agreement(index.label, latents, axis=1)
+        peak = jnp.zeros((), cells.dtype)
+        log_weights = index.log_weights
+        if log_weights is not None:
+            log_weights = jnp.asarray(log_weights, cells.dtype)
+        if log_evidence is None:
+            likelihood = jnp.swapaxes(_look_up(cells, index.policy), 1, 2)
+            if log_weights is not None:
+                peak = jnp.max(log_weights, axis=-1)
+                likelihood = likelihood * jnp.swapaxes(jnp.exp(log_weights - peak[..., None]), 1, 2)
+        else:
+            said = jnp.swapaxes(_look_up(logs[0], index.policy), 1, 2) + log_evidence
+            if log_weights is not None:
+                said = said + jnp.swapaxes(log_weights, 1, 2)
+            # Densities have no bounds: the most likely latent of a step counts 1.
+            peak = jnp.max(jnp.where(possible, said, -jnp.inf), axis=1)
+            peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
+            likelihood = by_cell(jnp.exp, jnp.minimum(said - peak[:, None], 0.0))
+        likelihood = jnp.where(possible, likelihood, 0.0)
         moves = jnp.moveaxis(_look_up(tables, index.transition), 1, -1)
         # Barriers keep the looking up and the adding up out of the loops over steps.
         messages = forward_backward(*lax.optimization_barrier((moves, likelihood)))
@@ -145,7 +172,8 @@ def local_step(
         outer = messages.previous[:, :, None] * messages.future[:, None]
         counts = sum_of_uses(marginal, outer, index, *log_tables, factor=tables)
         log_normalizer = jnp.log(messages.normalizer) + peak
-    return counts, jnp.sum(jnp.where(index.real, log_normalizer, 0.0), axis=0)
+    log_evidence_of_lanes = jnp.sum(jnp.where(index.real, log_normalizer, 0.0), axis=0)
+    return counts, log_evidence_of_lanes, marginal
 
 
 def _look_up(

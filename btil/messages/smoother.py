@@ -53,7 +53,7 @@ def potentials(
     log_transition: Float[Array, "transition_rows latents latents"],
     log_initial: Float[Array, "initial_rows latents"],
     index: LaneIndex,
-    log_measured: Float[Array, "policy_rows latents"] | None = None,
+    log_evidence: Float[Array, "length latents lanes"] | None = None,
 ) -> Potentials:
     """Look up the log factors of every step; padding is an episode of its own that counts 0.
 
@@ -62,15 +62,13 @@ def potentials(
         log_transition: Log transitions.
         log_initial: Log initial distributions.
         index: Where the agent's steps look.
-        log_measured: The log likelihood of whatever else was measured, a row for each of the
-            policy.
+        log_evidence: The log likelihood of whatever else was measured at a step, 0 in padding.
     """
-    latents, actions = log_policy.shape[1:]
+    latents = log_policy.shape[1]
     cells, tables = stacked_tables(log_policy, log_transition, log_initial, index.unseen)
     likelihood = jnp.swapaxes(cells[index.policy], 1, 2)
-    if log_measured is not None:
-        padded = jnp.concatenate([log_measured, jnp.zeros_like(log_measured[:1])])
-        likelihood = likelihood + jnp.swapaxes(padded[index.policy // actions], 1, 2)
+    if log_evidence is not None:
+        likelihood = likelihood + log_evidence
     likelihood = likelihood + label_log_mask(index.label, latents, axis=1)
     if index.log_weights is not None:
         log_weights = jnp.asarray(index.log_weights, likelihood.dtype)

@@ -15,8 +15,9 @@ def expand_parents(
     """Spell out `parents` as single variables.
 
     "state" stands for all state variables, "next_state" for all of the next step, "actions" for
-    the actions of all agents, "own_action" and "other_actions" for the agent's and the others'.
-    "previous_" before any of these but "next_state" is its value one step earlier.
+    the actions of all agents, "own_action" and "other_actions" for the agent's and the others', of
+    those who have actions. "previous_" before any of these but "next_state" is its value one step
+    earlier.
 
     Returns:
         The expanded names, e.g. `("x", "y", "action_alice")`, and for each parent the columns
@@ -26,12 +27,14 @@ def expand_parents(
         ValueError: If a parent is no variable of the data; the message lists what there is.
     """
     variables = tuple(demos.state_variables)
+    sizes = zip(demos.agents, demos.num_actions, strict=True)
+    acting = [name for name, size in sizes if size]
     special = {
         "state": variables,
         "next_state": tuple(f"next_{name}" for name in variables),
-        "actions": tuple(f"action_{name}" for name in demos.agents),
-        "own_action": (f"action_{agent}",),
-        "other_actions": tuple(f"action_{name}" for name in demos.agents if name != agent),
+        "actions": tuple(f"action_{name}" for name in acting),
+        "own_action": tuple(f"action_{name}" for name in acting if name == agent),
+        "other_actions": tuple(f"action_{name}" for name in acting if name != agent),
     }
     now = {parent: expansion for parent, expansion in special.items() if parent != "next_state"}
     special |= {

@@ -20,7 +20,13 @@ The text names, for each of the three roles, a family and what it needs:
     [initial.agents.bob]
     family = "dirichlet"
 
-What is left out is as in `TeamModel()`, or as the family's class has it. Families are "dirichlet",
+    [emissions.agents.alice]    # continuous columns, a section per agent
+    family = "linear-normal"    # or "normal"
+    columns = ["alice_vx", "alice_vy"]
+    covariates = ["alice_x", "alice_y"]
+
+A team whose members have no actions has `policy = "none"`. What is left out is as in `TeamModel()`,
+or as the family's class has it. Families are "dirichlet",
 "uniform", "static" and "sticky" (of a transition), "hierarchical", "stick-breaking" (not of a
 policy) and "softmax"; their keys are the arguments of `DirichletCPT`, ..., `SoftmaxCPT`. Given
 tables (`KnownCPT`), planners' values and own families are written in Python, not here.
@@ -37,11 +43,15 @@ from typing import Any
 import numpy as np
 
 from btil.models.cpt import CPT, ROLES, Shared
+from btil.models.emission import EMISSIONS, Emission
+from btil.models.emission import WORDS as EMISSION_WORDS
 from btil.models.families import families, family_named, is_known, words
 from btil.models.team import Family, TeamModel
 
 # Functions cannot be written down.
 _NOT_WRITTEN = ("features",)
+# Stands for a policy where there are no actions.
+_NO_POLICY = "none"
 _DEFAULT_FAMILY = {"policy": "dirichlet", "transition": "dirichlet", "initial": "uniform"}
 _DEFAULT_PRIOR: dict[str, tuple[float, tuple[str, ...]]] = {
     "policy": (1.2, ("state",)),
@@ -77,8 +87,8 @@ def model_from_description(description: Mapping[str, Any]) -> TeamModel:
     """Make a team model from a mapping of the form above.
 
     Args:
-        description: {"policy": {...}, "transition": {...}, "initial": {...}}; each section may be
-            left out.
+        description: {"policy": {...}, "transition": {...}, "initial": {...}, "emissions": {...}};
+            each section may be left out.
 
     Returns:
         The model. Sections with `shared = true` under `agents` stand for one and the same table.
@@ -93,8 +103,11 @@ def model_from_description(description: Mapping[str, Any]) -> TeamModel:
     """
     if not isinstance(description, Mapping):
         raise ValueError(f"the model: {description!r} is no mapping of sections {_listed(ROLES)}")
-    _refuse_unknown("the model", "section", description, ROLES)
-    families = {role: _role(role, section) for role, section in description.items()}
+    _refuse_unknown("the model", "section", description, (*ROLES, "emissions"))
+    families: dict[str, Any] = {
+        role: _emissions(section) if role == "emissions" else _role(role, section)
+        for role, section in description.items()
+    }
     return TeamModel(**families)
 
 
@@ -118,19 +131,34 @@ def describe(model: TeamModel) -> str:
         family = "uniform"
     """
     sections = []
+    if model.policy is None:
+        sections.append(f"policy = {_text(_NO_POLICY)}\n")
     for role in ROLES:
         given = getattr(model, role)
         if isinstance(given, Mapping):
+            idle = [f"{_text(agent)} = {_text(_NO_POLICY)}" for agent in given if not given[agent]]
+            if idle:
+                sections.append("\n".join([f"[{role}.agents]", *idle]) + "\n")
             sections += [
                 _section_text(f"{role}.agents.{_text(agent)}", family)
                 for agent, family in given.items()
+                if family is not None
             ]
-        else:
+        elif given is not None:
             sections.append(_section_text(role, given))
+    if isinstance(model.emissions, Mapping):
+        sections += [
+            _emission_text(f"emissions.agents.{_text(agent)}", family)
+            for agent, family in model.emissions.items()
+        ]
+    elif model.emissions is not None:
+        sections.append(_emission_text("emissions", model.emissions))
     return "\n".join(sections)
 
 
-def _role(role: str, section: Any) -> Family | dict[str, Family]:
+def _role(role: str, section: Any) -> Any:
+    if role == "policy" and section == _NO_POLICY:
+        return None
     _check_table(role, section)
     if "agents" not in section:
         return _family(role, role, section)
@@ -140,7 +168,10 @@ def _role(role: str, section: Any) -> Family | dict[str, Family]:
     agents = section["agents"]
     _check_table(f"{role}.agents", agents)
     families = {
-        agent: _family(role, f"{role}.agents.{agent}", own) for agent, own in agents.items()
+        agent: None
+        if role == "policy" and own == _NO_POLICY
+        else _family(role, f"{role}.agents.{agent}", own)
+        for agent, own in agents.items()
     }
     pooled = [agent for agent, family in families.items() if isinstance(family, Shared)]
     for agent in pooled[1:]:
@@ -151,6 +182,44 @@ def _role(role: str, section: Any) -> Family | dict[str, Family]:
             )
         families[agent] = families[pooled[0]]
     return families
+
+
+def _emissions(section: Any) -> Any:
+    _check_table("emissions", section)
+    if "agents" not in section:
+        return _emission("emissions", section)
+    rest = {k: v for k, v in section.items() if k != "agents"}
+    _refuse_unknown("emissions", "key beside 'agents'", rest, ())
+    _check_table("emissions.agents", section["agents"])
+    return {
+        agent: _emission(f"emissions.agents.{agent}", own)
+        for agent, own in section["agents"].items()
+    }
+
+
+def _emission(where: str, section: Any) -> Emission:
+    _check_table(where, section)
+    name = section.get("family", "normal")
+    if name not in EMISSION_WORDS:
+        raise ValueError(f"{where}: unknown family {name!r}; allowed are {_listed(EMISSION_WORDS)}")
+    family: Any = EMISSIONS[EMISSION_WORDS[name]]
+    parameters = inspect.signature(family).parameters
+    _refuse_unknown(where, f"key of a {name} channel", section, ("family", *parameters))
+    required = [n for n, p in parameters.items() if p.default is p.empty and n not in section]
+    if required:
+        raise ValueError(f"{where}: {_listed(required)} is missing; it names continuous columns")
+    try:
+        return family(**{key: value for key, value in section.items() if key != "family"})
+    except ValueError as error:
+        raise ValueError(f"{where}: {str(error).removeprefix(f'{family.__name__}: ')}") from None
+
+
+def _emission_text(title: str, family: Emission) -> str:
+    word = next(word for word, name in EMISSION_WORDS.items() if name == type(family).__name__)
+    arguments = family.arguments() or {}
+    lines = [f"[{title}]", f"family = {_text(word)}"]
+    lines += [f"{k} = {_value_text(k, v)}" for k, v in arguments.items() if v is not None]
+    return "\n".join(lines) + "\n"
 
 
 def _family(role: str, where: str, section: Any) -> Family:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from btil.demonstrations import Demonstrations
 from btil.models.contexts import match_rows, unique_rows
 from btil.models.cpt import Contexts
+from btil.models.emission import DrawnChannelRows
 from btil.models.parametric import (
     all_priors,
     expected_concentration,
@@ -55,12 +56,14 @@ class DrawnTables:
         generator: Draws the rows that nobody has asked for yet.
         known: Rows that are known already, by site; others are drawn from the prior (given the
             parameters) when they are asked for, and added.
+        channels: Of agents with continuous columns, likewise.
     """
 
     tables: Mapping[str, Table]
     parameters: Mapping[str, np.ndarray]
     generator: np.random.Generator
     known: dict[str, KnownRows] = field(default_factory=dict)
+    channels: dict[str, DrawnChannelRows] = field(default_factory=dict)
 
     def rows(self, site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
         """Rows of any contexts of a table.
@@ -121,8 +124,11 @@ def prior_tables(
     Example:
         >>> tables = prior_tables(model, demos, np.random.default_rng(0))  # doctest: +SKIP
     """
-    tables = bind(model, demos).tables
-    return DrawnTables(tables, prior_parameters(tables, generator), generator)
+    bound = bind(model, demos)
+    drawn = DrawnTables(bound.tables, prior_parameters(bound.tables, generator), generator)
+    for agent, channel in bound.channels.items():
+        drawn.channels[agent] = DrawnChannelRows.of_prior(channel, generator)
+    return drawn
 
 
 def prior_parameters(

@@ -8,6 +8,7 @@ from btil.demonstrations.data import NONE_BEFORE
 from btil.models.contexts import parent_columns, parent_values, unique_rows
 from btil.models.cpt import ROLES, Contexts
 from btil.models.draws import DrawnTables
+from btil.models.emission import PREVIOUS, bind_channel
 from btil.models.team import TeamModel, make_contexts, site_name
 
 _ACTIONS = ("simulated", "observed")
@@ -28,6 +29,10 @@ def simulate(
     .. math:: x_i^0 \sim b_i(\cdot \mid s^0), \quad
               a_i^t \sim \pi_i(\cdot \mid s^t, x_i^t), \quad
               x_i^{t+1} \sim T_i(\cdot \mid x_i^t, s^t, a^t, s^{t+1}).
+
+    Continuous columns that the model explains are drawn too, step by step, blank where they are
+    blank in `demos`; other columns stay as recorded, and so do steps of which a covariate is
+    unknown (an episode's first, where one is of the step before).
 
     The recorded states answer the recorded actions, not the simulated ones. For checks of
     inference that is as it should be; it is no rollout of a task.
@@ -60,6 +65,8 @@ def simulate(
     """
     if actions not in _ACTIONS:
         raise ValueError(f"actions must be {' or '.join(map(repr, _ACTIONS))}, got {actions!r}")
+    model = model.resolved(demos)
+    emitted = _Emitted(demos, tables)
     latents = np.full_like(demos.latents, -1)
     acted = demos.actions.copy()
     own = {
@@ -120,12 +127,96 @@ def simulate(
             if len(acting):
                 rows, position = rows_at("policy", agent, acting, acting)
                 acted[acting, i] = draw_values(rows[position, latents[acting, i]], generator)
+        emitted.draw(now, latents, generator)
     acted[demos.actions < 0] = -1
     return demos.replace(
         actions={a: acted[:, i] for i, a in _numbered(demos) if demos.num_actions[i]} or None,
         latents=latents,
         latent_weights=None,
+        continuous=emitted.columns(),
     )
+
+
+class _Emitted:
+    """Continuous columns drawn step by step.
+
+    Args:
+        demos: Where contexts, covariates and blanks come from.
+        tables: The drawn coefficients and covariances.
+
+    Raises:
+        ValueError: If columns of the same step are covariates of each other.
+    """
+
+    def __init__(self, demos: Demonstrations, tables: DrawnTables) -> None:
+        self._demos, self._tables = demos, tables
+        self._columns = {name: values.copy() for name, values in demos.continuous.items()}
+        self._channels = {
+            agent: bind_channel(drawn.channel.family, demos, agent)
+            for agent, drawn in tables.channels.items()
+        }
+        self._rows = {
+            agent: tables.channels[agent].rows(channel.contexts)
+            for agent, channel in self._channels.items()
+        }
+        owner = {
+            column: agent
+            for agent, channel in self._channels.items()
+            for column in channel.family.columns_of(agent)
+        }
+        self._order: list[str] = []
+        while len(self._order) < len(self._channels):
+            ready = [
+                agent
+                for agent, channel in self._channels.items()
+                if agent not in self._order
+                and all(
+                    owner.get(name, agent) in (agent, *self._order)
+                    for name in channel.family.covariates_of(agent)
+                )
+            ]
+            if not ready:
+                left = [agent for agent in self._channels if agent not in self._order]
+                raise ValueError(
+                    f"simulate: columns of {', '.join(left)} are covariates of each other at the "
+                    "same step, so none can be drawn first; use previous_<column>"
+                )
+            self._order += ready
+
+    def draw(
+        self,
+        now: Int[np.ndarray, " k"],
+        latents: Int[np.ndarray, "steps agents"],
+        generator: np.random.Generator,
+    ) -> None:
+        """Draw the columns of some steps, given the latents."""
+        for agent in self._order:
+            channel, (coefficients, covariance) = self._channels[agent], self._rows[agent]
+            steps = now[channel.row[now] >= 0]
+            if not len(steps):
+                continue
+            columns = channel.family.columns_of(agent)
+            inputs = [np.ones(len(steps))] if channel.family.intercept else []
+            for name in channel.family.covariates_of(agent):
+                now_or_before = steps
+                if name not in self._columns:
+                    name, now_or_before = name.removeprefix(PREVIOUS), steps - 1
+                inputs.append(self._columns[name][now_or_before])
+            at = channel.row[steps], latents[steps, self._demos.agents.index(agent)]
+            mean = np.einsum("np,npd->nd", np.stack(inputs, axis=1), coefficients[at])
+            noise = generator.standard_normal(mean.shape)
+            values = mean + np.einsum("nij,nj->ni", np.linalg.cholesky(covariance[at]), noise)
+            for column, drawn in zip(columns, values.T, strict=True):
+                self._columns[column][steps] = drawn
+
+    def columns(self) -> dict[str, Float[np.ndarray, " steps"]] | None:
+        """All columns, blank where they were."""
+        recorded = self._demos.continuous
+        blanked = {
+            name: np.where(np.isnan(recorded[name]), np.nan, values)
+            for name, values in self._columns.items()
+        }
+        return blanked or None
 
 
 Columns = dict[str, Int[np.ndarray, " steps"]]

@@ -19,6 +19,7 @@ from btil.models.contexts import (
     unique_rows,
 )
 from btil.models.cpt import CPT, ROLES, Contexts, DirichletCPT, Shared, UniformCPT
+from btil.models.emission import Channel, Emission, bind_channel
 
 Family = CPT | Shared
 
@@ -43,9 +44,15 @@ class TeamModel:
         policy: P(action | parents, latent); parents are state variables.
         transition: P(next latent | latent, parents); any parents.
         initial: P(latent at step 0 | parents); parents are state variables or none.
+        emissions: Continuous columns that an agent's latent explains, beside its action or in its
+            place: `NormalEmission` or `LinearNormalEmission` of a team of one, or a mapping
+            {agent: family}; agents left out have none. A family whose columns are a mapping
+            {agent: names} serves all agents. The density has a further factor
+            p(columns | parents, latent) at every step.
 
-    Each is a CPT for all agents (every agent has a table of its own under it), `Shared(CPT)` for
-    one common table, or a mapping {agent: CPT}. The defaults are those of the paper's Movers.
+    Each table is a CPT for all agents (every agent has a table of its own under it), `Shared(CPT)`
+    for one common table, or a mapping {agent: CPT}. The defaults are those of the paper's Movers. A
+    policy is None where an agent has no actions.
 
     Raises:
         ValueError: If a table has parents that its role cannot have.
@@ -57,18 +64,21 @@ class TeamModel:
         ... )
     """
 
-    policy: Family | Mapping[str, Family] = field(
+    policy: Family | Mapping[str, Any] | None = field(
         default_factory=lambda: DirichletCPT(1.2, parents=("state",))
     )
     transition: Family | Mapping[str, Family] = field(
         default_factory=lambda: DirichletCPT(1.01, parents=("state", "actions"))
     )
     initial: Family | Mapping[str, Family] = field(default_factory=UniformCPT)
+    emissions: Emission | Mapping[str, Emission] | None = None
 
     def __post_init__(self) -> None:
         for role in ROLES:
             given = getattr(self, role)
             families = list(given.values()) if isinstance(given, Mapping) else [given]
+            if role == "policy":
+                families = [family for family in families if family is not None]
             for family in families:
                 if not isinstance(family, CPT | Shared):
                     raise ValueError(
@@ -81,9 +91,25 @@ class TeamModel:
                 raise ValueError(f"{role}: one Shared table per role; give the agents the same one")
             if isinstance(given, Mapping):
                 object.__setattr__(self, role, dict(given))
+        self._check_emissions()
+
+    def _check_emissions(self) -> None:
+        given = self.emissions
+        if isinstance(given, Mapping):
+            families: list[Any] = list(given.values())
+            object.__setattr__(self, "emissions", dict(given) or None)
+        else:
+            families = [] if given is None else [given]
+        for family in families:
+            if not isinstance(family, Emission):
+                raise ValueError(
+                    "emissions: expected NormalEmission, LinearNormalEmission or a mapping "
+                    f"{{agent: family}}, got {family!r}"
+                )
+            family.validate()
 
     def __hash__(self) -> int:
-        given = (getattr(self, role) for role in ROLES)
+        given = (getattr(self, name) for name in (*ROLES, "emissions"))
         return hash(tuple(frozenset(g.items()) if isinstance(g, Mapping) else g for g in given))
 
     def family(self, role: str, agent: str) -> Family:
@@ -93,13 +119,86 @@ class TeamModel:
             ValueError: If the role is given by a mapping in which the agent is missing.
         """
         given = getattr(self, role)
-        if not isinstance(given, Mapping):
-            return given
-        if agent not in given:
-            raise ValueError(
-                f"{role}: no CPT for agent {agent!r}; the model has one for {', '.join(given)}"
-            )
-        return given[agent]
+        if isinstance(given, Mapping):
+            if agent not in given:
+                raise ValueError(
+                    f"{role}: no CPT for agent {agent!r}; the model has one for {', '.join(given)}"
+                )
+            given = given[agent]
+        # Whoever has no actions takes the only one there is.
+        return UniformCPT() if given is None else given
+
+    def explains_actions(self, agent: str) -> bool:
+        """Whether an agent has a policy."""
+        given = self.policy
+        return (given.get(agent) if isinstance(given, Mapping) else given) is not None
+
+    def emission(self, agent: str) -> Emission | None:
+        """The family of one agent's continuous columns; None where it has none."""
+        if isinstance(self.emissions, Mapping):
+            return self.emissions.get(agent)
+        return self.emissions
+
+    def resolved(self, demos: Demonstrations) -> "TeamModel":
+        """The model as it is on some demonstrations.
+
+        Its emissions have numbers for what they leave open, and agents without actions no policy.
+
+        Raises:
+            ValueError: If a column is unknown, or explained by two agents, or an agent has actions
+                and no policy.
+        """
+        model = self._without_idle_policies(demos)
+        return model if self.emissions is None else model._with_numbers(demos)
+
+    def _without_idle_policies(self, demos: Demonstrations) -> "TeamModel":
+        acting = {
+            agent: number > 0 for agent, number in zip(demos.agents, demos.num_actions, strict=True)
+        }
+        if isinstance(self.policy, Mapping) and not set(self.policy) >= set(demos.agents):
+            return self  # refused where the tables are bound
+        for agent, acts in acting.items():
+            if acts and not self.explains_actions(agent):
+                raise ValueError(
+                    f"policy: None for {agent}, whose actions are in the data; give a policy, or "
+                    "leave its actions out (actions=None, or a mapping without it)"
+                )
+        if all(acts == self.explains_actions(agent) for agent, acts in acting.items()):
+            return self
+        given = self.policy
+        policy = {
+            agent: (given.get(agent) if isinstance(given, Mapping) else given) if acts else None
+            for agent, acts in acting.items()
+        }
+        return replace(self, policy=policy if any(acting.values()) else None)
+
+    def _with_numbers(self, demos: Demonstrations) -> "TeamModel":
+        if isinstance(self.emissions, Mapping):
+            unknown = set(self.emissions) - set(demos.agents)
+            if unknown:
+                raise ValueError(
+                    f"emissions: the model names {', '.join(sorted(unknown))}, but the agents are "
+                    f"{', '.join(demos.agents)}"
+                )
+        families = {agent: self.emission(agent) for agent in demos.agents}
+        owner: dict[str, str] = {}
+        for agent, family in families.items():
+            for column in () if family is None else family.columns_of(agent):
+                if column in owner:
+                    raise ValueError(
+                        f"emissions: {column!r} is explained by {owner[column]} and by {agent}; "
+                        "give each agent columns of its own: emissions={agent: family}, or one "
+                        "family with columns={agent: names}"
+                    )
+                owner[column] = agent
+        return replace(
+            self,
+            emissions={
+                agent: family.resolved(demos, agent)
+                for agent, family in families.items()
+                if family is not None
+            },
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +307,7 @@ class BoundModel:
         excerpt: Whether `demos` and `rows` are only some episodes of the data whose contexts the
             tables have: the others were too many for memory.
         measured: Agents of which the model explains more than actions and labels.
+        channels: Agent to its continuous columns, where it has any.
     """
 
     model: TeamModel
@@ -216,6 +316,7 @@ class BoundModel:
     rows: dict[str, AgentRows]
     excerpt: bool = field(default=False, kw_only=True)
     measured: tuple[str, ...] = field(default=(), kw_only=True)
+    channels: dict[str, Channel] = field(default_factory=dict, kw_only=True)
     # What `lay_out` and `on` have made already.
     kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -231,7 +332,7 @@ class BoundModel:
     @property
     def learns(self) -> bool:
         """Whether there is anything to learn."""
-        return bool(self.learned)
+        return bool(self.learned or self.channels)
 
     @cached_property
     def unlabelled(self) -> "BoundModel":
@@ -254,6 +355,41 @@ class BoundModel:
         return self.kept["other"]
 
 
+def refuse_emissions(model: TeamModel, what: str, instead: str) -> None:
+    """Refuse a model with continuous columns where these are not thought of.
+
+    Args:
+        model: The model; own NumPyro models have none.
+        what: What does not take them.
+        instead: What to do.
+
+    Raises:
+        ValueError: If the model has emissions.
+    """
+    if model.emissions is not None:
+        raise ValueError(f"{what} does not take models with emissions; {instead}")
+
+
+def refuse_without_actions(demos: Demonstrations, what: str, agent: str | None = None) -> None:
+    """Refuse members without actions where actions are what is looked at.
+
+    Args:
+        demos: The demonstrations.
+        what: What looks at them.
+        agent: At whose; None: at everybody's.
+
+    Raises:
+        ValueError: If somebody has no actions.
+    """
+    sizes = zip(demos.agents, demos.num_actions, strict=True)
+    idle = [name for name, size in sizes if not size and agent in (None, name)]
+    if idle:
+        raise ValueError(
+            f"{what} looks at what members do, but there are no actions of {', '.join(idle)}; "
+            "continuous columns are explained by emissions (docs/continuous.md)"
+        )
+
+
 def site_name(model: TeamModel, role: str, agent: str) -> str:
     """Name of the site of an agent's table: "policy_alice", or "policy" where it is shared."""
     return role if isinstance(model.family(role, agent), Shared) else f"{role}_{agent}"
@@ -262,7 +398,7 @@ def site_name(model: TeamModel, role: str, agent: str) -> str:
 def likelihood_name(agent: str) -> str:
     """What else was measured of an agent is called so where it stands beside tables.
 
-    It is a log likelihood, and has a row for each of the agent's policy.
+    It is a log likelihood of every step and latent.
     """
     return f"log_likelihood_{agent}"
 
@@ -307,7 +443,8 @@ def make_contexts(
         groups=groups,
         rows=np.zeros((0, len(names)), np.int64) if rows is None else rows,
         num_latents=num_latents,
-        num_values=demos.num_actions[position] if role == "policy" else num_latents,
+        # An agent without actions has a table of one, which nobody ever sees.
+        num_values=max(demos.num_actions[position], 1) if role == "policy" else num_latents,
     )
 
 
@@ -336,6 +473,7 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
                 f"{role}: the model names {', '.join(sorted(unknown))}, but the agents are "
                 f"{', '.join(demos.agents)}"
             )
+    model = model.resolved(demos)
     tables: dict[str, Table] = {}
     found: dict[tuple[str, str], Int[np.ndarray, " k"]] = {}
     reads = {agent: _reads(model, agent, demos) for agent in demos.agents}
@@ -374,7 +512,12 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
             by_action = summed.reshape(len(own.summed), -1)
             unseen = UnseenMoves(own.summed, policy[own.summed - 1], by_action)
         all_rows[agent] = AgentRows(policy, transition, found["initial", agent], unseen)
-    return BoundModel(model, demos, tables, all_rows)
+    channels = {
+        agent: bind_channel(emission, demos, agent)
+        for agent in demos.agents
+        if (emission := model.emission(agent)) is not None
+    }
+    return BoundModel(model, demos, tables, all_rows, measured=tuple(channels), channels=channels)
 
 
 def renumbered(

@@ -10,15 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpyro import distributions as dist
 from numpyro.contrib.control_flow import scan
 from numpyro.ops.indexing import Vindex
 
 from btil.demonstrations import Demonstrations
+from btil.messages.channels import ChannelSteps, lay_channel, log_evidence, patterns
 from btil.messages.lanes import one_episode_per_lane, spread
 from btil.messages.layout import UnseenRows, log_rows
 from btil.messages.smoother import unseen_moves
+from btil.models.emission import Channel, NormalEmission, Units, channel_sites
 from btil.models.parametric import (
     ParametricSite,
     all_priors,
@@ -27,6 +29,7 @@ from btil.models.parametric import (
     parametric_sites,
 )
 from btil.models.team import BoundModel, TeamModel, bind, site_name
+from btil.numerics.matrix_normal import Hyper, log_kernel, transposed
 from btil.numpyro_forms.latent_chain import LatentChain
 
 # Stands for log 0 in the enumerated form: exp of it is 0 exactly, yet sums over latents that are
@@ -50,6 +53,34 @@ class AgentSites(NamedTuple):
     initial: str
 
 
+class ChannelSites(NamedTuple):
+    """Names of the sites of an agent's continuous columns.
+
+    Attributes:
+        agent: The agent.
+        factor: Cholesky factor of the covariance, in units in which columns are about 1.
+        standardised: The coefficients in such units.
+        coefficients: Deterministic: means or coefficients in the units of the data.
+        covariance: Deterministic: the covariance.
+        normal: Whether these are means: there is an intercept alone.
+    """
+
+    agent: str
+    factor: str
+    standardised: str
+    coefficients: str
+    covariance: str
+    normal: bool
+
+    @classmethod
+    def of(cls, channel: Channel) -> "ChannelSites":
+        """The names of a channel."""
+        agent = channel.agent
+        factor, standardised = f"emission_factor_{agent}", f"emission_standardised_{agent}"
+        normal = isinstance(channel.family, NormalEmission)
+        return cls(agent, factor, standardised, *channel_sites(channel), normal)
+
+
 class Structure(NamedTuple):
     """What of a bound model is not data: hashable, so compiled programs can be kept by it.
 
@@ -57,11 +88,18 @@ class Structure(NamedTuple):
         agents: The agents' tables.
         learned: Sites of rows with a Dirichlet prior, in order.
         parametric: Tables whose rows depend on parameters.
+        channels: Continuous columns, of the agents that have any.
     """
 
     agents: tuple[AgentSites, ...]
     learned: tuple[str, ...]
     parametric: tuple[ParametricSite, ...] = ()
+    channels: tuple[ChannelSites, ...] = ()
+
+    @property
+    def channel_sites(self) -> tuple[str, ...]:
+        """Sites of all channels."""
+        return tuple(site for one in self.channels for site in (one.factor, one.standardised))
 
     @property
     def dirichlet_sites(self) -> tuple[str, ...]:
@@ -120,6 +158,20 @@ class UnseenSteps(NamedTuple):
     rows: UnseenRows
 
 
+class ChannelArrays(NamedTuple):
+    """An agent's continuous columns.
+
+    Attributes:
+        steps: The steps, with episodes as lanes, and the prior of every context and latent.
+        units: Of which the steps and the prior are.
+        log_jacobian: What turns log densities into those of the data, (episodes, steps).
+    """
+
+    steps: ChannelSteps
+    units: Units
+    log_jacobian: Any
+
+
 class ModelData(NamedTuple):
     """The arrays of a bound model.
 
@@ -129,6 +181,7 @@ class ModelData(NamedTuple):
         log_fixed: Log rows of every other table.
         steps: Per agent.
         lengths: Steps of each episode.
+        channels: Per agent with continuous columns.
     """
 
     concentration: dict[str, Any]
@@ -136,6 +189,7 @@ class ModelData(NamedTuple):
     log_fixed: dict[str, Any]
     steps: dict[str, AgentSteps]
     lengths: Any
+    channels: dict[str, ChannelArrays] = {}  # noqa: RUF012  # never mutated
 
 
 def team_dbn(
@@ -145,9 +199,11 @@ def team_dbn(
 
     Sites: `policy_<agent>`, `transition_<agent>`, `initial_<agent>` with one row per visited
     context (learned tables only; a shared table is one site `policy`, ...), `action_<agent>`
-    observed. Parameters of parametric families are sites `<table>_<parameter>`; rows that are a
-    function of them are deterministic sites. Both forms have the same log density, labels and
-    unequal lengths included.
+    observed. Continuous columns have `emission_mean_<agent>` (or `emission_coefficients_<agent>`)
+    and `emission_covariance_<agent>`, functions of sites in units in which columns are about 1
+    (`emission_standardised_<agent>`, `emission_factor_<agent>`). Parameters of parametric families
+    are sites `<table>_<parameter>`; rows that are a function of them are deterministic sites. Both
+    forms have the same log density, labels and unequal lengths included.
 
     Args:
         model: The team model.
@@ -186,11 +242,13 @@ def model_data(bound: BoundModel) -> tuple[Structure, ModelData]:
     steps = {}
     for position, agent in enumerate(demos.agents):
         rows = bound.rows[agent]
+        # Who has no actions takes the only one there is.
+        taken = demos.actions[:, position] if demos.num_actions[position] else 0 * rows.policy
         steps[agent] = AgentSteps(
             policy=np.maximum(spread(rows.policy, lanes, 0), 0).T,
             transition=np.maximum(spread(rows.transition, lanes, 0), 0).T[:, 1:],
             initial=rows.initial,
-            actions=spread(demos.actions[:, position], lanes, 0).T,
+            actions=spread(taken, lanes, 0).T,
             labels=spread(demos.latents[:, position], lanes, -1).T,
         )
         if agent in demos.latent_weights:
@@ -229,9 +287,77 @@ def model_data(bound: BoundModel) -> tuple[Structure, ModelData]:
         ),
         learned=tuple(concentration),
         parametric=parametric,
+        channels=tuple(map(ChannelSites.of, bound.channels.values())),
     )
     lengths = np.asarray(demos.episode_lengths)
-    return structure, ModelData(concentration, inputs, log_fixed, steps, lengths)
+    channels = {agent: _arrays_of(one, lanes) for agent, one in bound.channels.items()}
+    return structure, ModelData(concentration, inputs, log_fixed, steps, lengths, channels)
+
+
+def _arrays_of(channel: Channel, lanes: Int[np.ndarray, "length episodes"]) -> ChannelArrays:
+    units = channel.units()
+    steps = lay_channel(channel, units, lanes)
+    prior = Hyper(*(part[: len(channel.contexts)] for part in steps.prior))
+    jacobian = spread(channel.log_jacobian(units), lanes, 0).T
+    return ChannelArrays(steps._replace(prior=prior), units, jacobian)
+
+
+class ChannelValues(NamedTuple):
+    """Values of a channel's sites.
+
+    Attributes:
+        standardised: Coefficients in units in which columns are about 1.
+        factor: Cholesky factors of the covariances in such units.
+    """
+
+    standardised: Float[Array, "contexts latents p d"]
+    factor: Float[Array, "contexts latents d d"]
+
+
+def sample_channels(structure: Structure, data: ModelData) -> dict[str, ChannelValues]:
+    """Sample coefficients and covariances of all channels.
+
+    They are sampled in units in which columns are about 1, and stand in those of the data as
+    deterministic sites beside.
+    """
+    found = {}
+    for sites in structure.channels:
+        steps, units, _ = jax.tree.map(jnp.asarray, data.channels[sites.agent])
+        prior = steps.prior
+        of_factor = dist.InverseWishartCholesky(prior.degrees, scale_matrix=prior.scale)
+        factor = jnp.asarray(numpyro.sample(sites.factor, of_factor.to_event(2)))
+        rows = jnp.linalg.cholesky(jnp.linalg.inv(prior.precision))
+        of_coefficients = dist.MatrixNormal(prior.location, rows, factor)
+        standardised = numpyro.sample(sites.standardised, of_coefficients.to_event(2))
+        found[sites.agent] = ChannelValues(jnp.asarray(standardised), factor)
+        coefficients, covariance = in_units(units, found[sites.agent])
+        if sites.normal:
+            coefficients = coefficients[..., 0, :]
+        numpyro.deterministic(sites.coefficients, coefficients)
+        numpyro.deterministic(sites.covariance, covariance)
+    return found
+
+
+def in_units(
+    units: Units, values: ChannelValues
+) -> tuple[Float[Array, "contexts latents p d"], Float[Array, "contexts latents d d"]]:
+    """Coefficients and covariances in the units of the data."""
+    coefficients = units.trend + units.whitening @ values.standardised * units.spread
+    factor = jnp.asarray(units.spread)[:, None] * values.factor
+    return coefficients, factor @ transposed(factor)
+
+
+def step_evidence(
+    data: ModelData, agent: str, values: ChannelValues
+) -> Float[Array, "episodes steps latents"]:
+    """The log density of every step of a channel under each latent, in the units of the data."""
+    steps, _, jacobian = jax.tree.map(jnp.asarray, data.channels[agent])
+    covariance = values.factor @ transposed(values.factor)
+    context = steps.data.context
+    seen = patterns(steps.data, covariance.shape[1])
+    kernel = log_kernel(values.standardised[context], covariance[context], seen)
+    logs = jnp.transpose(log_evidence(kernel, steps.data), (2, 0, 1))
+    return logs + jacobian[..., None]
 
 
 def sample_log_tables(structure: Structure, data: ModelData) -> dict[str, Float[Array, "..."]]:
@@ -262,17 +388,25 @@ def _log_of_drawn(rows: Float[Array, "*rows values"]) -> Float[Array, "*rows val
 
 
 def latent_chain(
-    sites: AgentSites, data: ModelData, tables: dict[str, Float[Array, "..."]]
+    sites: AgentSites,
+    data: ModelData,
+    tables: dict[str, Float[Array, "..."]],
+    channels: Mapping[str, ChannelValues],
 ) -> LatentChain:
-    """One agent's actions in all episodes, given the logs of all tables."""
+    """One agent's actions in all episodes, given the logs of all tables and its channel."""
+    values = channels.get(sites.agent)
     steps = jax.tree.map(jnp.asarray, data.steps[sites.agent])
     log_initial, log_moves = _log_moves(sites, steps, tables)
     log_policy = tables[sites.policy][steps.policy]
     if steps.away is not None:
         log_policy = jnp.where(steps.away[..., None, None] > 0, 0.0, log_policy)
+    log_likelihood = steps.log_weights
+    if values is not None:
+        said = step_evidence(data, sites.agent, values)
+        log_likelihood = said if log_likelihood is None else log_likelihood + said
     return LatentChain(
         log_initial, log_moves, log_policy, steps.labels, jnp.asarray(data.lengths),
-        steps.log_weights,
+        log_likelihood,
     )  # fmt: skip
 
 
@@ -322,11 +456,12 @@ def refuse_spelled_out(demos: Demonstrations) -> None:
 def forward_model(structure: Structure, data: ModelData) -> None:
     """The collapsed form: every agent's latents summed out by its forward pass."""
     tables = sample_log_tables(structure, data)
+    channels = sample_channels(structure, data)
     for sites in structure.agents:
         with numpyro.plate("episode", len(data.lengths)):
             numpyro.sample(
                 f"action_{sites.agent}",
-                latent_chain(sites, data, tables),
+                latent_chain(sites, data, tables, channels),
                 obs=jnp.asarray(data.steps[sites.agent].actions),
             )
 
@@ -339,12 +474,19 @@ def episode_log_likelihood(
     Args:
         structure: The model's structure.
         data: Its arrays.
-        rows: The learned tables by their sites.
+        rows: The learned tables by their sites, and the sites of channels.
     """
     tables = {name: jnp.asarray(logs) for name, logs in data.log_fixed.items()}
-    tables |= {name: _log_of_drawn(values) for name, values in rows.items()}
+    of_channels = structure.channel_sites
+    tables |= {
+        name: _log_of_drawn(values) for name, values in rows.items() if name not in of_channels
+    }
+    channels = {
+        one.agent: ChannelValues(rows[one.standardised], rows[one.factor])
+        for one in structure.channels
+    }
     parts = [
-        latent_chain(sites, data, tables).log_prob(data.steps[sites.agent].actions)
+        latent_chain(sites, data, tables, channels).log_prob(data.steps[sites.agent].actions)
         for sites in structure.agents
     ]
     return jnp.sum(jnp.stack(parts), axis=0)
@@ -353,12 +495,13 @@ def episode_log_likelihood(
 def enumerated_model(structure: Structure, data: ModelData) -> None:
     """The network as a person would write it: step by step, latents enumerated."""
     tables = sample_log_tables(structure, data)
+    channels = sample_channels(structure, data)
     lengths = jnp.asarray(data.lengths)
     episodes = len(lengths)
     num_steps = data.steps[structure.agents[0].agent].actions.shape[1]
     real = (jnp.arange(num_steps, dtype=lengths.dtype)[None] < lengths[:, None]).T
 
-    def by_step(sites: AgentSites) -> tuple[Array, Array, Array, Array]:
+    def by_step(sites: AgentSites) -> tuple[Array, Array, Array, Array, Array]:
         steps = jax.tree.map(jnp.asarray, data.steps[sites.agent])
         log_initial = tables[sites.initial][steps.initial]
         latents = log_initial.shape[-1]
@@ -366,18 +509,22 @@ def enumerated_model(structure: Structure, data: ModelData) -> None:
         first = jnp.broadcast_to(log_initial[:, None, None], (episodes, 1, latents, latents))
         log_moves = jnp.concatenate([first, tables[sites.transition][steps.transition]], axis=1)
         log_policy = tables[sites.policy][steps.policy]
+        evidence = jnp.zeros(log_policy.shape[:-1], log_policy.dtype)
+        if sites.agent in channels:
+            evidence = step_evidence(data, sites.agent, channels[sites.agent])
         return (
             jnp.swapaxes(jnp.maximum(log_moves, _EXCLUDED), 0, 1),
             jnp.swapaxes(jnp.maximum(log_policy, _EXCLUDED), 0, 1),
             steps.actions.T,
             steps.labels.T,
+            jnp.swapaxes(evidence, 0, 1),
         )
 
     def step(previous: tuple[Array, ...], inputs: Any) -> tuple[tuple[Array, ...], None]:
         inside, agents = inputs
         latents = []
         with numpyro.plate("episode", episodes) as episode:
-            for sites, before, (moves, policy, action, label) in zip(
+            for sites, before, (moves, policy, action, label, evidence) in zip(
                 structure.agents, previous, agents, strict=True
             ):
                 latent = numpyro.sample(
@@ -396,6 +543,14 @@ def enumerated_model(structure: Structure, data: ModelData) -> None:
                     dist.Categorical(logits=Vindex(policy)[episode, latent]).mask(inside),
                     obs=action,
                 )
+                if sites.agent in channels:
+                    # A density of what was seen, whatever is called so: 0 is.
+                    said = Vindex(evidence)[episode, latent]
+                    numpyro.sample(
+                        f"emission_{sites.agent}",
+                        dist.Delta(jnp.zeros_like(said), log_density=said).mask(inside),
+                        obs=jnp.zeros(episodes, said.dtype),
+                    )
                 latents.append(latent)
         return tuple(latents), None
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from btil.arguments import check_flag, check_values
 from btil.demonstrations import Demonstrations, read_as_seen
 from btil.inference.result import (
+    DrawnChannel,
     DrawnParameters,
     DrawnRows,
     FitResult,
@@ -35,6 +36,7 @@ from btil.messages.smoother import (
     potentials,
     smooth,
 )
+from btil.models.emission import channel_sites
 from btil.models.team import BoundModel, TeamModel, likelihood_name
 from btil.numerics.precision import precision
 from btil.posterior.conforming import conform, refuse_renumbered
@@ -103,12 +105,12 @@ def per_agent(
     results = {}
     for agent, (policy, transition, initial) in layout.sites.items():
         measured = tables.get(likelihood_name(agent))
-        given = LogTables(
-            logs[policy],
-            logs[transition],
-            logs[initial],
-            None if measured is None else padded(policy, measured),
-        )
+        evidence = None
+        if measured is not None:
+            # Steps in lanes, latents before them.
+            inside = np.where(layout.lanes >= 0, np.asarray(measured).T[:, layout.lanes], 0.0)
+            evidence = jnp.asarray(np.swapaxes(inside, 0, 1), dtype)
+        given = LogTables(logs[policy], logs[transition], logs[initial], evidence)
         results[agent] = function(given, layout.index[agent])
     return results
 
@@ -135,10 +137,14 @@ def refuse_impossible(
     position = demos.agents.index(agent)
     label = int(demos.latents[row, position])
     latents = demos.value_names(f"latent_{agent}")
-    actions = demos.value_names(f"action_{agent}")
     action = int(demos.actions[row, position])
-    observed = f"action {actions[action]}" if action >= 0 else "an action that nobody saw"
-    observed += f" with label {latents[label]}" if label >= 0 else ""
+    told = []
+    if action >= 0:
+        told.append(f"action {demos.value_names(f'action_{agent}')[action]}")
+    elif demos.num_actions[position]:
+        told.append("an action that nobody saw")
+    told += [f"label {latents[label]}"] if label >= 0 else []
+    observed = " with ".join(told) or "what was seen"
     raise ValueError(
         f"impossible under the model: episode {demos.episode_ids[episode]}, agent {agent}, step "
         f"{row - int(demos.episode_starts[episode])}: {observed} has probability 0 given the "
@@ -282,7 +288,7 @@ class Posterior:
     ) -> PerAgent:
         """P(a_t | states up to t, actions before t), (steps, actions); as `smooth`.
 
-        With `use_labels=True` also given the labels before t.
+        With `use_labels=True` also given the labels before t. Agents without actions are left out.
         """
         return self._beliefs(demos, use_labels, estimate, num_draws, seed, _predicted_actions)
 
@@ -489,6 +495,10 @@ class Posterior:
             if isinstance(one, MomentRows)
             or (isinstance(one, DrawnRows | DrawnParameters) and one.draws.size)
         }
+        for channel in self.bound.channels.values():
+            if isinstance(own := self.result.channels[channel.name], DrawnChannel):
+                for site, draws in zip(channel_sites(channel), own, strict=True):
+                    records[site] = summarize_chains(draws)
         table = pd.DataFrame.from_dict(
             {name: record._asdict() for name, record in records.items()}, orient="index"
         )
@@ -568,8 +578,11 @@ def _predicted_actions(
     bound: BoundModel, layout: Layout, tables: Tables, dtype: np.dtype
 ) -> PerAgent:
     predictions = {}
+    acting = dict(zip(bound.demos.agents, bound.demos.num_actions, strict=True))
     for agent, filtered in filter_agents(layout, tables, dtype).items():
         refuse_impossible(bound.demos, agent, filtered.log_normalizer, layout)
+        if not acting[agent]:
+            continue
         latent = np.exp(gather(np.asarray(filtered.log_predicted), layout.lanes))
         policy = tables[layout.sites[agent][0]].astype(latent.dtype)
         predictions[agent] = np.einsum(

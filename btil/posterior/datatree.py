@@ -11,6 +11,7 @@ from btil.inference.chains import moments_split_rhat
 from btil.inference.method import method_names, method_of
 from btil.inference.result import (
     DirichletRows,
+    DrawnChannel,
     DrawnParameters,
     DrawnRows,
     MixtureRows,
@@ -18,8 +19,9 @@ from btil.inference.result import (
     NormalParameters,
 )
 from btil.models.contexts import data_column
+from btil.models.emission import Channel, NormalEmission, channel_sites, step_log_density
 from btil.models.parametric import parameter_axes, parametric_site
-from btil.models.team import ROLE_AXES, Table, make_contexts
+from btil.models.team import ROLE_AXES, Table, likelihood_name, make_contexts
 from btil.numpyro_forms.numpyro_model import NumpyroModel
 
 if TYPE_CHECKING:
@@ -84,12 +86,16 @@ def build_datatree(posterior: "Posterior", num_draws: int, seed: int) -> "xr.Dat
         for name, one in kept.items()
         if isinstance(one, DrawnRows | MomentRows | DrawnParameters)
     }
+    for channel in posterior.bound.channels.values():
+        if isinstance(drawn := result.channels[channel.name], DrawnChannel):
+            chains |= dict(zip(channel_sites(channel), _values(channel, drawn), strict=True))
     draws = chains
-    if not chains or len(chains) < len(kept):
+    of_channels = [site for one in posterior.bound.channels.values() for site in channel_sites(one)]
+    if not chains or len(chains) < len(kept) + len(of_channels):
         draws = {name: values[None] for name, values in posterior.sample(num_draws, seed).items()}
     variables = {}
     names = tree_names(posterior)
-    axes = _parameter_axes(posterior, names)
+    axes = _parameter_axes(posterior, names) | _channel_axes(posterior, names)
     for name, values in draws.items():
         if name in result.rows:
             dims, coords = _named_axes(posterior, posterior.bound.tables[name], names)
@@ -163,9 +169,8 @@ def _data_groups(posterior: "Posterior", draws: dict[str, Any]) -> dict[str, "xr
     demos = posterior.demos
     groups = {}
     log_likelihood = posterior.result.log_likelihood
-    if log_likelihood is None and posterior.result.rows:
-        rows = {name: draws[name] for name in posterior.result.rows}
-        log_likelihood = _log_likelihood(posterior, rows)
+    if log_likelihood is None and posterior.bound.learns:
+        log_likelihood = _log_likelihood(posterior, draws)
     if log_likelihood is not None:
         groups["log_likelihood"] = xr.Dataset(
             {"episodes": (("chain", "draw", "episode"), log_likelihood)},
@@ -225,14 +230,17 @@ def _log_likelihood(
         for name, table in posterior.bound.tables.items()
         if not table.learned
     }
+    rows = {name: draws[name] for name in posterior.result.rows}
     chains, num_draws = next(iter(draws.values())).shape[:2]
-    values = [
-        posterior.episode_log_likelihood(
-            posterior.bound, layout, fixed | {name: rows[c, d] for name, rows in draws.items()}
-        )
-        for c in range(chains)
-        for d in range(num_draws)
-    ]
+    values = []
+    for at in np.ndindex(chains, num_draws):
+        tables = fixed | {name: own[at] for name, own in rows.items()}
+        for agent, channel in posterior.bound.channels.items():
+            coefficients, covariance = (draws[site][at] for site in channel_sites(channel))
+            tables[likelihood_name(agent)] = step_log_density(
+                channel, coefficients.reshape(channel.shape), covariance
+            )
+        values.append(posterior.episode_log_likelihood(posterior.bound, layout, tables))
     return np.reshape(values, (chains, num_draws, -1))
 
 
@@ -282,6 +290,45 @@ def _own_axes(
     return tuple(tree(name, "axis") for name in names), coords
 
 
+def _values(channel: Channel, drawn: DrawnChannel) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of a channel as its sites have them: of a normal one the means."""
+    coefficients = drawn.coefficients
+    if isinstance(channel.family, NormalEmission):
+        coefficients = coefficients[..., 0, :]
+    return coefficients, drawn.covariance
+
+
+def _channel_axes(posterior: "Posterior", tree: TreeNames) -> dict[str, Axes]:
+    """Dimension names and labels of the continuous channels."""
+    demos, found = posterior.demos, {}
+    for agent, channel in posterior.bound.channels.items():
+        columns = np.array(channel.family.columns_of(agent))
+        contexts = [
+            ", ".join(
+                f"{name}={demos.value_text(name, value)}"
+                for name, value in zip(channel.names, row, strict=True)
+            )
+            or "all"
+            for row in channel.contexts.tolist()
+        ]
+        labels = {
+            "emission_context": np.array(contexts),
+            "latent": np.array(demos.value_names(f"latent_{agent}")),
+            "input": np.array(channel.family.input_names(agent)),
+            "column": columns,
+            "other_column": columns,
+        }
+        own = {axis: tree(f"{axis}_{agent}", "axis") for axis in labels}
+        coefficients, covariance = channel_sites(channel)
+        inputs = () if isinstance(channel.family, NormalEmission) else ("input",)
+        for site, axes in (
+            (coefficients, ("emission_context", "latent", *inputs, "column")),
+            (covariance, ("emission_context", "latent", "column", "other_column")),
+        ):
+            found[site] = tuple(own[a] for a in axes), {own[a]: labels[a] for a in axes}
+    return found
+
+
 def _table_axes(table: Table) -> tuple[str, ...]:
     """Names of a table's axes, per agent where the table is."""
     role = table.contexts.role
@@ -305,8 +352,9 @@ def _named_axes(posterior: "Posterior", table: Table, tree: TreeNames) -> Axes:
             for row in table.contexts.rows.tolist()
         ],
         "latent": list(demos.value_names(f"latent_{agent}")),
-        "action": list(demos.value_names(f"action_{agent}")),
     }
+    if role == "policy":
+        labels["action"] = list(demos.value_names(f"action_{agent}"))
     coords = {}
     for dim, axis in zip(dims, ROLE_AXES[role], strict=True):
         kind = axis.removeprefix("next_") if axis.startswith("next_") else axis.split("_")[-1]

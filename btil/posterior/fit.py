@@ -18,7 +18,7 @@ from btil.inference.result import FitResult
 from btil.messages.layout import lay_out
 from btil.models.crowding import crowded
 from btil.models.parametric import check_prior
-from btil.models.team import BoundModel, TeamModel, bind, likelihood_name
+from btil.models.team import BoundModel, TeamModel, bind, likelihood_name, refuse_emissions
 from btil.numerics.precision import as_dtype, precision
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, NumpyroModel, rows_somewhere
 from btil.posterior.beliefs import Posterior, filter_agents, refuse_impossible
@@ -191,6 +191,9 @@ def method_function(method: str, model: Any = None) -> Any:
     if isinstance(model, NumpyroModel) and not method_of(method).own_models:
         able = " or ".join(sorted(name for name in method_names() if method_of(name).own_models))
         raise ValueError(f"method {method!r} needs tables; {model} is fitted by {able}")
+    if isinstance(model, TeamModel) and not method_of(method).channels:
+        able = " or ".join(sorted(name for name in method_names() if method_of(name).channels))
+        refuse_emissions(model, f"method {method!r}", f"use {able}")
     return function
 
 
@@ -261,6 +264,7 @@ def _check_file(method: str, model: TeamModel, options: dict[str, Any]) -> None:
     instead = "read_demonstrations reads the file whole, for all methods"
     if isinstance(model, NumpyroModel):
         raise ValueError(f"{model} is fitted to demonstrations in memory; {instead}")
+    refuse_emissions(model, "a file opened by open_demonstrations", instead)
     if not method_of(method).reads_files or options.get("batch_size") is None:
         raise ValueError(
             "a file opened by open_demonstrations is learned from batch by batch, by method "

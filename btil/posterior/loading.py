@@ -12,11 +12,14 @@ from btil.demonstrations import Demonstrations
 from btil.inference.result import (
     ConditionalRows,
     DirichletRows,
+    DrawnChannel,
     DrawnParameters,
     DrawnRows,
     FitResult,
     FunctionalRows,
     JointNormals,
+    MatrixNormalChannel,
+    MixtureChannel,
     MixtureRows,
     MomentRows,
     NormalParameters,
@@ -24,6 +27,7 @@ from btil.inference.result import (
 )
 from btil.models.contexts import match_rows
 from btil.models.cpt import Shared
+from btil.models.emission import EMISSIONS, Emission
 from btil.models.families import family_named
 from btil.models.parametric import all_priors, parametric_sites, unconstrained_shapes
 from btil.models.team import BoundModel, TeamModel, with_contexts
@@ -44,6 +48,8 @@ _ROWS = {
 
 _PARAMETERS = {kind.__name__: kind for kind in (NormalParameters, JointNormals, DrawnParameters)}
 
+_CHANNELS = {kind.__name__: kind for kind in (MatrixNormalChannel, MixtureChannel, DrawnChannel)}
+
 _NUMBER = int | float
 
 # What a record holds, and what its "result"; arrays are checked against the model's tables.
@@ -56,7 +62,7 @@ _RESULT_FIELDS: dict[str, Any] = {
     "rows": dict, "converged": bool, "reason": str, "elbo": _NUMBER | None,
     "elbo_standard_error": _NUMBER | None, "elbo_trace": np.ndarray | None, "restart_traces": list,
     "sample_stats": dict, "log_likelihood": np.ndarray | None, "notes": dict, "parameters": dict,
-    "contraction_rate": _NUMBER | None,
+    "contraction_rate": _NUMBER | None, "channels": dict,
 }  # fmt: skip
 
 
@@ -110,15 +116,12 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> Posterior:
         dtype, wall_time = np.dtype(record["dtype"]), float(record["wall_time"])
         rows = _of_kinds(record["result"]["rows"], _ROWS)
         parameters = _of_kinds(record["result"].get("parameters", {}), _PARAMETERS)
-        fields = record["result"] | {"rows": rows, "parameters": parameters}
+        channels = _of_kinds(record["result"].get("channels", {}), _CHANNELS)
+        fields = record["result"] | {"rows": rows, "parameters": parameters, "channels": channels}
         fields["restart_traces"] = tuple(fields["restart_traces"])
         _check_arrays(fields)
         result = FitResult(**fields)
-        given = (
-            TeamModel(**{role: _family(given, role) for role, given in record["model"].items()})
-            if model is None
-            else model
-        )
+        given = _model(record["model"]) if model is None else model
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -126,6 +129,7 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> Posterior:
     try:
         bound = _with_contexts(bind_model(given, demos), record.get("contexts", {}))
         _check_shapes(bound, rows, parameters)
+        _check_channels(bound, channels)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     return posterior_class(bound)(
@@ -210,6 +214,29 @@ def _check_shapes(
             raise ValueError(f"{site} has shape {held}, in the model it has {wanted}")
 
 
+def _check_channels(bound: BoundModel, channels: Mapping[str, Any]) -> None:
+    """Refuse what is kept of other channels than those of the model, or in other shapes."""
+    expected = {channel.name: channel.shape for channel in bound.channels.values()}
+    if set(channels) != set(expected):
+        raise ValueError(
+            f"it holds the channels {', '.join(sorted(channels)) or 'none'}, the model has "
+            f"{', '.join(sorted(expected)) or 'none'}"
+        )
+    for name, one in channels.items():
+        *rows, p, d = expected[name]
+        if isinstance(one, DrawnChannel):
+            held = [part.shape for part in one]
+            lead = held[0][:2]
+            wanted = [(*lead, *rows, p, d), (*lead, *rows, d, d)]
+        else:
+            parts = (one.location, one.precision, one.scale, one.degrees)
+            held = [part.shape for part in parts]
+            lead = (len(one.weights),) if isinstance(one, MixtureChannel) else ()
+            wanted = [(*lead, *rows, *end) for end in ((p, d), (p, p), (d, d), ())]
+        if held != wanted:
+            raise ValueError(f"{name} has shape {held[0]}, in the model it has {wanted[0]}")
+
+
 def _check_normals(parameters: Mapping[str, Any]) -> None:
     """Refuse normals whose arrays do not fit each other, or of groups that are not whole."""
     sizes: dict[str, int] = {}
@@ -244,7 +271,7 @@ def _check_moments(name: str, rows: MomentRows) -> None:
 
 def _check_fields(record: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
     for field, kind in kinds.items():
-        if field not in record and field == "parameters":  # came later than the format
+        if field not in record and field in ("parameters", "channels"):  # later than the format
             continue
         if not isinstance(record[field], kind):
             raise ValueError(f"is damaged: {field} is {record[field]!r}")
@@ -280,7 +307,27 @@ def _of_kinds(stored: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any
     return read
 
 
+def _model(record: dict[str, Any]) -> TeamModel:
+    read: dict[str, Any] = {
+        role: _emissions(given) if role == "emissions" else _family(given, role)
+        for role, given in record.items()
+    }
+    return TeamModel(**read)
+
+
+def _emissions(record: dict[str, Any]) -> dict[str, Emission]:
+    for agent, one in record.items():
+        if one["arguments"] is None:
+            raise ValueError(
+                f"the emission of {agent} is a {one['family']} that a file cannot hold; pass the "
+                "model: load_posterior(path, model=...)"
+            )
+    return {agent: EMISSIONS[one["family"]](**one["arguments"]) for agent, one in record.items()}
+
+
 def _family(record: dict[str, Any], role: str) -> Any:
+    if "family" in record and record["family"] is None:
+        return None
     if "by_agent" in record:
         shared = [_family(one, role) for one in record["shared"]]
         return {

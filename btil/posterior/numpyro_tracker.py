@@ -5,6 +5,7 @@ episode, shows the function all that has been seen of it at every step, and take
 step. A step costs one run of the function over the episode so far for every draw that is averaged.
 """
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from btil.messages.layout import log_rows
 from btil.numerics.rounding import rounded_up
 from btil.numpyro_forms.numpyro_model import EpisodeData, PaddedRows
 from btil.numpyro_forms.tracing import Trace
-from btil.posterior.tracker import StepRows, Tracker, Values
+from btil.posterior.tracker import LogBeliefs, StepRows, Tracker, Values
 
 if TYPE_CHECKING:
     from btil.posterior.numpyro_posterior import NumpyroPosterior
@@ -66,8 +67,16 @@ class NumpyroTracker(Tracker):
     def _needs_more(self, last: Values) -> bool:
         return True
 
-    def _read_actions(self, actions: Any) -> Values:
-        taken = super()._read_actions(actions)
+    def _read_away(self, away: Any) -> frozenset[str]:
+        gone = super()._read_away(away)
+        if gone:
+            raise ValueError(
+                f"away: {', '.join(sorted(gone))}, but {self._name} is given every step as it was"
+            )
+        return gone
+
+    def _read_actions(self, actions: Any, gone: Collection[str]) -> Values:
+        taken = super()._read_actions(actions, gone)
         unseen = [a for a, value in zip(self.agents, taken, strict=True) if value == _UNKNOWN]
         if unseen:
             raise ValueError(
@@ -76,7 +85,12 @@ class NumpyroTracker(Tracker):
         return taken
 
     def _rows(
-        self, step: int, last: Values, states: Values, taken: Values | None
+        self,
+        step: int,
+        log_beliefs: LogBeliefs,
+        last: Values,
+        states: Values,
+        taken: Values | None,
     ) -> dict[str, StepRows]:
         data = self._episode(last, states, taken)
         rows = {}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from btil.arguments import check_count, check_flag, check_values
 from btil.demonstrations import Demonstrations
@@ -21,16 +22,19 @@ from btil.inference.collapsed import (
 )
 from btil.inference.result import (
     Chance,
+    ChannelPoint,
     ConditionalRows,
     DirichletRows,
     DrawnParameters,
     FunctionalRows,
     JointNormals,
+    MatrixNormalChannel,
     NormalParameters,
     RowsPosterior,
     Sampled,
     at_noise,
     dirichlet_mode,
+    matrix_normal_draws,
 )
 from btil.models.contexts import data_column, match_rows, parent_columns
 from btil.models.cpt import Contexts
@@ -39,6 +43,13 @@ from btil.models.draws import (
     dirichlet_draws,
     posterior_tables,
     prior_parameters,
+)
+from btil.models.emission import (
+    DrawnChannelRows,
+    NormalEmission,
+    channel_sites,
+    matched,
+    step_log_density,
 )
 from btil.models.parametric import (
     ParametricSite,
@@ -50,7 +61,7 @@ from btil.models.parametric import (
     parametric_site,
     parametric_sites,
 )
-from btil.models.team import BoundModel
+from btil.models.team import BoundModel, likelihood_name, refuse_emissions
 from btil.numerics.precision import precision
 from btil.posterior.beliefs import Posterior
 
@@ -72,9 +83,9 @@ class TeamPosterior(Posterior):
     """
 
     def __repr__(self) -> str:
-        rows = ", ".join(
-            f"{n} {'x'.join(map(str, t.shape))}" for n, t in self.bound.learned.items()
-        )
+        shapes = {n: t.shape for n, t in self.bound.learned.items()}
+        shapes |= {one.name: one.shape for one in self.bound.channels.values()}
+        rows = ", ".join(f"{n} {'x'.join(map(str, shape))}" for n, shape in shapes.items())
         state = "converged" if self.converged else "not converged"
         return f"TeamPosterior({self.method}: {rows or 'nothing learned'}; {state}: {self.reason})"
 
@@ -163,7 +174,9 @@ class TeamPosterior(Posterior):
     def _rows(
         self, role: str, agent: str, states: Any, actions: Any, next_states: Any, estimate: str
     ) -> Float[np.ndarray, "k ..."]:
-        self._position(agent)
+        position = self._position(agent)
+        if role == "policy" and not self.demos.num_actions[position]:
+            raise ValueError(f"{agent} has no actions, and so no policy")
         table = self.bound.table(role, agent)
         own = table.contexts.names
         if len(table.agents) > 1:
@@ -283,11 +296,83 @@ class TeamPosterior(Posterior):
         """The parametric tables, whether or not data reached them."""
         return tuple(parametric_site(t) for t in self.bound.tables.values() if t.parametric)
 
+    def emission(self, agent: str, states: Any = None, estimate: str = "mean") -> ChannelPoint:
+        """Coefficients and covariances of an agent's continuous columns, in their units.
+
+        Args:
+            agent: Name of the agent.
+            states: k states, as in `policy`; not needed where the channel has no parents.
+            estimate: "mean", or "map" (mfvi).
+
+        Returns:
+            Coefficients (k, latents, inputs, columns), whose first input is the intercept if there
+            is one (in a `NormalEmission` they are the means), and covariances (k, latents,
+            columns, columns).
+
+        Raises:
+            ValueError: If the agent is unknown or has no emission, a state is missing or out of
+                range, or the method has no such estimate.
+        """
+        self._position(agent)
+        if agent not in self.bound.channels:
+            raise ValueError(
+                f"{agent} has no emission; those who have are {', '.join(self.bound.channels)}"
+                if self.bound.channels
+                else "the model has no emissions"
+            )
+        channel = self.bound.channels[agent]
+        given = _query_states(self.demos, states, "states")
+        if states is None and len(self.demos.num_states) == 1:
+            given = {name: np.arange(size) for name, size in self.demos.num_states.items()}
+        missing = [name for name in channel.names if name not in given]
+        if missing:
+            raise ValueError(
+                f"emission of {agent} depends on {', '.join(channel.names)}; no value is given "
+                f"for {', '.join(missing)}"
+            )
+        lengths = {len(given[name]) for name in channel.names} - {1} or {1}
+        if len(lengths) > 1:
+            raise ValueError(f"emission of {agent}: states differ in length")
+        k = lengths.pop()
+        spread = {name: np.broadcast_to(given[name], (k,)) for name in channel.names}
+        return self._channel_point(
+            agent, parent_columns(channel.names, spread, {}, {}, k), estimate
+        )
+
+    def _channel_point(
+        self, agent: str, contexts: Int[np.ndarray, "k parents"], estimate: str
+    ) -> ChannelPoint:
+        """Point estimate of a channel in any contexts."""
+        if estimate not in ("mean", "map"):
+            raise ValueError(f"estimate must be 'mean' or 'map', got {estimate!r}")
+        channel = self.bound.channels[agent]
+        posterior = self.result.channels[channel.name]
+        if estimate == "map" and not isinstance(posterior, MatrixNormalChannel):
+            raise ValueError(f"estimate 'map' needs mfvi; {self.method} has estimate 'mean'")
+        prior = MatrixNormalChannel(*(part[:1] for part in channel.prior()))
+        of_prior, own = (
+            one.mode()  # type: ignore[union-attr]  # looked at above
+            if estimate == "map"
+            else one.mean()
+            for one in (prior, posterior)
+        )
+        found = matched(channel, contexts)
+        return ChannelPoint(
+            *(
+                np.where((found >= 0)[:, None, None, None], values[found], unvisited)
+                for values, unvisited in zip(own, of_prior, strict=True)
+            )
+        )
+
     def _tables(self, bound: BoundModel, estimate: str) -> dict[str, Any]:
-        return {
+        tables = {
             name: self._estimate(name, table.contexts, estimate)
             for name, table in bound.tables.items()
         }
+        for agent, channel in bound.channels.items():
+            point = self._channel_point(agent, channel.contexts, estimate)
+            tables[likelihood_name(agent)] = step_log_density(channel, *point)
+        return tables
 
     def drawn_tables(self, num_draws: int, seed: int = 0) -> Iterator[DrawnTables]:
         """Posterior draws of all tables, rows of contexts never visited from the prior.
@@ -307,12 +392,77 @@ class TeamPosterior(Posterior):
             if unreached:
                 prior = prior_parameters(self.bound.tables, generator)
                 tables.parameters = prior | dict(tables.parameters)
+            for agent, channel in self.bound.channels.items():
+                sites = channel_sites(channel)
+                visited = len(channel.contexts) if len(channel.observed.rows) else 0
+                tables.channels[agent] = DrawnChannelRows(
+                    channel,
+                    generator,
+                    channel.contexts[:visited],
+                    draws[sites[0]][draw].reshape(channel.shape)[:visited].astype(np.float64),
+                    draws[sites[1]][draw][:visited].astype(np.float64),
+                )
             yield tables
 
     def drawn_rows(self, bound: BoundModel, num_draws: int, seed: int) -> Iterator[dict[str, Any]]:
         """Posterior draws of rows; see `Posterior.drawn_rows`."""
-        for tables in self.drawn_tables(num_draws, seed):
-            yield {name: tables.rows(name, table.contexts) for name, table in bound.tables.items()}
+        channels = self._drawn_channels(bound, num_draws, seed)
+        for draw, tables in enumerate(self.drawn_tables(num_draws, seed)):
+            rows = {name: tables.rows(name, table.contexts) for name, table in bound.tables.items()}
+            for agent, (coefficients, covariance) in channels.items():
+                rows[likelihood_name(agent)] = step_log_density(
+                    bound.channels[agent], coefficients[draw], covariance[draw]
+                )
+            yield rows
+
+    def _drawn_channels(
+        self, bound: BoundModel, num_draws: int, seed: int
+    ) -> dict[str, ChannelPoint]:
+        """Draws of every channel in the contexts of a bound model, those not visited as a priori.
+
+        They go with the draws of the tables of the same seed.
+        """
+        return {
+            agent: self.drawn_channel(agent, channel.contexts, num_draws, seed)
+            for agent, channel in bound.channels.items()
+        }
+
+    def drawn_channel(
+        self, agent: str, contexts: Int[np.ndarray, "k parents"], num_draws: int, seed: int
+    ) -> ChannelPoint:
+        """Draws of an agent's channel in any contexts, those not visited from the prior.
+
+        Args:
+            agent: The agent.
+            contexts: Values of the channel's parents.
+            num_draws: Number of draws.
+            seed: Seeds them; they go with the draws of the tables of the same seed.
+
+        Returns:
+            Coefficients (draws, k, latents, inputs, columns) and covariances.
+        """
+        own = self.bound.channels[agent]
+        draws = self.sample(num_draws, seed)
+        index = matched(own, contexts)
+        values = [draws[site] for site in channel_sites(own)]
+        values[0] = values[0].reshape(num_draws, *own.shape)
+        # Seeded by the contexts, in whatever company they are asked for.
+        one = [part[0] for part in own.prior()]
+        unvisited = [
+            matrix_normal_draws(
+                np.random.default_rng([seed, 3, zlib.crc32(agent.encode()), *context]),
+                *(np.broadcast_to(part, (num_draws, *part.shape)) for part in one),
+            )
+            for context, at in zip(contexts.tolist(), index.tolist(), strict=True)
+            if at < 0
+        ]
+        found = []
+        for which, part in enumerate(values):
+            rows = part[:, index].astype(np.float64)
+            if unvisited:
+                rows[:, index < 0] = np.stack([drawn[which] for drawn in unvisited], axis=1)
+            found.append(rows)
+        return ChannelPoint(*found)
 
     def tracker(
         self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0
@@ -381,6 +531,7 @@ class TeamPosterior(Posterior):
         check_count("num_draws", num_draws, 2)
         check_values({"num_sweeps": num_sweeps, "seed": seed}, optional=["num_sweeps"])
         check_flag("progress", progress)
+        refuse_emissions(self.model, "refined", "use method 'gibbs'")
         if not is_mean_field(self.result):
             raise ValueError(
                 "refined: only a mean field of tables can be refined (mfvi, svi with its Dirichlet "
@@ -420,6 +571,13 @@ class TeamPosterior(Posterior):
         )
         if normals:
             samples |= constrained(self._parametric, normals)
+        for channel in self.bound.channels.values():
+            drawn = self.result.channels[channel.name].draw(num_draws, chance)
+            of_coefficients, of_covariance = channel_sites(channel)
+            values = drawn.coefficients
+            if isinstance(channel.family, NormalEmission):
+                values = values[..., 0, :]
+            samples |= {of_coefficients: values, of_covariance: drawn.covariance}
         return samples | self._rows_given(samples, rows, chance.generator)
 
     def _is_function_of_normals(self, table: ParametricSite) -> bool:
@@ -557,6 +715,7 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     Example:
         >>> numpyro.infer.Predictive(btil.mfvi_guide(posterior), num_samples=10)  # doctest: +SKIP
     """
+    refuse_emissions(posterior.model, "mfvi_guide", "draw from it by posterior.sample")
     result = posterior.result
     described = parametric_sites(posterior.bound)
     concentrations, counts = {}, {}

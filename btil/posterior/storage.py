@@ -13,7 +13,9 @@ import numpy as np
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
 from btil.models.cpt import Shared
+from btil.models.emission import EMISSIONS
 from btil.models.families import is_known
+from btil.models.team import TeamModel
 
 if TYPE_CHECKING:
     from btil.posterior.beliefs import Posterior
@@ -46,13 +48,15 @@ def save_posterior(posterior: "Posterior", path: Any) -> None:
         "model": {
             role: _family_record(getattr(posterior.model, role))
             for role in ("policy", "transition", "initial")
-        },
+        }
+        | ({} if posterior.model.emissions is None else {"emissions": _emissions(posterior.model)}),
         "demonstrations": _demonstrations_record(demos),
         "contexts": _contexts_record(posterior),
         "result": result._asdict()
         | {
             "rows": _kinds(result.rows),
             "parameters": _kinds(result.parameters),
+            "channels": _kinds(result.channels),
             "restart_traces": list(result.restart_traces),
         },
     }
@@ -98,7 +102,21 @@ def _demonstrations_record(demos: Demonstrations) -> dict[str, Any]:
     return demos.arguments() | {"episodes": ids if ids.dtype.kind == "i" else ids.tolist()}
 
 
+def _emissions(model: TeamModel) -> dict[str, Any]:
+    """The families of an agent's continuous columns; those of a posterior are resolved."""
+    assert isinstance(model.emissions, Mapping)
+    return {
+        agent: {
+            "family": type(family).__name__,
+            "arguments": family.arguments() if type(family) in EMISSIONS.values() else None,
+        }
+        for agent, family in model.emissions.items()
+    }
+
+
 def _family_record(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {"family": None}
     if isinstance(given, Mapping):
         shared = [f for f in given.values() if isinstance(f, Shared)]
         return {

@@ -9,17 +9,20 @@ so this is NumPy on the host, with the rows of the tables found through a dictio
 import math
 import operator
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.demonstrations.data import NONE_BEFORE
+from btil.demonstrations.data import AWAY, NONE_BEFORE
+from btil.demonstrations.naming import agents_in
+from btil.inference.result import ChannelPoint
 from btil.messages.layout import log_rows
 from btil.models.cpt import Contexts
 from btil.models.draws import dirichlet_draws
+from btil.models.emission import PREVIOUS, Channel
 from btil.models.team import Table, make_contexts, site_name
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ Probabilities = Mapping[str, Float[np.ndarray, " values"]]
 LogBeliefs = Mapping[str, Float[np.ndarray, "draws latents"]]
 # Rows of some contexts, (contexts, draws, latents, values) or (contexts, draws, latents).
 RowsOf = Callable[[Contexts], Float[np.ndarray, "contexts draws ..."]]
+# Of contexts (k, parents) the points of a channel, with draws first.
+PointsOf = Callable[[Int[np.ndarray, "k parents"]], ChannelPoint]
 
 
 class Belief(NamedTuple):
@@ -67,12 +72,14 @@ class TrackerState(NamedTuple):
             those of all steps, (steps, agents).
         log_beliefs: {agent: log P(x_t | up to t) under each draw, (draws, latents)}, one draw
             where a point estimate is used; empty before the first step.
+        continuous: Continuous columns of the last step that the next one reads.
     """
 
     num_steps: Int[np.ndarray, ""]
     states: Int[np.ndarray, "*steps variables"]
     actions: Int[np.ndarray, "*steps agents"]
     log_beliefs: LogBeliefs
+    continuous: Mapping[str, float] = {}  # never mutated
 
 
 class Column(NamedTuple):
@@ -151,6 +158,63 @@ class RowsByContext:
             for context in list(self._others)[: max(0, len(self._others) - REMEMBERED_CONTEXTS)]:
                 del self._others[context]
         return [found[c] if c in found else self._visited[self._position[c]] for c in contexts]
+
+
+class _ChannelReader:
+    """What an agent's continuous columns say of its latent at a step."""
+
+    def __init__(
+        self, channel: Channel, context: Callable[[Values], Values], points: PointsOf
+    ) -> None:
+        family, agent = channel.family, channel.agent
+        self.columns = family.columns_of(agent)
+        self.inputs = family.covariates_of(agent)
+        self._intercept = family.intercept
+        self._context, self._points = context, points
+        self._kept: dict[tuple[Values, tuple[bool, ...]], Any] = {}
+
+    @property
+    def names(self) -> set[str]:
+        """All columns that it reads, at whichever step."""
+        return {*self.columns, *(name.removeprefix(PREVIOUS) for name in self.inputs)}
+
+    def __call__(
+        self, seen: Values, now: Mapping[str, float], before: Mapping[str, float]
+    ) -> Float[np.ndarray, "draws latents"] | None:
+        """The log density of the step; None where it says nothing.
+
+        Args:
+            seen: What the discrete parents are picked from.
+            now: The columns of this step.
+            before: Those of the step before.
+        """
+        inputs = [1.0] if self._intercept else []
+        for name in self.inputs:
+            previous = name not in now and name.startswith(PREVIOUS)
+            inputs.append(
+                before.get(name.removeprefix(PREVIOUS), np.nan) if previous else now[name]
+            )
+        u, y = np.array(inputs), np.array([now[name] for name in self.columns])
+        known = np.isfinite(y)
+        if not known.any() or not np.isfinite(u).all():
+            return None
+        coefficients, whitening, constant = self._at(self._context(seen), known)
+        residual = y[known] - u @ coefficients
+        white = np.einsum("...ij,...j->...i", whitening, residual)
+        return constant - 0.5 * (white**2).sum(-1)
+
+    def _at(self, context: Values, known: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        key = (context, tuple(known.tolist()))
+        if key not in self._kept:
+            if len(self._kept) >= REMEMBERED_CONTEXTS:
+                del self._kept[next(iter(self._kept))]
+            point = self._points(np.array(context, np.int64).reshape(1, -1))
+            coefficients, covariance = (part[:, 0] for part in point)
+            factor = np.linalg.cholesky(covariance[..., known, :][..., known])
+            log_det = 2 * np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(-1)
+            constant = -0.5 * (log_det + known.sum() * np.log(2 * np.pi))
+            self._kept[key] = coefficients[..., known], np.linalg.inv(factor), constant
+        return self._kept[key]
 
 
 class Reader(NamedTuple):
@@ -267,7 +331,7 @@ class Tracker:
     """
 
     # The least of a state or an action that is remembered.
-    _least_value = _UNKNOWN
+    _least_value = AWAY
 
     def __init__(
         self,
@@ -308,12 +372,21 @@ class Tracker:
             )
             for agent in self.agents
         }
+        self._channels = {
+            agent: _channel_reader(posterior, channel, estimate, num_draws, seed)
+            for agent, channel in posterior.bound.channels.items()
+        }
         every = (reader for readers in self._readers.values() for reader in readers)
-        return frozenset[str]().union(*(reader.variables for reader in every))
+        needed = frozenset[str]().union(*(reader.variables for reader in every))
+        return needed.union(*(channel.names for channel in posterior.bound.channels.values()))
+
+    # Of a model of tables with continuous columns: what these say.
+    _channels: Mapping[str, _ChannelReader] = {}  # never mutated
 
     def reset(self) -> None:
         """Begin a new episode."""
         self._num_steps = 0
+        self._last_columns: Mapping[str, float] = {}
         # States, then actions, of the last step.
         self._last: Values = (_UNKNOWN,) * (len(self._variables) + len(self.agents))
         self._log_beliefs: LogBeliefs = {}
@@ -323,11 +396,14 @@ class Tracker:
         """Steps of the episode seen so far."""
         return self._num_steps
 
-    def predict(self, state: Any) -> dict[str, Float[np.ndarray, " actions"]]:
+    def predict(
+        self, state: Any, away: Collection[str] = ()
+    ) -> dict[str, Float[np.ndarray, " actions"]]:
         """What each agent will do in the state that the team has come to.
 
         Args:
             state: The state of the step that `update` has not seen yet, given as there.
+            away: The agents that are away at it.
 
         Returns:
             {agent: P(a_t | states up to t, actions and labels told before t)}, as
@@ -336,12 +412,19 @@ class Tracker:
         Raises:
             ValueError: As `update`.
         """
-        states = self._read_state(state, "state")
-        outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states)
-        return {agent: ahead.actions() for agent, ahead in outlook.items()}
+        gone = self._read_away(away)
+        states = self._read_state(state, "state", gone)
+        outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states, gone)
+        return self._actions_of(outlook)
 
     def update(
-        self, state: Any, actions: Any, labels: Any = None, next_state: Any = None
+        self,
+        state: Any,
+        actions: Any = None,
+        labels: Any = None,
+        next_state: Any = None,
+        continuous: Mapping[str, Any] | None = None,
+        away: Collection[str] = (),
     ) -> Belief:
         """Take in one step of the team.
 
@@ -349,12 +432,18 @@ class Tracker:
             state: The state s_t: a mapping {state variable: value}, in which variables that no
                 table reads may be left out; or a value per state variable; or one value, of the
                 one state variable or the joint index of several. Values are indices or, where
-                they have names, texts.
+                they have names, texts; None in a mapping: not seen, if recordings like that were
+                learned from (`missing="allow"`).
             actions: The actions taken in it: a mapping {agent: action}, or an action per agent.
                 None: not observed, which tells nothing of the agent's latent.
             labels: Latents that somebody tells, likewise; agents may be left out. None or -1:
                 unknown.
             next_state: The state s_{t+1} if it is known already, to predict the next actions.
+            continuous: The continuous columns that the model's emissions read, {column: number};
+                None or NaN: not seen, and summed out.
+            away: The agents that are away at this step. They have no action and no latent (NaN in
+                what is returned); their values of state variables and columns may be left out.
+                Who comes back begins anew.
 
         Returns:
             The beliefs at this step, and what was and is to be expected of the team.
@@ -364,22 +453,39 @@ class Tracker:
                 given those before it; if a transition reads an action that was not observed. The
                 tracker is then as it was.
         """
-        states = self._read_state(state, "state")
-        following = None if next_state is None else self._read_state(next_state, "next_state")
-        taken, known = self._read_actions(actions), self._read_labels(labels)
-        outlook = self._look_ahead(self._num_steps, self._log_beliefs, self._last, states, taken)
-        log_beliefs = {
-            agent: self._take_in(agent, ahead, action, label)
-            for (agent, ahead), action, label in zip(outlook.items(), taken, known, strict=True)
-        }
+        gone = self._read_away(away)
+        states = self._read_state(state, "state", gone)
+        following = None if next_state is None else self._read_state(next_state, "next_state", gone)
+        taken, known = self._read_actions(actions, gone), self._read_labels(labels)
+        columns = self._read_columns(continuous, gone)
+        outlook = self._look_ahead(
+            self._num_steps, self._log_beliefs, self._last, states, gone, taken
+        )
+        for agent, channel in self._channels.items():
+            if agent in gone:
+                continue
+            said = channel((*self._last, *states), columns, self._last_columns)
+            outlook[agent] = outlook[agent]._replace(log_measured=said)
+        log_beliefs = {}
+        for agent, action, label in zip(self.agents, taken, known, strict=True):
+            if agent in outlook:
+                log_beliefs[agent] = self._take_in(agent, outlook[agent], action, label)
+            elif label != _UNKNOWN:
+                raise ValueError(f"labels: {agent} is away, so it has no latent")
         last = self._remembered(self._last, states, taken)
         belief = Belief(
             step=self._num_steps,
-            latents={agent: np.exp(log).mean(0) for agent, log in log_beliefs.items()},
-            expected_actions={agent: ahead.actions() for agent, ahead in outlook.items()},
-            next_actions=self._next_actions(log_beliefs, last, following),
+            latents={
+                agent: np.exp(log_beliefs[agent]).mean(0)
+                if agent in log_beliefs
+                else np.full(member.latent.size, np.nan)
+                for agent, member in self._members.items()
+            },
+            expected_actions=self._actions_of(outlook),
+            next_actions=self._next_actions(log_beliefs, last, following, gone),
         )
         self._num_steps, self._last, self._log_beliefs = self._num_steps + 1, last, log_beliefs
+        self._last_columns = columns
         return belief
 
     @property
@@ -398,6 +504,7 @@ class Tracker:
             states=seen[..., :split],
             actions=seen[..., split:],
             log_beliefs={agent: log.copy() for agent, log in self._log_beliefs.items()},
+            continuous=dict(self._last_columns),
         )
 
     @state.setter
@@ -409,7 +516,14 @@ class Tracker:
         leading = self._leading(max(num_steps, 0))
         expected = ((*leading, len(self._variables)), (*leading, len(self.agents)))
         shapes = {agent: np.shape(log) for agent, log in state.log_beliefs.items()}
-        wanted = {agent: (self._num_draws, m.latent.size) for agent, m in self._members.items()}
+        there = np.ones(len(self.agents), bool)
+        if actions.shape == (len(self.agents),):
+            there = actions != AWAY
+        wanted = {
+            agent: (self._num_draws, member.latent.size)
+            for (agent, member), is_there in zip(self._members.items(), there, strict=True)
+            if is_there
+        }
         if (
             num_steps < 0
             or shapes != (wanted if num_steps else {})
@@ -425,7 +539,9 @@ class Tracker:
             raise ValueError(
                 f"state: states and actions {seen.tolist()} are out of range; sizes: {sizes}"
             )
+        columns = self._read_columns(state.continuous, ()) if num_steps else {}
         self._num_steps, self._last = num_steps, tuple(seen.ravel().tolist())
+        self._last_columns = columns
         self._log_beliefs = {
             agent: np.array(state.log_beliefs[agent], np.float64) for agent in shapes
         }
@@ -448,30 +564,40 @@ class Tracker:
         log_beliefs: LogBeliefs,
         last: Values,
         states: Values,
+        gone: Collection[str],
         taken: Values | None = None,
     ) -> dict[str, _Outlook]:
         """The agents at the beginning of a step, given beliefs, states and actions of the last.
 
-        The actions taken in the step itself are given where they are known.
+        The actions taken in the step itself are given where they are known. Those who are away are
+        left out; one of whom there is no belief begins.
         """
         outlook = {}
-        for agent, rows in self._rows(step, last, states, taken).items():
+        for agent, rows in self._rows(step, log_beliefs, last, states, taken).items():
+            if agent in gone:
+                continue
             log_predicted = rows.log_arrival
-            if step > 0:
+            if agent in log_beliefs:
                 moves = log_beliefs[agent][:, :, None] + rows.log_arrival
                 log_predicted = np.logaddexp.reduce(moves, axis=1)
             outlook[agent] = _Outlook(log_predicted, rows.log_policy, rows.log_measured)
         return outlook
 
     def _rows(
-        self, step: int, last: Values, states: Values, taken: Values | None
+        self,
+        step: int,
+        log_beliefs: LogBeliefs,
+        last: Values,
+        states: Values,
+        taken: Values | None,
     ) -> dict[str, StepRows]:
         """What the tables say of a step."""
         unobserved = self._unobserved(last) if step > 0 else set[str]()
         seen = (*(last if step > 0 else (NONE_BEFORE,) * len(last)), *states)
         rows = {}
         for agent, readers in self._readers.items():
-            unread = unobserved & set(readers.transition.actions) if step > 0 else set()
+            goes_on = agent in log_beliefs
+            unread = unobserved & set(readers.transition.actions) if goes_on else set()
             for other in unread - {agent}:
                 if not self._knows_unseen:
                     raise ValueError(
@@ -482,7 +608,7 @@ class Tracker:
             if agent in unread:
                 arrival = self._summed_over_actions(agent, last, seen)
             else:
-                arrival = (readers.transition if step > 0 else readers.initial)(seen)
+                arrival = (readers.transition if goes_on else readers.initial)(seen)
             rows[agent] = StepRows(arrival, readers.policy(seen))
         return rows
 
@@ -533,14 +659,25 @@ class Tracker:
         return log_joint - log_normalizer
 
     def _next_actions(
-        self, log_beliefs: LogBeliefs, last: Values, states: Values | None
+        self, log_beliefs: LogBeliefs, last: Values, states: Values | None, gone: Collection[str]
     ) -> dict[str, Float[np.ndarray, " actions"]] | None:
         if states is None:
             if self._needs_more(last):
                 return None
             states = (_UNKNOWN,) * len(self._variables)
-        outlook = self._look_ahead(self._num_steps + 1, log_beliefs, last, states)
-        return {agent: ahead.actions() for agent, ahead in outlook.items()}
+        # Who is away is taken to stay away: when somebody comes back, nobody knows yet.
+        outlook = self._look_ahead(self._num_steps + 1, log_beliefs, last, states, gone)
+        return self._actions_of(outlook)
+
+    def _actions_of(self, outlook: Mapping[str, _Outlook]) -> dict[str, np.ndarray]:
+        """What is expected of all who act; NaN of those who are away."""
+        return {
+            agent: outlook[agent].actions()
+            if agent in outlook
+            else np.full(member.action.size, np.nan)
+            for agent, member in self._members.items()
+            if member.action.size
+        }
 
     def _needs_more(self, last: Values) -> bool:
         """Whether the next actions depend on the next state, or on actions not observed."""
@@ -560,8 +697,30 @@ class Tracker:
 
     # ------------------------------------------------------------------ what was given
 
-    def _read_state(self, state: Any, argument: str) -> Values:
+    def _read_away(self, away: Any) -> frozenset[str]:
+        given = [away] if isinstance(away, str) else list(away)
+        for agent in given:
+            if agent not in self._members:
+                raise ValueError(
+                    f"away: unknown agent {agent!r}; the agents are {', '.join(self.agents)}"
+                )
+        return frozenset(given)
+
+    def _read_state(self, state: Any, argument: str, gone: Collection[str]) -> Values:
         columns = self._variables
+        without = {name for name in columns if gone and agents_in(name, self.agents) & set(gone)}
+        if without:
+            if not isinstance(state, Mapping):
+                raise ValueError(
+                    f"{argument}: where somebody is away, a mapping {{state variable: value}} "
+                    "expected"
+                )
+            there = {name: value for name, value in state.items() if name not in without}
+            given = self._read_state(there | dict.fromkeys(without, 0), argument, frozenset())
+            return tuple(
+                AWAY if name in without else value
+                for name, value in zip(columns, given, strict=True)
+            )
         if isinstance(state, Mapping):
             unknown = [str(name) for name in state if name not in columns]
             if unknown:
@@ -573,7 +732,9 @@ class Tracker:
             if missing:
                 raise ValueError(f"{argument}: no value for {', '.join(sorted(missing))}")
             return tuple(
-                column.code(state[name], argument) if name in state else _UNKNOWN
+                _UNKNOWN
+                if name not in state or (state[name] is None and self._knows_unseen)
+                else column.code(state[name], argument)
                 for name, column in columns.items()
             )
         values = _as_sequence(state)
@@ -587,15 +748,33 @@ class Tracker:
         pairs = zip(columns.values(), values, strict=True)
         return tuple(column.code(value, argument) for column, value in pairs)
 
-    def _read_actions(self, actions: Any) -> Values:
-        given = self._by_agent(actions, "actions")
+    def _read_columns(self, given: Any, gone: Collection[str]) -> dict[str, float]:
+        every = {agent: channel.names for agent, channel in self._channels.items()}
+        wanted = sorted(set().union(*every.values()))
+        needed = set().union(*(names for agent, names in every.items() if agent not in gone))
+        given = {} if given is None else given
+        if not isinstance(given, Mapping):
+            raise ValueError(f"continuous: a mapping {{column: number}} expected, got {given!r}")
+        missing = [name for name in wanted if name in needed and name not in given]
+        if missing:
+            raise ValueError(
+                f"continuous: no value for {', '.join(missing)}; give None where it was not seen"
+            )
+        return {name: _number(name, given.get(name)) for name in wanted}
+
+    def _read_actions(self, actions: Any, gone: Collection[str]) -> Values:
+        acting = [agent for agent, member in self._members.items() if member.action.size]
+        given = {} if actions is None and not acting else self._by_agent(actions, "actions")
+        given = {a: None for a in self.agents if a not in acting or a in gone} | dict(given)
+        given |= dict.fromkeys(gone)
         missing = [agent for agent in self.agents if agent not in given]
         if missing:
             raise ValueError(
                 f"actions: none for {', '.join(missing)}; give None where it was not observed"
             )
+        nothing = {agent: AWAY if agent in gone else _UNKNOWN for agent in self.agents}
         return tuple(
-            _UNKNOWN if given[agent] is None else member.action.code(given[agent], "actions")
+            nothing[agent] if given[agent] is None else member.action.code(given[agent], "actions")
             for agent, member in self._members.items()
         )
 
@@ -624,6 +803,17 @@ class Tracker:
                 f"({', '.join(self.agents)})"
             )
         return dict(zip(self.agents, values, strict=True))
+
+
+def _number(name: str, value: Any) -> float:
+    """A finite number, or NaN."""
+    if value is None:
+        return np.nan
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise ValueError(f"continuous: {name} is {value!r}; allowed are numbers, and None")
+    if math.isinf(value):
+        raise ValueError(f"continuous: {name} is {value!r}; allowed are finite numbers, and None")
+    return float(value)
 
 
 def _as_sequence(values: Any) -> Sequence[Any] | None:
@@ -678,6 +868,28 @@ def reader_of(
             demos.agents[i - len(variables)] for i in columns if len(variables) <= i < offset
         ),
     )
+
+
+def _channel_reader(
+    posterior: "TeamPosterior",
+    channel: Channel,
+    estimate: str,
+    num_draws: int | None,
+    seed: int,
+) -> _ChannelReader:
+    """An agent's continuous columns at a point estimate, or under draws."""
+    demos = posterior.demos
+    variables = list(demos.num_states)
+    offset = len(variables) + len(demos.agents)
+    context = _picker([offset + variables.index(name) for name in channel.names])
+
+    def points(contexts: Int[np.ndarray, "k parents"]) -> ChannelPoint:
+        if num_draws is None:
+            one = posterior._channel_point(channel.agent, contexts, estimate)
+            return ChannelPoint(one.coefficients[None], one.covariance[None])
+        return posterior.drawn_channel(channel.agent, contexts, num_draws, seed)
+
+    return _ChannelReader(channel, context, points)
 
 
 def _numbered(variables: Sequence[str]) -> dict[str, int]:

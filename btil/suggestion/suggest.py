@@ -10,7 +10,7 @@ from btil.analysis.words import listed
 from btil.arguments import check_seed
 from btil.demonstrations import Demonstrations
 from btil.models.cpt import CPT, DirichletCPT, Shared, StickyDirichletCPT, UniformCPT
-from btil.models.team import Family, TeamModel, bind, context_visits
+from btil.models.team import Family, TeamModel, bind, context_visits, refuse_without_actions
 from btil.suggestion.columns import Views, check_roles, refused, views
 from btil.suggestion.held_out import (
     Refined,
@@ -114,6 +114,7 @@ def suggest_model(
     """
     if not isinstance(demos, Demonstrations):
         raise ValueError(f"demos must be Demonstrations, got {type(demos).__name__}")
+    refuse_without_actions(demos, "suggest_model")
     check_seed(seed, 2**32 - 1)
     roles = check_roles(roles, demos)
     # The search counts actions by labels: a label beside an unseen action has nothing to count.

@@ -50,6 +50,8 @@ ELSEWHERE = {
     "plot_ecdf_pit": "test_calibration.py",
     "plot_error_ratios": "test_calibration.py",
     "plot_latents": "test_calibration.py",
+    "plot_motion": "test_errands.py",
+    "plot_paths": "test_errands.py",
     "plot_predictive_check": "test_predictive.py",
     "plot_reliability": "test_decoded.py",
 }

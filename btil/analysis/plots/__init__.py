@@ -19,6 +19,7 @@ from btil.analysis.plots.courses import plot_courses
 from btil.analysis.plots.decoded import plot_reliability
 from btil.analysis.plots.diagnostics import plot_row_diagnostics, row_diagnostics
 from btil.analysis.plots.methods import plot_method_against_method, plot_sd_ratios
+from btil.analysis.plots.paths import plot_motion, plot_paths
 from btil.analysis.plots.predictive import plot_predictive_check
 from btil.analysis.plots.rows import RowChoice, choose_rows, expected_visits
 from btil.analysis.plots.tables import plot_policy_rows, plot_transition_graph
@@ -35,6 +36,8 @@ __all__ = [
     "plot_ess",
     "plot_forest",
     "plot_method_against_method",
+    "plot_motion",
+    "plot_paths",
     "plot_policy_rows",
     "plot_predictive_check",
     "plot_prior_posterior",

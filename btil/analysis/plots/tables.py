@@ -13,7 +13,7 @@ from btil.analysis.plots.layout import legend_below, look, make_axes
 from btil.analysis.plots.rows import cell_intervals, context_words, read_counts
 from btil.arguments import check_index, check_values
 from btil.figures import BLUE, figure_style
-from btil.models.team import Table
+from btil.models.team import Table, refuse_without_actions
 from btil.posterior.beliefs import Posterior
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ def plot_policy_rows(
 
     if panels not in _PANELS:
         raise ValueError(f"panels must be one of {', '.join(_PANELS)}, got {panels!r}")
+    if agent in posterior.demos.agents:
+        refuse_without_actions(posterior.demos, "plot_policy_rows", agent)
     _, chosen, rows = _read_rows(posterior, "policy", agent, contexts, max_contexts)
     demos = posterior.demos
     names = demos.value_names(f"latent_{agent}")

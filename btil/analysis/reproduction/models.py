@@ -31,6 +31,7 @@ def model_named(name: str, task: GridTask) -> TeamModel:
         ValueError: If there is no such model.
     """
     paper, recommended = paper_model(task), task.recommended_model()
+    assert recommended.policy is not None
     policy, transition, initial = (
         table.cpt if isinstance(table, Shared) else table
         for table in (recommended.policy, recommended.transition, recommended.initial)

@@ -1,0 +1,756 @@
+"""Continuous channels: every method against enumeration, quadrature and SciPy on tiny data."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import expit, logsumexp
+
+import btil
+from btil import Demonstrations
+from btil.messages.layout import lay_out
+from btil.models.emission import step_log_density
+from btil.models.team import likelihood_name
+
+AGENTS = ("ann", "bob")
+LATENTS = (2, 3)
+BLANK = (("ann_x", 1), ("ann_y", 3), ("bob_x", 2), ("ann_x", 4), ("ann_y", 4))
+
+
+def _demos(seed=0, lengths=(4, 3), labelled=2, scale=40.0, blank=(), num_latents=LATENTS):
+    """A team of two; ann has actions and two columns, bob no action and one column."""
+    generator = np.random.default_rng(seed)
+    steps = sum(lengths)
+    latents = np.stack([generator.integers(k, size=steps) for k in num_latents], axis=1)
+    given = latents.copy()
+    given[labelled:] = -1
+    means = generator.normal(size=(2, 3, 2))
+    columns = {
+        "ann_x": means[0, latents[:, 0], 0] + 0.5 * generator.normal(size=steps),
+        "ann_y": means[0, latents[:, 0], 1] + 0.5 * generator.normal(size=steps),
+        "bob_x": means[1, latents[:, 1], 0] + 0.5 * generator.normal(size=steps),
+    }
+    columns = {name: scale * values + 1000.0 for name, values in columns.items()}
+    for name, step in blank:
+        columns[name][step] = np.nan
+    return Demonstrations(
+        generator.integers(2, size=steps),
+        {"ann": generator.integers(3, size=steps)},
+        given,
+        episodes=np.repeat(np.arange(len(lengths)), lengths),
+        agents=AGENTS,
+        num_states=2,
+        num_actions={"ann": 3},
+        num_latents=num_latents,
+        continuous=columns,
+    )
+
+
+def _rescaled(demos, change):
+    """The same with other columns."""
+    columns = {name: change(name, values) for name, values in demos.continuous.items()}
+    return demos.replace(continuous=columns)
+
+
+def _model(parents=("state",), covariates=()):
+    columns = ("ann_x", "ann_y")
+    of_ann = (
+        btil.LinearNormalEmission(columns, covariates, parents=parents, pseudo_steps=0.3)
+        if covariates
+        else btil.NormalEmission(columns, parents=parents, pseudo_steps=0.3)
+    )
+    return btil.TeamModel(
+        policy={"ann": btil.DirichletCPT(0.7, parents=("state",)), "bob": None},
+        transition=btil.DirichletCPT(0.8, parents=()),
+        initial=btil.DirichletCPT(1.3),
+        emissions={"ann": of_ann, "bob": btil.NormalEmission(("bob_x",), pseudo_steps=0.3)},
+    )
+
+
+def _paths(labels, latents):
+    options = [range(latents) if label < 0 else [label] for label in labels]
+    return np.array(list(itertools.product(*options)))
+
+
+def _log_urn(uses, concentration):
+    """Log probability of draws from a Polya urn, one after the other."""
+    counts, total = np.array(concentration, float), 0.0
+    for value in uses:
+        total += np.log(counts[value] / counts.sum())
+        counts[value] += 1
+    return total
+
+
+def _log_students(family, u, y):
+    """log p(y's) of one latent and context, step by step by SciPy's Student t."""
+    prior = family.prior()
+    location, precision, scale, degrees = (np.array(part, float) for part in prior)
+    total = 0.0
+    for row, value in zip(u, y, strict=True):
+        d = len(value)
+        freedom = float(degrees) - d + 1
+        shape = scale * (1 + row @ np.linalg.solve(precision, row)) / freedom
+        total += stats.multivariate_t(row @ location, shape, df=freedom).logpdf(value)
+        updated = precision + np.outer(row, row)
+        mean = np.linalg.solve(updated, precision @ location + np.outer(row, value))
+        scale = scale + np.outer(value, value) + location.T @ precision @ location
+        scale = scale - mean.T @ updated @ mean
+        location, precision, degrees = mean, updated, degrees + 1
+    return total
+
+
+def _log_joint(model, demos, agent, path):
+    """log p(path, actions, columns) of an agent, everything integrated out."""
+    model = model.resolved(demos)
+    i = demos.agents.index(agent)
+    k, actions = demos.num_latents[i], demos.num_actions[i]
+    starts = set(demos.episode_starts.tolist())
+    state = demos.states
+    total = _log_urn([path[t] for t in sorted(starts)], np.full(k, 1.3))
+    for latent in range(k):
+        moves = [path[t] for t in range(len(path)) if t not in starts and path[t - 1] == latent]
+        total += _log_urn(moves, np.full(k, 0.8))
+        if agent == "ann":
+            for s in range(2):
+                taken = demos.actions[(state == s) & (path == latent), i]
+                total += _log_urn(taken, np.full(actions, 0.7))
+    family = model.emission(agent)
+    contexts = state if family.parents else np.zeros_like(state)
+    y = np.stack([demos.continuous[name] for name in family.columns], axis=1)
+    u = np.ones((len(y), 1))
+    says = np.ones(len(y), bool)
+    for name in family.covariates:
+        column = demos.continuous[name.removeprefix("previous_")]
+        if name.startswith("previous_"):
+            column = np.roll(column, 1)
+            says[list(starts)] = False
+        u = np.concatenate([u, column[:, None]], axis=1)
+    for context, latent in itertools.product(range(2), range(k)):
+        own = says & (contexts == context) & (path == latent)
+        total += _log_students(family, u[own], y[own])
+    return total
+
+
+def _enumerated(model, demos, agent):
+    labels = demos.latents[:, demos.agents.index(agent)]
+    paths = _paths(labels, demos.num_latents[demos.agents.index(agent)])
+    return paths, np.array([_log_joint(model, demos, agent, path) for path in paths])
+
+
+def _log_evidence(model, demos):
+    return sum(logsumexp(_enumerated(model, demos, agent)[1]) for agent in demos.agents)
+
+
+@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+def test_exact_is_the_sum_over_all_paths(covariates):
+    demos, model = _demos(), _model(covariates=covariates)
+    posterior = btil.fit(model, demos, "exact", progress=False)
+    np.testing.assert_allclose(posterior.elbo, _log_evidence(model, demos), rtol=1e-9)
+    paths, logs = _enumerated(model, demos, "ann")
+    weights = np.exp(logs - logsumexp(logs))
+    # Posterior means of bob's and ann's channel: averages over paths.
+    means = np.zeros(posterior.emission("ann", [0, 1]).coefficients.shape)
+    family = model.resolved(demos).emission("ann")
+    for path, weight in zip(paths, weights, strict=True):
+        for context, latent in itertools.product(range(2), range(2)):
+            own = (demos.states == context) & (path == latent)
+            u = np.ones((len(path), 1))
+            for name in covariates:
+                column = demos.continuous[name.removeprefix("previous_")]
+                if name.startswith("previous_"):
+                    column = np.roll(column, 1)
+                    own = own & ~np.isin(np.arange(len(path)), demos.episode_starts)
+                u = np.concatenate([u, column[:, None]], axis=1)
+            y = np.stack([demos.continuous[name] for name in family.columns], axis=1)
+            location, precision, _, _ = family.prior()
+            sums = precision + u[own].T @ u[own]
+            means[context, latent] += weight * np.linalg.solve(
+                sums, precision @ location + u[own].T @ y[own]
+            )
+    np.testing.assert_allclose(posterior.emission("ann", [0, 1]).coefficients, means, rtol=1e-7)
+
+
+@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+def test_mean_field_is_below_the_evidence_and_never_falls(covariates):
+    demos, model = _demos(), _model(covariates=covariates)
+    posterior = btil.fit(model, demos, progress=False, dtype="float64", tolerance=1e-9)
+    evidence = _log_evidence(model, demos)
+    assert posterior.elbo < evidence
+    assert posterior.elbo > evidence - 4.0
+    trace = posterior.elbo_trace
+    assert np.all(np.diff(trace) > -1e-8 * np.abs(trace[:-1]))
+    assert posterior.converged
+
+
+def test_mean_field_with_all_labels_is_exact():
+    demos, model = _demos(labelled=7), _model(covariates=("previous_bob_x",))
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    np.testing.assert_allclose(posterior.elbo, _log_evidence(model, demos), rtol=1e-9)
+    exact = btil.fit(model, demos, "exact", progress=False)
+    for mine, own in zip(posterior.emission("ann"), exact.emission("ann"), strict=True):
+        np.testing.assert_allclose(mine, own, rtol=1e-6)
+
+
+def test_weights_of_nought_and_one_are_labels():
+    demos, model = _demos(labelled=7), _model(covariates=("previous_bob_x",))
+    weights = {
+        agent: np.eye(k)[demos.latents[:, i]]
+        for i, (agent, k) in enumerate(zip(AGENTS, LATENTS, strict=True))
+    }
+    unsure = demos.without_labels().replace(latent_weights=weights)
+    for method in ("mfvi", "exact"):
+        one, two = (
+            btil.fit(model, d, method, progress=False, dtype="float64") for d in (demos, unsure)
+        )
+        np.testing.assert_allclose(one.elbo, two.elbo, rtol=1e-9)
+        for mine, own in zip(one.emission("ann"), two.emission("ann"), strict=True):
+            np.testing.assert_allclose(mine, own, rtol=1e-7)
+
+
+def test_single_precision_is_the_same_fit():
+    demos, model = _demos(lengths=(30, 20), labelled=20), _model()
+    single, double = (
+        btil.fit(model, demos, progress=False, dtype=dtype) for dtype in ("float32", "float64")
+    )
+    assert abs(single.elbo - double.elbo) < 2e-2
+    np.testing.assert_allclose(
+        single.emission("ann").coefficients, double.emission("ann").coefficients, rtol=1e-3
+    )
+
+
+def test_other_units_change_the_density_by_their_jacobian_alone():
+    demos, model = _demos(), _model()
+    factor = {"ann_x": 0.01, "ann_y": 7.0, "bob_x": 1e5}
+    other = _rescaled(demos, lambda name, values: factor[name] * values - 3.0)
+    shift = 7 * sum(np.log(f) for f in factor.values())
+    one, two = (btil.fit(model, d, progress=False, dtype="float64") for d in (demos, other))
+    np.testing.assert_allclose(one.elbo - shift, two.elbo, rtol=1e-8)
+    np.testing.assert_allclose(one.smooth(demos)["ann"], two.smooth(other)["ann"], atol=1e-7)
+    means, scaled = (one.emission("bob").coefficients, two.emission("bob").coefficients)
+    np.testing.assert_allclose(1e5 * means - 3.0, scaled, rtol=1e-8)
+
+
+def test_columns_may_be_far_from_nought():
+    """A million away, in single precision: the same fit, and the same densities."""
+    model = _model(covariates=("bob_x", "previous_ann_x"))
+    near = _demos(lengths=(30, 20), labelled=20, scale=1.0)
+    far = _rescaled(near, lambda name, values: values + 1e6)
+    one, two = (btil.fit(model, demos, progress=False) for demos in (near, far))
+    assert abs(one.elbo - two.elbo) < 1e-2
+    np.testing.assert_array_equal(one.decode(near), two.decode(far))
+    likelihood = one.log_likelihood(near)
+    np.testing.assert_allclose(likelihood, two.log_likelihood(far), atol=1e-3)
+
+
+def _point_logs(posterior, demos, agent, path):
+    """log p(path, actions, columns) at the posterior's point estimates, by SciPy."""
+    i = demos.agents.index(agent)
+    state = demos.states
+    initial = posterior.initial(agent)[0]
+    transition = posterior.transition(agent)[0]
+    policy = posterior.policy("ann", state)
+    emission = posterior.emission(agent, state)
+    family = posterior.model.emission(agent)
+    y = np.stack([demos.continuous[name] for name in family.columns], axis=1)
+    total = np.zeros(demos.num_episodes)
+    for t in np.flatnonzero(demos.present[:, i]):
+        first = t in demos.stays[i]
+        m = np.searchsorted(demos.episode_starts, t, side="right") - 1
+        total[m] += np.log(initial[path[t]] if first else transition[path[t - 1], path[t]])
+        if demos.actions[t, i] >= 0:
+            total[m] += np.log(policy[t, path[t], demos.actions[t, i]])
+        seen = np.isfinite(y[t])
+        row = min(t, len(emission.coefficients) - 1)
+        if seen.any():
+            mean = emission.coefficients[row, path[t], 0]
+            covariance = emission.covariance[row, path[t]]
+            total[m] += stats.multivariate_normal(
+                mean[seen], covariance[np.ix_(seen, seen)]
+            ).logpdf(y[t, seen])
+    return total
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_beliefs_are_sums_over_paths_blank_cells_summed_out(leaves):
+    demos, model = _demos(blank=BLANK), _model()
+    if leaves:  # bob for two steps, and nobody saw an action of ann's
+        there = np.ones((7, 2), bool)
+        there[[1, 2], 1] = False
+        actions = np.where(np.arange(7) == 5, -1, demos.actions[:, 0])
+        weights = np.random.default_rng(3).uniform(0.1, 2.0, size=(7, 2))
+        demos = demos.replace(
+            present=there,
+            actions={"ann": actions},
+            missing="allow",
+            latent_weights={"ann": weights},
+        )
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    likelihood = np.zeros(2)
+    for agent, latents in zip(AGENTS, LATENTS, strict=True):
+        i = AGENTS.index(agent)
+        paths = _paths(np.full(7, -1), latents)
+        there = demos.present[:, i]
+        paths = np.unique(np.where(there, paths, 0), axis=0)
+        logs = np.array([_point_logs(posterior, demos, agent, path) for path in paths])
+        weights = np.exp(logs.sum(1) - logsumexp(logs.sum(1)))
+        marginal = np.stack([weights @ (paths == k) for k in range(latents)], axis=1)
+        found = posterior.smooth(demos)[agent][there]
+        np.testing.assert_allclose(found, marginal[there], rtol=1e-8, atol=1e-12)
+        best = paths[logs.sum(1).argmax()][there]
+        np.testing.assert_array_equal(posterior.decode(demos)[there, i], best)
+        for m, steps in enumerate((slice(0, 4), slice(4, 7))):
+            label = np.where(there, demos.latents[:, i], -1)[steps]
+            agree = np.all((label < 0) | (paths[:, steps] == label), axis=1)
+            _, first = np.unique(paths[:, steps], axis=0, return_index=True)
+            said = logs[:, m].copy()
+            if agent in demos.latent_weights:
+                own = np.log(demos.latent_weights[agent])[np.arange(7), paths]
+                said += own[:, steps].sum(1)
+            likelihood[m] += logsumexp(said[first][agree[first]])
+    np.testing.assert_allclose(posterior.log_likelihood(demos), likelihood, rtol=1e-10)
+
+
+def _bounded(draws):
+    """Numbers between 0 and 1 that tell of every site: rows, and where means and noise are."""
+    found = []
+    for site, values in sorted(draws.items()):
+        flat = values.reshape(len(values), -1)
+        if site.startswith("emission_mean"):
+            flat = expit((flat - 1000.0) / 30.0)
+        elif site.startswith("emission_coefficients"):
+            flat = expit(flat)
+        elif site.startswith("emission_covariance"):
+            d = values.shape[-1]
+            flat = values[..., np.arange(d), np.arange(d)].reshape(len(values), -1)
+            flat = 1 / (1 + 400.0 / flat)
+        found.append(flat)
+    return np.concatenate(found, axis=1)
+
+
+def _assert_same_posterior(chains, independent):
+    """Means of bounded functions of draws agree within 4.5 standard errors, ESS by batch means."""
+    own, other = _bounded(independent), _bounded(chains)
+    batches = other.reshape(40, -1, other.shape[1]).mean(1)
+    error = np.sqrt(own.var(0) / len(own) + batches.var(0) / 39)
+    apart = np.abs(own.mean(0) - other.mean(0))
+    varies = own.std(0) > 1e-9
+    assert np.all(apart[varies] < 4.5 * error[varies])
+    assert np.all(error < 0.02)
+
+
+def _chains(posterior):
+    """All draws of all chains, chain after chain."""
+    found = {}
+    for site, rows in posterior.result.rows.items():
+        found[site] = rows.draws.reshape(-1, *rows.draws.shape[2:])
+    for agent, channel in posterior.bound.channels.items():
+        drawn = posterior.result.channels[channel.name]
+        kind = "mean" if channel.family.intercept and not channel.family.covariates else ""
+        of_mean, of_covariance = (
+            f"emission_{kind or 'coefficients'}_{agent}",
+            (f"emission_covariance_{agent}"),
+        )
+        coefficients = drawn.coefficients.reshape(-1, *drawn.coefficients.shape[2:])
+        found[of_mean] = coefficients[..., 0, :] if kind else coefficients
+        found[of_covariance] = drawn.covariance.reshape(-1, *drawn.covariance.shape[2:])
+    return found
+
+
+@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+def test_gibbs_draws_from_the_exact_posterior(covariates):
+    demos, model = _demos(), _model(covariates=covariates)
+    exact = btil.fit(model, demos, "exact", progress=False)
+    gibbs = btil.fit(
+        model, demos, "gibbs", progress=False, num_chains=8, num_warmup=200, num_samples=5000
+    )
+    _assert_same_posterior(_chains(gibbs), exact.sample(40_000, seed=1))
+
+
+def test_gibbs_with_a_blank_cell_is_a_mixture_over_what_may_stand_there():
+    """Exact posteriors with the cell filled in, weighted by their evidence along a grid."""
+    blank = [("ann_y", 4)]
+    demos = _demos(blank=blank)
+    model = _model().resolved(demos)
+    gibbs = btil.fit(
+        model, demos, "gibbs", progress=False, num_chains=8, num_warmup=200, num_samples=5000
+    )
+    centre, width = 1000.0, 2500.0
+    grid = centre + width * np.tan(np.linspace(-1.55, 1.55, 161)) / np.tan(1.55)
+    logs, draws = [], []
+    for number, value in enumerate(grid):
+        filled = _rescaled(demos, lambda name, v, value=value: np.where(np.isnan(v), value, v))
+        exact = btil.fit(model, filled, "exact", progress=False)
+        logs.append(exact.elbo)
+        draws.append(exact.sample(2000, seed=number))
+    spacing = np.gradient(grid)
+    weights = np.exp(np.array(logs) - max(logs)) * spacing
+    evidence = np.log(weights.sum()) + max(logs)
+    weights /= weights.sum()
+    chosen = np.random.default_rng(0).choice(len(grid), 40_000, p=weights)
+    picked = np.random.default_rng(1).integers(2000, size=40_000)
+    mixture = {site: np.stack([one[site] for one in draws])[chosen, picked] for site in draws[0]}
+    _assert_same_posterior(_chains(gibbs), mixture)
+    mean_field = btil.fit(model, demos, progress=False, dtype="float64", tolerance=1e-9)
+    assert evidence - 4.0 < mean_field.elbo < evidence
+    trace = mean_field.elbo_trace
+    assert np.all(np.diff(trace) > -1e-8 * np.abs(trace[:-1]))
+
+
+@pytest.mark.parametrize(("method", "num_draws"), [("mfvi", None), ("mfvi", 3), ("exact", 4)])
+def test_tracker_says_what_filter_says(method, num_draws):
+    blank = BLANK if method == "mfvi" else ()
+    lengths = (8, 7) if method == "mfvi" else (4, 3)
+    demos = _demos(lengths=lengths, blank=blank)
+    model = _model(covariates=("bob_x", "previous_ann_x"))
+    posterior = btil.fit(model, demos, method, progress=False, dtype="float64")
+    filtered = posterior.filter(demos, num_draws=num_draws, seed=3)
+    expected = posterior.predict_actions(demos, num_draws=num_draws, seed=3)
+    assert list(expected) == ["ann"]
+    tracker = posterior.tracker(num_draws=num_draws, seed=3)
+    for t in range(demos.num_steps):
+        if t in demos.episode_starts:
+            tracker.reset()
+        else:  # put aside, and taken up by another one
+            other = posterior.tracker(num_draws=num_draws, seed=3)
+            other.state = tracker.state
+            tracker = other
+        columns = {name: values[t] for name, values in demos.continuous.items()}
+        belief = tracker.update(
+            int(demos.states[t]), {"ann": int(demos.actions[t, 0])}, continuous=columns
+        )
+        for agent in AGENTS:
+            np.testing.assert_allclose(belief.latents[agent], filtered[agent][t], atol=1e-10)
+        np.testing.assert_allclose(belief.expected_actions["ann"], expected["ann"][t], atol=1e-10)
+    with pytest.raises(ValueError, match="no value for ann_x, ann_y, bob_x; give None"):
+        tracker.update(0, {"ann": 1})
+    with pytest.raises(ValueError, match="ann_x is inf; allowed are finite numbers"):
+        tracker.update(0, {"ann": 1}, continuous={"ann_x": np.inf, "ann_y": 0, "bob_x": 0})
+
+
+@pytest.mark.parametrize("method", ["mfvi", "gibbs", "exact"])
+def test_saved_posteriors_are_the_same(method, tmp_path):
+    demos, model = _demos(labelled=4), _model(covariates=("bob_x",))
+    options = {"num_warmup": 2, "num_samples": 5} if method == "gibbs" else {}
+    posterior = btil.fit(model, demos, method, progress=False, **options)
+    posterior.save(tmp_path / "one.nc")
+    for loaded in (
+        btil.load_posterior(tmp_path / "one.nc"),
+        btil.load_posterior(tmp_path / "one.nc", model),
+    ):
+        assert loaded.model == posterior.model
+        for one, other in zip(posterior.emission("ann", 1), loaded.emission("ann", 1), strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(loaded.log_likelihood(demos), posterior.log_likelihood(demos))
+        draws, again = posterior.sample(4, seed=1), loaded.sample(4, seed=1)
+        assert draws.keys() == again.keys()
+        for site, values in draws.items():
+            np.testing.assert_array_equal(values, again[site])
+
+
+def test_contexts_never_visited_are_as_a_priori():
+    demos, model = _demos(), _model()
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    unseen = demos.replace(num_states=3)
+    other = btil.fit(model, unseen, progress=False, dtype="float64")
+    point = other.emission("ann", [0, 1, 2])
+    np.testing.assert_allclose(point.coefficients[:2], posterior.emission("ann").coefficients)
+    prior = other.model.emission("ann").prior()
+    np.testing.assert_allclose(point.coefficients[2, 0], prior.location)
+    np.testing.assert_allclose(point.covariance[2, 1], prior.scale)  # degrees are d + 2
+
+
+def test_what_is_wrong_is_refused():
+    demos = _demos()
+    normal = btil.NormalEmission
+
+    def model(**given):
+        return btil.TeamModel(transition=btil.DirichletCPT(1.0, parents=()), **given)
+
+    for emissions, message in (
+        ({"ann": normal(("ann_z",))}, "no continuous column 'ann_z'.*ann_x, ann_y, bob_x"),
+        ({"ann": normal(("state",))}, "state is a state variable: declare it continuous"),
+        ({"cid": normal(("ann_x",))}, "names cid, but the agents are ann, bob"),
+        (normal(("ann_x",)), "'ann_x' is explained by ann and by bob"),
+        (normal({"ann": ("ann_x",)}), "columns are given for ann, but not for agent 'bob'"),
+        ({"ann": normal(("ann_x",), location=(1.0, 2.0))}, r"location has shape \(2,\)"),
+        ({"ann": normal(("ann_x",), degrees_of_freedom=2)}, "allowed with 1 columns.*above 2"),
+        ({"ann": normal(("ann_x",), parents=("role",))}, "unknown parent 'role'"),
+        ({"ann": normal(("ann_x",), parents=("previous_state",))}, "allowed are state variables"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            btil.fit(model(emissions=emissions), demos, progress=False)
+    for make, message in (
+        (lambda: normal("ann_x"), r"such as \('ann_x',\)"),
+        (lambda: normal(()), "name a continuous column at least"),
+        (lambda: normal(("a", "a")), "'a' is named more than once"),
+        (lambda: normal(("a",), noise=-1), "noise is -1; allowed are positive finite numbers"),
+        (lambda: normal(("a",), pseudo_steps=0), "pseudo_steps must be a positive number"),
+        (lambda: btil.LinearNormalEmission(("a",), (), intercept=False), "give a covariate"),
+        (lambda: model(emissions={"ann": normal(("a",), ("actions",))}), "'actions' cannot be a"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
+    constant = demos.replace(continuous={"ann_x": np.ones(demos.num_steps)})
+    with pytest.raises(ValueError, match=r"ann_x leaves no residual.*say how large the noise is"):
+        btil.fit(model(emissions={"ann": normal(("ann_x",))}), constant, progress=False)
+    with pytest.raises(ValueError, match="policy: None for ann, whose actions are in the data"):
+        btil.fit(model(policy=None), demos, progress=False)
+    blank = _demos(blank=BLANK)
+    with pytest.raises(ValueError, match=r"emission_ann: exact inference needs.*use gibbs or mfvi"):
+        btil.fit(_model(), blank, "exact", progress=False)
+
+
+def test_what_does_not_take_them_says_so(tmp_path):
+    demos, model = _demos(labelled=7), _model()
+    mean_field = btil.fit(model, demos, progress=False)
+    for ask, message in (
+        (lambda: mean_field.refined(), "refined does not take models with emissions; use method"),
+        (lambda: btil.mfvi_guide(mean_field), "mfvi_guide does not take models with emissions"),
+        (lambda: btil.analysis.log_evidence(model, demos), "log_evidence does not take"),
+        (lambda: btil.analysis.calibrate(model, demos), "calibrate does not take"),
+        (lambda: btil.fit(model, demos, batch_size=1), "batch_size: mfvi does not take it"),
+        (lambda: btil.fit(model, demos, "svi", guide="dirichlet"), "is for tables; a model with"),
+        (lambda: mean_field.policy("bob"), "bob has no actions, and so no policy"),
+        (lambda: mean_field.emission("cid"), "unknown agent 'cid'"),
+        (lambda: btil.suggest_model(demos), "suggest_model looks at .* no actions of bob"),
+        (lambda: btil.analysis.posterior_predictive_check(mean_field), "no actions of bob"),
+        (lambda: btil.analysis.debrief(mean_field, demos, tmp_path / "page"), "no actions of bob"),
+        (lambda: btil.analysis.plot_policy_rows(mean_field, "bob"), "no actions of bob"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask()
+
+
+def test_model_files_hold_emissions():
+    import tomllib
+
+    from btil.models.description import describe, model_from_description
+
+    for model in (
+        _model(),
+        _model(covariates=("bob_x",)).resolved(_demos()),
+        btil.TeamModel(
+            policy=None, emissions=btil.NormalEmission({"ann": ("a",)}, noise=(0.5,), location=2)
+        ),
+    ):
+        assert model_from_description(tomllib.loads(describe(model))) == model
+    for section, message in (
+        ({"family": "normal"}, "emissions: 'columns' is missing"),
+        ({"family": "student", "columns": ["a"]}, "unknown family 'student'; allowed are 'normal'"),
+        ({"columns": ["a"], "scale": 1}, "unknown key of a normal channel: 'scale'"),
+        ({"columns": "a"}, "emissions: columns must be a tuple of names"),
+        ({"columns": ["a"], "noise": -1}, "emissions: noise is -1; allowed are positive"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model_from_description({"emissions": section})
+
+
+def test_priors_may_differ_between_latents():
+    """A strong prior of each latent is as good as knowing it: fits and density say so."""
+    demos = _demos(labelled=0)
+    generator = np.random.default_rng(7)
+    location = np.ones((2, 2, 2))
+    location[:, 0] = generator.normal(0.0, 20.0, size=(2, 2))
+    noise = np.array([[15.0, 30.0], [40.0, 20.0]])
+    model = btil.TeamModel(
+        policy={"ann": btil.UniformCPT(), "bob": None},
+        transition=btil.KnownCPT(np.array([[0.8, 0.2], [0.3, 0.7]]), parents=()),
+        emissions={
+            "ann": btil.LinearNormalEmission(
+                ("ann_x", "ann_y"), ("previous_bob_x",), location=location, noise=noise,
+                precision=1e12, degrees_of_freedom=1e10,
+            )
+        },
+    )  # fmt: skip
+    demos = demos.replace(num_latents=(2, 2))
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    assert posterior.model.emission("ann").exchangeable_latents(0, 0)
+    assert not posterior.model.emission("ann").exchangeable_latents(0, 1)
+    y = np.stack([demos.continuous["ann_x"], demos.continuous["ann_y"]], axis=1)
+    logs = []
+    for path in _paths(np.full(7, -1), 2):
+        total = 0.0
+        for t, latent in enumerate(path):
+            first = t in demos.episode_starts
+            total += np.log(0.5 if first else [[0.8, 0.2], [0.3, 0.7]][path[t - 1]][latent])
+            if not first:
+                mean = np.array([1.0, demos.continuous["bob_x"][t - 1]]) @ location[latent]
+                total += stats.norm(mean, noise[latent]).logpdf(y[t]).sum()
+        logs.append(total)
+    expected = logsumexp(logs) - 7 * np.log(3)
+    np.testing.assert_allclose(posterior.elbo, expected, rtol=1e-6)
+    np.testing.assert_allclose(posterior.log_likelihood(demos).sum(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+def test_both_numpyro_forms_are_the_density_spelled_out(covariates, numpyro_as_it_is, x64):
+    """log p(parameters, data) at a point: SciPy's priors, and all paths enumerated."""
+    from numpyro.contrib.funsor import config_enumerate, enum
+    from numpyro.contrib.funsor import log_density as funsor_log_density
+    from numpyro.infer.util import log_density
+
+    demos, model = _demos(blank=BLANK if not covariates else ()), _model(covariates=covariates)
+    drawn = btil.fit(
+        model, demos, "gibbs", progress=False, num_chains=1, num_warmup=3, num_samples=1,
+        dtype="float64",
+    )  # fmt: skip
+    point = {site: rows.draws[0, 0] for site, rows in drawn.result.rows.items()}
+    units = {agent: one.units() for agent, one in drawn.bound.channels.items()}
+    expected = 0.0
+    for agent, channel in drawn.bound.channels.items():
+        own = drawn.result.channels[channel.name]
+        spread = units[agent].spread
+        covariance = own.covariance[0, 0] / np.outer(spread, spread)
+        inverse = np.linalg.inv(units[agent].whitening)
+        inside = inverse @ (own.coefficients[0, 0] - units[agent].trend) / spread
+        factor = np.linalg.cholesky(covariance)
+        point |= {f"emission_factor_{agent}": factor, f"emission_standardised_{agent}": inside}
+        prior = units[agent].inside(channel.prior())
+        d = factor.shape[-1]
+        for at in np.ndindex(*covariance.shape[:2]):
+            own_prior = [np.asarray(part[at]) for part in prior]
+            expected += stats.invwishart(float(own_prior[3]), own_prior[2]).logpdf(covariance[at])
+            # From the covariance to its factor: 2^d prod_i L_ii^(d + 1 - i).
+            diagonal = np.diag(factor[at])
+            expected += d * np.log(2) + np.sum(np.arange(d, 0, -1) * np.log(diagonal))
+            expected += stats.matrix_normal(
+                own_prior[0], np.linalg.inv(own_prior[1]), covariance[at]
+            ).logpdf(inside[at])
+    for site, rows in point.items():
+        if not site.startswith("emission"):
+            table = drawn.bound.tables[site]
+            u = table.cpt.concentration(table.contexts)
+            for at in np.ndindex(*rows.shape[:-1]):
+                expected += stats.dirichlet(u[at]).logpdf(rows[at] / rows[at].sum())
+    expected += drawn.log_likelihood(demos).sum()  # held against enumeration above
+    forward = float(log_density(btil.team_dbn(model, demos), (), {}, point)[0])
+    np.testing.assert_allclose(forward, expected, rtol=1e-9)
+    spelled = btil.team_dbn(model, demos, "enumerate")
+    enumerated, _ = funsor_log_density(
+        enum(config_enumerate(spelled), first_available_dim=-2), (), {}, point
+    )
+    np.testing.assert_allclose(float(enumerated), expected, rtol=1e-9)
+
+
+def test_nuts_draws_from_the_exact_posterior():
+    demos, model = _demos(lengths=(3, 2)), _model(parents=())
+    exact = btil.fit(model, demos, "exact", progress=False)
+    nuts = btil.fit(
+        model, demos, "nuts", progress=False, num_chains=8, num_warmup=400, num_samples=1000,
+        chain_method="vectorized", target_accept_prob=0.95,
+    )  # fmt: skip
+    _assert_same_posterior(_chains(nuts), exact.sample(40_000, seed=1))
+    tables = {name: table.prior_mean() for name, table in nuts.bound.tables.items()}
+    tables |= {name: rows.draws[0, 5] for name, rows in nuts.result.rows.items()}
+    for agent, channel in nuts.bound.channels.items():
+        drawn = nuts.result.channels[channel.name]
+        tables[likelihood_name(agent)] = step_log_density(
+            channel, drawn.coefficients[0, 5], drawn.covariance[0, 5]
+        )
+    again = nuts.episode_log_likelihood(nuts.bound, lay_out(nuts.bound), tables)
+    np.testing.assert_allclose(nuts.result.log_likelihood[0, 5], again, rtol=1e-9)
+
+
+def test_svi_is_below_the_evidence():
+    demos, model = _demos(lengths=(30, 20), labelled=30), _model(parents=())
+    posterior = btil.fit(model, demos, "svi", progress=False, max_iterations=1500)
+    mean_field = btil.fit(model, demos, progress=False, dtype="float64")
+    # Latents are summed out, so it may be above mean field's bound; a normal guide costs some.
+    assert abs(posterior.elbo - mean_field.elbo) < 5.0
+    assert (posterior.decode(demos) == mean_field.decode(demos)).mean() > 0.95
+
+
+@pytest.mark.parametrize("method", ["gibbs", "exact"])
+def test_checkpoints_tell_other_columns_apart(method, tmp_path):
+    demos, model = _demos(), _model()
+    options = {"num_warmup": 2, "num_samples": 6, "num_chains": 2} if method == "gibbs" else {}
+    if method == "exact":
+        with pytest.raises(ValueError, match="checkpoint: exact does not take it"):
+            btil.fit(model, demos, method, progress=False, checkpoint=tmp_path / "run", **options)
+        return
+    whole = btil.fit(model, demos, method, progress=False, **options)
+    path = tmp_path / "run"
+    btil.fit(model, demos, method, progress=False, checkpoint=path, **options)
+    again = btil.fit(model, demos, method, progress=False, checkpoint=path, resume=True, **options)
+    for one, other in zip(whole.emission("ann", 0), again.emission("ann", 0), strict=True):
+        np.testing.assert_array_equal(one, other)
+    moved = _rescaled(demos, lambda name, values: values + 1e-3)
+    with pytest.raises(ValueError, match="model"):
+        btil.fit(model, moved, method, progress=False, checkpoint=path, resume=True, **options)
+
+
+@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+def test_posteriors_are_calibrated(covariates):
+    """Simulation-based calibration: drawn from the prior, the truth's rank is uniform."""
+    from btil.models.draws import prior_tables
+    from btil.models.simulate import simulate
+
+    generator = np.random.default_rng(0)
+    blank = [("ann_x", 5), ("ann_y", 9), ("ann_x", 14), ("ann_y", 14)]
+    recorded = _demos(seed=1, lengths=(12, 8), labelled=20, scale=1.0, blank=blank)
+    recorded = _rescaled(recorded, lambda name, values: (values - 1000.0) / 2)
+    weak = {"noise": 0.7, "degrees_of_freedom": 6, "location": 0.0}
+    columns = ("ann_x", "ann_y")
+    of_ann = (
+        btil.LinearNormalEmission(columns, covariates, precision=2.0, **weak)
+        if covariates
+        else btil.NormalEmission(columns, parents=("state",), pseudo_steps=0.5, **weak)
+    )
+    model = btil.TeamModel(
+        policy={"ann": btil.DirichletCPT(0.7, parents=("state",)), "bob": None},
+        transition=btil.DirichletCPT(0.8, parents=()),
+        emissions={"ann": of_ann, "bob": btil.NormalEmission(("bob_x",), pseudo_steps=1.0, **weak)},
+    ).resolved(recorded)
+    ranks = []
+    for number in range(120):
+        tables = prior_tables(model, recorded, generator)
+        played = simulate(model, recorded, tables, generator)
+        assert played.latents.min() >= 0
+        np.testing.assert_array_equal(
+            np.isnan(played.continuous["ann_x"]), np.isnan(recorded.continuous["ann_x"])
+        )
+        few = played.replace(latents=np.where(np.arange(20)[:, None] < 10, played.latents, -1))
+        fitted = btil.fit(
+            model, few, "gibbs", progress=False, num_chains=1, num_warmup=100, num_samples=380,
+            seed=number,
+        )  # fmt: skip
+        own = []
+        for agent, drawn in tables.channels.items():
+            channel = fitted.bound.channels[agent]
+            truth = drawn.rows(channel.contexts)
+            posterior = fitted.result.channels[channel.name]
+            for part, draws in zip(truth, posterior, strict=True):
+                thinned = draws[0, ::20].reshape(19, -1)
+                own.append((thinned < part.ravel()).sum(0))
+        if num_wrong := [len(one) for one in own if one.max() > 19]:
+            raise AssertionError(num_wrong)
+        ranks.append(np.concatenate(own))
+    counted = np.array(ranks) // 4  # five bins of four ranks
+    expected = len(ranks) / 5
+    squares = [
+        ((np.bincount(column, minlength=5) - expected) ** 2 / expected).sum()
+        for column in counted.T
+    ]
+    # The least p value of so many cells, none of them below one in ten thousand a cell.
+    assert stats.chi2(4).sf(max(squares)) > 1e-3 / len(squares)
+    together = np.bincount(counted.ravel(), minlength=5) / counted.size
+    assert np.abs(together - 0.2).max() < 0.03
+
+
+def test_columns_that_need_each_other_are_not_simulated():
+    from btil.models.draws import prior_tables
+    from btil.models.simulate import simulate
+
+    demos = _demos(labelled=4)
+    linear = btil.LinearNormalEmission
+    model = btil.TeamModel(
+        transition=btil.DirichletCPT(1.0, parents=()),
+        emissions={"ann": linear(("ann_x",), ("bob_x",)), "bob": linear(("bob_x",), ("ann_x",))},
+    )
+    generator = np.random.default_rng(0)
+    tables = prior_tables(model, demos, generator)
+    with pytest.raises(ValueError, match=r"columns of ann, bob are covariates of each other"):
+        simulate(model, demos, tables, generator)
+    with pytest.raises(ValueError, match=r"'a' cannot be a covariate of itself; .*'previous_a'"):
+        linear(("a", "b"), ("c", "a"))

@@ -1,0 +1,154 @@
+"""Errands on a plane: the simulator does what it says, and few labels are enough to decode it."""
+
+import itertools
+
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+
+import btil
+from btil.domains.plane import Errands
+
+
+def test_few_labels_decode_nearly_as_well_as_the_true_model():
+    task = btil.domains.errands(num_members=2)
+    recorded, test = task.simulate(100, seed=0), task.simulate(100, seed=1)
+    few = recorded.without_labels(np.arange(10, 100))
+    true = btil.fit(task.true_model(), few, progress=False)
+    learned = btil.fit(task.recommended_model(), few, progress=False)
+    errors = [(fit.decode(test) != test.latents).mean() for fit in (true, learned)]
+    assert 0.005 < errors[0] < 0.06
+    assert errors[1] < 1.2 * errors[0]
+    assert learned.converged
+    # What is learned of the motion is what made it: within four posterior standard deviations.
+    points = learned.sample(200, seed=0)["emission_coefficients_bob"]
+    truth = true.emission("bob").coefficients
+    apart = np.abs(points.mean(0) - truth) / points.std(0)
+    assert apart.max() < 4.5
+
+
+def test_recordings_are_those_of_the_environment():
+    task = btil.domains.errands(num_members=3, num_steps=6)
+    demos = task.simulate(2, seed=3)
+    env = task.to_parallel_env(render_mode="rgb_array")
+    columns = demos.continuous
+    where, speed = (
+        np.stack([[columns[c] for c in task.columns(a)[part]] for a in task.agents])
+        for part in (slice(0, 2), slice(2, 4))
+    )
+    for begin in demos.episode_starts.tolist():
+        observations, _ = env.reset(options={"positions": where[:, :, begin]})
+        for t in range(begin, begin + 6):
+            np.testing.assert_allclose(observations["bob"][:2], where[1, :, t], atol=1e-12)
+            actions = dict(zip(task.agents, speed[:, :, t], strict=True))
+            observations, rewards, ended, cut, _ = env.step(actions)
+            near, after = (task.near(p) for p in (where[..., t], where[..., t] + speed[..., t]))
+            expected = (after > 0) & (after != near)
+            assert [rewards[a] for a in task.agents] == expected.astype(float).tolist()
+            assert not any(ended.values())
+            assert all(cut.values()) == (t == begin + 5)
+        assert env.agents == []
+    assert env.render().shape[2] == 3
+    with pytest.raises(ResetNeeded):
+        env.step(actions)
+
+
+def test_environment_keeps_the_contract_of_pettingzoo():
+    from pettingzoo.test import parallel_api_test
+
+    parallel_api_test(btil.domains.errands(num_steps=5).to_parallel_env(), num_cycles=20)
+
+
+def test_intents_turn_as_often_as_said():
+    task = btil.domains.errands(num_steps=40)
+    demos = task.simulate(300, seed=2)
+    follows = np.ones(demos.num_steps, bool)
+    follows[demos.episode_starts] = False
+    after = np.flatnonzero(follows)
+    for i, agent in enumerate(task.agents):
+        near = demos.state_variables[f"{agent}_near"][after - 1]
+        before, now = demos.latents[after - 1, i], demos.latents[after, i]
+        for place in range(4):
+            for goal in range(3):
+                own = (near == place) & (before == goal)
+                expected = task.turns()[place, goal]
+                found = np.bincount(now[own], minlength=3) / own.sum()
+                error = np.sqrt(expected * (1 - expected) / own.sum())
+                assert np.all(np.abs(found - expected) < 4.5 * error)
+
+
+def test_what_is_wrong_is_refused():
+    for given, message in (
+        ({"num_members": 1}, "num_members"),
+        ({"num_members": 5}, "num_members must be 2 to 4, got 5"),
+        ({"goals": {"desk": (0, 0)}}, "two places"),
+        ({"noise": 0.0}, "noise must be a positive number"),
+        ({"num_steps": 1}, "num_steps"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            btil.domains.errands(**given)
+    task = btil.domains.errands()
+    assert isinstance(task, Errands)
+    env = task.to_parallel_env()
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="action of bob is None; allowed are velocities"):
+        env.step({"ann": np.zeros(2)})
+    with pytest.raises(ValueError, match="render_mode must be None or 'rgb_array'"):
+        task.to_parallel_env("human")
+
+
+def test_figures_of_paths_and_of_motion():
+    from matplotlib.figure import Figure
+
+    task = btil.domains.errands(num_steps=8)
+    demos = task.simulate(4, seed=0)
+    posterior = btil.fit(task.recommended_model(), demos, progress=False)
+    figure = btil.analysis.plot_paths(demos, "bob", "bob_x", "bob_y", episodes=[1])
+    assert isinstance(figure, Figure)
+    lines = figure.axes[0].lines
+    assert len(lines) == 7 + 1
+    begin = demos.episode_starts[1]
+    np.testing.assert_allclose(lines[0].get_xdata(), demos.continuous["bob_x"][begin : begin + 2])
+    axes = Figure().subplots(1, 3)
+    drawn = btil.analysis.plot_motion(posterior, "ann", "ann_x", "ann_y", axes=axes)
+    assert drawn is axes[0].figure
+    arrows = axes[2].collections[0]
+    places = arrows.get_offsets()
+    mean = posterior.bound.channels["ann"].observed
+    typical = mean.inputs[mean.rows].mean(0)
+    row = np.concatenate([[1.0], places[5], typical[3:]])
+    expected = row @ posterior.emission("ann").coefficients[0, 2]
+    np.testing.assert_allclose([arrows.U[5], arrows.V[5]], expected, rtol=1e-6)
+    for draw, message in (
+        (lambda: btil.analysis.plot_paths(demos, "cid", "ann_x", "ann_y"), "unknown agent 'cid'"),
+        (lambda: btil.analysis.plot_paths(demos, "ann", "x", "ann_y"), "no continuous column 'x'"),
+        (
+            lambda: btil.analysis.plot_paths(demos, "ann", "ann_x", "ann_y", episodes=[9]),
+            "allowed are positions from 0 to 3",
+        ),
+        (
+            lambda: btil.analysis.plot_motion(posterior, "ann", "bob_x", "ann_y"),
+            "bob_x is no covariate of the emission of ann",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            draw()
+
+
+def test_intents_are_told_apart_without_labels():
+    task = btil.domains.errands()
+    demos = task.simulate(40, seed=3)
+    bounds = []
+    for seed in range(2):
+        fitted = btil.fit(
+            task.recommended_model(), demos.without_labels(), progress=False, seed=seed
+        )
+        decoded = fitted.decode(demos)
+        bounds.append(fitted.elbo)
+        for i in range(2):
+            errors = [
+                np.mean(np.array(names)[decoded[:, i]] != demos.latents[:, i])
+                for names in itertools.permutations(range(3))
+            ]
+            assert min(errors) < 0.06
+    assert abs(bounds[0] - bounds[1]) < 0.1

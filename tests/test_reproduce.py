@@ -128,7 +128,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("tableA1", [], ["BC", "MAGAIL", "(0.22)"]),
         ("figure-supervision", [], ["d = 12, l = 4 (33%)", "d = 12, l = 12 (100%)"]),
         ("parents", [], ["policy reads what matters", "both, agents share tables"]),
-        ("suboptimality", [], ["steps per episode", "(0.49)"]),
+        ("suboptimality", [], ["episodes cut", "test, recommended model", "(0.49)"]),
         ("table2-overcooked", [], ["cramped_room", "50% labelled", "(0.35 ± 0.03)"]),
         (
             "performance",
@@ -360,6 +360,7 @@ def test_scores_are_those_of_the_metrics(stand_in: StandIn, tmp_path: Path) -> N
 
 def test_suboptimality_is_the_mean_over_episodes(no_figures: None, tmp_path: Path) -> None:
     made = reproduce("suboptimality", tmp_path, trials=2, quick=True, progress=False)
+    drawn = made.trials.query("algorithm == 'simulation'")
     task = btil.domains.movers("tiny")
     for trial, seed in enumerate((0, trials.trial_seed(0, 2)), 1):
         demos = task.simulate(12, seed=seed, max_steps=30)
@@ -367,10 +368,37 @@ def test_suboptimality_is_the_mean_over_episodes(no_figures: None, tmp_path: Pat
         for episode in range(12):
             one = demos.select([episode])
             shares.append(np.mean(one.latents[:, 0] != one.latents[:, 1]))
-        values = made.trials.query(f"trial == {trial}").set_index("metric")["value"]
+        values = drawn.query(f"trial == {trial}").set_index("metric")["value"]
         assert values["suboptimal"] == pytest.approx(np.mean(shares), rel=1e-12)
         assert values["steps"] == demos.num_steps / 12
         assert values["cut"] == np.mean(demos.episode_lengths == 30)
+
+
+def test_minds_that_are_decoded_stand_beside_the_true_ones(
+    no_figures: None, tmp_path: Path
+) -> None:
+    made = reproduce("suboptimality", tmp_path, trials=1, quick=True, progress=False)
+    values = made.trials.set_index(["algorithm", "metric"])["value"]
+    task, seed = btil.domains.movers("tiny"), trials.trial_seed(0, 1)
+    demos = task.simulate(16, seed=0, max_steps=30)
+    train, test = demos.select(np.arange(12)), demos.select(np.arange(12, 16))
+    given = train.select(np.random.default_rng(seed).permutation(12))
+    posterior = btil.fit(
+        task.recommended_model(),
+        task.add_derived_variables(given.without_labels(np.arange(4, 12))),
+        max_iterations=5,
+        seed=seed,
+        progress=False,
+    )
+    truth = btil.analysis.suboptimal_share(task, test)
+    decoded = btil.analysis.suboptimal_share(task, task.add_derived_variables(test), posterior)
+    for name, share in (
+        ("test", truth),
+        ("test, recommended model", decoded),
+    ):
+        assert values[name, "suboptimal"] == share.over_episodes
+        assert values[name, "suboptimal_steps"] == share.over_steps
+    assert values["test, the paper's model", "suboptimal"] >= 0
 
 
 def test_performance_is_that_of_the_team_that_was_learned(no_figures: None, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, override
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, override
 
 import numpy as np
 
@@ -161,7 +161,7 @@ class Imitation(Experiment):
 
 
 def _learned(
-    experiment: "Imitation | Acting",
+    experiment: "Imitation | Acting | DecodedMinds",
     given: Demonstrations,
     workspace: Workspace,
     seed: int,
@@ -172,7 +172,7 @@ def _learned(
 
     task, learner = workspace.task(experiment.domain), experiment.learner
     options = dict(workspace.protocol.options.get(learner, {}))
-    if experiment.model != PAPER_MODEL:
+    if experiment.model is not None and experiment.model != PAPER_MODEL:
         given = task.add_derived_variables(given)
         options["model"] = model_named(experiment.model, task)
     return learn(
@@ -321,6 +321,63 @@ class Simulation(Experiment):
             "cut": (demos.episode_lengths == protocol.max_steps).mean(),
         }
         return Outcome(tuple(Score(TEAM, name, float(value)) for name, value in values.items()))
+
+
+@dataclass(frozen=True)
+class DecodedMinds(Experiment):
+    """How often minds are misaligned in the test episodes, as their labels or decoded paths say.
+
+    Attributes:
+        domain: "movers" or "cleanup".
+        model: What "btil" believes before, one of `MODELS`; None: the labels themselves.
+        num_demos: Episodes learned from; T_x is learned too.
+        num_labelled: Of these, episodes with labels.
+    """
+
+    model: str | None
+    num_demos: int
+    num_labelled: int
+    learner: ClassVar[str] = "btil"
+    known_transition: ClassVar[bool] = False
+
+    @property
+    @override
+    def name(self) -> str:
+        return (
+            f"{self.domain}-minds-{self.model or 'labels'}-{self.num_demos}-episodes-"
+            f"{self.num_labelled}-labelled"
+        )
+
+    @property
+    @override
+    def method(self) -> str:
+        return "simulation" if self.model is None else self.learner
+
+    @override
+    def settings(self, workspace: Workspace) -> dict[str, Any]:
+        protocol = workspace.protocol
+        return {
+            **super().settings(workspace),
+            "map": protocol.map,
+            "options": dict(protocol.options.get(self.method, {})),
+            "data": workspace.split(self.domain).fingerprint,
+        }
+
+    @override
+    def run(self, workspace: Workspace, trial: int, seed: int, progress: bool) -> Outcome:
+        task, split = workspace.task(self.domain), workspace.split(self.domain)
+        test, team = split.test, None
+        if self.model is not None:
+            given = shuffled_and_hidden(split.train, self.num_demos, self.num_labelled, seed)
+            team = _learned(self, given, workspace, seed, progress)
+            if self.model != PAPER_MODEL:
+                test = task.add_derived_variables(test)
+        share = suboptimal_share(task, test, team)
+        scores = (
+            Score(TEAM, "suboptimal", share.over_episodes),
+            Score(TEAM, "suboptimal_steps", share.over_steps),
+        )
+        return Outcome(scores) if team is None else Outcome(scores, team.converged, team.reason)
 
 
 @dataclass(frozen=True)

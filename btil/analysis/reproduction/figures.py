@@ -38,14 +38,16 @@ def plot_numbers(table: "pd.DataFrame", layout: Layout) -> "Figure":
     with figure_style():
         columns = min(_COLUMNS, len(panels))
         lines = math.ceil(len(panels) / columns)
-        most = max(len(part.groupby(list(layout.line))) for _, part in panels)
+        # Panels share their lines, also those of which one has no number.
+        every = list(dict.fromkeys(table[list(layout.line)].itertuples(index=False, name=None)))
+        most = len(every)
         width = _PANEL_WIDTH * columns + (_LABEL_WIDTH if columns == 1 else 0)
         figure = new_figure(width, (0.9 + _LINE_HEIGHT * most) * lines + 0.5)
         axes = figure.subplots(lines, columns, squeeze=False, sharey=True).ravel().tolist()
         for unused in axes[len(panels) :]:
             unused.remove()
         for panel, (names, part) in zip(axes, panels, strict=False):
-            _draw_panel(panel, part, layout, colors)
+            _draw_panel(panel, part, layout, colors, every)
             *domain, metric = map(written, map(str, names))
             panel.set_title(", ".join(domain), loc="left")
             panel.set_xlabel(metric)
@@ -60,8 +62,13 @@ def plot_numbers(table: "pd.DataFrame", layout: Layout) -> "Figure":
     return figure
 
 
-def _draw_panel(axes: Any, part: "pd.DataFrame", layout: Layout, colors: list[str]) -> None:
-    names = list(dict.fromkeys(part[list(layout.line)].itertuples(index=False, name=None)))
+def _draw_panel(
+    axes: Any,
+    part: "pd.DataFrame",
+    layout: Layout,
+    colors: list[str],
+    names: list[tuple[str, ...]],
+) -> None:
     for line in part.to_dict("records"):
         position = names.index(tuple(line[name] for name in layout.line))
         i = colors.index(line[layout.color])

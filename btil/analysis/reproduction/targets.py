@@ -9,6 +9,7 @@ from btil.analysis.reproduction.experiments import (
     JS,
     TEAM,
     Acting,
+    DecodedMinds,
     Experiment,
     HumanDecoding,
     Imitation,
@@ -271,16 +272,21 @@ def _parents(protocol: Protocol, domains: Sequence[str]) -> list[Row]:
 
 
 def _suboptimality(protocol: Protocol, domains: Sequence[str]) -> list[Row]:
-    return [
-        Row(
-            domain,
-            "",
-            "simulation",
-            Simulation(domain),
-            _reported(_SUBOPTIMAL[domain], [(TEAM, "suboptimal")]),
-        )
-        for domain in domains
-    ]
+    rows = []
+    for domain in domains:
+        reported = _reported(_SUBOPTIMAL[domain], [(TEAM, "suboptimal")])
+        rows.append(Row(domain, "", "simulation", Simulation(domain), reported))
+        for words, model in _MINDS.items():
+            minds = DecodedMinds(domain, model, protocol.num_train, protocol.num_labelled)
+            rows.append(Row(domain, "", words, minds, {}))
+    return rows
+
+
+_MINDS = {
+    "test": None,
+    "test, the paper's model": PAPER_MODEL,
+    "test, recommended model": RECOMMENDED,
+}
 
 
 def _performance(protocol: Protocol, domains: Sequence[str]) -> list[Row]:
@@ -384,14 +390,23 @@ TARGETS: dict[str, Target] = {
         "agent; docs/gridworlds.md names them.",
     ),
     "suboptimality": Target(
-        "Share of suboptimal steps in the simulated training data",
+        "Share of suboptimal steps in the simulated data, as it is and as it is decoded",
         GRID_WORLDS,
         _suboptimality,
-        Layout(None, ("domain",), ("metric",), ("metric",), ("domain",), "agent"),
+        Layout(
+            None,
+            ("domain", "algorithm"),
+            ("metric",),
+            ("metric",),
+            ("domain", "algorithm"),
+            "agent",
+        ),
         '"Data of Multi-agent Teamwork"',
         "A trial is a draw of {num_train} episodes on the map {map!r}; the first is the training "
         "data of the other tables. The paper's share is that of its one draw, presumably the mean "
-        "over episodes.",
+        "over episodes. Test: the {num_test} test episodes of the other tables, as their labels "
+        "are, and as they are decoded by models that were learned, with T_x, from {num_train} of "
+        "which {num_labelled} are labelled.",
     ),
     "performance": Target(
         "Learned teams at work",

@@ -1,5 +1,6 @@
 """Messages against enumeration of every latent path, in float64."""
 
+import itertools
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -329,6 +330,44 @@ def test_small_differences_decide_the_best_path_of_improbable_steps() -> None:
     )
     path = np.asarray(jax.jit(messages.best_paths)(factors))[:, 0]
     assert np.array_equal(path, slow_viterbi(move, likelihood.astype(np.float64)))
+
+
+def test_of_equally_probable_paths_the_one_that_stays() -> None:
+    """Against all paths; numbers of latents play no role where one of the best stays most."""
+    length, latents = 5, 3
+    generator = np.random.default_rng(0)
+    paths = np.array(list(itertools.product(range(latents), repeat=length)))
+    stays = (paths[:, 1:] == paths[:, :-1]).sum(1)
+    best, tied = jax.jit(messages.best_paths), 0
+    for _ in range(40):
+        # Powers of two, so that what is equal is equal to the bit; many rows say nothing.
+        move = -generator.integers(0, 2, (length, latents, latents)) * 1.0
+        move[generator.random(length) < 0.5] = -1.0
+        move[0] = 0.0
+        likelihood = -generator.integers(0, 2, (length, latents)) * 1.0
+        likelihood[generator.random(length) < 0.5] = 0.0
+        score = likelihood[np.arange(length), paths].sum(1)
+        score += move[np.arange(1, length), paths[:, :-1], paths[:, 1:]].sum(1)
+        top = score == score.max()
+        start = np.arange(length)[:, None] == 0
+
+        def decoded(order: list[int], move=move, likelihood=likelihood, start=start) -> np.ndarray:
+            moves = move[:, order][:, :, order][..., None]
+            factors = Potentials(
+                jnp.asarray(moves, np.float32),
+                jnp.asarray(likelihood[:, order][..., None], np.float32),
+                jnp.asarray(start),
+            )
+            return np.array(order)[np.asarray(best(factors))[:, 0]]
+
+        path = decoded([0, 1, 2])
+        found = (paths == path).all(1)
+        assert top[found].all()
+        assert stays[found] == stays[top].max()
+        if (top & (stays == stays[top].max())).sum() == 1:
+            np.testing.assert_array_equal(decoded([2, 0, 1]), path)
+            tied += top.sum() > 1
+    assert tied > 5
 
 
 def slow_viterbi(move: np.ndarray, likelihood: np.ndarray) -> np.ndarray:

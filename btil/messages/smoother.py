@@ -176,33 +176,46 @@ def best_paths(factors: Potentials) -> Int[Array, "length lanes"]:
 
     Values are rescaled at each step: differences, not magnitudes, decide, even after 100,000
     steps in single precision.
+
+    Of paths that are equally probable the one that stays most often: where rows that no data have
+    reached make every next latent as probable as any other, a latent is taken to last, whatever its
+    number is. What is still equal then goes by number.
     """
+    num_latents = factors.log_likelihood.shape[1]
+    stays = jnp.eye(num_latents, dtype=jnp.int32)[..., None]
 
     def forward(
-        previous: Float[Array, "latents lanes"], inputs: Potentials
-    ) -> tuple[Array, tuple[Array, Array]]:
+        carry: tuple[Float[Array, "latents lanes"], Int[Array, "latents lanes"]], inputs: Potentials
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+        previous, stayed = carry
         previous = jnp.where(inputs.start[None], 0.0, previous)
         scores = previous[:, None] + inputs.log_transition
-        best = jnp.argmax(scores, axis=0)
-        value = jnp.max(scores, axis=0) + inputs.log_likelihood
+        highest = jnp.max(scores, axis=0)
+        so_far = jnp.where(inputs.start[None, None], 0, stayed[:, None] + stays)
+        preferred = jnp.where(scores == highest[None], so_far, -1)
+        value = highest + inputs.log_likelihood
         peak = jnp.max(value, axis=0)
         value = value - jnp.where(jnp.isfinite(peak), peak, 0.0)[None]
-        return value, (value, best)
+        stayed = jnp.max(preferred, axis=0)
+        return (value, stayed), (value, stayed, jnp.argmax(preferred, axis=0))
 
     zeros = jnp.zeros_like(factors.log_likelihood[0])
-    _, (values, pointers) = lax.scan(forward, zeros, factors)
+    nothing = jnp.zeros(zeros.shape, jnp.int32)
+    _, (values, stayed, pointers) = lax.scan(forward, (zeros, nothing), factors)
 
     def backward(
-        carry: tuple[Array, Array], inputs: tuple[Array, Array, Array]
+        carry: tuple[Array, Array], inputs: tuple[Array, Array, Array, Array]
     ) -> tuple[tuple[Array, Array], Array]:
         from_next, last = carry
-        value, pointer, fresh = inputs
-        latent = jnp.where(last, jnp.argmax(value, axis=0), from_next)
+        value, so_far, pointer, fresh = inputs
+        preferred = jnp.where(value == jnp.max(value, axis=0)[None], so_far, -1)
+        latent = jnp.where(last, jnp.argmax(preferred, axis=0), from_next)
         return (jnp.take_along_axis(pointer, latent[None], axis=0)[0], fresh), latent
 
     lanes = factors.start.shape[1]
     carry = (jnp.zeros(lanes, pointers.dtype), jnp.ones(lanes, bool))
-    return lax.scan(backward, carry, (values, pointers, factors.start), reverse=True)[1]
+    looked_at = (values, stayed, pointers, factors.start)
+    return lax.scan(backward, carry, looked_at, reverse=True)[1]
 
 
 def expected_counts(

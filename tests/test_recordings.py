@@ -240,3 +240,15 @@ def test_wrong_codings_are_refused(codings, message):
         }
     with pytest.raises(ValueError, match=message):
         btil.combine_labels(codings, "confusion")
+
+
+def test_only_names_of_agents_make_columns_special(tmp_path):
+    (tmp_path / "t.csv").write_text(
+        "reward_left,present_level,action_ann,latent_ann\n0,1,0,0\n1,0,1,1\n"
+    )
+    demos = btil.read_demonstrations(tmp_path / "t.csv")
+    assert list(demos.num_states) == ["reward_left", "present_level"]
+    btil.write_demonstrations(demos, tmp_path / "t.npz")
+    assert btil.read_demonstrations(tmp_path / "t.npz") == demos
+    with pytest.raises(ValueError, match="'reward_ann': this name has another meaning"):
+        btil.Demonstrations({"reward_ann": [0, 1]}, {"ann": [0, 1]}, num_latents=1)

@@ -849,6 +849,9 @@ def coded_fields(
     state_columns, state_names = _state_columns(states, state_names, optional=bool(given))
     action_columns, team = _action_columns(actions, agents, optional=bool(given))
     variables, acting = tuple(state_columns), tuple(action_columns)
+    for name in variables:
+        if name in {f"{kind}_{agent}" for kind in ("present", "reward") for agent in team}:
+            raise ValueError(f"state variable {name!r}: this name has another meaning here")
     columns = {
         **state_columns,
         **{f"action_{agent}": values for agent, values in action_columns.items()},
@@ -1241,7 +1244,7 @@ def _check_variables(variables: Sequence[Any]) -> None:
     for name in variables:
         if (
             name in _RESERVED
-            or name.startswith(("action_", "latent_", "present_", "reward_"))
+            or name.startswith(("action_", "latent_"))
             or (name == "state" and len(variables) > 1)
             or (name.startswith("next_") and name.removeprefix("next_") in variables)
         ):

@@ -308,7 +308,7 @@ def lane_indices(setting, actions, labels):
     (given,), lanes = setting.problem.steps, setting.layout.lanes
     cells = setting.bound.rows["ann"].policy * 3 + actions
     past_the_end = setting.layout.num_rows["policy_ann"] * 3
-    every = given._make(jnp.broadcast_to(part, (NUM_CHAINS, *part.shape)) for part in given)
+    every = jax.tree.map(lambda part: jnp.broadcast_to(part, (NUM_CHAINS, *part.shape)), given)
     return every._replace(
         policy=jnp.asarray(np.where(lanes >= 0, cells[:, lanes], past_the_end), jnp.int32),
         label=jnp.asarray(np.where(lanes >= 0, labels[:, lanes], -1), jnp.int32),

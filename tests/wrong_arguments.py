@@ -85,9 +85,19 @@ def analysis_calls() -> dict[str, Any]:
     demos = one.demos
     calls = {
         f"TeamPosterior.{name}": partial(getattr(one, name), demos)
-        for name in ("decode", "filter", "log_likelihood", "predict_actions", "smooth")
+        for name in (
+            "decode",
+            "filter",
+            "log_likelihood",
+            "predict_actions",
+            "predict_columns",
+            "smooth",
+        )
     }
+    task = btil.domains.movers(map="tiny")
+    played = task.simulate(1)
     return calls | {
+        "TeamPosterior.actors": partial(one.actors, "draw"),
         "TeamPosterior.drawn_tables": lambda **given: next(
             one.drawn_tables(**{"num_draws": 1, **given})
         ),
@@ -103,6 +113,9 @@ def analysis_calls() -> dict[str, Any]:
         "debrief": partial(btil.analysis.debrief, one, demos, "nowhere"),
         "learn": partial(btil.imitation.learn, cast(Any, None), demos),
         "log_evidence": partial(log_evidence, HMM, demos),
+        "play": lambda **given: btil.domains.play(
+            task, task.policies(), **{"num_episodes": 1, **given}
+        ),
         "plot_alignment": partial(btil.analysis.plot_alignment, one, demos, 0),
         "plot_courses": partial(btil.analysis.plot_courses, {}),
         "plot_ecdf_pit": partial(btil.analysis.plot_ecdf_pit, {}),
@@ -120,6 +133,7 @@ def analysis_calls() -> dict[str, Any]:
         "reproduce": partial(btil.analysis.reproduce, "table1", "nowhere"),
         "suggest_model": partial(btil.suggest_model, demos, progress=False),
         "simulate_truth": partial(btil.analysis.simulate_truth, HMM, demos),
+        "team_performance": partial(btil.analysis.team_performance, task, played),
     }
 
 
@@ -136,7 +150,8 @@ def public_numbers() -> dict[str, list[inspect.Parameter]]:
             if known:
                 found[prefix + name] = known
     del found["fit"]  # above
-    del found["TeamPosterior.drawn_rows"]  # asked by the package itself, of numbers already checked
+    # Asked by the package itself, of numbers already checked.
+    del found["TeamPosterior.drawn_rows"], found["TeamPosterior.drawn_channel"]
     return found
 
 

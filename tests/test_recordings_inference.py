@@ -326,7 +326,8 @@ def test_a_given_table_has_no_row_for_what_nobody_saw():
 
 
 def test_the_enumerated_form_says_that_it_has_no_site():
-    with pytest.raises(ValueError, match=r"actions that nobody saw.*marginalize='forward'"):
+    message = r"actions or states that nobody saw.*marginalize='forward'"
+    with pytest.raises(ValueError, match=message):
         btil.team_dbn(model(), team(), marginalize="enumerate")
 
 

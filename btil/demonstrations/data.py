@@ -302,7 +302,9 @@ class Demonstrations:
         """What else a table has: who is there, rewards, weights of latents, measured quantities."""
         columns: dict[str, np.ndarray] = {}
         if self._tells_presence:
-            columns |= {f"present_{agent}": self.present[:, k] for k, agent in self._numbered()}
+            columns |= {
+                f"present_{agent}": self.present[:, k] for k, agent in enumerate(self.agents)
+            }
         for agent, weights in self._weights.items():
             column = f"latent_{agent}"
             names = self.value_names(column)
@@ -310,11 +312,10 @@ class Demonstrations:
         if self.rewards is not None and self.rewards.ndim == 1:
             columns["reward"] = self.rewards
         elif self.rewards is not None:
-            columns |= {f"reward_{agent}": self.rewards[:, k] for k, agent in self._numbered()}
+            columns |= {
+                f"reward_{agent}": self.rewards[:, k] for k, agent in enumerate(self.agents)
+            }
         return columns | self._continuous
-
-    def _numbered(self) -> list[tuple[int, str]]:
-        return list(enumerate(self.agents))
 
     # ------------------------------------------------------------------ what nobody saw
 

@@ -1,9 +1,9 @@
 """Which contexts occur: parents expanded to columns, columns folded to unique rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.data import AWAY, NONE_BEFORE
@@ -69,9 +69,9 @@ def expand_parents(
     return tuple(names), tuple(groups)
 
 
-def data_column(parent: str, demos: Demonstrations) -> str:
+def data_column(parent: str, variables: Container[str]) -> str:
     """The column of the data whose values a parent has: of "next_x" and of "previous_x" it is x."""
-    if parent in demos.num_states:
+    if parent in variables:
         return parent
     return parent.removeprefix("next_").removeprefix("previous_")
 
@@ -128,26 +128,23 @@ def parent_values(
 
 def previous_values(
     names: Sequence[str],
-    states: Mapping[str, Int[np.ndarray, " steps"]],
-    actions: Mapping[str, Int[np.ndarray, " steps"]],
-    rows: Int[np.ndarray, " k"],
-    starts: Int[np.ndarray, " episodes"],
+    states: Mapping[str, Int[np.ndarray, " k"]],
+    actions: Mapping[str, Int[np.ndarray, " k"]],
+    first: Bool[np.ndarray, " k"],
 ) -> dict[str, Int[np.ndarray, " k"]]:
-    """States and actions one step before some rows, for those of the names that read them.
+    """States and actions of one step earlier, by the names that they have as parents.
 
     Args:
         names: The expanded parents.
-        states: What tables read of states.
-        actions: The same of actions.
-        rows: The steps.
-        starts: The first rows of the episodes, before which there is nothing.
+        states: The states of one step earlier.
+        actions: The actions of one step earlier.
+        first: Where there is no earlier step.
     """
     columns = {f"action_{agent}": values for agent, values in actions.items()} | dict(states)
-    first = np.isin(rows, starts)
     return {
-        f"previous_{column}": np.where(first, NONE_BEFORE, values[rows - 1])
+        f"previous_{column}": np.where(first, NONE_BEFORE, values)
         for column, values in columns.items()
-        if f"previous_{column}" in names and f"previous_{column}" not in states
+        if f"previous_{column}" in names
     }
 
 

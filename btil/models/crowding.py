@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from btil.models.contexts import data_column
 from btil.models.team import BoundModel, Table
 
 # So many contexts per step leave most of them with the steps of one or two visits.
@@ -78,9 +79,7 @@ def _values_of_variables(table: Table, variables: dict[str, int]) -> dict[str, i
     """How many values of each state variable occur in the contexts of a table."""
     found: dict[str, int] = {}
     for name, column in zip(table.contexts.names, table.contexts.rows.T, strict=True):
-        variable = (
-            name if name in variables else name.removeprefix("next_").removeprefix("previous_")
-        )
+        variable = data_column(name, variables)
         if variable in variables:
             found[variable] = max(found.get(variable, 0), len(np.unique(column)))
     return found

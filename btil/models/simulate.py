@@ -4,8 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
-from btil.demonstrations.data import NONE_BEFORE
-from btil.models.contexts import parent_columns, parent_values, unique_rows
+from btil.models.contexts import parent_columns, parent_values, previous_values, unique_rows
 from btil.models.cpt import ROLES, Contexts
 from btil.models.draws import DrawnTables
 from btil.models.emission import PREVIOUS, bind_channel
@@ -84,7 +83,9 @@ def simulate(
         read_at["transition", agent] = np.flatnonzero(there) - 1
     # What nobody saw is simulated too, as the own transition may read it, and hidden again.
     every = actions == "simulated"
-    drawn = {a: demos.present[:, i] & (every | (acted[:, i] < 0)) for i, a in _numbered(demos)}
+    drawn = {
+        a: demos.present[:, i] & (every | (acted[:, i] < 0)) for i, a in enumerate(demos.agents)
+    }
     # What depends on no simulated action is looked up for all steps at once.
     simulated = {f"action_{agent}" for agent in demos.agents if drawn[agent].any()}
     simulated |= {f"previous_{action}" for action in simulated}
@@ -130,7 +131,8 @@ def simulate(
         emitted.draw(now, latents, generator)
     acted[demos.actions < 0] = -1
     return demos.replace(
-        actions={a: acted[:, i] for i, a in _numbered(demos) if demos.num_actions[i]} or None,
+        actions={a: acted[:, i] for i, a in enumerate(demos.agents) if demos.num_actions[i]}
+        or None,
         latents=latents,
         latent_weights=None,
         continuous=emitted.columns(),
@@ -222,10 +224,6 @@ class _Emitted:
 Columns = dict[str, Int[np.ndarray, " steps"]]
 
 
-def _numbered(demos: Demonstrations) -> list[tuple[int, str]]:
-    return list(enumerate(demos.agents))
-
-
 def _parents_at(
     contexts: Contexts,
     demos: Demonstrations,
@@ -249,16 +247,11 @@ def _parents_at(
             taken[name] = np.where(hidden, known[steps], actions[steps, i])
         return taken
 
-    before = {f"previous_{name}" for name in states} | {f"previous_action_{a}" for a in recorded}
     previous = {}
-    if before & set(contexts.names):
+    if any(name.startswith("previous_") for name in contexts.names):
+        earlier = {name: column[now - 1] for name, column in states.items()}
         first = np.isin(now, demos.episode_starts)
-        columns = {f"action_{a}": column for a, column in taken_at(now - 1).items()}
-        columns |= {name: column[now - 1] for name, column in states.items()}
-        previous = {
-            f"previous_{name}": np.where(first, NONE_BEFORE, column)
-            for name, column in columns.items()
-        }
+        previous = previous_values(contexts.names, earlier, taken_at(now - 1), first)
     return parent_columns(
         contexts.names,
         {name: column[now] for name, column in states.items()},

@@ -477,6 +477,7 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
     tables: dict[str, Table] = {}
     found: dict[tuple[str, str], Int[np.ndarray, " k"]] = {}
     reads = {agent: _reads(model, agent, demos) for agent in demos.agents}
+    values = parent_values(demos)
     for role in ROLES:
         by_site: dict[str, list[str]] = {}
         for agent in demos.agents:
@@ -485,7 +486,7 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
             empty = [make_contexts(model, role, agent, demos) for agent in agents]
             _check_agreement(role, agents, empty)
             columns = [
-                role_columns(role, contexts.names, demos, reads[agent])
+                role_columns(role, contexts.names, demos, values, reads[agent])
                 for agent, contexts in zip(agents, empty, strict=True)
             ]
             rows, codes = unique_rows(np.concatenate(columns))
@@ -608,16 +609,24 @@ def _reads(model: TeamModel, agent: str, demos: Demonstrations) -> _Reads:
     return _Reads(agent, acting, begins, moved[~unseen], moved[unseen], num_actions)
 
 
+Columns = dict[str, Int[np.ndarray, " steps"]]
+
+
 def role_columns(
-    role: str, names: tuple[str, ...], demos: Demonstrations, reads: _Reads
+    role: str,
+    names: tuple[str, ...],
+    demos: Demonstrations,
+    values: tuple[Columns, Columns],
+    reads: _Reads,
 ) -> Int[np.ndarray, "k parents"]:
     """Parent values wherever the table is read.
 
     A policy is read at each step, a transition at each step but an episode's last, an initial
     table at each episode's first: of the steps at which the agent is there. Behind the reads of a
-    transition come those with every own action in place of one that nobody saw.
+    transition come those with every own action in place of one that nobody saw. `values` are those
+    of `parent_values`.
     """
-    states, actions = parent_values(demos)
+    states, actions = values
     if role == "transition":
         after = np.concatenate([reads.moved, np.repeat(reads.summed, reads.num_actions)])
         before = after - 1
@@ -627,11 +636,19 @@ def role_columns(
     if role == "transition" and len(reads.summed):
         every = np.tile(np.arange(reads.num_actions), len(reads.summed))
         taken[reads.agent][len(reads.moved) :] = every
+    previous = {}
+    if any(name.startswith("previous_") for name in names):
+        previous = previous_values(
+            names,
+            {name: values[before - 1] for name, values in states.items()},
+            {agent: values[before - 1] for agent, values in actions.items()},
+            np.isin(before, demos.episode_starts),
+        )
     return parent_columns(
         names,
         {name: values[before] for name, values in states.items()},
         taken,
         {name: values[after] for name, values in states.items()},
         len(before),
-        previous_values(names, states, actions, before, demos.episode_starts),
+        previous,
     )

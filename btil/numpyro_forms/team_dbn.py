@@ -16,6 +16,7 @@ from numpyro.contrib.control_flow import scan
 from numpyro.ops.indexing import Vindex
 
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.data import refuse_gaps
 from btil.messages.channels import ChannelSteps, lay_channel, log_evidence, patterns
 from btil.messages.lanes import one_episode_per_lane, spread
 from btil.messages.layout import UnseenRows, log_rows
@@ -230,7 +231,11 @@ def team_dbn(
     if marginalize not in forms:
         raise ValueError(f"marginalize must be one of {', '.join(forms)}, got {marginalize!r}")
     if marginalize == "enumerate":
-        refuse_spelled_out(demos)
+        refuse_gaps(
+            demos,
+            "marginalize='enumerate' has no sites for them",
+            "use marginalize='forward', which sums over them",
+        )
     structure, data = model_data(bind(model, demos))
     return partial(forms[marginalize], structure, data)
 
@@ -429,28 +434,6 @@ def _log_moves(
     anew = (steps.stays >= 0) | (steps.away > 0)
     moves = jnp.where(anew[:, 1:, None, None], begun[:, 1:, None, :], log_moves)
     return begun[:, 0], moves
-
-
-def refuse_spelled_out(demos: Demonstrations) -> None:
-    """Refuse data of which the enumerated form has no site.
-
-    Raises:
-        ValueError: Naming what there is, and the form that takes it.
-    """
-    there_is = [
-        what
-        for what, found in (
-            ("actions that nobody saw", demos.unseen),
-            ("members who come and go", demos.away),
-            ("latent_weights", bool(demos.latent_weights)),
-        )
-        if found
-    ]
-    if there_is:
-        raise ValueError(
-            f"marginalize='enumerate' has no site for {', '.join(there_is)}; use "
-            "marginalize='forward', which sums over them"
-        )
 
 
 def forward_model(structure: Structure, data: ModelData) -> None:

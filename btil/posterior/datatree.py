@@ -345,7 +345,7 @@ def _named_axes(posterior: "Posterior", table: Table, tree: TreeNames) -> Axes:
     labels: dict[str, list[str]] = {
         "context": [
             ", ".join(
-                f"{name}={demos.value_text(data_column(name, demos), value)}"
+                f"{name}={demos.value_text(data_column(name, demos.num_states), value)}"
                 for name, value in zip(contexts.names, row, strict=True)
             )
             or "all"

@@ -159,7 +159,7 @@ class TeamPosterior(Posterior):
         columns = {}
         for i, name in enumerate(contexts.names):
             values = contexts.rows[:, i]
-            column = data_column(name, self.demos)
+            column = data_column(name, self.demos.num_states)
             if self._declared_names(column) or (values < 0).any():
                 named = [self.demos.value_text(column, int(value)) for value in values]
                 columns[name] = np.array(named, object if not named else None)

@@ -842,11 +842,12 @@ def reader_of(
     variables = list(demos.num_states)
     offset = len(variables) + len(demos.agents)
     places = {f"action_{name}": len(variables) + i for i, name in enumerate(demos.agents)}
+    own = {name: i for i, name in enumerate(variables)}
     # To a policy the last step is the previous one; to a transition it is the one that is left.
     places |= (
         {}
         if role == "transition"
-        else {f"previous_{name}": i for name, i in {**places, **_numbered(variables)}.items()}
+        else {f"previous_{name}": i for name, i in (places | own).items()}
     )
     places |= {f"next_{name}": offset + i for i, name in enumerate(variables)}
     places |= {name: i if role == "transition" else offset + i for i, name in enumerate(variables)}
@@ -890,10 +891,6 @@ def _channel_reader(
         return posterior.drawn_channel(channel.agent, contexts, num_draws, seed)
 
     return _ChannelReader(channel, context, points)
-
-
-def _numbered(variables: Sequence[str]) -> dict[str, int]:
-    return {name: i for i, name in enumerate(variables)}
 
 
 def _picker(columns: Sequence[int]) -> Callable[[Values], Values]:

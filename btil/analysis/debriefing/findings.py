@@ -541,7 +541,7 @@ def _circumstance(demos: Demonstrations, agent: str, name: str, value: int) -> s
     actor = name.removeprefix("action_")
     if name not in demos.num_states and actor in demos.agents:
         return f"{actor} does “{demos.value_text(name, int(value))}”"
-    column = data_column(name, demos)
+    column = data_column(name, demos.num_states)
     words = column.replace(f"{agent}_", "", 1).replace("_", " ")
     tense = "is" if name == column else "becomes" if name.startswith("next_") else "was"
     return f"{words} {tense} “{demos.value_text(column, int(value))}”"

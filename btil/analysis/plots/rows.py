@@ -329,7 +329,7 @@ def context_values(
     values = posterior.bound.table(role, agent).contexts.rows[context]
     given = []
     for name, value in zip(names, values, strict=True):
-        column = data_column(name, demos)
+        column = data_column(name, demos.num_states)
         given.append((name.replace(f"{agent}_", "", 1), demos.value_text(column, int(value))))
     return given
 

@@ -3,7 +3,7 @@
 Coordinate ascent by the sweeps of `mean_field.py`; where it may stop, `ascents.py` decides.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from btil.inference.ascents import Ascents, judge
+from btil.inference.ascents import SWEEPS_PER_CALL, Ascents, judge
 from btil.inference.channels import (
     PlainAscents,
     dealt_statistics,
@@ -46,7 +46,6 @@ from btil.inference.result import (
     DirichletRows,
     FitResult,
     MatrixNormalChannel,
-    RowsPosterior,
 )
 from btil.inference.starting import (
     agent_sites,
@@ -63,6 +62,8 @@ from btil.numerics.special import stirling_remainder
 # With parametric families: the points of a fit, and other sets of them for its bound.
 _OWN_POINTS = 0
 _FRESH_POINTS = 8
+# Sweeps of an outline, and how often so many.
+_OUTLINE_SWEEPS, _OUTLINE_CALLS = np.asarray(SWEEPS_PER_CALL, np.int32), 3
 
 
 def fit(
@@ -175,6 +176,32 @@ def fit(
             line.total = line.n + (num_restarts - restart - 1) * max_iterations
             line.refresh()
     return run.result(ascents, max_iterations)
+
+
+def outlines(
+    bound: BoundModel, dtype: np.dtype, generators: Sequence[np.random.Generator]
+) -> list[dict[str, Float[np.ndarray, "..."]]]:
+    """Where coordinate ascent leads in a few sweeps from steps dealt out at random.
+
+    Samplers of the rows set out from there. Nothing is said of optima.
+
+    Args:
+        bound: The model on its data, of tables without parameters alone.
+        dtype: float32 or float64.
+        generators: One for each ascent wanted, which deals out the unlabelled steps.
+
+    Returns:
+        Concentrations of every learned table, for each ascent.
+    """
+    run = _Run(bound, dtype, None, None, None)
+    found = []
+    for generator in generators:
+        state = run.deal(run.known, generator)
+        for _ in range(_OUTLINE_CALLS):
+            state = run.proceed(state, run._nowhere, _OUTLINE_SWEEPS, False).upcoming
+        rows = run.rows(state)
+        found.append({name: one.concentration for name, one in rows.items()})
+    return found
 
 
 def _check_channels(
@@ -344,17 +371,20 @@ class _Run:
     def _nowhere(self) -> Float[Array, ""]:
         return jnp.asarray(-jnp.inf, self._dtype)
 
+    def rows(self, state: State) -> dict[str, DirichletRows]:
+        """Rows of the tables without parameters, without padding."""
+        return {
+            name: DirichletRows(np.asarray(w)[: len(self._bound.tables[name].contexts.rows)])
+            for name, w in state.concentration.items()
+        }
+
     def result(self, ascents: Ascents | PlainAscents, max_iterations: int) -> FitResult:
         """The best of the ascents, and how it ended."""
         state, trace, end = ascents.best
         elbo = float(trace[-1])
         verdict = judge(trace, self.tolerance(elbo), max_iterations, self._dtype, end)
-        rows: dict[str, RowsPosterior] = {
-            name: DirichletRows(np.asarray(w)[: len(self._bound.tables[name].contexts.rows)])
-            for name, w in state.concentration.items()
-        }
         result = FitResult(
-            rows=rows,
+            rows=dict(self.rows(state)),
             converged=verdict.converged,
             reason=verdict.reason,
             elbo=elbo,

@@ -119,8 +119,9 @@ def by_numpyro(
         structure, data = collapsed_data(bind(model, demos), dtype)
         simplex = biject_to(constraints.simplex)
 
-        def collect(states: Any, inputs: Any) -> dict[str, Any]:
-            return {name: simplex(states.z[name]) for name in structure.dirichlet_sites}
+        def collect(states: Any, inputs: Any) -> tuple[dict[str, Any], Any]:
+            rows = {name: simplex(states.z[name]) for name in structure.dirichlet_sites}
+            return rows, -states.potential_energy[:, None]
 
         kernel = NUTS(partial(form, structure))
         programs = kernel_programs(kernel, num_warmup, collect)

@@ -148,7 +148,7 @@ def fit(
             )
     elif delay is not None or forgetting_rate is not None:
         raise ValueError("delay and forgetting_rate are of steps by batches: give batch_size too")
-    run = _Run(bound, dtype, tolerance, make_mesh(devices), start)
+    run = Run(bound, dtype, tolerance, make_mesh(devices), start)
     if bound.channels:
         return _fit_channels(run, bound, seed, progress, num_restarts, max_iterations)
     with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
@@ -193,7 +193,7 @@ def outlines(
     Returns:
         Concentrations of every learned table, for each ascent.
     """
-    run = _Run(bound, dtype, None, None, None)
+    run = Run(bound, dtype, None, None, None)
     found = []
     for generator in generators:
         state = run.deal(run.known, generator)
@@ -225,7 +225,7 @@ def _check_channels(
 
 
 def _fit_channels(
-    run: "_Run",
+    run: "Run",
     bound: BoundModel,
     seed: int,
     progress: bool,
@@ -244,7 +244,7 @@ def _fit_channels(
     return run.result(ascents, max_iterations)
 
 
-class _Run:
+class Run:
     """A model on its data, ready for sweeps.
 
     Attributes:
@@ -252,6 +252,8 @@ class _Run:
         prior: Concentrations of the tables with Dirichlet priors, padded.
         typical: Those of every learned table, under parameters the rows that are expected.
         known: Counts that the first ascent starts from.
+        problem: What a sweep reads.
+        sites: Each agent's tables.
     """
 
     def __init__(
@@ -277,18 +279,18 @@ class _Run:
         problem = place(_problem(bound, layout, dtype, self.prior, self._data), mesh)
         steps = tuple(layout.index[agent] for agent in bound.demos.agents)
         self._channels = laid_channels(bound, layout, dtype)
-        self._problem = problem._replace(
+        self.problem = problem._replace(
             steps=place_lanes(steps, mesh),
             channels={name: one.steps for name, one in self._channels.items()},
         )
         # The derivative of a sweep is that of one which fits normals to the end.
         to_the_end = problem.family_data._replace(least_gain=place(np.zeros((), dtype), mesh))
-        self._exact = self._problem._replace(family_data=to_the_end)
+        self._exact = self.problem._replace(family_data=to_the_end)
         self.known = labelled_counts(bound, layout.num_rows)
         if start is not None:
             self.known |= counts_of_start(start, bound, self.prior)
         most = float(bound.demos.num_steps * bound.demos.num_agents)
-        self._chains = chains(bound, self.known, most, dtype)
+        self.sites = chains(bound, self.known, most, dtype)
         stopping = (np.asarray(self._absolute, dtype), np.asarray(self._resolution, dtype))
         self._stopping = place(stopping, mesh)
         self._never = place((np.zeros((), dtype), np.zeros((), dtype)), mesh)
@@ -355,10 +357,10 @@ class _Run:
         """So many sweeps, or fewer where they stop by themselves."""
         return ascend(
             *place((state, elbo), self._mesh),
-            self._problem if problem is None else problem,
+            self.problem if problem is None else problem,
             *(self._stopping if stops else self._never),
             place(allowed, self._mesh),
-            self._chains,
+            self.sites,
             self._families,
             self._mesh,
         )
@@ -418,7 +420,7 @@ class _Run:
 
     def _once(self, state: State, data: FamilyData) -> Progress:
         """One sweep, with other points."""
-        other = self._problem._replace(family_data=place(data, self._mesh))
+        other = self.problem._replace(family_data=place(data, self._mesh))
         return self.proceed(state, self._nowhere, np.asarray(1, np.int32), True, other)
 
 

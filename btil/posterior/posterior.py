@@ -558,6 +558,48 @@ class TeamPosterior(Posterior):
         check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
         return actors_of(self, estimate, num_draws, seed)
 
+    def sd(self, corrected: bool = False) -> dict[str, Float[np.ndarray, "..."]]:
+        r"""Posterior standard deviation of every cell of the learned tables.
+
+        Args:
+            corrected: Of a mean field only: add what it leaves out, that rows and latents depend on
+                each other, by its linear response (Giordano, Broderick, Jordan, 2018;
+                `btil.inference.linear_response`). It takes the mean field's means to be right.
+
+        Returns:
+            {site: (contexts, latents, values)}, as `sample` has them without the draws.
+
+        Raises:
+            ValueError: With `corrected`, if the posterior is none of mfvi on tables without
+                parameters, if its contraction rate is not known or above 0.9, or if more than 5,000
+                cells are in use.
+
+        Example:
+            >>> posterior.sd(corrected=True)["policy_ann"].shape  # doctest: +SKIP
+            (3, 2, 4)
+        """
+        check_flag("corrected", corrected)
+        rows = self.result.rows
+        if not corrected:
+            return {site: one.sd() for site, one in rows.items()}
+        from btil.inference.linear_response import LARGEST_RATE, corrected_sds
+
+        plain = {site: one for site, one in rows.items() if isinstance(one, DirichletRows)}
+        if self.method != "mfvi" or len(plain) < len(rows) or self.bound.channels:
+            raise ValueError(
+                "sd: corrected=True is of method mfvi on tables without parameters or emissions; "
+                f"this posterior is of {self.method}. Where it is a mean field, "
+                "posterior.refined() has honest deviations"
+            )
+        rate = self.result.contraction_rate
+        if rate is None or not rate <= LARGEST_RATE:
+            known = "not known" if rate is None else f"{rate:.3f}"
+            raise ValueError(
+                f"sd: corrected=True needs a contraction rate of at most {LARGEST_RATE}; here it "
+                f"is {known}. Take the sd of posterior.refined()"
+            )
+        return corrected_sds(self.bound, plain)
+
     def refined(
         self,
         num_draws: int = 200,

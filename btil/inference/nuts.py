@@ -60,6 +60,7 @@ from btil.inference.mfvi import outlines
 from btil.inference.progress import progress_line
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.inference.starting import starting_concentrations
+from btil.models.draws import log_gamma_draws
 from btil.models.parametric import constrain
 from btil.models.team import BoundModel
 from btil.numerics.promotion import promotion_allowed
@@ -512,11 +513,11 @@ def fit(
         refuse_large_priors(bound, dtype, _LARGEST_PRIORS, "nuts")
         structure, data = collapsed_data(bound, dtype)
         programs = make_programs(structure, settings, np.dtype(dtype), mesh)
-        outlines = _outlines(bound, dtype, seed, num_chains)
-        order = _orders(outlines)
+        starts = _outlines(bound, dtype, seed, num_chains)
+        order = _orders(starts)
         inputs = Inputs(data, {site: jnp.asarray(o, np.int32) for site, o in order.items()})
         if _has_outline(structure):
-            begin = _begin(begin.keys, outlines, order, dtype)
+            begin = _begin(begin, starts, order, dtype, seed)
     found = sample_chains(
         programs,
         begin,
@@ -583,19 +584,22 @@ def _orders(
 
 
 def _begin(
-    keys: Key[Array, " chains"],
+    begin: Begin,
     concentrations: dict[str, Float[np.ndarray, "chains ..."]],
     order: dict[str, Int[np.ndarray, "..."]],
     dtype: np.dtype,
+    seed: int,
 ) -> Begin:
-    """A draw from each chain's mean field, and the variances of that."""
+    """A draw from each chain's mean field, and the variances of that.
+
+    Drawn on the host: no gamma sampler to compile.
+    """
+    generator = np.random.default_rng([seed, len(begin.keys)])
     positions, variances = {}, {}
-    for number, (site, values) in enumerate(concentrations.items()):
-        ordered = np.take_along_axis(values, np.broadcast_to(order[site], values.shape), axis=-1)
-        own, rest = stick_parameters(ordered)
-        spread = polygamma(1, own) + polygamma(1, rest)
-        variances[_sticks(site)] = jnp.asarray(spread, dtype)
-        of_site = jax.vmap(lambda key, number=number: jax.random.fold_in(key, number))(keys)
-        draw = jax.vmap(lambda key, u: StickLogits(u).sample(key))
-        positions[_sticks(site)] = draw(of_site, jnp.asarray(ordered, dtype))
-    return Begin(keys, positions, variances)
+    for site, values in concentrations.items():
+        places = np.broadcast_to(order[site], values.shape)
+        own, rest = stick_parameters(np.take_along_axis(values, places, axis=-1).astype(np.float64))
+        drawn = log_gamma_draws(generator, own) - log_gamma_draws(generator, rest)
+        positions[_sticks(site)] = jnp.asarray(drawn, dtype)
+        variances[_sticks(site)] = jnp.asarray(polygamma(1, own) + polygamma(1, rest), dtype)
+    return begin._replace(positions=positions, variances=variances)

@@ -148,16 +148,20 @@ def prior_parameters(
     return drawn
 
 
+def log_gamma_draws(
+    generator: np.random.Generator, shape: Float[np.ndarray, "*cells"]
+) -> Float[np.ndarray, "*cells"]:
+    """Logs of Gamma draws of these shape parameters, however small: G(a) = G(a + 1) U^(1/a)."""
+    log_gamma = np.log(generator.standard_gamma(shape + 1))
+    return log_gamma - generator.standard_exponential(shape.shape) / shape
+
+
 def dirichlet_draws(
     generator: np.random.Generator, concentration: Float[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Draw rows, through log-gammas so that small concentrations do not underflow to 0/0.
-
-    Uses Gamma(a) = Gamma(a + 1) U^(1/a) in logs.
-    """
+    """Draw rows, through log-gammas so that small concentrations do not underflow to 0/0."""
     concentration = np.asarray(concentration, np.float64)
-    log_gamma = np.log(generator.standard_gamma(concentration + 1))
-    log_gamma -= generator.standard_exponential(concentration.shape) / concentration
+    log_gamma = log_gamma_draws(generator, concentration)
     rows = np.exp(log_gamma - log_gamma.max(-1, keepdims=True))
     # No draw is zero: where one rounds to it, data would become impossible.
     return np.maximum(rows / rows.sum(-1, keepdims=True), np.finfo(np.float64).tiny)

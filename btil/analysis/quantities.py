@@ -115,18 +115,18 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
     return [
         Quantity("episodes", "episodes", "Episodes that the method learned from.", count),
         Quantity(
-            "seconds",
-            "seconds",
-            "Wall-clock time of the fit; compilation included, unless done before.",
-            number(1),
-            group=DECIDING,
-        ),
-        Quantity(
             "converged",
             "converged",
             "Whether the method met its own criterion: the bound stopped rising, or the chains "
             "agree, their mental states matched where nothing tells them apart.",
             lambda value: "yes" if value else "NO",
+            group=DECIDING,
+        ),
+        Quantity(
+            "seconds",
+            "seconds",
+            "Wall-clock time of the fit; compilation included, unless done before.",
+            number(1),
             group=DECIDING,
         ),
         Quantity("reason", "reason", "Why the method stopped.", str),
@@ -227,8 +227,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "mean_difference",
             "mean difference",
             "Mean absolute difference of the posterior mean probabilities from the reference "
-            "method's. Behind ±, about how large it would be by Monte Carlo error alone: that "
-            "much may be chance.",
+            "method's, over all rows: most of them stay near their prior by any method.",
             number(4),
             error="mean_difference_error",
             group=TABLES,
@@ -236,8 +235,9 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
         Quantity(
             "mean_difference_in_use",
             "mean difference in use",
-            "The same over the rows that the reference expects its data to have read at least "
-            "once. All others stay near their prior by any method.",
+            "Mean absolute difference of the posterior mean probabilities from the reference "
+            "method's, over the rows that it expects its data to have read at least once. Behind "
+            "±, about how large it would be by Monte Carlo error alone.",
             number(4),
             error="mean_difference_in_use_error",
             group=DECIDING,
@@ -245,8 +245,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
         Quantity(
             "sd_ratio",
             "sd ratio",
-            "Posterior standard deviation over the reference's, median over all probabilities. "
-            "Below 1: more certain than the reference. Behind ± its Monte Carlo standard error.",
+            "The same as in use, over all rows.",
             number(2),
             error="sd_ratio_error",
             group=TABLES,
@@ -254,7 +253,9 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
         Quantity(
             "sd_ratio_in_use",
             "sd ratio in use",
-            "The same over the rows in use.",
+            "Posterior standard deviation over the reference's, median over the probabilities of "
+            "rows in use. Below 1: more certain than the reference. Behind ± its Monte Carlo "
+            "standard error.",
             number(2),
             error="sd_ratio_in_use_error",
             group=DECIDING,

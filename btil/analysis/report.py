@@ -536,18 +536,17 @@ def _results(comparison: "Comparison") -> Markup:
             HtmlCell(f"{n} (reference)" if n == comparison.reference else n, "number")
             for n in names
         ),
-        HtmlCell("what it says"),
     ]
     body = Markup()
     for group, own in comparison.grouped().items():
         rows = []
         for quantity in own:
-            row = [HtmlCell(quantity.label, labels=True)]
+            row = [HtmlCell(quantity.label, labels=True, below=quantity.explanation)]
             for name in names:
                 text = comparison.written(quantity, name)
                 doubtful = text == "NO" or (quantity.column == "rows_above" and text not in "–0")
                 row.append(HtmlCell(text, "number warn" if doubtful else "number"))
-            rows.append([*row, HtmlCell(quantity.explanation, "what")])
+            rows.append(row)
         table = html("table", head, rows, "results")
         body += table if group == DECIDING else html("folded", f"More of {group}", table)
     return body + html_list(comparison.notes, "notes")

@@ -16,6 +16,7 @@ from btil.analysis.calibration.ranks import (
     bins_of,
     coverage,
     error_ratio,
+    in_hundredths,
     ratio_of_sums,
     spread,
     tested,
@@ -571,7 +572,9 @@ def _loaded(stream: BinaryIO) -> Simulation:
                 for group in groups
             },
             **{
-                kind: Reliability(*(stored[f"{kind}/{name}"] for name in Reliability._fields))
+                kind: in_hundredths(
+                    Reliability(*(stored[f"{kind}/{name}"] for name in Reliability._fields))
+                )
                 for kind in _COUNTS
             },
             num_draws=int(stored["num_draws"]),

@@ -335,7 +335,7 @@ def compare(
     Rows of tables are compared context by context, over the contexts that both methods have seen,
     after matching the latents where nothing pins their order. Chains that sit in different modes
     are told apart and not averaged. Against a reference that has not converged nothing is measured.
-    `docs/comparison.md` explains every number.
+    `docs/tutorials/comparison.md` explains every number.
 
     Args:
         model: What is believed before.

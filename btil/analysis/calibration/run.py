@@ -407,7 +407,7 @@ def _check(settings: Settings, num_simulations: int) -> None:
         raise ValueError(f"model must be a TeamModel, got {type(settings.model).__name__}")
     if not isinstance(settings.demos, Demonstrations):
         raise ValueError(f"demos must be Demonstrations, got {type(settings.demos).__name__}")
-    refuse_emissions(settings.model, "calibrate", "simulate and fit as docs/continuous.md does")
+    refuse_emissions(settings.model, "calibrate", "simulate and fit as docs/how-to/continuous.md does")
     check_given(settings.method, settings.options, settings.model, owner=settings.method)
     check_keeps_all(settings.method, settings.options)
     numbers = {

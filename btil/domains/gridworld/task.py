@@ -569,7 +569,7 @@ class GridTask(ABC):
         The agents' roles are symmetric: they share all tables, each seen from its own side. The
         tables read what matters instead of the whole task state, so that a row is learned from
         every situation it applies to, and their priors weigh less than a step or two, so that a
-        team that was learned can act (`btil.domains.play`); `docs/reproduction.md` shows what that
+        team that was learned can act (`btil.domains.play`); `docs/explanation/reproduction.md` shows what that
         is worth.
 
         Example:

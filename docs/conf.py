@@ -116,15 +116,20 @@ def without_fields(app: Sphinx, what: str, name: str, thing: Any, skip: bool, _:
     return True if told.startswith("Alias for field number") else None
 
 
+def mathml(text: str, as_block: bool = False) -> str:
+    """A formula as MathML; docutils knows one name of the dots."""
+    return tex2mathml(text.replace(r"\dots", r"\ldots"), as_block=as_block)
+
+
 def show_inline(writer: Any, node: Any) -> None:
     """A formula in a sentence, as MathML, which browsers draw by themselves."""
-    writer.body.append(tex2mathml(node.astext()))
+    writer.body.append(mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def show_block(writer: Any, node: Any) -> None:
     """A formula of its own line."""
-    writer.body.append(tex2mathml(node.astext(), as_block=True))
+    writer.body.append(mathml(node.astext(), as_block=True))
     raise nodes.SkipNode
 
 

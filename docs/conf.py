@@ -4,6 +4,7 @@ Pages are Markdown. Reference pages of names, options and commands are made from
 build (`make_reference.py`). A name in code type, `btil.fit` or `jax.jit`, is a link to what it names.
 """
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -117,8 +118,9 @@ def without_fields(app: Sphinx, what: str, name: str, thing: Any, skip: bool, _:
 
 
 def mathml(text: str, as_block: bool = False) -> str:
-    """A formula as MathML; docutils knows one name of the dots."""
-    return tex2mathml(text.replace(r"\dots", r"\ldots"), as_block=as_block)
+    """A formula as MathML; docutils knows one name of the dots, and no sizes of brackets."""
+    text = re.sub(r"\\[Bb]ig[glr]*(?![a-z])", "", text.replace(r"\dots", r"\ldots"))
+    return tex2mathml(text, as_block=as_block)
 
 
 def show_inline(writer: Any, node: Any) -> None:

@@ -49,6 +49,7 @@ gallery: setup
 	$(BIN)/python docs/make_gallery.py
 
 docs: setup
+	JAX_PLATFORMS=cpu $(BIN)/python docs/run_pages.py
 	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs 2 --quiet docs build/docs
 	@echo "the site is build/docs/index.html"
 

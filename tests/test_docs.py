@@ -32,6 +32,11 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent != MADE),
 ]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+sys.path.append(str(ROOT / "docs"))
+import run_pages
+
+# Pages that show what their blocks print are run whole, and what they show is compared.
+WHOLE = [page.relative_to(ROOT).as_posix() for page in run_pages.pages()]
 # So little is done of what is asked for.
 LITTLE = {
     "num_warmup": 3,
@@ -155,10 +160,7 @@ def files_it_reads(page: Path) -> Iterator[list[str]]:
 
 # What is learned in little cannot be learned from so little: that much is said, and expected.
 @pytest.mark.filterwarnings("ignore:the model cannot learn:btil.DataWarning")
-@pytest.mark.parametrize(
-    "name",
-    NAMES,
-)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WHOLE])
 def test_every_block_runs(
     name: str, in_little: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -187,6 +189,28 @@ def test_every_block_runs(
     import matplotlib.pyplot as plt
 
     plt.close("all")
+
+
+@pytest.mark.filterwarnings("ignore::btil.DataWarning")
+@pytest.mark.parametrize("name", WHOLE)
+def test_pages_show_what_their_blocks_print(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import matplotlib.pyplot as plt
+
+    monkeypatch.chdir(tmp_path)
+    assert list(run_pages.run(ROOT / name))
+    plt.close("all")
+
+
+def test_what_a_page_shows_is_compared() -> None:
+    """Words and numbers count; seconds and rounding do not; `...` stands for lines."""
+    shown = "bound 12.50\n...\nin 0.3 s, to 1e-05\n"
+    assert run_pages.matches(shown, "bound 12.51\na\nb\nin 7.9 s, to 3.1e-07\n")
+    assert run_pages.matches(shown, "bound 12.50\nin 7.9 s, to 1e-05\n")
+    assert not run_pages.matches(shown, "bound 12.70\nin 7.9 s, to 1e-05\n")
+    assert not run_pages.matches(shown, "bounds 12.50\nin 7.9 s, to 1e-05\n")
+    assert not run_pages.matches(shown, "bound 12.50\nin 7.9 s, to 1e-05\nmore\n")
 
 
 def test_pages_have_blocks_and_no_other_python() -> None:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,8 +68,9 @@ def blocks(page: Path) -> list[Block]:
 
 
 def shows_output(page: Path) -> bool:
-    """Whether a page is one of those that are run whole."""
-    return any(block.language == "output" for block in blocks(page))
+    """Whether a page is one of those that are run whole: for its outputs or its pictures."""
+    shows_pictures = f"figures/made/{page.stem}_" in page.read_text(encoding="utf-8")
+    return shows_pictures or any(block.language == "output" for block in blocks(page))
 
 
 def pages() -> list[Path]:
@@ -217,6 +219,9 @@ def notebook(page: Path, done: dict[int, Done]) -> dict[str, Any]:
 
 def main() -> None:
     """Run all pages; keep pictures and notebooks."""
+    import btil
+
+    warnings.simplefilter("ignore", btil.DataWarning)  # of data so small much is told
     PICTURES.mkdir(parents=True, exist_ok=True)
     NOTEBOOKS.mkdir(parents=True, exist_ok=True)
     begun, number = time.perf_counter(), 0

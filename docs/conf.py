@@ -99,9 +99,7 @@ def resolve_public(app: Sphinx, env: Any, node: Any, contents: Any) -> Any:
     if public is None:
         return None
     domain = env.get_domain("py")
-    return domain.resolve_xref(
-        env, node["refdoc"], app.builder, "obj", public, node, contents
-    )
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", public, node, contents)
 
 
 def mend_links(app: Sphinx, name: str, source: list[str]) -> None:
@@ -111,7 +109,9 @@ def mend_links(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = make_reference.with_links(source[0], f"docs/{name}.md", f"{name}.md")
 
 
-def without_fields(app: Sphinx, what: str, name: str, thing: Any, skip: bool, _: Any) -> bool | None:
+def without_fields(
+    app: Sphinx, what: str, name: str, thing: Any, skip: bool, _: Any
+) -> bool | None:
     """Fields of a NamedTuple are told by its docstring."""
     told = getattr(thing, "__doc__", None) or ""
     return True if told.startswith("Alias for field number") else None

@@ -22,9 +22,18 @@ ADDRESSES = {
 }
 
 _JAX = (
-    "jax.Array", "jax.block_until_ready", "jax.devices", "jax.distributed.initialize",
-    "jax.enable_x64", "jax.grad", "jax.jit", "jax.lax.scan", "jax.pure_callback",
-    "jax.random.key", "jax.random.split", "jax.vmap",
+    "jax.Array",
+    "jax.block_until_ready",
+    "jax.devices",
+    "jax.distributed.initialize",
+    "jax.enable_x64",
+    "jax.grad",
+    "jax.jit",
+    "jax.lax.scan",
+    "jax.pure_callback",
+    "jax.random.key",
+    "jax.random.split",
+    "jax.vmap",
 )
 _NUMPYRO = {
     **{
@@ -52,8 +61,13 @@ _ARVIZ = {
     **{
         f"arviz.{name}": f"plots/en/latest/api/generated/arviz_plots.{name}.html"
         for name in (
-            "plot_ecdf_pit", "plot_ess", "plot_forest", "plot_prior_posterior", "plot_rank",
-            "plot_trace", "plot_trace_dist",
+            "plot_ecdf_pit",
+            "plot_ess",
+            "plot_forest",
+            "plot_prior_posterior",
+            "plot_rank",
+            "plot_trace",
+            "plot_trace_dist",
         )
     },
     **{
@@ -91,8 +105,16 @@ NAMES = {
         **{
             f"{name}": f"library/exceptions.html#{name}"
             for name in (
-                "ArithmeticError", "AttributeError", "FileExistsError", "FloatingPointError",
-                "KeyError", "MemoryError", "OSError", "RuntimeError", "TypeError", "ValueError",
+                "ArithmeticError",
+                "AttributeError",
+                "FileExistsError",
+                "FloatingPointError",
+                "KeyError",
+                "MemoryError",
+                "OSError",
+                "RuntimeError",
+                "TypeError",
+                "ValueError",
                 "UserWarning",
             )
         },

@@ -127,9 +127,20 @@ def page_of(module: str) -> str:
         for name in sorted(thing(module).__all__, key=str.lower)
         if not inspect.ismodule(thing(f"{module}.{name}"))
     ]
-    lines = [module, "=" * len(module), "", *described(module), ".. list-table::", "   :widths: 35 65", ""]
+    lines = [
+        module,
+        "=" * len(module),
+        "",
+        *described(module),
+        ".. list-table::",
+        "   :widths: 35 65",
+        "",
+    ]
     for name in names:
-        lines += [f"   * - `{name.removeprefix(module + '.')} <{name}>`", f"     - {first_sentence(name)}"]
+        lines += [
+            f"   * - `{name.removeprefix(module + '.')} <{name}>`",
+            f"     - {first_sentence(name)}",
+        ]
     lines += ["", f".. py:module:: {module}", f".. currentmodule:: {module}", ""]
     for name in names:
         lines += directive(name)
@@ -219,7 +230,9 @@ def shell_page() -> str:
     ]
 
     def tell(command: Any, words: list[str], above: Any) -> None:
-        context = click.Context(command, info_name=words[-1], parent=above, **command.context_settings)
+        context = click.Context(
+            command, info_name=words[-1], parent=above, **command.context_settings
+        )
         context.terminal_width = 88
         lines.extend(
             [f"## {' '.join(words)}", "", "```text", command.get_help(context).rstrip(), "```", ""]
@@ -262,7 +275,9 @@ def with_links(text: str, file: str, page: str) -> str:
             target = f"docs/{ELSEWHERE[target]}"
         if not target.startswith("docs/"):
             return words
-        return f"{mark}[{words}]({os.path.relpath(target, Path('docs', page).parent)}{hash_}{place})"
+        return (
+            f"{mark}[{words}]({os.path.relpath(target, Path('docs', page).parent)}{hash_}{place})"
+        )
 
     return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", mended, text)
 

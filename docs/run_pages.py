@@ -105,7 +105,9 @@ def alike(shown: str, printed: str) -> bool:
     """Whether two lines say the same."""
     parts = [re.split(r"(\d+\.\d+)", line) for line in (shown, printed)]
     return len(parts[0]) == len(parts[1]) and all(
-        math.isclose(float(one), float(other), rel_tol=0.005, abs_tol=0.005) if i % 2 else one == other
+        math.isclose(float(one), float(other), rel_tol=0.005, abs_tol=0.005)
+        if i % 2
+        else one == other
         for i, (one, other) in enumerate(zip(*parts, strict=True))
     )
 
@@ -152,7 +154,9 @@ def run(page: Path) -> Iterator[Done]:
         elif block.language == "python":
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 exec(compile("\n" * (block.line - 1) + block.source, str(page), "exec"), names)
-            last = Done(block, printed.getvalue(), tuple(sorted(set(Path().glob("*.png")) - before)))
+            last = Done(
+                block, printed.getvalue(), tuple(sorted(set(Path().glob("*.png")) - before))
+            )
         elif block.language == "sh":
             lines = block.source.replace("\\\n", " ").splitlines()
             commands = [shlex.split(line, comments=True) for line in lines]
@@ -236,7 +240,9 @@ def main() -> None:
                 path = NOTEBOOKS / f"{page.stem}.ipynb"
                 path.write_text(json.dumps(notebook(page, done), indent=1), encoding="utf-8")
         number += len(done)
-        print(f"{page.relative_to(DOCS)}: {len(done)} blocks, {time.perf_counter() - started:.0f} s")
+        print(
+            f"{page.relative_to(DOCS)}: {len(done)} blocks, {time.perf_counter() - started:.0f} s"
+        )
     print(f"{number} blocks of {len(pages())} pages ran in {time.perf_counter() - begun:.0f} s")
 
 

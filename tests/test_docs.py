@@ -168,7 +168,9 @@ def test_every_block_runs(
 
     page = ROOT / name
     monkeypatch.chdir(tmp_path)
-    for file in {"README.md": ("team",), "docs/reference/values.md": ("team", "train", "test")}.get(name, ()):
+    for file in {"README.md": ("team",), "docs/reference/values.md": ("team", "train", "test")}.get(
+        name, ()
+    ):
         table = blocks(ROOT / "README.md", "text")[0][1]
         Path(f"{file}.csv").write_text(table, encoding="utf-8")
     for arguments in files_it_reads(page):

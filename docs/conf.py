@@ -1,7 +1,8 @@
 """How Sphinx builds the site: `make docs`.
 
 Pages are Markdown. Reference pages of names, options and commands are made from the code before the
-build (`make_reference.py`). A name in code type, `btil.fit` or `jax.jit`, is a link to what it names.
+build (`make_reference.py`). A name in code type, such as `btil.fit` or `jax.jit`, is a link to what
+it names.
 """
 
 import re

@@ -52,7 +52,9 @@ _NUMPYRO = {
         "distributions.html#numpyro.distributions.distribution.Distribution"
     ),
     **{
-        f"numpyro.distributions.{name}": f"distributions.html#numpyro.distributions.continuous.{name}"
+        f"numpyro.distributions.{name}": (
+            f"distributions.html#numpyro.distributions.continuous.{name}"
+        )
         for name in ("Beta", "Dirichlet", "LogNormal", "Normal")
     },
     "numpyro.optim.Adam": "optimizers.html#numpyro.optim.Adam",

@@ -47,7 +47,7 @@ def thing(name: str) -> Any:
 
 @cache
 def public_names() -> dict[str, str]:
-    """{name where it is defined: public name}, and {last word: public name} where only one has it."""
+    """{name where it is defined: public name}, and {last word: the shortest name that ends so}."""
     found: dict[str, str] = {}
     last_words: dict[str, set[str]] = {}
     for module in MODULES:
@@ -148,7 +148,7 @@ def page_of(module: str) -> str:
         title = "What these give"
         lines += [title, "-" * len(title), ""]
         for name in GIVEN[module]:
-            lines += [line for line in directive(name)]
+            lines += directive(name)
     return "\n".join(lines)
 
 
@@ -184,8 +184,8 @@ def options_page() -> str:
         "# Options of the methods",
         "",
         "`btil.fit(model, demos, method=..., **options)` takes these. In a shell an option is "
-        "`--num-samples 1000`; for `btil.compare` and `btil compare` it goes to every method that has "
-        "it. This page is made from the code.",
+        "`--num-samples 1000`; for `btil.compare` and `btil compare` it goes to every method that "
+        "has it. This page is made from the code.",
         "",
         "## All methods",
         "",
@@ -223,8 +223,8 @@ def shell_page() -> str:
     lines = [
         "# The shell",
         "",
-        "Results go to standard output; progress, warnings and errors to standard error. Exit codes: "
-        "0 done, 1 a fit that failed, 2 bad usage or bad input, 130 interrupted. This page is made "
+        "Results go to standard output; progress, warnings and errors to standard error. Exit "
+        "codes: 0 done, 1 a fit that failed, 2 bad usage or bad input, 130 interrupted. This page is made "
         "from the code: it is what `--help` prints.",
         "",
     ]

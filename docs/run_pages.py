@@ -1,7 +1,7 @@
 """Run the pages whose blocks show what they print, as a reader would, and keep their pictures.
 
-A page is run from top to bottom in an empty folder: Python blocks in one namespace, commands of shell
-blocks one after the other. What is printed must be what the `output` block behind it shows, where a
+A page is run from top to bottom in an empty folder: Python blocks in one namespace, commands of
+shell blocks one after the other. What is printed must be what the `output` block behind it shows, where a
 line `...` stands for any lines. `make docs` runs them all, keeps the pictures that they save, and
 writes each tutorial as a notebook with its outputs; `tests/test_docs.py` runs them too.
 """
@@ -143,8 +143,8 @@ def run(page: Path) -> Iterator[Done]:
         if block.language == "output":
             assert last is not None, f"{page.name}, line {block.line}: output of nothing"
             assert matches(block.source, last.printed), (
-                f"{page.name}, line {block.line}: the page shows\n{block.source}\nand its code prints\n"
-                f"{last.printed}"
+                f"{page.name}, line {block.line}: the page shows\n{block.source}\n"
+                f"and its code prints\n{last.printed}"
             )
             continue
         before = set(Path().glob("*.png"))

@@ -80,7 +80,9 @@ def build(python: str, folder: Path) -> tuple[Path, Path]:
     run(python, "-m", "venv", folder / "build", cwd=ROOT)
     builder = folder / "build" / "bin" / "python"
     run(builder, "-m", "pip", "install", "-q", "setuptools>=77", cwd=ROOT)
-    make = "import sys, setuptools.build_meta as build; print(getattr(build, sys.argv[1])(sys.argv[2]))"
+    make = (
+        "import sys; from setuptools import build_meta as b; getattr(b, sys.argv[1])(sys.argv[2])"
+    )
     run(builder, "-c", make, "build_sdist", folder, cwd=ROOT)
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as file:

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 import pytest
+import run_pages
 import typer
 
 import btil
@@ -32,9 +33,6 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent != MADE),
 ]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-sys.path.append(str(ROOT / "docs"))
-import run_pages
-
 # Pages that show what their blocks print are run whole, and what they show is compared.
 WHOLE = [page.relative_to(ROOT).as_posix() for page in run_pages.pages()]
 # So little is done of what is asked for.

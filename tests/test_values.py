@@ -1,4 +1,4 @@
-"""One table of how values are read: spelling by container by role. `docs/reference/values.md` in numbers."""
+"""How values are read, spelling by container by role: `docs/reference/values.md` in numbers."""
 
 import datetime
 import re

@@ -68,8 +68,8 @@ def compare(
 ) -> None:
     """Fit the same model by several methods, print how the answers compare, write a report.
 
-    An option such as --num-samples goes to every method that has it. docs/tutorials/comparison.md explains
-    the numbers.
+    An option such as --num-samples goes to every method that has it.
+    docs/tutorials/comparison.md explains the numbers.
 
     \b
     Examples:

@@ -107,8 +107,8 @@ class Demonstrations:
     through the sorted list of the texts that occur in that column, which is then recorded as its
     names. They are numbers only where every text of the column is the plain decimal form of its
     number ("7", "-1", "2.0"): "07" and "1e1" are names. Two spellings of an accent (Unicode's
-    composed and decomposed forms) are one text. Booleans count as 0 and 1. `docs/reference/values.md` tells
-    the rules.
+    composed and decomposed forms) are one text. Booleans count as 0 and 1. The rules are in
+    `docs/reference/values.md`.
 
     Attributes:
         agents: names of the agents.

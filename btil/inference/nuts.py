@@ -50,7 +50,6 @@ from btil.inference.devices import (
     size_of,
     split_chains,
 )
-from btil.inference.progress import progress_line
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.inference.starting import starting_counts
 from btil.models.parametric import central_concentration, constrain
@@ -65,6 +64,7 @@ from btil.numpyro_forms.team_dbn import (
     forward_model,
 )
 from btil.numpyro_forms.tracing import traced_anew
+from btil.progress import progress_line
 
 # Transitions between two looks at the progress line.
 _TRANSITIONS_PER_CALL = 10

@@ -32,10 +32,10 @@ from btil.arguments import check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
 from btil.inference.method import method_of
-from btil.inference.progress import progress_line
 from btil.inference.result import check_keeps_all
 from btil.models.team import TeamModel, bind, refuse_emissions
 from btil.posterior.fit import check_given
+from btil.progress import progress_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -407,7 +407,9 @@ def _check(settings: Settings, num_simulations: int) -> None:
         raise ValueError(f"model must be a TeamModel, got {type(settings.model).__name__}")
     if not isinstance(settings.demos, Demonstrations):
         raise ValueError(f"demos must be Demonstrations, got {type(settings.demos).__name__}")
-    refuse_emissions(settings.model, "calibrate", "simulate and fit as docs/how-to/continuous.md does")
+    refuse_emissions(
+        settings.model, "calibrate", "simulate and fit as docs/how-to/continuous.md does"
+    )
     check_given(settings.method, settings.options, settings.model, owner=settings.method)
     check_keeps_all(settings.method, settings.options)
     numbers = {

@@ -215,7 +215,6 @@ def options_page() -> str:
 
 def shell_page() -> str:
     """The help of every command."""
-    import click
     import typer
 
     from btil.cli import app
@@ -224,22 +223,21 @@ def shell_page() -> str:
         "# The shell",
         "",
         "Results go to standard output; progress, warnings and errors to standard error. Exit "
-        "codes: 0 done, 1 a fit that failed, 2 bad usage or bad input, 130 interrupted. This page is made "
-        "from the code: it is what `--help` prints.",
+        "codes: 0 done, 1 a fit that failed, 2 bad usage or bad input, 130 interrupted. This page "
+        "is made from the code: it is what `--help` prints.",
         "",
     ]
 
     def tell(command: Any, words: list[str], above: Any) -> None:
-        context = click.Context(
+        context = command.context_class(
             command, info_name=words[-1], parent=above, **command.context_settings
         )
         context.terminal_width = 88
         lines.extend(
             [f"## {' '.join(words)}", "", "```text", command.get_help(context).rstrip(), "```", ""]
         )
-        if isinstance(command, click.Group):
-            for name, child in command.commands.items():
-                tell(child, [*words, name], context)
+        for name, child in getattr(command, "commands", {}).items():
+            tell(child, [*words, name], context)
 
     tell(typer.main.get_command(app), ["btil"], None)
     return "\n".join(lines)

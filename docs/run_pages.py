@@ -1,9 +1,9 @@
 """Run the pages whose blocks show what they print, as a reader would, and keep their pictures.
 
 A page is run from top to bottom in an empty folder: Python blocks in one namespace, commands of
-shell blocks one after the other. What is printed must be what the `output` block behind it shows, where a
-line `...` stands for any lines. `make docs` runs them all, keeps the pictures that they save, and
-writes each tutorial as a notebook with its outputs; `tests/test_docs.py` runs them too.
+shell blocks one after the other. What is printed must be what the `output` block behind it shows,
+where a line `...` stands for any lines. `make docs` runs them all, keeps the pictures that they
+save, and writes each tutorial as a notebook with its outputs; `tests/test_docs.py` runs them too.
 """
 
 import base64

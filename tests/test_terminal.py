@@ -1,5 +1,6 @@
 """What a terminal, a pipe and a file get to see: progress, programs that are kept, narrow help."""
 
+import ast
 import io
 import os
 import sys
@@ -95,3 +96,23 @@ def test_the_oldest_programs_make_room(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
     quick._make_room(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_summaries_of_commands_are_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = CliRunner().invoke(app, ["--help"]).stdout.partition("Commands:\n")[2]
+    assert len(listed.splitlines()) > 10
+    assert all(line.endswith(".") and "..." not in line for line in listed.splitlines())
+
+
+def test_headings_of_tables_are_folded_not_cut() -> None:
+    """Rich would end a heading that has no room with an ellipsis."""
+    calls = [
+        node
+        for path in (Path(__file__).parents[1] / "btil").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_column")
+    ]
+    assert calls
+    for call in calls:
+        assert {word.arg for word in call.keywords} & {"overflow", "no_wrap"}, ast.unparse(call)

@@ -186,9 +186,9 @@ class Comparison:
         from rich.text import Text
 
         table = Table(title=None, pad_edge=False)
-        table.add_column("")
+        table.add_column("", overflow="fold")
         for name in self.posteriors:
-            table.add_column(Text(name), justify="right")
+            table.add_column(Text(name), justify="right", overflow="fold")
         for quantity in self.quantities():
             if quantity.column != "reason":
                 written = (Text(self.written(quantity, name)) for name in self.posteriors)

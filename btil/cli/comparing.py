@@ -15,7 +15,7 @@ from btil.flags import Debug, Quiet
 from btil.inference.method import method_names, methods_help
 
 
-@app.command()
+@app.command(short_help="Fit a model by several methods and compare the answers.")
 @takes(READING, MODEL, METHOD.without("num_draws"))
 def compare(
     data: Data,
@@ -128,7 +128,7 @@ def compare(
             warn_unless_converged(name, posterior)
 
 
-@app.command()
+@app.command(short_help="Ask whether a method's intervals can be believed.")
 @takes(READING, MODEL, METHOD.without("num_draws"))
 def calibrate(
     data: Data,

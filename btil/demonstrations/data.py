@@ -667,7 +667,7 @@ class Summary:
         # A name and its size stay on one line.
         variables = ", ".join(f"{name}\xa0({size:,})" for name, size in self.num_states.items())
         indent = 16 * " "
-        wrapped = textwrap.fill(variables, 100, initial_indent=indent, subsequent_indent=indent)
+        wrapped = textwrap.fill(variables, 80, initial_indent=indent, subsequent_indent=indent)
         possible = math.prod(self.num_states.values())
         lines = [
             f"episodes        {self.num_episodes:,}",

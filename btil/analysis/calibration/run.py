@@ -242,7 +242,9 @@ class Calibration:
         headings, rows = self.written_table(probability)
         table = Table(title=None, pad_edge=False)
         for position, heading in enumerate(headings):
-            table.add_column(Text(heading), justify="left" if position < 2 else "right")
+            table.add_column(
+                Text(heading), justify="left" if position < 2 else "right", overflow="fold"
+            )
         for row in rows:
             table.add_row(*map(Text, row))
         return table

@@ -36,6 +36,8 @@ html_css_files = ["site.css"]
 # Nothing is fetched from elsewhere: the pages can be read from a disk.
 html_copy_source = False
 html_show_sourcelink = False
+html_show_copyright = False
+html_show_sphinx = False
 html_math_renderer = "mathml"
 
 extensions = [

@@ -36,6 +36,8 @@ html_css_files = ["site.css"]
 # Nothing is fetched from elsewhere: the pages can be read from a disk.
 html_copy_source = False
 html_show_sourcelink = False
+# From a disk a page cannot read others, so results are titles and places.
+html_show_search_summary = False
 html_show_copyright = False
 html_show_sphinx = False
 html_math_renderer = "mathml"
@@ -110,6 +112,9 @@ def mend_links(app: Sphinx, name: str, source: list[str]) -> None:
     if name.startswith("reference/made/"):
         return
     source[0] = make_reference.with_links(source[0], f"docs/{name}.md", f"{name}.md")
+    notebook = f"_static/notebooks/{name.rpartition('/')[2]}.ipynb"
+    if name.startswith("tutorials/") and (FOLDER / notebook).is_file():
+        source[0] += f"\n\n{{download}}`This page as a notebook <../{notebook}>`\n"
 
 
 def without_fields(

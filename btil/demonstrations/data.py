@@ -498,7 +498,7 @@ class Demonstrations:
             ValueError: as in the constructor.
 
         Example:
-            >>> demos = Demonstrations([0, 1], [0, 1])
+            >>> demos = Demonstrations([0, 1], [0, 1], num_latents=2)
             >>> demos.replace(states=[1, 0]).states.tolist()
             [1, 0]
         """

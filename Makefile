@@ -10,15 +10,16 @@ OPTIMISED = $(addprefix tests/test_, messages.py lanes.py forward_backward.py mf
 # Where `make study` keeps what it collects.
 STUDY = btil-study
 
-.PHONY: help setup demo study test test-slow test-all lint gallery clean
+.PHONY: help setup demo study test test-slow test-all lint gallery docs test-package clean
 
 help:
 	@echo "make demo     learn from recordings of real teams, compare the methods, write a report"
 	@echo "make study    serve a page on which people play and say what they want; STUDY=folder"
 	@echo "make test     lint, type check and test, in five minutes"
 	@echo "make test-all the same, and then the tests that take long"
+	@echo "make test-package   build the package, install it on Python 3.13, run it and tests of it"
 	@echo "make lint     lint and type check only"
-	@echo "make gallery  draw docs/gallery.md and its figures anew, in some minutes"
+	@echo "make gallery  draw docs/reference/gallery.md and its figures anew, in some minutes"
 	@echo "make setup    only set up .venv (the others do it when it is needed)"
 	@echo "make clean    remove .venv, caches and build folders"
 
@@ -43,10 +44,18 @@ test-slow: setup
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
 	JAX_DISABLE_MOST_OPTIMIZATIONS=false $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow" $(OPTIMISED)
 
+test-package: setup
+	$(BIN)/python scripts/check_package.py
+
 test-all: test test-slow
 
 gallery: setup
 	$(BIN)/python docs/make_gallery.py
 
+docs: setup
+	JAX_PLATFORMS=cpu $(BIN)/python docs/run_pages.py
+	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs 2 --quiet docs build/docs
+	@echo "the site is build/docs/index.html"
+
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist docs/reference/made *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -3,9 +3,9 @@
 `python benchmarks/calibration.py --out DIR` simulates a small team many times over and fits it by
 every method: two members of two latents and three actions each, three places, episodes of ten
 steps; then by mfvi and gibbs on the states of human cooks. It takes about 25 minutes on one core;
-started again, it goes on where it was. The tables of docs/calibration.md are then in DIR/tables.md,
-its figures in DIR/figures, and every run has a page in a folder of its own. With `--refined` it
-prints the table of what draws around a mean field are worth.
+started again, it goes on where it was. The tables of docs/explanation/calibration.md are then in
+DIR/tables.md, its figures in DIR/figures, and every run has a page in a folder of its own. With
+`--refined` it prints the table of what draws around a mean field are worth.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 `python benchmarks/extensions.py overcooked` fits each model by mean field to the human training
 trials of every kitchen, one in ten of them labelled and the rest not, and decodes the test trials.
 `python benchmarks/extensions.py movers` learns from 20 simulated episodes of Movers, and is tested
-on 100 others. Both print the tables of docs/extending.md.
+on 100 others. Both print the tables of docs/tutorials/extending.md.
 """
 
 import argparse

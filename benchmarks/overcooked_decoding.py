@@ -2,8 +2,8 @@
 
 `python benchmarks/overcooked_decoding.py` fits the recommended model of every kitchen by mean
 field to the training trials, some labelled and the rest not, decodes the test trials and prints
-the table of docs/overcooked.md. `--cross-validate` leaves the test trials alone and prints the
-table by which the model was chosen: one training quarter labelled, one held out.
+the table of docs/explanation/overcooked.md. `--cross-validate` leaves the test trials alone and
+prints the table by which the model was chosen: one training quarter labelled, one held out.
 """
 
 import argparse

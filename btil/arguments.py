@@ -144,7 +144,7 @@ def check_number(
         ValueError: Naming the argument and what is allowed.
 
     Example:
-        >>> check_number("tolerance", 1e-3, above=0)
+        >>> check_number("tolerance", 1e-3, above=0.0)
         0.001
     """
     number = isinstance(value, int | float | np.integer | np.floating)

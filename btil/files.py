@@ -8,6 +8,14 @@ from os import PathLike
 from pathlib import Path
 
 
+def cache_folder() -> Path:
+    """Where what can be worked out again is kept: `BTIL_CACHE_DIR`, or the user's cache folder."""
+    chosen = os.environ.get("BTIL_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "btil"
+
+
 @contextlib.contextmanager
 def replacing(path: str | PathLike[str]) -> Iterator[Path]:
     """A new file in the same folder that takes the place of `path` once the block has succeeded.

@@ -1,4 +1,4 @@
-"""Draw the gallery: `make gallery` writes docs/gallery.md and the figures that it shows.
+"""Draw the gallery: `make gallery` writes docs/reference/gallery.md and the figures that it shows.
 
 To add a figure, add an `Entry` to one of the `SECTIONS`, run the command, look at the picture. With
 names of functions behind it (`python docs/make_gallery.py plot_trace`) only those are drawn again.
@@ -353,7 +353,7 @@ check = analysis.posterior_predictive_check(kitchen, num_draws=100)
 
 
 def page() -> str:
-    """The text of docs/gallery.md."""
+    """The text of docs/reference/gallery.md."""
     lines = [
         "# Gallery",
         "",
@@ -371,7 +371,7 @@ def page() -> str:
         lines += [f"## {section.title}", "", "```python", section.setup.rstrip(), "```", ""]
         for entry in section.entries:
             lines += ["```python", entry.call, "```", ""]
-            lines += [f"![{entry.name}]({FIGURES}/{entry.name}.png)", "", entry.reading, ""]
+            lines += [f"![{entry.name}](../{FIGURES}/{entry.name}.png)", "", entry.reading, ""]
     return "\n".join(lines)
 
 
@@ -429,7 +429,7 @@ def main(functions: list[str]) -> None:
         raise SystemExit(f"no figure of {', '.join(unknown)}; there are {', '.join(sorted(names))}")
     chosen = {name for name in names if not functions or name.startswith(tuple(functions))}
     draw(chosen)
-    (FOLDER / "gallery.md").write_text(page(), encoding="utf-8")
+    (FOLDER / "reference" / "gallery.md").write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

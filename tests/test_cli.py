@@ -176,7 +176,7 @@ def test_info_shows_sizes_names_and_parents(folder: Path) -> None:
     assert str(team().summary()) in result.stdout
     assert "latent_ann: help, wait" in result.stdout
     assert "next_<state>" in result.stdout
-    assert "action_ann, action_bob" in result.stdout
+    assert "action_ann,\n                   action_bob" in result.stdout
 
 
 def test_info_on_carried_data() -> None:
@@ -184,8 +184,14 @@ def test_info_on_carried_data() -> None:
     assert result.exit_code == 0
     assert "episodes        4" in result.stdout
     assert "latent_player_0: take onion, fill pot" in result.stdout
+    # One screen; the rest for those who ask.
+    assert len(result.stdout.splitlines()) <= 24
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "(--all shows all)" in result.stdout
+    everything = run("info", "overcooked:cramped_room:test", "--all").stdout
+    assert str(btil.domains.overcooked.load("cramped_room", "test").summary()) in everything
     # These names have commas of their own.
-    assert "pots: none, none; none, empty; none, filling; " in result.stdout
+    assert "pots: none, none; none, empty; none, filling; " in everything
     assert "episodes        8" in run("info", "overcooked:cramped_room").stdout
 
 

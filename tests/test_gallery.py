@@ -27,7 +27,7 @@ def test_every_figure_is_in_the_gallery():
     assert not missing, (
         f"{', '.join(sorted(missing))}: not in the gallery. Add an Entry to SECTIONS of "
         "docs/make_gallery.py, draw it with `python docs/make_gallery.py <name>`, look at it, and "
-        "commit the figure and docs/gallery.md."
+        "commit the figure and docs/reference/gallery.md."
     )
 
 
@@ -48,7 +48,7 @@ def test_calls_have_arguments_that_there_are():
 
 
 def test_page_is_what_the_command_writes():
-    page = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "gallery.md").read_text(encoding="utf-8")
     assert page == make_gallery.page(), "run `make gallery`, or edit docs/make_gallery.py instead"
 
 

@@ -1,4 +1,4 @@
-"""One table of how values are read: spelling by container by role. `docs/values.md` in numbers."""
+"""How values are read, spelling by container by role: `docs/reference/values.md` in numbers."""
 
 import datetime
 import re
@@ -215,7 +215,9 @@ def test_dates_times_and_lists_are_refused(how: str, role: str, tmp_path: Path) 
 
 def test_the_page_lists_what_is_tested() -> None:
     """Its table of texts and numbers says what the readers do."""
-    page = (Path(__file__).parents[1] / "docs" / "values.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "values.md").read_text(
+        encoding="utf-8"
+    )
     lines = page.partition("| column | read as |")[2].partition("\n\n")[0].splitlines()[2:]
     said = {"numbers": None, "three names": 3, "two names": 2}
     for line in lines:

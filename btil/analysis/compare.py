@@ -198,9 +198,9 @@ class Comparison:
         from rich.text import Text
 
         table = Table(title=None, pad_edge=False)
-        table.add_column("")
+        table.add_column("", overflow="fold")
         for name in self.posteriors:
-            table.add_column(Text(name), justify="right")
+            table.add_column(Text(name), justify="right", overflow="fold")
         for group, own in self.grouped().items():
             if group != DECIDING and not every_row:
                 continue
@@ -350,7 +350,7 @@ def compare(
     Rows of tables are compared context by context, over the contexts that both methods have seen,
     after matching the latents where nothing pins their order. Chains that sit in different modes
     are told apart and not averaged. Against a reference that has not converged nothing is measured.
-    `docs/comparison.md` explains every number.
+    `docs/tutorials/comparison.md` explains every number.
 
     Args:
         model: What is believed before.

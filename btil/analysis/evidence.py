@@ -42,7 +42,6 @@ from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
 from btil.inference.exact import count_sequences, coupled_agents
 from btil.inference.gibbs import draw_log_tables
-from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, DrawnRows, check_all_kept
 from btil.inference.starting import num_contexts, open_uses
 from btil.messages.filter import Filtered
@@ -64,6 +63,7 @@ from btil.numerics.special import log_beta_ratio
 from btil.numpyro_forms.numpyro_model import NumpyroModel
 from btil.posterior.beliefs import Posterior, refuse_excerpt
 from btil.posterior.fit import fit_bound
+from btil.progress import progress_line
 
 # Renamings of the latents that an estimate averages over.
 _MOST_RENAMINGS = 5040

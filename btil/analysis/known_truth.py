@@ -69,7 +69,7 @@ def simulate_truth(
         >>> made = simulate_truth(model, demos, seed=1)  # doctest: +SKIP
     """
     check_values({"seed": seed, "share_labelled": share_labelled}, optional=["share_labelled"])
-    refuse_emissions(model, "simulate_truth", "simulate and fit as docs/continuous.md does")
+    refuse_emissions(model, "simulate_truth", "simulate and fit as docs/how-to/continuous.md does")
     settings = Settings(model, demos, "", {}, 0, 0, share_labelled, seed)
     tables, _, observed = draw_data(settings, 0)
     states = demos if test is None else conform(test, demos)

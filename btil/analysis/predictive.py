@@ -213,7 +213,7 @@ class PredictiveCheck:
         table = Table(title=None, pad_edge=False)
         for heading in ("", "statistic", "observed", "predicted", "89% interval", "place", ""):
             left = heading in ("", "statistic")
-            table.add_column(Text(heading), justify="left" if left else "right")
+            table.add_column(Text(heading), justify="left" if left else "right", overflow="fold")
         for one, (_, row) in zip(self.statistics, self.table.iterrows(), strict=True):
             table.add_row(
                 Text(f"{one.agent}, {one.group}"),

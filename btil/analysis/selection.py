@@ -105,10 +105,10 @@ class ModelComparison:
             "refits": ("refits", "d"),
         }
         table = Table(title=None, pad_edge=False)
-        table.add_column("")
+        table.add_column("", overflow="fold")
         shown = [column for column in headings if column in self.table]
         for column in shown:
-            table.add_column(Text(headings[column][0]), justify="right")
+            table.add_column(Text(headings[column][0]), justify="right", overflow="fold")
         for name, row in self.table.iterrows():
             cells = [
                 "–" if np.isnan(row[column]) else format(_number(row[column]), headings[column][1])

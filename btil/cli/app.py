@@ -16,9 +16,12 @@ from typer.core import TyperGroup
 from btil import (
     __version__,
 )
+from btil.cli.quick import fewer_collections, keep_programs
 from btil.demonstrations.coding import DataWarning
 from btil.flags import Debug
 from btil.study.cli import collect
+
+FROM_CONSOLE = "console"
 
 
 class _Commands(TyperGroup):
@@ -68,6 +71,13 @@ def notes_of(error: BaseException) -> list[str]:
     return getattr(error, "__notes__", [])
 
 
+def _keep_programs(ctx: Any, value: bool) -> bool:
+    # Whoever calls the commands from Python decides about JAX without us.
+    if value and ctx.obj == FROM_CONSOLE:
+        keep_programs()
+    return value
+
+
 def _print_version(value: bool) -> bool:
     if value:
         typer.echo(f"btil {__version__}")
@@ -90,6 +100,15 @@ app.add_typer(collect)
 @app.callback()
 def btil(
     debug: Debug = False,
+    compilation_cache: Annotated[
+        bool,
+        typer.Option(
+            "--compilation-cache/--no-compilation-cache",
+            callback=_keep_programs,
+            help="Keep compiled programs in the user's cache folder, so that the same command is "
+            "quicker the next time.",
+        ),
+    ] = True,
     version: Annotated[
         bool,
         typer.Option(
@@ -129,4 +148,5 @@ def btil(
 
 def main() -> None:
     """The console command."""
-    app(prog_name="btil")
+    with fewer_collections():
+        app(prog_name="btil", obj=FROM_CONSOLE)

@@ -15,7 +15,7 @@ from btil.flags import Debug, Quiet
 from btil.inference.method import method_names, methods_help
 
 
-@app.command()
+@app.command(short_help="Fit a model by several methods and compare the answers.")
 @takes(READING, MODEL, METHOD.without("num_draws"))
 def compare(
     data: Data,
@@ -71,8 +71,8 @@ def compare(
 ) -> None:
     """Fit the same model by several methods, print how the answers compare, write a report.
 
-    An option such as --num-samples goes to every method that has it. docs/comparison.md explains
-    the numbers.
+    An option such as --num-samples goes to every method that has it.
+    docs/tutorials/comparison.md explains the numbers.
 
     \b
     Examples:
@@ -131,7 +131,7 @@ def compare(
             warn_unless_converged(name, posterior)
 
 
-@app.command()
+@app.command(short_help="Ask whether a method's intervals can be believed.")
 @takes(READING, MODEL, METHOD.without("num_draws"))
 def calibrate(
     data: Data,

@@ -1,6 +1,7 @@
 """Commands that learn: `info`, `fit`, `decode`."""
 
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,48 +25,41 @@ from btil.demonstrations.coding import warn
 from btil.flags import Debug, Quiet
 from btil.inference.method import methods_help
 
-SHOWN_NAMES = 12
+# Without --all: as much as a terminal shows at once.
+SHOWN_NAMES, SHOWN_LINES, SHOWN_COLUMNS, SHOWN_OF_STATES = 12, 24, 80, 3
 
 
-@app.command()
+@app.command(short_help="Show what is in the data, and what a model may use.")
 @takes(READING)
 def info(
     data: Data,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All columns and names, however many lines that takes.")
+    ] = False,
     *,
     reading: Reading,
     debug: Debug = False,
 ) -> None:
     """Show what is in the data, and what a model may use as parents.
 
+    One screen; with --all everything.
+
     \b
     Examples:
         btil info team.csv
-        btil info overcooked:cramped_room:test
+        btil info overcooked:cramped_room:test --all
     """  # noqa: D301  # click needs the character itself
     demos = read(data, reading)
-    typer.echo(demos.summary())
-    typer.echo("\nnames")
-    for column in [
-        *demos.state_names,
-        *(f"action_{agent}" for agent in demos.action_names),
-        *(f"latent_{agent}" for agent in demos.latent_names),
-    ]:
-        names = demos.value_names(column)
-        # A name may hold a comma: "none, filling" is one.
-        between = "; " if any("," in name for name in names) else ", "
-        shown = [*names[:SHOWN_NAMES]]
-        if len(names) > SHOWN_NAMES:
-            shown.append(f"... ({len(names):,} in all)")
-        typer.echo(f"  {column}: {between.join(shown)}")
-    if not demos.state_names and not demos.action_names and not demos.latent_names:
-        typer.echo("  none: values are numbers")
-    actions = ", ".join(f"action_{agent}" for agent in demos.agents)
-    typer.echo(
-        "\nparents that a model may use\n"
-        "  policy, initial  state (all state variables), or any of the states above\n"
-        "  transition       these, and of the next step next_state (all) or next_<state>;\n"
-        f"                   actions (all), own_action, other_actions, {actions}"
-    )
+    sizes = str(demos.summary()).splitlines()
+    parents = parents_told(demos)
+    names = names_told(demos)
+    if everything:
+        told = ["\nnames", *(names or ["  none: values are numbers"])]
+    else:
+        sizes = first_states(sizes)
+        room = max(SHOWN_LINES - len(sizes) - len(parents) - 4, len(demos.agents))
+        told = on_one_screen(names, room)
+    typer.echo("\n".join([*sizes, *told, *parents]))
     from btil.models.crowding import crowded
     from btil.models.team import bind
 
@@ -73,7 +67,65 @@ def info(
         warn([f"as btil fit does it without options, {sentence}"])
 
 
-@app.command()
+def names_told(demos: Demonstrations) -> list[str]:
+    """A line of names for each column that has some, those of mental states first."""
+    lines = []
+    for column in [
+        *(f"latent_{agent}" for agent in demos.latent_names),
+        *(f"action_{agent}" for agent in demos.action_names),
+        *demos.state_names,
+    ]:
+        names = demos.value_names(column)
+        # A name may hold a comma: "none, filling" is one.
+        between = "; " if any("," in name for name in names) else ", "
+        shown = [*names[:SHOWN_NAMES]]
+        if len(names) > SHOWN_NAMES:
+            shown.append(f"... ({len(names):,} in all)")
+        lines.append(f"  {column}: {between.join(shown)}")
+    return lines
+
+
+def parents_told(demos: Demonstrations) -> list[str]:
+    """What tables may read."""
+    actions = ", ".join(f"action_{agent}" for agent in demos.agents)
+    return [
+        "\nparents that a model may use",
+        "  policy, initial  state (all state variables), or any of the states above",
+        "  transition       these, and of the next step next_state (all) or next_<state>;",
+        *textwrap.wrap(
+            f"actions (all), own_action, other_actions, {actions}",
+            SHOWN_COLUMNS,
+            initial_indent=19 * " ",
+            subsequent_indent=19 * " ",
+        ),
+    ]
+
+
+def first_states(lines: list[str]) -> list[str]:
+    """A summary whose state variables take a few lines."""
+    indent = 16 * " "
+    rest = [i for i, line in enumerate(lines) if line.startswith(indent)]
+    if len(rest) < SHOWN_OF_STATES:
+        return lines
+    left_out = rest[SHOWN_OF_STATES - 1 :]
+    kept = [line for i, line in enumerate(lines) if i not in left_out[1:]]
+    kept[left_out[0]] = f"{indent}... (--all shows all)"
+    return kept
+
+
+def on_one_screen(names: list[str], room: int) -> list[str]:
+    """Names in so many lines, each no wider than a terminal."""
+    if not names:
+        return ["\nnames", "  none: values are numbers"]
+    shown = [
+        line if len(line) <= SHOWN_COLUMNS else f"{line[: SHOWN_COLUMNS - 4]} ..."
+        for line in names[:room]
+    ]
+    more = "" if shown == names else " (--all shows all)"
+    return [f"\nnames{more}", *shown]
+
+
+@app.command(short_help="Learn policies and how mental states change; save the posterior.")
 @takes(READING, MODEL, METHOD)
 def fit(
     data: Data,
@@ -91,7 +143,7 @@ def fit(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Learn a team's policies and how its latents move; save the posterior.
+    """Learn a team's policies and how its mental states change; save the posterior.
 
     Labels in the data are conditioned on, unlabelled steps are inferred along. Without model
     options carried data get their recommended model, and a table the paper's: policies depend on
@@ -143,7 +195,7 @@ def fit(
         warn_unless_converged(method, posterior)
 
 
-@app.command()
+@app.command(short_help="Tell what each member had in mind at every step: a table.")
 @takes(READING.without("num_latents"))
 def decode(
     posterior: Annotated[
@@ -177,7 +229,7 @@ def decode(
     reading: Reading,
     debug: Debug = False,
 ) -> None:
-    """Tell what each agent had in mind at every step: a table with a row per step.
+    """Tell what each member had in mind at every step: a table with a row per step.
 
     The most probable latents of each episode (Viterbi). Labels in the data are not looked at, but
     compared with afterwards: the error is the share of labelled steps decoded wrongly (mean over

@@ -15,7 +15,7 @@ from btil.domains.registry import domain_names
 from btil.flags import Debug, Quiet
 
 
-@app.command()
+@app.command(short_help="Simulate a team of the paper; every step is labelled.")
 def simulate(
     domain: Annotated[
         str,
@@ -80,7 +80,7 @@ def simulate(
     )
 
 
-@app.command()
+@app.command(short_help="Make a table or figure of the paper again.")
 def reproduce(
     target: Annotated[
         str,

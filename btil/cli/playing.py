@@ -14,7 +14,7 @@ from btil.flags import Debug, Quiet
 _PICTURES = (".png", ".svg", ".pdf", ".gif")
 
 
-@app.command()
+@app.command(short_help="Let a learned team act in its task, and tell how well.")
 def play(
     domain: Annotated[
         str,

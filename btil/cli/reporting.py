@@ -15,7 +15,7 @@ from btil.domains.registry import domain_names
 from btil.flags import Debug, Quiet
 
 
-@app.command()
+@app.command(short_help="Write a debrief: a page for people who know teams.")
 @takes(READING, MODEL, METHOD)
 def report(
     data: Data,
@@ -125,7 +125,7 @@ def report(
         warn_unless_converged(fitted.method, fitted)
 
 
-@app.command()
+@app.command(short_help="The whole job on recordings of real people, in minutes.")
 def demo(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the report.")

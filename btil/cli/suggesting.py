@@ -12,7 +12,7 @@ from btil.cli.telling import quoted
 from btil.flags import Debug, Quiet
 
 
-@app.command()
+@app.command(short_help="Find a good model for a recording, and say why.")
 @takes(READING)
 def suggest(
     data: Data,

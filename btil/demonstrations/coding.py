@@ -1,8 +1,8 @@
 """How values become indices: text, number, category or nothing, whatever they came in.
 
 The one place that codes values, for every way in: arrays, mappings and data frames, CSV, Parquet
-and NPZ, files read part by part, the shell. `docs/values.md` states the rules for those who write
-tables; `tests/test_values.py` holds every container to them.
+and NPZ, files read part by part, the shell. `docs/reference/values.md` states the rules for
+those who write tables; `tests/test_values.py` holds every container to them.
 
 A value is a number, a text, or nothing (the empty cell, a null of the file format). A column
 becomes indices in one of two ways: numbers are indices as they stand; texts are looked up in the

@@ -107,8 +107,8 @@ class Demonstrations:
     through the sorted list of the texts that occur in that column, which is then recorded as its
     names. They are numbers only where every text of the column is the plain decimal form of its
     number ("7", "-1", "2.0"): "07" and "1e1" are names. Two spellings of an accent (Unicode's
-    composed and decomposed forms) are one text. Booleans count as 0 and 1. `docs/values.md` tells
-    the rules.
+    composed and decomposed forms) are one text. Booleans count as 0 and 1. The rules are in
+    `docs/reference/values.md`.
 
     Attributes:
         agents: names of the agents.
@@ -498,7 +498,7 @@ class Demonstrations:
             ValueError: as in the constructor.
 
         Example:
-            >>> demos = Demonstrations([0, 1], [0, 1])
+            >>> demos = Demonstrations([0, 1], [0, 1], num_latents=2)
             >>> demos.replace(states=[1, 0]).states.tolist()
             [1, 0]
         """
@@ -667,7 +667,7 @@ class Summary:
         # A name and its size stay on one line.
         variables = ", ".join(f"{name}\xa0({size:,})" for name, size in self.num_states.items())
         indent = 16 * " "
-        wrapped = textwrap.fill(variables, 100, initial_indent=indent, subsequent_indent=indent)
+        wrapped = textwrap.fill(variables, 80, initial_indent=indent, subsequent_indent=indent)
         possible = math.prod(self.num_states.values())
         lines = [
             f"episodes        {self.num_episodes:,}",

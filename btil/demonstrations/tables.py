@@ -77,7 +77,7 @@ def read_demonstrations(
     be left out, and must else count 0, 1, 2, ... in every episode; an agent without its latent
     column is unlabelled. Agents come in the order of their action columns; every column that is
     none of these is a state variable. An empty cell, a null of the file format and -1 are unknown
-    latents. `docs/values.md` tells how values are read.
+    latents. `docs/reference/values.md` tells how values are read.
 
     Further columns that are no state variables: `present_<agent>` (true or false: whether the
     agent is there), `reward` or `reward_<agent>` for every agent, and weights of latents,

@@ -732,7 +732,7 @@ def recommended_model(layout: str) -> TeamModel:
       a change of it, any intent may come.
     - Initial: no parents.
 
-    How these were chosen, and what they achieve, is in ``docs/overcooked.md``.
+    How these were chosen, and what they achieve, is in ``docs/explanation/overcooked.md``.
 
     Args:
         layout: one of :data:`LAYOUTS`.

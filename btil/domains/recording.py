@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.models.cpt import improper_rows
+from btil.progress import progress_line
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
@@ -134,8 +135,6 @@ def record(
     References:
         J. K. Terry et al. (2021), PettingZoo: Gym for multi-agent reinforcement learning.
     """
-    from tqdm import tqdm
-
     numbers = {"num_episodes": num_episodes, "max_steps": max_steps, "seed": seed}
     check_values(numbers, optional=["max_steps"])
     members = _members(env, policies, latent_transition)
@@ -155,10 +154,12 @@ def record(
     rows: list[_Row] = []
     episodes: list[int] = []
     streams = np.random.SeedSequence(seed).spawn(int(num_episodes))
-    for episode, stream in enumerate(tqdm(streams, desc="record", disable=not progress)):
-        rng = np.random.default_rng(stream)
-        rows += _play(env, members, source, moves, rng, max_steps, episode)
-        episodes += [episode] * (len(rows) - len(episodes))
+    with progress_line(len(streams), "record", progress) as line:
+        for episode, stream in enumerate(streams):
+            rng = np.random.default_rng(stream)
+            rows += _play(env, members, source, moves, rng, max_steps, episode)
+            episodes += [episode] * (len(rows) - len(episodes))
+            line.update()
     same = all(_alike(row.observations) for row in rows)
     kind = source.kinds[0] if same else source.kinds[-1]
     demos = _demonstrations(env, members, source, kind, sizes, rows, episodes)

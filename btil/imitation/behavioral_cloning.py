@@ -29,9 +29,9 @@ from btil.imitation.networks import (
     probabilities,
     row_indices,
 )
-from btil.inference.progress import progress_line
 from btil.numerics.promotion import promotion_allowed
 from btil.numerics.rounding import rounded_up
+from btil.progress import progress_line
 
 _ITERATIONS_PER_CALL = 50
 # Task states whose rows are computed at a time.

@@ -48,9 +48,9 @@ from btil.imitation.networks import (
     with_state_rows,
 )
 from btil.imitation.ppo import clipped_surrogate, entropy, generalized_advantages, taken_log_probs
-from btil.inference.progress import progress_line
 from btil.numerics.promotion import promotion_allowed
 from btil.numerics.rounding import rounded_up
+from btil.progress import progress_line
 
 # Rows for states at the start of a run on a large map: more rows make every update slower, and
 # running out of them costs a compilation.

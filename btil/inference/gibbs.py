@@ -67,7 +67,6 @@ from btil.inference.parameters import (
     row_concentrations,
 )
 from btil.inference.path_moves import Moved, move_paths
-from btil.inference.progress import progress_line
 from btil.inference.result import (
     ChannelPoint,
     DrawnChannel,
@@ -121,6 +120,7 @@ from btil.models.team import BoundModel, Table, context_visits
 from btil.numerics.matrix_normal import Hyper, Noise, gamma_shapes, log_kernel, updated
 from btil.numerics.matrix_normal import drawn as draw_matrix_normal
 from btil.numerics.rounding import rounded_up
+from btil.progress import progress_line
 
 ITERATIONS_PER_CALL = 25
 # Gamma draws of more cells than so many are tried again where they are refused (one in thirty), not

@@ -41,7 +41,6 @@ from btil.inference.parameters import (
     first_normals,
     joint_normals,
 )
-from btil.inference.progress import progress_line
 from btil.inference.result import (
     DirichletRows,
     FitResult,
@@ -58,6 +57,7 @@ from btil.messages.layout import Layout, lay_out, log_rows, pad_rows
 from btil.models.team import BoundModel
 from btil.numerics.precision import on_device
 from btil.numerics.special import stirling_remainder
+from btil.progress import progress_line
 
 # With parametric families: the points of a fit, and other sets of them for its bound.
 _OWN_POINTS = 0
@@ -151,7 +151,7 @@ def fit(
     run = Run(bound, dtype, tolerance, make_mesh(devices), start)
     if bound.channels:
         return _fit_channels(run, bound, seed, progress, num_restarts, max_iterations)
-    with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
+    with progress_line(num_restarts * max_iterations, "mfvi", progress, at_most=True) as line:
         ascents = Ascents(
             ascend=run.proceed,
             sweep=run.sweep,
@@ -234,7 +234,7 @@ def _fit_channels(
 ) -> FitResult:
     """The fit of a model with continuous channels."""
     doubtful = is_doubtful(bound)
-    with progress_line(num_restarts * max_iterations, "mfvi", progress) as line:
+    with progress_line(num_restarts * max_iterations, "mfvi", progress, at_most=True) as line:
         ascents = PlainAscents(run.proceed, run.tolerance, max_iterations, run.dtype, line)
         for restart in range(num_restarts):
             generator = np.random.default_rng([seed, restart])

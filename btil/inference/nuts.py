@@ -57,7 +57,6 @@ from btil.inference.devices import (
     split_chains,
 )
 from btil.inference.mfvi import outlines
-from btil.inference.progress import progress_line
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.inference.starting import starting_concentrations
 from btil.models.draws import log_gamma_draws
@@ -73,6 +72,7 @@ from btil.numpyro_forms.team_dbn import (
     forward_model,
 )
 from btil.numpyro_forms.tracing import traced_anew
+from btil.progress import progress_line
 
 # Transitions between two looks at the progress line.
 _TRANSITIONS_PER_CALL = 10

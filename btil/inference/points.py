@@ -33,7 +33,7 @@ def normal_points(
 
     Example:
         >>> points = normal_points(2, 64)
-        >>> (points.T @ points / 64).round(12).tolist()
+        >>> abs(points.T @ points / 64).round(12).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
     if not size:

@@ -30,7 +30,6 @@ from scipy import special
 from btil.inference import gibbs, mfvi
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.parameters import Moving, first_moving
-from btil.inference.progress import progress_line
 from btil.inference.result import (
     ConditionalRows,
     DirichletRows,
@@ -44,6 +43,7 @@ from btil.inference.result import (
 from btil.messages.layout import Layout, lay_out, pad_rows
 from btil.models.parametric import all_priors, constrain, parametric_sites
 from btil.models.team import BoundModel, context_visits
+from btil.progress import progress_line
 
 # What may be left of the mean field's error, and the fewest and most sweeps that are tried for it.
 _SHARE_LEFT = 0.02

@@ -40,7 +40,6 @@ from btil.inference.mean_field import (
     counts_of_start,
     dirichlet_moments,
 )
-from btil.inference.progress import progress_line
 from btil.inference.result import DirichletRows, FitResult, RowsPosterior
 from btil.inference.starting import (
     OpenUses,
@@ -57,6 +56,7 @@ from btil.messages.layout import LaneIndex, log_rows, pad_rows
 from btil.models.team import BoundModel
 from btil.numerics.rounding import rounded_up
 from btil.numerics.special import rows_divergence
+from btil.progress import progress_line
 
 # What is kept of an agent's step.
 POLICY, ARRIVAL, ACTION, LABEL = range(4)
@@ -639,7 +639,8 @@ def fit(
     problem = make_problem(data, batch_size, delay, forgetting_rate, seed, dtype, start)
     allowed = _TOLERANCE if tolerance is None else float(tolerance)
     runs, going = _restored(checkpoint, problem)
-    with progress_line(num_restarts * max_iterations, "mfvi, epochs", progress) as line:
+    most = num_restarts * max_iterations
+    with progress_line(most, "mfvi, epochs", progress, at_most=True) as line:
         for restart in range(len(runs), num_restarts):
             own = problem._replace(seed=(seed, restart))
             state = going or first_state(own, again=restart > 0)

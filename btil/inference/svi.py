@@ -35,7 +35,6 @@ from btil.inference.collapsed import (
     refuse_large_priors,
     rows_given_parameters,
 )
-from btil.inference.progress import progress_line
 from btil.inference.result import (
     DirichletRows,
     DrawnChannel,
@@ -54,6 +53,7 @@ from btil.numerics.special import rows_divergence
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, Evaluated, evaluate
 from btil.numpyro_forms.team_dbn import ModelData, Structure, forward_model
 from btil.numpyro_forms.tracing import traced_anew
+from btil.progress import progress_line
 
 DIRICHLET = "dirichlet"
 AUTOGUIDES = (
@@ -664,7 +664,7 @@ def ascend(
         state, trace = begin(), np.zeros(0)
     else:
         state, trace = saved.tree("state", jax.eval_shape(begin)), saved.array("trace")
-    with progress_line(max_iterations, "svi", progress, len(trace)) as line:
+    with progress_line(max_iterations, "svi", progress, len(trace), at_most=True) as line:
         while not (verdict := judge(trace, tolerance, max_iterations)).stop:
             count = min(_ITERATIONS_PER_CALL, max_iterations - len(trace))
             state, part = advance(state, count=jnp.asarray(count, jnp.int32))

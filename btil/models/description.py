@@ -118,7 +118,7 @@ def describe(model: TeamModel) -> str:
     with one of these is for people, and is refused when it is read.
 
     Example:
-        >>> print(describe(TeamModel(transition=StaticCPT())), end="")
+        >>> print(describe(TeamModel(transition=btil.StaticCPT())), end="")
         [policy]
         family = "dirichlet"
         concentration = 1.2

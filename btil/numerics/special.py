@@ -210,7 +210,7 @@ def trigamma(x: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
         Abramowitz and Stegun (1964), 6.4.6 and 6.4.12.
 
     Example:
-        >>> round(float(trigamma(np.array(1.0))), 6)
+        >>> round(float(trigamma(np.array([1.0]))[0]), 6)
         1.644934
     """
     x = np.asarray(x, np.float64)

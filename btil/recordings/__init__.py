@@ -1,6 +1,6 @@
 """Recordings as other tools write them: one function per format, all give `Demonstrations`.
 
-`docs/formats.md` has a worked example of each.
+`docs/how-to/formats.md` has a worked example of each.
 """
 
 import importlib

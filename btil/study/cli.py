@@ -19,6 +19,7 @@ _NEEDED = ("starlette", "uvicorn", "websockets", "markdown_it")
 
 collect = typer.Typer(
     name="collect",
+    short_help="Collect labelled teamwork from people, in a browser.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

@@ -8,9 +8,9 @@ import numpy as np
 from btil.analysis.metrics import hamming_distance
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import DataWarning
-from btil.inference.progress import progress_line
 from btil.models.team import TeamModel
 from btil.posterior.fit import fit
+from btil.progress import progress_line
 from btil.suggestion.held_out import in_order
 
 NUM_FOLDS = 3

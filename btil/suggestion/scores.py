@@ -11,6 +11,7 @@ the latent stays) and their count, and a whole grid of priors is scored at once.
 depend on the order of steps or of parents, to the last bit.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,11 +42,16 @@ class Prior(NamedTuple):
     base: tuple[float, ...] = ()
 
     def __str__(self) -> str:
+        return self.words()
+
+    def words(self, actions: Sequence[str] = ()) -> str:
+        """The prior in words, with the names of actions where they are given."""
         text = f"{self.strength:g} a row" if self.base else f"{self.strength:g} a cell"
         if self.kind == "rarity":
             text += ", as often as actions are taken"
         if self.kind == "rare":
-            text += f", of which action {self.base.index(min(self.base))} has little"
+            rare = self.base.index(min(self.base))
+            text += f", little of it for the action {actions[rare] if actions else rare}"
         if self.stay:
             text += f", stay {self.stay:g}"
         if self.kind == "keeps":

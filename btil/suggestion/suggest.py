@@ -375,6 +375,7 @@ def _tables(
                     refined=choice.refined.get(agents),
                     contexts=len(visits),
                     steps=int(visits.sum()),
+                    actions=demos.value_names(f"action_{agents[0]}") if role == "policy" else (),
                 )
             )
     return tables

@@ -29,6 +29,7 @@ class Table(NamedTuple):
         refined: Of a policy, what the search by held-out labels ended with.
         contexts: Contexts that all steps visit.
         steps: Steps that read it.
+        actions: Of a policy, the names of its actions.
     """
 
     role: str
@@ -37,6 +38,7 @@ class Table(NamedTuple):
     refined: Refined | None
     contexts: int
     steps: int
+    actions: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -166,7 +168,7 @@ class Suggestion:
                 f"    {one.contexts:,} contexts in {one.steps:,} steps; labels visit "
                 f"{one.best.contexts:,} of them, {labelled:.1f} labelled steps each"
             )
-            lines.append(f"    concentration {one.best.prior}")
+            lines.append(f"    concentration {one.best.prior.words(one.actions)}")
             others = (
                 [(found.best.score - other.score, other.parents) for other in found.runners_up]
                 if refined is None

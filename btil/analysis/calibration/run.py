@@ -33,10 +33,10 @@ from btil.arguments import check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
 from btil.inference.method import method_of
-from btil.inference.progress import progress_line
 from btil.inference.result import check_keeps_all
 from btil.models.team import TeamModel, bind, refuse_emissions
 from btil.posterior.fit import check_given
+from btil.progress import progress_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -243,7 +243,9 @@ class Calibration:
         headings, rows = self.written_table(probability)
         table = Table(title=None, pad_edge=False)
         for position, heading in enumerate(headings):
-            table.add_column(Text(heading), justify="left" if position < 2 else "right")
+            table.add_column(
+                Text(heading), justify="left" if position < 2 else "right", overflow="fold"
+            )
         for row in rows:
             table.add_row(*map(Text, row))
         return table
@@ -408,7 +410,9 @@ def _check(settings: Settings, num_simulations: int) -> None:
         raise ValueError(f"model must be a TeamModel, got {type(settings.model).__name__}")
     if not isinstance(settings.demos, Demonstrations):
         raise ValueError(f"demos must be Demonstrations, got {type(settings.demos).__name__}")
-    refuse_emissions(settings.model, "calibrate", "simulate and fit as docs/continuous.md does")
+    refuse_emissions(
+        settings.model, "calibrate", "simulate and fit as docs/how-to/continuous.md does"
+    )
     check_given(settings.method, settings.options, settings.model, owner=settings.method)
     check_keeps_all(settings.method, settings.options)
     numbers = {

@@ -17,11 +17,11 @@ from btil.analysis.words import listed
 from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import counted
-from btil.inference.progress import progress_line
 from btil.models.team import refuse_without_actions
 from btil.posterior.beliefs import Posterior, refuse_excerpt
 from btil.posterior.conforming import conform
 from btil.posterior.fit import fit
+from btil.progress import progress_line
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,7 +3,7 @@
 Every function returns a `matplotlib.figure.Figure` that no global registry knows of: nothing has
 to be closed, and `figure.savefig(path)` writes it. Colours are those of Okabe and Ito for
 categories and cividis for probabilities, which people with colour-blindness tell apart.
-`docs/gallery.md` shows them all.
+`docs/reference/gallery.md` shows them all.
 """
 
 from btil.analysis.plots.bounds import plot_elbo_traces, plot_restarts

@@ -255,9 +255,9 @@ def terminal_table(sheet: Sheet) -> "Table":
     table = Table(title=Text(sheet.title) if sheet.title else None, title_justify="left")
     for i, label in enumerate(sheet.labels):
         # The group may be broken into lines, the row's own name not.
-        table.add_column(Text(label), no_wrap=i == len(sheet.labels) - 1)
+        table.add_column(Text(label), no_wrap=i == len(sheet.labels) - 1, overflow="fold")
     for column in sheet.columns:
-        table.add_column(Text(column), justify="right")
+        table.add_column(Text(column), justify="right", overflow="fold")
     for labels, cells, new_group in _grouped(sheet):
         if new_group:
             table.add_section()

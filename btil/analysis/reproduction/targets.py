@@ -25,7 +25,7 @@ WITH, WITHOUT = "with T_x", "w/o T_x"
 
 # The paper's amounts. Where it names none (the sizes and shares of its figure, whose picture alone
 # shows them) these are ours. Kitchens: fits end at a change of the bound below 1 per sweep, as in
-# docs/overcooked.md.
+# docs/explanation/overcooked.md.
 PAPER = Protocol(
     map="paper",
     num_train=200,
@@ -387,7 +387,7 @@ TARGETS: dict[str, Target] = {
         _BY_ALGORITHM,
         "Table 1",
         _IMITATION + " Derived variables: who holds what, what lies about, what lies under an "
-        "agent; docs/gridworlds.md names them.",
+        "agent; docs/how-to/gridworlds.md names them.",
     ),
     "suboptimality": Target(
         "Share of suboptimal steps in the simulated data, as it is and as it is decoded",

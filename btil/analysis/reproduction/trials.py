@@ -10,7 +10,7 @@ import numpy as np
 from btil.analysis.reproduction.experiments import SLOW_LEARNERS, Experiment, Outcome, Score
 from btil.analysis.reproduction.records import read_record, write_record
 from btil.analysis.reproduction.workspace import Workspace
-from btil.inference.progress import progress_line
+from btil.progress import progress_line
 
 _KIND = "trial"
 

@@ -9,7 +9,6 @@ and the policy is the softmax of Q at a temperature (the paper, "Data of Multi-a
 """
 
 import hashlib
-import os
 import warnings
 import zipfile
 import zlib
@@ -20,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.arguments import check_values
-from btil.files import replacing
+from btil.files import cache_folder, replacing
 
 DISCOUNT = 0.95
 TOLERANCE = 0.01
@@ -69,7 +68,7 @@ def solve(problem: PlanningProblem) -> Plan:
     Returns:
         Q, V and the number of sweeps.
     """
-    path = _cache_folder() / f"values-{_fingerprint(problem)}.npz"
+    path = cache_folder() / f"values-{_fingerprint(problem)}.npz"
     shape = (problem.rewards.shape[0], problem.rewards.shape[2])
     known = _read(path, shape)
     if known is None:
@@ -149,13 +148,6 @@ def _fingerprint(problem: PlanningProblem) -> str:
         digest.update(str(array.dtype).encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def _cache_folder() -> Path:
-    chosen = os.environ.get("BTIL_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "btil"
 
 
 def _read(path: Path, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray] | None:

@@ -569,8 +569,8 @@ class GridTask(ABC):
         The agents' roles are symmetric: they share all tables, each seen from its own side. The
         tables read what matters instead of the whole task state, so that a row is learned from
         every situation it applies to, and their priors weigh less than a step or two, so that a
-        team that was learned can act (`btil.domains.play`); `docs/reproduction.md` shows what that
-        is worth.
+        team that was learned can act (`btil.domains.play`); what that is worth is
+        in `docs/explanation/reproduction.md`.
 
         Example:
             >>> task = btil.domains.cleanup()  # doctest: +SKIP

@@ -1,0 +1,83 @@
+"""One progress line for every long run; silent when not wanted."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+# A run whose progress goes to a file or a pipe tells of itself so often, in seconds.
+_BETWEEN_LINES = 60.0
+
+
+@contextlib.contextmanager
+def progress_line(
+    total: int, description: str, enabled: bool, done: int = 0, at_most: bool = False
+) -> Iterator[Any]:
+    """A line on standard error; with `enabled=False` nothing is written at all.
+
+    In a terminal it moves. In a file or a pipe there is a whole line at the end, and one a minute
+    before that. Of several processes that work together the first has the line.
+
+    Args:
+        total: How much there is to do.
+        description: What is done.
+        enabled: Whether to show it.
+        done: What an earlier run has done of the total.
+        at_most: Whether the total is only the most that there can be, as of sweeps until an
+            optimum: the time that is left, and the share that is done, are not known then.
+
+    Yields:
+        An object with `update(n)` and `set_postfix_str(text)`.
+    """
+    jax = sys.modules.get("jax")  # what needs it has loaded it
+    shown = enabled and (jax is None or jax.process_index() == 0)
+    if shown and not _moves():
+        plain = _PlainLine(None if at_most else total, description, done)
+        try:
+            yield plain
+        finally:
+            plain.write()
+        return
+    from tqdm import tqdm
+
+    form = "{desc}: {n_fmt} [{elapsed}{postfix}]" if at_most else None
+    with tqdm(
+        total=total, desc=description, disable=not shown, leave=True, initial=done, bar_format=form
+    ) as line:
+        yield line
+
+
+def _moves() -> bool:
+    """Whether standard error shows a line that is written over: a terminal, or a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+class _PlainLine:
+    """What a tqdm line does, for what cannot be written over."""
+
+    def __init__(self, total: int | None, description: str, done: int) -> None:
+        self._knows_total = total is not None
+        self.total, self.n = total, done
+        self._description, self._postfix = description, ""
+        self._begun = self._written = time.monotonic()
+
+    def update(self, number: int = 1) -> None:
+        """So much more is done."""
+        self.n += number
+        if time.monotonic() - self._written > _BETWEEN_LINES:
+            self.write()
+
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
+        """What is told at the end of the line."""
+        self._postfix = f", {text}" if text else ""
+
+    def refresh(self) -> None:
+        """The total has changed."""
+
+    def write(self) -> None:
+        """Write the line."""
+        self._written = time.monotonic()
+        number = f"{self.n}/{self.total}" if self._knows_total else f"{self.n}"
+        seconds = f"{self._written - self._begun:.1f} s"
+        print(f"{self._description}: {number}, {seconds}{self._postfix}", file=sys.stderr)

@@ -1,0 +1,118 @@
+"""What a terminal, a pipe and a file get to see: progress, programs that are kept, narrow help."""
+
+import ast
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from btil import progress as showing
+from btil.cli import app, quick
+from btil.cli.app import FROM_CONSOLE
+from btil.progress import progress_line
+
+
+class Terminal(io.StringIO):
+    """Standard error that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_no_carriage_return_reaches_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_line(3, "gibbs", True, done=1) as line:
+        line.update(2)
+        line.set_postfix_str("elbo 1.5")
+        line.total = 4
+        line.refresh()
+    written = capsys.readouterr().err
+    assert "\r" not in written
+    assert written.startswith("gibbs: 3/4, ")
+    assert written.endswith(" s, elbo 1.5\n")
+
+
+def test_of_what_may_end_any_time_no_total_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_line(1000, "mfvi", True, at_most=True) as line:
+        line.update(4)
+    assert capsys.readouterr().err.startswith("mfvi: 4, ")
+
+
+def test_long_runs_tell_of_themselves_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(showing, "_BETWEEN_LINES", -1.0)
+    with progress_line(2, "nuts", True) as line:
+        line.update()
+        line.update()
+    assert [text.split(",")[0] for text in capsys.readouterr().err.splitlines()] == [
+        "nuts: 1/2",
+        "nuts: 2/2",
+        "nuts: 2/2",
+    ]
+
+
+def test_a_terminal_is_told_no_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with progress_line(1000, "mfvi", True, at_most=True) as line:
+        line.update(4)
+        line.set_postfix_str("elbo -3.2")
+    last = screen.getvalue().rstrip("\n").split("\r")[-1]
+    assert last.startswith("mfvi: 4 [")
+    assert "elbo -3.2" in last
+    assert "<" not in last  # tqdm writes what is left behind it
+    assert "%" not in last
+
+
+def test_the_console_keeps_programs_and_the_library_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
+        monkeypatch.setenv(name, "")  # so that it is as it was afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("BTIL_CACHE_DIR", str(tmp_path))
+    words = ["info", "overcooked:cramped_room:test"]
+    CliRunner().invoke(app, words)
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+    CliRunner().invoke(app, ["--no-compilation-cache", *words], obj=FROM_CONSOLE)
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+    done = CliRunner().invoke(app, words, obj=FROM_CONSOLE)
+    assert done.exit_code == 0, done.output
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"].startswith(str(tmp_path))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "chosen")
+    CliRunner().invoke(app, words, obj=FROM_CONSOLE)
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "chosen"
+
+
+def test_the_oldest_programs_make_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(quick, "MOST_BYTES", 25)
+    for age, name in enumerate("abc"):
+        (tmp_path / name).write_bytes(bytes(10))
+        os.utime(tmp_path / name, (age, age))
+    quick._make_room(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    quick._make_room(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_summaries_of_commands_are_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = CliRunner().invoke(app, ["--help"]).stdout.partition("Commands:\n")[2]
+    assert len(listed.splitlines()) > 10
+    assert all(line.endswith(".") and "..." not in line for line in listed.splitlines())
+
+
+def test_headings_of_tables_are_folded_not_cut() -> None:
+    """Rich would end a heading that has no room with an ellipsis."""
+    calls = [
+        node
+        for path in (Path(__file__).parents[1] / "btil").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_column")
+    ]
+    assert calls
+    for call in calls:
+        assert {word.arg for word in call.keywords} & {"overflow", "no_wrap"}, ast.unparse(call)

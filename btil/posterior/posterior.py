@@ -595,12 +595,11 @@ class TeamPosterior(Posterior):
         check_count("num_draws", num_draws, 2)
         check_values({"num_sweeps": num_sweeps, "seed": seed}, optional=["num_sweeps"])
         check_flag("progress", progress)
-        refuse_emissions(self.model, "refined", "use method 'gibbs'")
         if not is_mean_field(self.result):
             raise ValueError(
-                "refined: only a mean field of tables can be refined (mfvi, svi with its Dirichlet "
-                f"guide); this posterior is of {self.method}, "
-                + ("and has draws or is exact" if self.result.rows else "and no table is learned")
+                "refined: only a mean field can be refined (mfvi, svi with its Dirichlet guide); "
+                f"this posterior is of {self.method}, "
+                + ("and has draws or is exact" if self.bound.learns else "and no table is learned")
             )
         begun = time.perf_counter()
         with precision(self.dtype) as dtype:

@@ -1,9 +1,13 @@
 """Continuous channels beside everything else that a posterior is asked for."""
 
 import numpy as np
-from test_emissions import _assert_same_posterior, _demos, _model
+import pytest
+from scipy import stats
+from test_emissions import BLANK, _assert_same_posterior, _demos, _model
 
 import btil
+from btil.inference import ascents, channels
+from btil.inference.checkpoint import Checkpoint
 from btil.messages.layout import lay_out
 from btil.models.emission import step_log_density
 from btil.models.team import likelihood_name
@@ -29,3 +33,81 @@ def test_refined_draws_are_those_of_the_exact_posterior():
         )
     again = refined.episode_log_likelihood(refined.bound, lay_out(refined.bound), tables)
     np.testing.assert_allclose(refined.result.log_likelihood[0, 5], again, rtol=1e-9)
+
+
+def test_two_devices_say_the_same():
+    one, two = (
+        btil.fit(_model(), _demos(blank=BLANK), dtype="float64", devices=number, progress=False)
+        for number in (None, 2)
+    )
+    assert two.elbo == pytest.approx(one.elbo, abs=1e-9)
+    for mine, own in zip(one.emission("ann", [0, 1]), two.emission("ann", [0, 1]), strict=True):
+        np.testing.assert_allclose(mine, own, rtol=1e-7)
+
+
+class _Ended(RuntimeError):
+    """What ends a run."""
+
+
+@pytest.mark.parametrize("labelled", [1, 7])
+def test_a_run_that_was_cut_anywhere_goes_on(labelled, tmp_path, monkeypatch):
+    """The same bits, whichever offer was the last one; with few labels climbs compete."""
+    monkeypatch.setattr(ascents, "SWEEPS_PER_CALL", 4)
+    monkeypatch.setattr(channels, "SWEEPS_PER_CALL", 4)
+    demos, model = _demos(labelled=labelled), _model()
+    options = {"progress": False, "num_restarts": 2, "max_iterations": 12, "tolerance": 1e-9}
+    whole = btil.fit(model, demos, **options)
+    offers = []
+
+    def cut(self, **progress):
+        offers.append(None)
+        if len(offers) == stop:
+            plain(self, **progress)
+            self.write()
+            raise _Ended
+        plain(self, **progress)
+
+    plain, stop = Checkpoint.offer, -1
+    monkeypatch.setattr(Checkpoint, "offer", cut)
+    btil.fit(model, demos, **options)
+    number = len(offers)
+    for stop in {1, 2, number // 3, number // 2, number - 1}:  # noqa: B007
+        path = tmp_path / f"run-{stop}"
+        offers.clear()
+        with pytest.raises(_Ended):
+            btil.fit(model, demos, checkpoint=path, **options)
+        stop = -1
+        again = btil.fit(model, demos, checkpoint=path, resume=True, **options)
+        np.testing.assert_array_equal(again.elbo_trace, whole.elbo_trace)
+        assert [len(one) for one in again.result.restart_traces] == [
+            len(one) for one in whole.result.restart_traces
+        ]
+        for one, other in zip(whole.emission("bob", [0]), again.emission("bob", [0]), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("family", [btil.SoftmaxCPT, btil.HierarchicalDirichletCPT])
+def test_tables_with_parameters_stand_beside_channels(family):
+    """Columns that say nothing of the latent add their density to the bound, and nothing else."""
+    demos = _demos(lengths=(20, 10), labelled=6, scale=1.0)
+    tables = {
+        "policy": {"ann": family(parents=("state",)), "bob": None},
+        "transition": btil.DirichletCPT(0.8, parents=()),
+    }
+    certain = {"location": 1000.0, "pseudo_steps": 1e12, "noise": 1.5, "degrees_of_freedom": 1e12}
+    said = {
+        "ann": btil.NormalEmission(("ann_x", "ann_y"), **certain),
+        "bob": btil.NormalEmission(("bob_x",), **certain),
+    }
+    options = {"progress": False, "dtype": "float64", "tolerance": 1e-7}
+    plain = btil.fit(btil.TeamModel(**tables), demos, **options)
+    both = btil.fit(btil.TeamModel(**tables, emissions=said), demos, **options)
+    density = sum(
+        stats.norm(1000.0, 1.5).logpdf(values).sum() for values in demos.continuous.values()
+    )
+    assert both.elbo == pytest.approx(plain.elbo + density, abs=1e-2)
+    np.testing.assert_allclose(
+        both.policy("ann", demos.states), plain.policy("ann", demos.states), atol=2e-3
+    )
+    refined = both.refined(60, num_sweeps=4, progress=False)
+    assert refined.result.log_likelihood.shape == (1, 60, 2)

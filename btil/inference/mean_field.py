@@ -221,8 +221,9 @@ def sweep(
             steps = problem.channels[chain.channel]
             hyper = updated(steps.prior, state.channels[chain.channel])
             taken.append(jnp.sum(divergence(hyper, steps.prior)))
-            uses, evidence, marginal = local_step_with_marginals(
-                policy, transition, initial, index, chain.scaled, _said(hyper, steps)
+            measured = split_lanes(partial(local_step_with_marginals, scaled=chain.scaled), mesh)
+            uses, evidence, marginal = measured(
+                policy, transition, initial, index, _said(hyper, steps)
             )
             statistics[chain.channel] = expected_statistics(
                 marginal, steps.data, hyper, chain.whole

@@ -71,7 +71,7 @@ def test_a_run_that_was_cut_anywhere_goes_on(labelled, tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpoint, "offer", cut)
     btil.fit(model, demos, **options)
     number = len(offers)
-    for stop in {1, 2, number // 3, number // 2, number - 1}:  # noqa: B007
+    for stop in {1, 2, number // 3, number // 2, number - 1}:
         path = tmp_path / f"run-{stop}"
         offers.clear()
         with pytest.raises(_Ended):

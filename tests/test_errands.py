@@ -152,3 +152,91 @@ def test_intents_are_told_apart_without_labels():
             ]
             assert min(errors) < 0.06
     assert abs(bounds[0] - bounds[1]) < 0.1
+
+
+# ---------------------------------------------------------------------- at a speed of its own
+
+
+def decoding_errors(task, model, test, recorded):
+    few = recorded.without_labels(np.arange(10, 100))
+    fits = [btil.fit(m, few, progress=False) for m in (task.true_model(), model)]
+    return [(fit.decode(test) != test.latents).mean() for fit in fits], fits[1]
+
+
+def test_steady_walkers_are_decoded_by_directions():
+    """Places known, and found: first by a regression on positions, then by directions to these."""
+    task = btil.domains.errands(speed=0.8, noise=0.4)
+    recorded, test = task.simulate(100, seed=0), task.simulate(100, seed=1)
+    errors, _ = decoding_errors(task, task.recommended_model(), test, recorded)
+    assert 0.005 < errors[0] < 0.06
+    assert errors[1] < 1.2 * errors[0]
+    linear = btil.domains.errands().recommended_model()
+    few = recorded.without_labels(np.arange(10, 100))
+    first = btil.fit(linear, few, progress=False)
+    plain = (first.decode(test) != test.latents).mean()
+    assert plain > 1.3 * errors[0]
+    for agent in task.agents:
+        x, y, vx, vy = task.columns(agent)
+        goals = btil.analysis.goals(first, agent, (x, y), (vx, vy))
+        assert list(goals) == ["desk", "door", "shelf"]
+        for goal, place in zip(goals.values(), task.goals, strict=True):
+            np.testing.assert_allclose([goal.x, goal.y], place, atol=0.2)
+            assert goal.speed == pytest.approx(0.8, abs=0.1)
+            assert goal.inertia == pytest.approx(0.0, abs=0.05)
+        near = np.median([goal.near for goal in goals.values()])
+        found = {f"found_{name}": goal[:2] for name, goal in goals.items()}
+        few, test = (btil.directions(demos, x, y, found, near) for demos in (few, test))
+    model = btil.TeamModel(
+        policy=None,
+        transition=linear.transition,
+        emissions=btil.LinearNormalEmission(
+            {agent: task.columns(agent)[2:] for agent in task.agents},
+            {
+                agent: [c for c in few.continuous if f"{agent}_" in c and "_to_found" in c]
+                for agent in task.agents
+            },
+        ),
+    )
+    second = btil.fit(model, few, progress=False)
+    assert (second.decode(test) != test.latents).mean() < 1.2 * errors[0]
+
+
+def test_goals_are_found_however_members_walk():
+    """Slower and slower, too: there they are, and all is said of how."""
+    task = btil.domains.errands(num_steps=30, noise=0.1)
+    posterior = btil.fit(task.true_model(), task.simulate(40, seed=0), progress=False)
+    found = btil.analysis.goals(posterior, "bob", ("bob_x", "bob_y"), ("bob_vx", "bob_vy"))
+    assert list(found) == ["desk", "door", "shelf"]
+    for goal, place in zip(found.values(), task.goals, strict=True):
+        np.testing.assert_allclose([goal.x, goal.y], place, atol=0.2)
+        assert goal.near > 10
+        assert goal.speed / goal.near == pytest.approx(0.08, abs=0.01)
+        assert goal.inertia == pytest.approx(0.5, abs=0.05)
+    speed = ("bob_vx", "bob_vy")
+    for agent, position, message in (
+        ("cid", ("bob_x", "bob_y"), "unknown agent 'cid'"),
+        ("bob", ("bob_x", "z"), "no continuous column 'z'"),
+        ("bob", ("bob_x",), "position must name two continuous columns"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            btil.analysis.goals(posterior, agent, position, speed)
+
+
+def test_directions():
+    demos = btil.Demonstrations(
+        {}, [0, 0], num_latents=2, continuous={"x": [0.0, 3.0], "y": [0.0, np.nan]}
+    )
+    found = btil.directions(demos, "x", "y", {"home": (0.0, 4.0)}, near=3.0).continuous
+    np.testing.assert_allclose(found["x_to_home"], [0.0, np.nan])
+    np.testing.assert_allclose(found["y_to_home"], [0.8, np.nan])
+    for arguments, message in (
+        (("z", "y", {"home": (0, 0)}, 1.0), "no continuous column 'z'; there are x, y"),
+        (("x", "y", {"home": (0, 0, 1)}, 1.0), r"the place 'home' is \(0, 0, 1\), expected"),
+        (("x", "y", {}, 1.0), "places must be"),
+        (("x", "y", {"home": (0, 0)}, 0.0), "near must be a positive number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            btil.directions(demos, *arguments)
+    twice = demos.replace(continuous={**demos.continuous, "x_to_home": np.zeros(2)})
+    with pytest.raises(ValueError, match="a column 'x_to_home' already"):
+        btil.directions(twice, "x", "y", {"home": (0, 0)}, 1.0)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         team_alignment,
         weighted_js_divergence,
     )
+    from btil.analysis.motion import Goal, goals
     from btil.analysis.performance import Estimated, TeamPerformance, team_performance
     from btil.analysis.plots import (
         RowChoice,
@@ -78,6 +79,7 @@ _LAZY = {
     "Debrief": "btil.analysis.debriefing",
     "Estimated": "btil.analysis.performance",
     "Evidence": "btil.analysis.evidence",
+    "Goal": "btil.analysis.motion",
     "KnownTruth": "btil.analysis.known_truth",
     "ModelComparison": "btil.analysis.selection",
     "PredictiveCheck": "btil.analysis.predictive",
@@ -95,6 +97,7 @@ _LAZY = {
     "debrief": "btil.analysis.debriefing",
     "decoding_error": "btil.analysis.metrics",
     "expected_visits": "btil.analysis.plots",
+    "goals": "btil.analysis.motion",
     "hamming_distance": "btil.analysis.metrics",
     "interchangeable_latents": "btil.analysis.alignment",
     "latents_pinned": "btil.analysis.alignment",
@@ -150,6 +153,7 @@ __all__ = [
     "Debrief",
     "Estimated",
     "Evidence",
+    "Goal",
     "KnownTruth",
     "ModelComparison",
     "PredictiveCheck",
@@ -167,6 +171,7 @@ __all__ = [
     "debrief",
     "decoding_error",
     "expected_visits",
+    "goals",
     "hamming_distance",
     "interchangeable_latents",
     "latents_pinned",

@@ -7,6 +7,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 import btil
+from btil.analysis.plots.layout import look
 from btil.domains.plane import Errands
 
 
@@ -133,6 +134,72 @@ def test_figures_of_paths_and_of_motion():
     ):
         with pytest.raises(ValueError, match=message):
             draw()
+
+
+def test_a_film_strip_and_a_film(tmp_path):
+    from PIL import Image
+
+    task = btil.domains.errands(num_steps=7)
+    demos = task.simulate(2, seed=3)
+    where = {agent: task.columns(agent)[:2] for agent in task.agents}
+    goals = dict(zip(task.goal_names, task.goals, strict=True))
+    figure = btil.analysis.plot_motion_strip(demos, 1, where, steps=[0, 3, 6], places=goals)
+    assert [axes.get_title("left") for axes in figure.axes] == ["step 0", "step 3", "step 6"]
+    last = figure.axes[2].lines[-1]  # bob, where he ends, in the colour of what he has in mind
+    assert last.get_xydata()[0].tolist() == [demos.continuous[c][13] for c in where["bob"]]
+    assert last.get_color() == look(int(demos.latents[13, 1])).color
+    assert [text.get_text() for text in figure.legends[0].texts] == [*task.agents, *goals]
+    path = tmp_path / "walk.gif"
+    unknown = np.full_like(demos.latents, -1)
+    btil.analysis.animate_motion(demos, 0, {"ann": where["ann"]}, path, unknown)
+    with Image.open(path) as film:
+        assert film.n_frames == 7
+    for arguments, message in (
+        ((demos, 2, where), "episode"),
+        ((demos, 0, {"cid": ("ann_x", "ann_y")}), "columns: unknown agent 'cid'"),
+        ((demos, 0, {"ann": ("ann_x", "z")}), "no continuous column 'z'"),
+        ((demos, 0, {"ann": "ann_x"}), r"expected two names \(x, y\)"),
+        ((demos, 0, where, np.zeros(3, int)), "latents must be whole numbers of shape"),
+        ((demos, 0, where, None, [7]), "steps"),
+        ((demos, 0, where, None, []), "steps: none are given"),
+        ((demos, 0, where, None, None, {"desk": (1.0,)}), "places: desk is"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            btil.analysis.plot_motion_strip(*arguments)
+    with pytest.raises(ValueError, match=r"must be \.gif"):
+        btil.analysis.animate_motion(demos, 0, where, tmp_path / "walk.mp4")
+    assert [p.name for p in tmp_path.iterdir()] == ["walk.gif"]
+
+
+def test_what_a_prior_expects_is_drawn():
+    from matplotlib.figure import Figure
+
+    task = btil.domains.errands(num_steps=6)
+    demos = task.simulate(4, seed=0)
+    said = btil.TeamModel(
+        policy=None,
+        emissions={
+            "bob": btil.NormalEmission(
+                ("bob_vx", "bob_vy"), location=(5.0, -3.0), pseudo_steps=1e6, noise=0.5,
+                degrees_of_freedom=1e6,
+            )
+        },
+    )  # fmt: skip
+    axes = Figure().subplots(1, 2)
+    btil.analysis.plot_prior_predictive(said, demos, num_draws=40, axes=axes)
+    for panel, column, centre in zip(axes, ("bob_vx", "bob_vy"), (5.0, -3.0), strict=True):
+        name, _, middle = panel.get_title().partition(": 90% from ")
+        low, high = map(float, middle.split(" to "))
+        assert name == column
+        # 90% of a normal distribution of 0.5 is 1.645 of that to each side.
+        assert low == pytest.approx(centre - 0.822, abs=0.15)
+        assert high == pytest.approx(centre + 0.822, abs=0.15)
+    figure = btil.analysis.plot_prior_predictive(said, demos, ["bob_vy"], num_draws=2)
+    assert len(figure.axes) == 1
+    with pytest.raises(ValueError, match="'ann_vx' is no column of an emission; there are bob_vx"):
+        btil.analysis.plot_prior_predictive(said, demos, ["ann_vx"])
+    with pytest.raises(ValueError, match="the model has no emissions"):
+        btil.analysis.plot_prior_predictive(btil.TeamModel(), demos)
 
 
 def test_intents_are_told_apart_without_labels():

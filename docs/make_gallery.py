@@ -141,7 +141,7 @@ said = btil.TeamModel(
                 "plot_motion_strip",
                 "analysis.plot_motion_strip(walks, 6, where, walkers.decode(walks), places=goals)",
                 "Steps of one episode: who is where, in the colour of what was decoded, with the "
-                "way of the last twelve steps. `analysis.animate_motion` makes a film (.gif) of it.",
+                "way of the last twelve steps. `analysis.animate_motion` makes a film of it.",
             ),
             Entry(
                 "plot_prior_predictive",

@@ -51,7 +51,7 @@ def plot_motion_strip(
     columns: Mapping[str, Sequence[str]],
     latents: Any = None,
     steps: Sequence[int] | None = None,
-    places: Mapping[str, Sequence[float]] | None = None,
+    places: Mapping[str, Any] | None = None,
 ) -> "matplotlib.figure.Figure":
     """A film strip: where everybody is at some steps of an episode, coloured by what is in mind.
 
@@ -105,7 +105,7 @@ def animate_motion(
     columns: Mapping[str, Sequence[str]],
     path: str | PathLike[str],
     latents: Any = None,
-    places: Mapping[str, Sequence[float]] | None = None,
+    places: Mapping[str, Any] | None = None,
     frames_per_second: int = 6,
 ) -> None:
     """Write an episode as an animated GIF, a frame per step; whole or not at all.
@@ -151,7 +151,7 @@ def _scene(
     episode: int,
     columns: Mapping[str, Sequence[str]],
     latents: Any,
-    places: Mapping[str, Sequence[float]] | None,
+    places: Mapping[str, Any] | None,
 ) -> _Scene:
     number = check_index("episode", episode, demos.num_episodes)
     if not isinstance(columns, Mapping) or not columns:

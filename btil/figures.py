@@ -47,7 +47,7 @@ def figure_style() -> Iterator[None]:
 
 @contextmanager
 def gif_of(
-    figure: "Figure", path: str | PathLike[str], frames_per_second: int, dpi: float
+    figure: "Figure", path: str | PathLike[str], frames_per_second: int, dpi: int
 ) -> Iterator[Callable[[], None]]:
     """Write an animated GIF of a figure that changes; whole or not at all.
 

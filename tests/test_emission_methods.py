@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 from scipy import stats
-from test_emissions import BLANK, _assert_same_posterior, _demos, _model
+from scipy.special import logsumexp
+from test_emissions import (
+    BLANK,
+    _assert_same_posterior,
+    _demos,
+    _enumerated,
+    _log_evidence,
+    _model,
+)
 
 import btil
 from btil.inference import ascents, channels
@@ -111,3 +119,36 @@ def test_tables_with_parameters_stand_beside_channels(family):
     )
     refined = both.refined(60, num_sweeps=4, progress=False)
     assert refined.result.log_likelihood.shape == (1, 60, 2)
+
+
+CHIB = {"method": "chib", "num_warmup": 100, "num_samples": 1000, "progress": False}
+
+
+@pytest.mark.parametrize("labelled", [5, 0])
+def test_the_evidence_by_chib_is_the_sum_over_all_paths(labelled):
+    """Without labels, too, where the average is over all namings of the latents."""
+    demos, model = _demos(labelled=labelled), _model(covariates=("previous_bob_x",))
+    found = btil.analysis.log_evidence(model, demos, **CHIB)
+    exact = _log_evidence(model, demos)
+    assert found.standard_error < 0.4
+    assert abs(found.value - exact) < 4.5 * found.standard_error
+
+
+def test_the_evidence_of_blank_cells_is_a_quadrature_over_them():
+    demos = _demos(lengths=(3, 2), blank=[("ann_y", 4)])
+    model = _model().resolved(demos)
+    found = btil.analysis.log_evidence(model, demos, **CHIB)
+    centre, width = 1000.0, 2500.0
+    angles = np.linspace(-1.55, 1.55, 121)
+    grid = centre + width * np.tan(angles) / np.tan(1.55)
+    stretch = width / np.cos(angles) ** 2 / np.tan(1.55) * (angles[1] - angles[0])
+    logs = []
+    for value, weight in zip(grid, stretch, strict=True):
+        columns = {name: values.copy() for name, values in demos.continuous.items()}
+        columns["ann_y"][4] = value
+        filled = demos.replace(continuous=columns)
+        logs.append(logsumexp(_enumerated(model, filled, "ann")[1]) + np.log(weight))
+    exact = logsumexp(logs) + logsumexp(_enumerated(model, demos, "bob")[1])
+    assert abs(found.value - exact) < 4.5 * found.standard_error
+    with pytest.raises(ValueError, match=r"smc does not take .* emissions; .*method=.chib"):
+        btil.analysis.log_evidence(model, demos)

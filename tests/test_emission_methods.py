@@ -1,5 +1,7 @@
 """Continuous channels beside everything else that a posterior is asked for."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -17,8 +19,8 @@ import btil
 from btil.inference import ascents, channels
 from btil.inference.checkpoint import Checkpoint
 from btil.messages.layout import lay_out
-from btil.models.emission import step_log_density
-from btil.models.team import likelihood_name
+from btil.models.emission import Normals, channel_log_density, step_log_density
+from btil.models.team import bind, likelihood_name
 
 
 def test_refined_draws_are_those_of_the_exact_posterior():
@@ -152,3 +154,68 @@ def test_the_evidence_of_blank_cells_is_a_quadrature_over_them():
     assert abs(found.value - exact) < 4.5 * found.standard_error
     with pytest.raises(ValueError, match=r"smc does not take .* emissions; .*method=.chib"):
         btil.analysis.log_evidence(model, demos)
+
+
+def test_densities_are_those_of_scipy():
+    generator = np.random.default_rng(0)
+    location, factor, wide = (generator.normal(size=size) for size in ((3, 2), (3, 3), (2, 2)))
+    precision, scale = factor @ factor.T + np.eye(3), wide @ wide.T + np.eye(2)
+    covariance = stats.invwishart(5.5, scale).rvs(random_state=1)
+    coefficients = generator.normal(size=(3, 2))
+    normals = Normals(location, precision, scale, np.asarray(5.5))
+    expected = stats.invwishart(5.5, scale).logpdf(covariance) + stats.matrix_normal(
+        location, np.linalg.inv(precision), covariance
+    ).logpdf(coefficients)
+    found = channel_log_density(normals, coefficients, covariance)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def _small_team():
+    """Weak priors of which simulated columns are near 1, and labels for every latent."""
+    demos = _demos(lengths=(5, 3), labelled=5, scale=1.0)
+    labels = np.array([[0, 0], [1, 1], [0, 2], [1, 0], [-1, -1], [-1, -1], [-1, -1], [-1, -1]])
+    weak = {"noise": 0.7, "degrees_of_freedom": 6, "location": 0.0, "pseudo_steps": 0.5}
+    model = btil.TeamModel(
+        policy={"ann": btil.DirichletCPT(0.7, parents=("state",)), "bob": None},
+        transition=btil.DirichletCPT(0.8, parents=()),
+        emissions={
+            "ann": btil.NormalEmission(("ann_x", "ann_y"), **weak),
+            "bob": btil.NormalEmission(("bob_x",), **weak),
+        },
+    )
+    return demos.replace(latents=labels), model
+
+
+def test_calibration_ranks_coefficients_and_noise():
+    demos, model = _small_team()
+    found = btil.analysis.calibrate(
+        model, demos, "exact", num_simulations=40, num_draws=60, seed=2, progress=False
+    )
+    table = found.table()
+    assert {"emission coefficients", "emission noise", "log joint"} <= set(table.index)
+    assert set(found.verdicts().values()) == {"uniform"}
+    with pytest.raises(ValueError, match="in a model with parameters or emissions they cannot be"):
+        btil.analysis.calibrate(model, demos.without_labels(), "exact", 2, progress=False)
+
+
+def test_a_known_truth_is_made_written_and_read(tmp_path):
+    from btil.analysis.known_truth import write_truth
+
+    demos, model = _small_team()
+    made = btil.analysis.simulate_truth(model, demos, seed=3)
+    assert made.test.latents.min() >= 0
+    assert not np.allclose(made.demos.continuous["bob_x"], demos.continuous["bob_x"])
+    write_truth(made.tables, tmp_path / "truth.npz")
+    again = btil.analysis.read_truth(tmp_path / "truth.npz", model, demos)
+    contexts = bind(model, demos).channels["ann"].contexts
+    for one, other in zip(
+        made.tables.channels["ann"].rows(contexts),
+        again.channels["ann"].rows(contexts),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    wider = dataclasses.replace(
+        model, emissions={**model.emissions, "ann": btil.NormalEmission(("ann_x",))}
+    )
+    with pytest.raises(ValueError, match="the emission of ann has another shape in the model"):
+        btil.analysis.read_truth(tmp_path / "truth.npz", wider, demos)

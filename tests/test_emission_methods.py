@@ -219,3 +219,34 @@ def test_a_known_truth_is_made_written_and_read(tmp_path):
     )
     with pytest.raises(ValueError, match="the emission of ann has another shape in the model"):
         btil.analysis.read_truth(tmp_path / "truth.npz", wider, demos)
+
+
+def test_the_guide_is_the_mean_field(numpyro_as_it_is, x64):
+    """Its bound, latents summed out, lies between that of the mean field and the evidence."""
+    from jax import random
+    from numpyro.infer import Predictive, Trace_ELBO
+
+    demos, model = _demos(), _model(covariates=("bob_x",))
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    guide, target = btil.mfvi_guide(posterior), btil.team_dbn(posterior.model, demos)
+    losses = np.array([
+        float(Trace_ELBO(num_particles=100, vectorize_particles=True).loss(
+            random.key(k), {}, target, guide
+        ))
+        for k in range(8)
+    ])  # fmt: skip
+    error = losses.std(ddof=1) / np.sqrt(8)
+    assert posterior.elbo < -losses.mean() + 4 * error
+    assert -losses.mean() - 4 * error < _log_evidence(model, demos)
+    assert -losses.mean() < posterior.elbo + 5
+    draws = Predictive(guide, num_samples=4000)(random.key(1))
+    units = posterior.bound.channels["ann"].units()
+    standardised = np.asarray(draws["emission_standardised_ann"])
+    mean = posterior.emission("ann", [0, 1]).coefficients
+    found = units.coefficients(standardised)
+    assert np.all(np.abs(found.mean(0) - mean) < 4.5 * found.std(0) / np.sqrt(4000))
+    gibbs = btil.fit(
+        model, demos, "gibbs", num_chains=1, num_warmup=2, num_samples=3, progress=False
+    )
+    with pytest.raises(ValueError, match="gibbs did not give Dirichlet rows"):
+        btil.mfvi_guide(gibbs)

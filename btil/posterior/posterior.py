@@ -63,7 +63,7 @@ from btil.models.parametric import (
     parametric_site,
     parametric_sites,
 )
-from btil.models.team import BoundModel, likelihood_name, refuse_emissions
+from btil.models.team import BoundModel, likelihood_name
 from btil.numerics.precision import precision
 from btil.posterior.beliefs import (
     PerAgent,
@@ -771,6 +771,7 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     normals, rows that are Dirichlet given parameters given those, and has no parameters of its own.
     Parameters that are normal together are functions of one auxiliary site of standard normal
     values, `<parameter>_noise`. Rows that are a function of parameters are no site of it.
+    Continuous channels are sampled where the model samples them, in the units of a fit.
 
     Raises:
         ValueError: If the posterior does not consist of Dirichlet rows and normal parameters.
@@ -778,7 +779,6 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     Example:
         >>> numpyro.infer.Predictive(btil.mfvi_guide(posterior), num_samples=10)  # doctest: +SKIP
     """
-    refuse_emissions(posterior.model, "mfvi_guide", "draw from it by posterior.sample")
     result = posterior.result
     described = parametric_sites(posterior.bound)
     concentrations, counts = {}, {}
@@ -800,6 +800,12 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
                 "with its Dirichlet guide"
             )
         normals[name] = parameter
+    for agent, channel in posterior.bound.channels.items():
+        if not isinstance(result.channels[channel.name], MatrixNormalChannel):
+            raise ValueError(
+                f"emission of {agent}: {posterior.method} did not give a matrix-normal inverse-"
+                "Wishart density; the guide needs mfvi"
+            )
     priors = all_priors(described)
     inputs = {
         table.name: dict(table.cpt.inputs(posterior.bound.tables[table.name].contexts))
@@ -811,6 +817,8 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
         import numpyro
         from numpyro import distributions as dist
 
+        from btil.numpyro_forms.team_dbn import sample_channel_posteriors
+
         parameters = _sample_normals(normals, priors)
         for table in described:
             if table.name in counts:
@@ -821,6 +829,7 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
         for name, concentration in concentrations.items():
             rows = dist.Dirichlet(jnp.asarray(concentration))
             numpyro.sample(name, rows.to_event(concentration.ndim - 1))
+        sample_channel_posteriors(posterior.bound, result.channels)
 
     return guide
 

@@ -506,10 +506,6 @@ def test_what_does_not_take_them_says_so(tmp_path):
     demos, model = _demos(labelled=7), _model()
     mean_field = btil.fit(model, demos, progress=False)
     for ask, message in (
-        (lambda: mean_field.refined(), "refined does not take models with emissions; use method"),
-        (lambda: btil.mfvi_guide(mean_field), "mfvi_guide does not take models with emissions"),
-        (lambda: btil.analysis.log_evidence(model, demos), "log_evidence does not take"),
-        (lambda: btil.analysis.calibrate(model, demos), "calibrate does not take"),
         (lambda: btil.fit(model, demos, batch_size=1), "batch_size: mfvi does not take it"),
         (lambda: btil.fit(model, demos, "svi", guide="dirichlet"), "is for tables; a model with"),
         (lambda: mean_field.policy("bob"), "bob has no actions, and so no policy"),

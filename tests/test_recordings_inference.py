@@ -429,10 +429,70 @@ def test_latents_are_weighed_by_their_names(exact):
     np.testing.assert_array_equal(weights.latent_weights["bob"][0], [0.7, 0, 0.2])
 
 
-def test_batches_and_own_models_say_that_they_cannot():
-    demos = btil.concatenate([team(), team(), team()])
-    with pytest.raises(ValueError, match=r"batch_size: the demonstrations have actions or states"):
-        btil.fit(model(), demos, batch_size=2, progress=False)
+def many():
+    """The team three times over; its second episode has nobody's unseen action, no weight of 1."""
+    return btil.concatenate([team(), team(), team()])
+
+
+def test_batches_add_up_to_all_that_is_recorded():
+    """Counts and bound of a sweep batch by batch are those of a sweep over everything."""
+    from btil.inference import stochastic
+
+    demos = many()
+    start = {
+        site: table.cpt.concentration(table.contexts) + 1.0 + np.arange(table.shape[-1])
+        for site, table in bind(model(), demos).learned.items()
+    }
+    options = {"dtype": "float64", "start": start, "max_iterations": 2, "progress": False}
+    whole = btil.fit(model(), demos, **options)
+    for size in (2, 5):
+        with precision(np.float64):
+            data = stochastic.in_memory(bind(model(), demos))
+            problem = stochastic.make_problem(
+                data, size, None, None, 0, np.dtype(np.float64), start
+            )
+            state = stochastic.first_state(problem)
+            following, bound = stochastic.sweep(state, problem)
+            assert bound == pytest.approx(whole.elbo_trace[0], abs=1e-10)
+            _, second = stochastic.sweep(following, problem)
+        assert second == pytest.approx(whole.elbo_trace[1], abs=1e-10)
+        counts = stochastic.concentrations(following, problem)
+        for site, rows in whole.result.rows.items():
+            np.testing.assert_allclose(counts[site], rows.concentration, atol=1e-9)
+
+
+def test_batches_of_a_file_are_those_in_memory(tmp_path, monkeypatch):
+    from btil.demonstrations import stream
+
+    demos = many()
+    btil.write_demonstrations(demos, tmp_path / "team.parquet")
+    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 7)
+    file = btil.open_demonstrations(tmp_path / "team.parquet", missing="allow")
+    options = {"batch_size": 2, "max_iterations": 12, "progress": False, "dtype": "float64"}
+    one, other = (btil.fit(model(), given, **options) for given in (demos, file))
+    assert one.elbo == other.elbo
+    for site, rows in one.result.rows.items():
+        np.testing.assert_array_equal(rows.concentration, other.result.rows[site].concentration)
+    whole = btil.fit(model(), demos, dtype="float64", progress=False)
+    assert one.elbo == pytest.approx(whole.elbo, abs=0.5)
+
+
+def test_a_batch_of_steps_that_are_all_summed_has_room():
+    """More moves with unseen actions than any trial batch had: the roomy shape takes them."""
+    demos = btil.Demonstrations(
+        np.zeros(60, int),
+        np.where(np.arange(60) < 54, 1, -1)[:, None],
+        np.where(np.arange(60) % 7 == 0, 0, -1),
+        episodes=np.repeat(np.arange(10), 6),
+        num_actions=2,
+        num_latents=2,
+        missing="allow",
+    )
+    plain = btil.TeamModel(transition=btil.DirichletCPT(0.7, parents=("own_action",)))
+    options = {"dtype": "float64", "tolerance": 1e-9, "progress": False}
+    whole = btil.fit(plain, demos, **options)
+    parts = btil.fit(plain, demos, batch_size=1, max_iterations=300, **options)
+    assert parts.elbo == pytest.approx(whole.elbo, abs=1e-4)
 
 
 def test_contexts_of_what_nobody_saw_are_named(exact):

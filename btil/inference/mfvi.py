@@ -124,8 +124,6 @@ def fit(
     Raises:
         ValueError: If an option is out of range, or a start has a wrong site, shape or value.
     """
-    if bound.channels:
-        _check_channels(bound, checkpoint, batch_size, devices)
     if batch_size is not None:
         from btil.inference import stochastic
 
@@ -150,7 +148,7 @@ def fit(
         raise ValueError("delay and forgetting_rate are of steps by batches: give batch_size too")
     run = Run(bound, dtype, tolerance, make_mesh(devices), start)
     if bound.channels:
-        return _fit_channels(run, bound, seed, progress, num_restarts, max_iterations)
+        return _fit_channels(run, bound, seed, progress, checkpoint, num_restarts, max_iterations)
     with progress_line(num_restarts * max_iterations, "mfvi", progress, at_most=True) as line:
         ascents = Ascents(
             ascend=run.proceed,
@@ -204,38 +202,21 @@ def outlines(
     return found
 
 
-def _check_channels(
-    bound: BoundModel, checkpoint: Checkpoint, batch_size: int | None, devices: int | None
-) -> None:
-    """Refuse what does not work with continuous channels."""
-    for option, given in (
-        ("checkpoint", checkpoint.path), ("batch_size", batch_size), ("devices", devices)
-    ):  # fmt: skip
-        if given is not None:
-            raise ValueError(
-                f"{option}: mfvi does not take it for models with emissions; leave it out"
-                + (", or use gibbs" if option != "batch_size" else "")
-            )
-    for name, table in bound.learned.items():
-        if table.parametric:
-            raise ValueError(
-                f"{name}: a {type(table.cpt).__name__} beside emissions is not fitted by mfvi; "
-                "use a Dirichlet family (DirichletCPT, StickyDirichletCPT), or gibbs"
-            )
-
-
 def _fit_channels(
     run: "Run",
     bound: BoundModel,
     seed: int,
     progress: bool,
+    checkpoint: Checkpoint,
     num_restarts: int,
     max_iterations: int,
 ) -> FitResult:
     """The fit of a model with continuous channels."""
     doubtful = is_doubtful(bound)
     with progress_line(num_restarts * max_iterations, "mfvi", progress, at_most=True) as line:
-        ascents = PlainAscents(run.proceed, run.tolerance, max_iterations, run.dtype, line)
+        ascents = PlainAscents(
+            run.proceed, run.tolerance, max_iterations, run.dtype, checkpoint, line
+        )
         for restart in range(num_restarts):
             generator = np.random.default_rng([seed, restart])
             deal = partial(run.deal, run.known, generator)
@@ -281,7 +262,7 @@ class Run:
         self._channels = laid_channels(bound, layout, dtype)
         self.problem = problem._replace(
             steps=place_lanes(steps, mesh),
-            channels={name: one.steps for name, one in self._channels.items()},
+            channels=place({name: one.steps for name, one in self._channels.items()}, mesh),
         )
         # The derivative of a sweep is that of one which fits normals to the end.
         to_the_end = problem.family_data._replace(least_gain=place(np.zeros((), dtype), mesh))
@@ -313,11 +294,11 @@ class Run:
         """The state that belongs to given counts of every learned table."""
         dtype, families = self._dtype, self._families
         concentration = {name: on_device(u + counts[name], dtype) for name, u in self.prior.items()}
+        channels = labelled_statistics(self._bound, self._channels, self._layout, dtype)
         if not families:
-            known = labelled_statistics(self._bound, self._channels, self._layout, dtype)
-            return State(concentration, channels=known)
+            return State(concentration, channels=channels)
         given = {family.name: on_device(counts[family.name], dtype) for family in families}
-        return State(concentration, given, first_normals(families, dtype))
+        return State(concentration, given, first_normals(families, dtype), channels)
 
     def deal(self, known: Mapping[str, np.ndarray], generator: np.random.Generator) -> State:
         """A state from known counts, with the unlabelled steps dealt out at random."""
@@ -338,11 +319,13 @@ class Run:
         own = {site for site in agent_sites(self._bound, agent)
                if len(self._bound.tables[site].agents) == 1}  # fmt: skip
         channel = self._bound.channels[agent].name
+
+        def mixed(kept: dict[str, Array], given: dict[str, Array]) -> dict[str, Array]:
+            return {name: given[name] if name in own else one for name, one in kept.items()}
+
         return state._replace(
-            concentration={
-                name: dealt.concentration[name] if name in own else values
-                for name, values in state.concentration.items()
-            },
+            concentration=mixed(state.concentration, dealt.concentration),
+            counts=mixed(state.counts, dealt.counts),
             channels=state.channels | {channel: dealt.channels[channel]},
         )
 
@@ -394,18 +377,24 @@ class Run:
             restart_traces=ascents.traces,
             contraction_rate=None if np.isnan(end.rate) else end.rate,
         )
-        if self._channels:
-            shift = float(log_jacobian(self._bound).sum())
-            return result._replace(
-                elbo=elbo + shift,
-                elbo_trace=trace.astype(np.float64) + shift,
-                restart_traces=tuple(t.astype(np.float64) + shift for t in ascents.traces),
-                channels={
-                    name: MatrixNormalChannel(*posterior_normals(one, state.channels[name]))
-                    for name, one in self._channels.items()
-                },
-            )
-        return self._with_families(result, state) if self._families else result
+        if self._families:
+            result = self._with_families(result, state)
+        return self._with_channels(result, state) if self._channels else result
+
+    def _with_channels(self, result: FitResult, state: State) -> FitResult:
+        """The result with channels, and bounds of densities in the units of the data."""
+        assert result.elbo is not None
+        assert result.elbo_trace is not None
+        shift = float(log_jacobian(self._bound).sum())
+        return result._replace(
+            elbo=result.elbo + shift,
+            elbo_trace=result.elbo_trace.astype(np.float64) + shift,
+            restart_traces=tuple(t.astype(np.float64) + shift for t in result.restart_traces),
+            channels={
+                name: MatrixNormalChannel(*posterior_normals(one, state.channels[name]))
+                for name, one in self._channels.items()
+            },
+        )
 
     def _with_families(self, result: FitResult, state: State) -> FitResult:
         """The result with parameters, and with the bound at points that the fit has not seen."""

@@ -21,7 +21,7 @@ from btil.models.parametric import (
     expected_rows,
     parametric_site,
 )
-from btil.models.team import Table, TeamModel, bind
+from btil.models.team import BoundModel, Table, TeamModel, bind
 
 
 class KnownRows:
@@ -124,7 +124,11 @@ def prior_tables(
     Example:
         >>> tables = prior_tables(model, demos, np.random.default_rng(0))  # doctest: +SKIP
     """
-    bound = bind(model, demos)
+    return prior_draw(bind(model, demos), generator)
+
+
+def prior_draw(bound: BoundModel, generator: np.random.Generator) -> DrawnTables:
+    """`prior_tables` of a model that is on its demonstrations."""
     drawn = DrawnTables(bound.tables, prior_parameters(bound.tables, generator), generator)
     for agent, channel in bound.channels.items():
         drawn.channels[agent] = DrawnChannelRows.of_prior(channel, generator)

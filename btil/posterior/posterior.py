@@ -63,7 +63,7 @@ from btil.models.parametric import (
     parametric_site,
     parametric_sites,
 )
-from btil.models.team import BoundModel, likelihood_name, refuse_emissions
+from btil.models.team import BoundModel, likelihood_name
 from btil.numerics.precision import precision
 from btil.posterior.beliefs import (
     PerAgent,
@@ -637,12 +637,11 @@ class TeamPosterior(Posterior):
         check_count("num_draws", num_draws, 2)
         check_values({"num_sweeps": num_sweeps, "seed": seed}, optional=["num_sweeps"])
         check_flag("progress", progress)
-        refuse_emissions(self.model, "refined", "use method 'gibbs'")
         if not is_mean_field(self.result):
             raise ValueError(
-                "refined: only a mean field of tables can be refined (mfvi, svi with its Dirichlet "
-                f"guide); this posterior is of {self.method}, "
-                + ("and has draws or is exact" if self.result.rows else "and no table is learned")
+                "refined: only a mean field can be refined (mfvi, svi with its Dirichlet guide); "
+                f"this posterior is of {self.method}, "
+                + ("and has draws or is exact" if self.bound.learns else "and no table is learned")
             )
         begun = time.perf_counter()
         with precision(self.dtype) as dtype:
@@ -814,6 +813,7 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     normals, rows that are Dirichlet given parameters given those, and has no parameters of its own.
     Parameters that are normal together are functions of one auxiliary site of standard normal
     values, `<parameter>_noise`. Rows that are a function of parameters are no site of it.
+    Continuous channels are sampled where the model samples them, in the units of a fit.
 
     Raises:
         ValueError: If the posterior does not consist of Dirichlet rows and normal parameters.
@@ -821,7 +821,6 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     Example:
         >>> numpyro.infer.Predictive(btil.mfvi_guide(posterior), num_samples=10)  # doctest: +SKIP
     """
-    refuse_emissions(posterior.model, "mfvi_guide", "draw from it by posterior.sample")
     result = posterior.result
     described = parametric_sites(posterior.bound)
     concentrations, counts = {}, {}
@@ -843,6 +842,12 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
                 "with its Dirichlet guide"
             )
         normals[name] = parameter
+    for agent, channel in posterior.bound.channels.items():
+        if not isinstance(result.channels[channel.name], MatrixNormalChannel):
+            raise ValueError(
+                f"emission of {agent}: {posterior.method} did not give a matrix-normal inverse-"
+                "Wishart density; the guide needs mfvi"
+            )
     priors = all_priors(described)
     inputs = {
         table.name: dict(table.cpt.inputs(posterior.bound.tables[table.name].contexts))
@@ -854,6 +859,8 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
         import numpyro
         from numpyro import distributions as dist
 
+        from btil.numpyro_forms.team_dbn import sample_channel_posteriors
+
         parameters = _sample_normals(normals, priors)
         for table in described:
             if table.name in counts:
@@ -864,6 +871,7 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
         for name, concentration in concentrations.items():
             rows = dist.Dirichlet(jnp.asarray(concentration))
             numpyro.sample(name, rows.to_event(concentration.ndim - 1))
+        sample_channel_posteriors(posterior.bound, result.channels)
 
     return guide
 

@@ -706,13 +706,13 @@ def test_a_column_of_notes_is_no_state(tmp_path: Path) -> None:
     demos = btil.read_demonstrations(path, num_latents=2)
     says = (
         r"policy_ann \(40 contexts, read in 40 steps\), transition_ann \(39 contexts, read in 39 "
-        r"steps\); leave out notes \(40 values\) if that is no state; else name fewer parents "
+        r"steps\); leave out notes \(40 values\) if it is not a state; else name fewer parents "
     )
     with pytest.warns(btil.DataWarning, match=says):
         btil.fit(btil.TeamModel(), demos, max_iterations=1, progress=False)
     told = shell("info", path, "--num-latents", 2)
     assert told.exit_code == 0
-    assert re.fullmatch(f"warning: as btil fit does it without options, .*{says}.*\n", told.stderr)
+    assert re.fullmatch(f"warning: without model options to btil fit, .*{says}.*\n", told.stderr)
     out = tmp_path / "p.nc"
     told = shell("fit", path, "--num-latents", 2, "--out", out, "--quiet", "--max-iterations", 1)
     assert told.exit_code == 0

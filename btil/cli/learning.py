@@ -64,7 +64,7 @@ def info(
     from btil.models.team import bind
 
     for sentence in crowded(bind(model_of(data), demos)):
-        warn([f"as btil fit does it without options, {sentence}"])
+        warn([f"without model options to btil fit, {sentence}"])
 
 
 def names_told(demos: Demonstrations) -> list[str]:

@@ -64,14 +64,14 @@ def crowded(
     if not told:
         return
     flags = ", ".join(f"--{role}-parents" for role in dict.fromkeys(roles))
-    remedy = f"name fewer parents of them (in a shell {flags}), or learn from more steps"
+    remedy = f"name fewer parents (in a shell {flags}), or learn from more steps"
     if to_blame:
         columns = ", ".join(f"{name} ({values:,} values)" for name, values in to_blame.items())
-        remedy = f"leave out {columns} if that is no state; else {remedy}"
+        remedy = f"leave out {columns} if it is not a state; else {remedy}"
     yield (
         "the model cannot learn from tables of which most contexts are seen once or twice: "
         f"{', '.join(told)}; {remedy}; btil.suggest_model (in a shell `btil suggest`) finds "
-        "a model that can"
+        "a model that can learn"
     )
 
 

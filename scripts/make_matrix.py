@@ -1,7 +1,7 @@
 """Write docs/matrix.md: which features work with which methods, from the tests that hold it.
 
 A test says what it holds by the markers `covers(feature, *columns)` and
-`refuses(feature, *columns, remedy=...)`. The markers are read from the sources: nothing is imported.
+`refuses(feature, *columns, remedy=...)`. Markers are read from the sources: nothing is imported.
 """
 
 import ast
@@ -43,12 +43,12 @@ QUESTIONS = (
 HEAD = """\
 # What works with what
 
-Made from the tests by `python scripts/make_matrix.py`: a tick leads to the file of the test that holds
-it (its name shows when the pointer rests on it), a cross to that of the refusal. A blank cell is one
-that no test looks at.
+Made from the tests by `python scripts/make_matrix.py`: a tick leads to the file of the test that
+holds it (its name shows when the pointer rests on it), a cross to that of the refusal. A blank cell
+is one that no test looks at.
 
-What the rows are: [recordings.md](recordings.md) and [continuous.md](continuous.md). "Gaps" are unseen
-actions, members who come and go and unsure labels.
+What the rows are: [recordings.md](recordings.md) and [continuous.md](continuous.md). "Gaps" are
+unseen actions, members who come and go and unsure labels.
 """
 
 

@@ -9,6 +9,7 @@ from scipy.special import logsumexp
 from test_emissions import (
     BLANK,
     _assert_same_posterior,
+    _chains,
     _demos,
     _enumerated,
     _log_evidence,
@@ -19,12 +20,21 @@ import btil
 from btil.inference import ascents, channels
 from btil.inference.checkpoint import Checkpoint
 from btil.messages.layout import lay_out
-from btil.models.emission import Normals, channel_log_density, step_log_density
+from btil.models.emission import (
+    Normals,
+    channel_log_density,
+    channel_sites,
+    step_log_density,
+)
+from btil.models.parametric import expected_rows, parametric_site
 from btil.models.team import bind, likelihood_name
 
 
+@pytest.mark.covers("normal columns", "refined")
+@pytest.mark.covers("regressions on covariates", "refined")
+@pytest.mark.covers("members without actions", "refined")
 def test_refined_draws_are_those_of_the_exact_posterior():
-    demos, model = _demos(lengths=(3, 2)), _model(parents=())
+    demos, model = _demos(lengths=(3, 2)), _model(parents=(), covariates=("bob_x",))
     coarse = btil.fit(model, demos, progress=False, dtype="float64")
     refined = coarse.refined(2000, num_sweeps=60, seed=1, progress=False)
     exact = btil.fit(model, demos, "exact", progress=False)
@@ -45,6 +55,9 @@ def test_refined_draws_are_those_of_the_exact_posterior():
     np.testing.assert_allclose(refined.result.log_likelihood[0, 5], again, rtol=1e-9)
 
 
+@pytest.mark.covers("normal columns", "devices")
+@pytest.mark.covers("blank cells of columns", "devices")
+@pytest.mark.covers("members without actions", "devices")
 def test_two_devices_say_the_same():
     one, two = (
         btil.fit(_model(), _demos(blank=BLANK), dtype="float64", devices=number, progress=False)
@@ -96,6 +109,7 @@ def test_a_run_that_was_cut_anywhere_goes_on(labelled, tmp_path, monkeypatch):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.covers("tables with parameters beside columns", "mfvi", "refined")
 @pytest.mark.parametrize("family", [btil.SoftmaxCPT, btil.HierarchicalDirichletCPT])
 def test_tables_with_parameters_stand_beside_channels(family):
     """Columns that say nothing of the latent add their density to the bound, and nothing else."""
@@ -126,6 +140,9 @@ def test_tables_with_parameters_stand_beside_channels(family):
 CHIB = {"method": "chib", "num_warmup": 100, "num_samples": 1000, "progress": False}
 
 
+@pytest.mark.covers("normal columns", "evidence")
+@pytest.mark.covers("regressions on covariates", "evidence")
+@pytest.mark.covers("members without actions", "evidence")
 @pytest.mark.parametrize("labelled", [5, 0])
 def test_the_evidence_by_chib_is_the_sum_over_all_paths(labelled):
     """Without labels, too, where the average is over all namings of the latents."""
@@ -136,6 +153,7 @@ def test_the_evidence_by_chib_is_the_sum_over_all_paths(labelled):
     assert abs(found.value - exact) < 4.5 * found.standard_error
 
 
+@pytest.mark.covers("blank cells of columns", "evidence")
 def test_the_evidence_of_blank_cells_is_a_quadrature_over_them():
     demos = _demos(lengths=(3, 2), blank=[("ann_y", 4)])
     model = _model().resolved(demos)
@@ -186,6 +204,8 @@ def _small_team():
     return demos.replace(latents=labels), model
 
 
+@pytest.mark.covers("normal columns", "calibration")
+@pytest.mark.covers("members without actions", "calibration")
 def test_calibration_ranks_coefficients_and_noise():
     demos, model = _small_team()
     found = btil.analysis.calibrate(
@@ -221,6 +241,9 @@ def test_a_known_truth_is_made_written_and_read(tmp_path):
         btil.analysis.read_truth(tmp_path / "truth.npz", wider, demos)
 
 
+@pytest.mark.covers("normal columns", "mfvi_guide")
+@pytest.mark.covers("regressions on covariates", "mfvi_guide")
+@pytest.mark.covers("members without actions", "mfvi_guide")
 def test_the_guide_is_the_mean_field(numpyro_as_it_is, x64):
     """Its bound, latents summed out, lies between that of the mean field and the evidence."""
     from jax import random
@@ -250,3 +273,108 @@ def test_the_guide_is_the_mean_field(numpyro_as_it_is, x64):
     )
     with pytest.raises(ValueError, match="gibbs did not give Dirichlet rows"):
         btil.mfvi_guide(gibbs)
+
+
+def _with_gaps(demos, away=1):
+    """Bob leaves for a step, nobody saw an action of ann's that her transition reads."""
+    there = np.ones((demos.num_steps, 2), bool)
+    there[away, 1] = False
+    actions = np.where(np.arange(demos.num_steps) == 0, -1, demos.actions[:, 0])
+    weights = np.random.default_rng(3).uniform(0.1, 2.0, size=(demos.num_steps, 2))
+    return demos.replace(
+        present=there, actions={"ann": actions}, missing="allow", latent_weights={"ann": weights}
+    )
+
+
+def _reading_actions():
+    model = _model(parents=())
+    transition = {
+        "ann": btil.DirichletCPT(0.8, parents=("own_action",)),
+        "bob": btil.DirichletCPT(0.8, parents=()),
+    }
+    return dataclasses.replace(model, transition=transition)
+
+
+@pytest.mark.covers("gaps beside columns", "exact", "mfvi", "gibbs", "refined")
+def test_gaps_beside_columns():
+    """Exact: one sum over the latents and the unseen action, held against filled-in data."""
+    demos, model = _with_gaps(_demos(lengths=(3, 2))), _reading_actions().resolved(_demos())
+    exact = btil.fit(model, demos, "exact", progress=False)
+    logs = [
+        btil.fit(model, demos.replace(actions={"ann": [a, *demos.actions[1:, 0]]}), "exact",
+                 progress=False).elbo
+        for a in range(3)
+    ]  # fmt: skip
+    assert exact.elbo == pytest.approx(logsumexp(logs), abs=1e-8)
+    gibbs = btil.fit(
+        model, demos, "gibbs", progress=False, num_chains=4, num_warmup=200, num_samples=5000
+    )
+    _assert_same_posterior(_chains(gibbs), exact.sample(40_000, seed=1))
+    # Labels that name all latents: chains hardly go from one naming to another.
+    named = _demos(lengths=(3, 2)).replace(latents=[[1, 0], [0, 1], *[[-1, -1]] * 3])
+    demos = _with_gaps(named, away=3)
+    exact = btil.fit(model, demos, "exact", progress=False)
+    coarse = btil.fit(model, demos, dtype="float64", progress=False, tolerance=1e-8)
+    assert exact.elbo - 5 < coarse.elbo < exact.elbo
+    refined = coarse.refined(2000, num_sweeps=60, progress=False)
+    _assert_same_posterior(_chains(refined), exact.sample(40_000, seed=1))
+
+
+@pytest.mark.covers("gaps beside columns", "svi", "nuts")
+@pytest.mark.covers("tables with parameters beside columns", "svi", "nuts")
+@pytest.mark.parametrize("family", [None, btil.SoftmaxCPT])
+def test_numpyro_density_is_that_of_the_messages(family, numpyro_as_it_is, x64):
+    """The likelihood of every episode at drawn values, gaps and columns and parameters and all."""
+    from numpyro import handlers
+
+    from btil.numpyro_forms.team_dbn import team_dbn
+
+    demos = _demos(blank=BLANK) if family else _with_gaps(_demos(blank=BLANK))
+    model = _reading_actions().resolved(demos)
+    if family:
+        model = dataclasses.replace(model, policy={"ann": family(parents=("state",)), "bob": None})
+    trace = handlers.trace(handlers.seed(team_dbn(model, demos), 1)).get_trace()
+    values = {name: np.asarray(site["value"]) for name, site in trace.items()}
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    tables = {name: table.prior_mean() for name, table in posterior.bound.tables.items()}
+    tables |= {name: rows for name, rows in values.items() if name in tables}
+    if family:
+        parameters = {name: one for name, one in values.items() if name.startswith("policy_ann_")}
+        described = parametric_site(posterior.bound.tables["policy_ann"])
+        draws = {name: one[None] for name, one in parameters.items()}
+        contexts = posterior.bound.tables["policy_ann"].contexts
+        tables["policy_ann"] = expected_rows(described, draws, contexts)
+    for agent, channel in posterior.bound.channels.items():
+        coefficients, covariance = (values[site] for site in channel_sites(channel))
+        tables[likelihood_name(agent)] = step_log_density(
+            channel, coefficients.reshape(channel.shape), covariance
+        )
+    expected = posterior.episode_log_likelihood(posterior.bound, lay_out(posterior.bound), tables)
+    found = sum(
+        site["fn"].log_prob(site["value"])
+        for site in trace.values()
+        if site["type"] == "sample" and site["is_observed"]
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+@pytest.mark.covers("tables with parameters beside columns", "gibbs")
+@pytest.mark.refuses("tables with parameters beside columns", "exact", remedy="use gibbs or mfvi")
+def test_gibbs_with_parameters_and_columns():
+    """Columns that say nothing of the latents leave the tables as they are without them."""
+    demos = _demos(lengths=(20, 10), labelled=30, scale=1.0)
+    policy = {"ann": btil.SoftmaxCPT(parents=("state",)), "bob": None}
+    said = {"bob": btil.NormalEmission(("bob_x",))}
+    options = {"progress": False, "num_warmup": 150, "num_samples": 500}
+    plain, both = (
+        btil.fit(
+            btil.TeamModel(policy, btil.DirichletCPT(0.8, parents=()), emissions=given),
+            demos, "gibbs", **options,
+        )
+        for given in (None, said)
+    )  # fmt: skip
+    one, other = (p.result.rows["policy_ann"] for p in (plain, both))
+    np.testing.assert_allclose(one.mean(), other.mean(), atol=0.05)
+    np.testing.assert_allclose(one.sd(), other.sd(), rtol=0.3)
+    with pytest.raises(ValueError, match=r"SoftmaxCPT.*use"):
+        btil.fit(both.model, demos, "exact", progress=False)

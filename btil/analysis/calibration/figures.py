@@ -91,7 +91,7 @@ def plot_ecdf_pit(
             panel.set(title=group, xlim=(0, 1), xlabel="rank of the truth, from 0 to 1")
         for panel in panels[::_COLUMNS] if axes is None else panels[:1]:
             panel.set_ylabel("ECDF minus uniform")
-        handles = [
+        handles: list[Any] = [
             Line2D([], [], color=look(k).color, label=name) for k, name in enumerate(calibrations)
         ]
         handles += [

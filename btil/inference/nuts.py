@@ -145,7 +145,7 @@ def rows_of_sticks(logits: Float[Array, "*rows sticks"]) -> Float[Array, "*rows 
 
 
 class SticksReparam(Reparam):
-    """Sample a Dirichlet site by the logits of its sticks, the site `<name>_sticks`.
+    """Sample a Dirichlet site by the logits of its sticks, the site `<name>/sticks`.
 
     Args:
         order: Cells of every row in the order in which sticks are broken off.
@@ -171,7 +171,8 @@ def in_place(rows: Float[Array, "..."], order: Int[Array, "..."]) -> Float[Array
 
 
 def _sticks(site: str) -> str:
-    return f"{site}_sticks"
+    # No parameter of a family can be called so.
+    return f"{site}/sticks"
 
 
 class Settings(NamedTuple):

@@ -2,7 +2,8 @@
 
 `python benchmarks/samplers.py` samples the same posterior by
 
-- nuts, `btil.fit(..., "nuts")`: latents summed out, rows as softmaxes of log weights;
+- nuts, `btil.fit(..., "nuts")`: latents summed out, rows broken into sticks in logarithms,
+  begun from the mean field;
 - enumerated: NumPyro's NUTS on `btil.team_dbn(model, demos, marginalize="enumerate")`, the network
   spelled out with `scan` and enumerated latents, as one would write it without btil, driven as nuts
   is (its own `MCMC` would compile anew in every run);
@@ -36,7 +37,7 @@ import btil
 from btil.inference.chains import ess
 from btil.inference.checkpoint import NOWHERE
 from btil.inference.collapsed import collapsed_data
-from btil.inference.nuts import Schedule, kernel_programs, sample_chains
+from btil.inference.nuts import Begin, Schedule, kernel_programs, sample_chains
 from btil.models.draws import prior_tables
 from btil.models.simulate import simulate
 from btil.models.team import bind
@@ -118,8 +119,9 @@ def by_numpyro(
         structure, data = collapsed_data(bind(model, demos), dtype)
         simplex = biject_to(constraints.simplex)
 
-        def collect(states: Any, inputs: Any) -> dict[str, Any]:
-            return {name: simplex(states.z[name]) for name in structure.dirichlet_sites}
+        def collect(states: Any, inputs: Any) -> tuple[dict[str, Any], Any]:
+            rows = {name: simplex(states.z[name]) for name in structure.dirichlet_sites}
+            return rows, -states.potential_energy[:, None]
 
         kernel = NUTS(partial(form, structure))
         programs = kernel_programs(kernel, num_warmup, collect)
@@ -129,7 +131,7 @@ def by_numpyro(
             begun = time.perf_counter()
             chains = sample_chains(
                 programs,
-                jax.random.split(jax.random.key(seed), num_chains),
+                Begin(jax.random.split(jax.random.key(seed), num_chains)),
                 data,
                 Schedule(num_warmup, num_samples, "sequential"),
                 NOWHERE,

@@ -16,6 +16,7 @@ from btil.demonstrations import (
 )
 from btil.demonstrations.binning import bin
 from btil.demonstrations.coding import DataWarning
+from btil.demonstrations.directions import directions
 from btil.demonstrations.stream import DemonstrationsFile, open_demonstrations
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ __all__ = [
     "combine_labels",
     "compare",
     "concatenate",
+    "directions",
     "domains",
     "fit",
     "imitation",

@@ -1,8 +1,14 @@
 """How figures look: one palette, one style, and figures that nothing has to close."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+from btil.files import check_writable, replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,6 +43,36 @@ def figure_style() -> Iterator[None]:
 
     with matplotlib.rc_context(_FIGURE_STYLE):
         yield
+
+
+@contextmanager
+def gif_of(
+    figure: "Figure", path: str | PathLike[str], frames_per_second: int, dpi: int
+) -> Iterator[Callable[[], None]]:
+    """Write an animated GIF of a figure that changes; whole or not at all.
+
+    Args:
+        figure: The figure.
+        path: The file, ending in .gif.
+        frames_per_second: Frames a second.
+        dpi: Dots per inch.
+
+    Yields:
+        A function that takes a frame of the figure as it is.
+
+    Raises:
+        ValueError: If the ending is another one.
+        OSError: If the file cannot be written.
+    """
+    from matplotlib.animation import PillowWriter
+
+    check_writable(path, (".gif",))
+    with replacing(path) as temporary, TemporaryDirectory() as folder:
+        writer = PillowWriter(fps=frames_per_second)
+        film = Path(folder) / "film.gif"  # the writer tells the format by the ending
+        with writer.saving(figure, film, dpi=dpi):
+            yield writer.grab_frame
+        shutil.copyfile(film, temporary)
 
 
 def new_figure(width: float, height: float) -> "Figure":

@@ -110,6 +110,20 @@ movers = btil.fit(task.recommended_model(), variables.without_labels(range(10, 2
 errands = btil.domains.errands()  # two people walk between a desk, a door and a shelf
 walks = errands.simulate(60, seed=1)
 walkers = btil.fit(errands.recommended_model(), walks.without_labels(range(6, 60)))
+where = {agent: errands.columns(agent)[:2] for agent in errands.agents}
+goals = dict(zip(errands.goal_names, errands.goals, strict=True))
+
+# A prior said in the units of the data: who walks does so at about 0.5 a step.
+said = btil.TeamModel(
+    policy=None,
+    emissions=btil.NormalEmission(
+        {agent: errands.columns(agent)[2:] for agent in errands.agents},
+        location=0.0,
+        pseudo_steps=0.5,
+        noise=0.5,
+        degrees_of_freedom=6,
+    ),
+)
 """,
         (
             Entry(
@@ -122,6 +136,19 @@ walkers = btil.fit(errands.recommended_model(), walks.without_labels(range(6, 60
                 'analysis.plot_motion(walkers, "ann", "ann_x", "ann_y")',
                 "Where each intent leads from everywhere on the plane, learned from six labelled "
                 "episodes: arrows are expected velocities, and end near the goal.",
+            ),
+            Entry(
+                "plot_motion_strip",
+                "analysis.plot_motion_strip(walks, 6, where, walkers.decode(walks), places=goals)",
+                "Steps of one episode: who is where, in the colour of what was decoded, with the "
+                "way of the last twelve steps. `analysis.animate_motion` makes a film of it.",
+            ),
+            Entry(
+                "plot_prior_predictive",
+                "analysis.plot_prior_predictive(said, walks, num_draws=30)",
+                "Velocities as a prior expects them (blue, a thin line per draw) beside those that "
+                "were recorded (grey), in their units. A prior should cover what can be, and not "
+                "much more.",
             ),
         ),
     ),

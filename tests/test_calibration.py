@@ -5,6 +5,7 @@ said where a test relies on it.
 """
 
 import dataclasses
+import itertools
 import sys
 
 import matplotlib.figure
@@ -25,6 +26,7 @@ from btil.analysis.calibration.ranks import (
     bins_of,
     coverage,
     error_ratio,
+    in_hundredths,
     place_among,
     place_of_latents,
     rank,
@@ -517,15 +519,38 @@ def test_the_band_is_left_as_often_as_it_says():
     assert abs(left / 1_000 - 0.1) < 4 * np.hypot(np.sqrt(0.09 / 1_000), 0.01)
 
 
-def test_sure_steps_are_counted_in_tenths():
+def test_sure_steps_are_counted_in_hundredths():
     beliefs = np.array([[0.95, 0.05], [0.05, 0.95], [0.35, 0.65], [1.0, 0.0]])
     counted = reliability(beliefs, np.array([0, 0, 1, 0]))
-    assert counted.steps.tolist() == [0] * 6 + [1, 0, 0, 3]
-    assert counted.said[9] == pytest.approx(2.9)
-    assert counted.right.tolist() == [0] * 6 + [1, 0, 0, 2]
-    low, high = bins_of(Reliability(*(part[None] for part in counted)))
-    assert (low.low, low.steps, low.right) == (0.6, 1, 1.0)
-    assert (high.low, high.high, high.steps, high.said) == (0.9, 1.0, 3, pytest.approx(2.9 / 3))
+    assert counted.steps.sum() == 4
+    assert counted.steps[[65, 95, 99]].tolist() == [1, 2, 1]
+    assert counted.said[95] == pytest.approx(1.9)
+    assert counted.right[[65, 95, 99]].tolist() == [1, 1, 1]
+    low, middle, high = bins_of(Reliability(*(part[None] for part in counted)))
+    assert (low.low, low.high, low.steps, low.right) == (0.65, 0.66, 1, 1.0)
+    assert (middle.steps, middle.said, middle.right) == (2, pytest.approx(0.95), 0.5)
+    assert (high.low, high.high, high.steps) == (0.99, 1.0, 1)
+
+
+def test_bins_hold_about_equal_numbers_of_steps():
+    generator = np.random.default_rng(0)
+    best = np.concatenate([np.full(500, 0.999), generator.uniform(0.5, 1.0, 1500)])
+    beliefs = np.stack([best, 1 - best], 1)
+    counted = reliability(beliefs, (generator.random(2000) > best).astype(int))
+    bins = bins_of(Reliability(*(part[None] for part in counted)))
+    assert sum(one.steps for one in bins) == 2000
+    assert 7 <= len(bins) <= 10
+    assert min(one.steps for one in bins) >= 200
+    assert all(one.high <= other.low for one, other in itertools.pairwise(bins))
+
+
+def test_counts_by_wider_bins_are_read_as_they_were_written():
+    steps, said = np.zeros((2, 10)), np.zeros((2, 10))
+    steps[:, 7], said[:, 7] = 5, 3.8
+    found = in_hundredths(Reliability(steps, said, steps))
+    assert found.steps.shape == (2, 100)
+    (one,) = bins_of(found)
+    assert (one.steps, one.said, one.low) == (10, pytest.approx(0.76), 0.7)
 
 
 def test_intervals_widen_where_steps_are_right_together():

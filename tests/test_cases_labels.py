@@ -195,6 +195,8 @@ LABELS_ARE_DATA = {
     "btil.posterior.beliefs.Posterior.conformed": "sizes and names",
     "btil.posterior.posterior.TeamPosterior.predict_columns": "held to it in test_emissions.py",
     "btil.analysis.plots.paths.plot_paths": "draws labels, or the latents that it is given",
+    "btil.analysis.plots.films.plot_motion_strip": "draws labels, or the latents it is given",
+    "btil.analysis.plots.films.animate_motion": "draws labels, or the latents that it is given",
 }
 # Log densities of actions alone: no belief is asked for.
 NEVER_PEEK = {"btil.analysis.selection.compare_models"}

@@ -82,7 +82,7 @@ def test_errors_are_over_episodes():
 def test_bins_count_every_labelled_step():
     demos, beliefs = made_up()
     counted = reliability_by_episode(demos, beliefs, "ann")
-    assert counted.steps.shape == (40, 10)
+    assert counted.steps.shape == (40, 100)
     assert counted.steps.sum() == (demos.latents[:, 0] >= 0).sum()
     assert counted.steps[1].sum() == 0
     for one in bins_of(counted):
@@ -115,7 +115,9 @@ def test_reliability_is_drawn_for_every_agent_and_method():
     np.testing.assert_allclose(bars.lines[0].get_xdata(orig=False), [one.said for one in bins])
     np.testing.assert_allclose(bars.lines[0].get_ydata(orig=False), [one.right for one in bins])
     steps = axes[2].patches[0].get_data().values
-    np.testing.assert_allclose(steps, counted.steps.sum(0) / counted.steps.sum())
+    np.testing.assert_allclose(
+        steps, counted.steps.sum(0).reshape(10, 10).sum(1) / counted.steps.sum()
+    )
     assert [one.get_title() for one in axes] == ["ann", "bob", "", ""]
     with pytest.raises(ValueError, match="no agent with labelled steps"):
         plot_reliability({})

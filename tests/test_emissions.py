@@ -143,6 +143,9 @@ def _log_evidence(model, demos):
     return sum(logsumexp(_enumerated(model, demos, agent)[1]) for agent in demos.agents)
 
 
+@pytest.mark.covers("normal columns", "exact")
+@pytest.mark.covers("regressions on covariates", "exact")
+@pytest.mark.covers("members without actions", "exact")
 @pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
 def test_exact_is_the_sum_over_all_paths(covariates):
     demos, model = _demos(), _model(covariates=covariates)
@@ -172,6 +175,9 @@ def test_exact_is_the_sum_over_all_paths(covariates):
     np.testing.assert_allclose(posterior.emission("ann", [0, 1]).coefficients, means, rtol=1e-7)
 
 
+@pytest.mark.covers("normal columns", "mfvi")
+@pytest.mark.covers("regressions on covariates", "mfvi")
+@pytest.mark.covers("members without actions", "mfvi")
 @pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
 def test_mean_field_is_below_the_evidence_and_never_falls(covariates):
     demos, model = _demos(), _model(covariates=covariates)
@@ -272,6 +278,10 @@ def _point_logs(posterior, demos, agent, path):
     return total
 
 
+@pytest.mark.covers("normal columns", "smoothing and decoding")
+@pytest.mark.covers("blank cells of columns", "smoothing and decoding")
+@pytest.mark.covers("members without actions", "smoothing and decoding")
+@pytest.mark.covers("gaps beside columns", "smoothing and decoding")
 @pytest.mark.parametrize("leaves", [False, True])
 def test_beliefs_are_sums_over_paths_blank_cells_summed_out(leaves):
     demos, model = _demos(blank=BLANK), _model()
@@ -358,6 +368,9 @@ def _chains(posterior):
     return found
 
 
+@pytest.mark.covers("normal columns", "gibbs")
+@pytest.mark.covers("regressions on covariates", "gibbs")
+@pytest.mark.covers("members without actions", "gibbs")
 @pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
 def test_gibbs_draws_from_the_exact_posterior(covariates):
     demos, model = _demos(), _model(covariates=covariates)
@@ -368,6 +381,7 @@ def test_gibbs_draws_from_the_exact_posterior(covariates):
     _assert_same_posterior(_chains(gibbs), exact.sample(40_000, seed=1))
 
 
+@pytest.mark.covers("blank cells of columns", "gibbs", "mfvi", "refined")
 def test_gibbs_with_a_blank_cell_is_a_mixture_over_what_may_stand_there():
     """Exact posteriors with the cell filled in, weighted by their evidence along a grid."""
     blank = [("ann_y", 4)]
@@ -396,8 +410,14 @@ def test_gibbs_with_a_blank_cell_is_a_mixture_over_what_may_stand_there():
     assert evidence - 4.0 < mean_field.elbo < evidence
     trace = mean_field.elbo_trace
     assert np.all(np.diff(trace) > -1e-8 * np.abs(trace[:-1]))
+    refined = mean_field.refined(2000, num_sweeps=100, progress=False)
+    _assert_same_posterior(_chains(refined), mixture)
 
 
+@pytest.mark.covers("normal columns", "tracker")
+@pytest.mark.covers("regressions on covariates", "tracker", "smoothing and decoding")
+@pytest.mark.covers("blank cells of columns", "tracker")
+@pytest.mark.covers("members without actions", "tracker")
 @pytest.mark.parametrize(("method", "num_draws"), [("mfvi", None), ("mfvi", 3), ("exact", 4)])
 def test_tracker_says_what_filter_says(method, num_draws):
     blank = BLANK if method == "mfvi" else ()
@@ -429,6 +449,10 @@ def test_tracker_says_what_filter_says(method, num_draws):
         tracker.update(0, {"ann": 1}, continuous={"ann_x": np.inf, "ann_y": 0, "bob_x": 0})
 
 
+@pytest.mark.covers("normal columns", "saved files")
+@pytest.mark.covers("regressions on covariates", "saved files")
+@pytest.mark.covers("blank cells of columns", "saved files")
+@pytest.mark.covers("members without actions", "saved files")
 @pytest.mark.parametrize("method", ["mfvi", "gibbs", "exact"])
 def test_saved_posteriors_are_the_same(method, tmp_path):
     demos, model = _demos(labelled=4), _model(covariates=("bob_x",))
@@ -461,6 +485,7 @@ def test_contexts_never_visited_are_as_a_priori():
     np.testing.assert_allclose(point.covariance[2, 1], prior.scale)  # degrees are d + 2
 
 
+@pytest.mark.refuses("blank cells of columns", "exact", remedy="use gibbs or mfvi for blank cells")
 def test_what_is_wrong_is_refused():
     demos = _demos()
     normal = btil.NormalEmission
@@ -502,14 +527,26 @@ def test_what_is_wrong_is_refused():
         btil.fit(_model(), blank, "exact", progress=False)
 
 
+@pytest.mark.refuses("normal columns", "batches", remedy="leave batch_size out")
+@pytest.mark.refuses("regressions on covariates", "batches", remedy="leave batch_size out")
+@pytest.mark.refuses("blank cells of columns", "batches", remedy="leave batch_size out")
+@pytest.mark.refuses("members without actions", "batches", remedy="leave batch_size out")
+@pytest.mark.refuses("gaps beside columns", "batches", remedy="leave batch_size out")
+@pytest.mark.refuses(
+    "tables with parameters beside columns", "batches", remedy="leave batch_size out"
+)
+@pytest.mark.refuses(
+    "members without actions",
+    "predictive check",
+    remedy="there are no actions to replicate; simulate and compare columns",
+)
+@pytest.mark.refuses(
+    "members without actions", "debrief", remedy="it tells what members do, so give them actions"
+)
 def test_what_does_not_take_them_says_so(tmp_path):
     demos, model = _demos(labelled=7), _model()
     mean_field = btil.fit(model, demos, progress=False)
     for ask, message in (
-        (lambda: mean_field.refined(), "refined does not take models with emissions; use method"),
-        (lambda: btil.mfvi_guide(mean_field), "mfvi_guide does not take models with emissions"),
-        (lambda: btil.analysis.log_evidence(model, demos), "log_evidence does not take"),
-        (lambda: btil.analysis.calibrate(model, demos), "calibrate does not take"),
         (lambda: btil.fit(model, demos, batch_size=1), "batch_size: mfvi does not take it"),
         (lambda: btil.fit(model, demos, "svi", guide="dirichlet"), "is for tables; a model with"),
         (lambda: mean_field.policy("bob"), "bob has no actions, and so no policy"),
@@ -588,6 +625,10 @@ def test_priors_may_differ_between_latents():
     np.testing.assert_allclose(posterior.log_likelihood(demos).sum(), expected, rtol=1e-6)
 
 
+@pytest.mark.covers("normal columns", "svi", "nuts")
+@pytest.mark.covers("regressions on covariates", "svi", "nuts")
+@pytest.mark.covers("blank cells of columns", "svi", "nuts")
+@pytest.mark.covers("members without actions", "svi", "nuts")
 @pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
 def test_both_numpyro_forms_are_the_density_spelled_out(covariates, numpyro_as_it_is, x64):
     """log p(parameters, data) at a point: SciPy's priors, and all paths enumerated."""
@@ -685,6 +726,10 @@ def test_checkpoints_tell_other_columns_apart(method, tmp_path):
         btil.fit(model, moved, method, progress=False, checkpoint=path, resume=True, **options)
 
 
+@pytest.mark.covers("normal columns", "simulation")
+@pytest.mark.covers("regressions on covariates", "simulation")
+@pytest.mark.covers("blank cells of columns", "simulation")
+@pytest.mark.covers("members without actions", "simulation")
 @pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
 def test_posteriors_are_calibrated(covariates):
     """Simulation-based calibration: drawn from the prior, the truth's rank is uniform."""

@@ -7,6 +7,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 import btil
+from btil.analysis.plots.layout import look
 from btil.domains.plane import Errands
 
 
@@ -135,6 +136,72 @@ def test_figures_of_paths_and_of_motion():
             draw()
 
 
+def test_a_film_strip_and_a_film(tmp_path):
+    from PIL import Image
+
+    task = btil.domains.errands(num_steps=7)
+    demos = task.simulate(2, seed=3)
+    where = {agent: task.columns(agent)[:2] for agent in task.agents}
+    goals = dict(zip(task.goal_names, task.goals, strict=True))
+    figure = btil.analysis.plot_motion_strip(demos, 1, where, steps=[0, 3, 6], places=goals)
+    assert [axes.get_title("left") for axes in figure.axes] == ["step 0", "step 3", "step 6"]
+    last = figure.axes[2].lines[-1]  # bob, where he ends, in the colour of what he has in mind
+    assert last.get_xydata()[0].tolist() == [demos.continuous[c][13] for c in where["bob"]]
+    assert last.get_color() == look(int(demos.latents[13, 1])).color
+    assert [text.get_text() for text in figure.legends[0].texts] == [*task.agents, *goals]
+    path = tmp_path / "walk.gif"
+    unknown = np.full_like(demos.latents, -1)
+    btil.analysis.animate_motion(demos, 0, {"ann": where["ann"]}, path, unknown)
+    with Image.open(path) as film:
+        assert film.n_frames == 7
+    for arguments, message in (
+        ((demos, 2, where), "episode"),
+        ((demos, 0, {"cid": ("ann_x", "ann_y")}), "columns: unknown agent 'cid'"),
+        ((demos, 0, {"ann": ("ann_x", "z")}), "no continuous column 'z'"),
+        ((demos, 0, {"ann": "ann_x"}), r"expected two names \(x, y\)"),
+        ((demos, 0, where, np.zeros(3, int)), "latents must be whole numbers of shape"),
+        ((demos, 0, where, None, [7]), "steps"),
+        ((demos, 0, where, None, []), "steps: none are given"),
+        ((demos, 0, where, None, None, {"desk": (1.0,)}), "places: desk is"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            btil.analysis.plot_motion_strip(*arguments)
+    with pytest.raises(ValueError, match=r"must be \.gif"):
+        btil.analysis.animate_motion(demos, 0, where, tmp_path / "walk.mp4")
+    assert [p.name for p in tmp_path.iterdir()] == ["walk.gif"]
+
+
+def test_what_a_prior_expects_is_drawn():
+    from matplotlib.figure import Figure
+
+    task = btil.domains.errands(num_steps=6)
+    demos = task.simulate(4, seed=0)
+    said = btil.TeamModel(
+        policy=None,
+        emissions={
+            "bob": btil.NormalEmission(
+                ("bob_vx", "bob_vy"), location=(5.0, -3.0), pseudo_steps=1e6, noise=0.5,
+                degrees_of_freedom=1e6,
+            )
+        },
+    )  # fmt: skip
+    axes = Figure().subplots(1, 2)
+    btil.analysis.plot_prior_predictive(said, demos, num_draws=40, axes=axes)
+    for panel, column, centre in zip(axes, ("bob_vx", "bob_vy"), (5.0, -3.0), strict=True):
+        name, _, middle = panel.get_title().partition(": 90% from ")
+        low, high = map(float, middle.split(" to "))
+        assert name == column
+        # 90% of a normal distribution of 0.5 is 1.645 of that to each side.
+        assert low == pytest.approx(centre - 0.822, abs=0.15)
+        assert high == pytest.approx(centre + 0.822, abs=0.15)
+    figure = btil.analysis.plot_prior_predictive(said, demos, ["bob_vy"], num_draws=2)
+    assert len(figure.axes) == 1
+    with pytest.raises(ValueError, match="'ann_vx' is no column of an emission; there are bob_vx"):
+        btil.analysis.plot_prior_predictive(said, demos, ["ann_vx"])
+    with pytest.raises(ValueError, match="the model has no emissions"):
+        btil.analysis.plot_prior_predictive(btil.TeamModel(), demos)
+
+
 def test_intents_are_told_apart_without_labels():
     task = btil.domains.errands()
     demos = task.simulate(40, seed=3)
@@ -152,3 +219,91 @@ def test_intents_are_told_apart_without_labels():
             ]
             assert min(errors) < 0.06
     assert abs(bounds[0] - bounds[1]) < 0.1
+
+
+# ---------------------------------------------------------------------- at a speed of its own
+
+
+def decoding_errors(task, model, test, recorded):
+    few = recorded.without_labels(np.arange(10, 100))
+    fits = [btil.fit(m, few, progress=False) for m in (task.true_model(), model)]
+    return [(fit.decode(test) != test.latents).mean() for fit in fits], fits[1]
+
+
+def test_steady_walkers_are_decoded_by_directions():
+    """Places known, and found: first by a regression on positions, then by directions to these."""
+    task = btil.domains.errands(speed=0.8, noise=0.4)
+    recorded, test = task.simulate(100, seed=0), task.simulate(100, seed=1)
+    errors, _ = decoding_errors(task, task.recommended_model(), test, recorded)
+    assert 0.005 < errors[0] < 0.06
+    assert errors[1] < 1.2 * errors[0]
+    linear = btil.domains.errands().recommended_model()
+    few = recorded.without_labels(np.arange(10, 100))
+    first = btil.fit(linear, few, progress=False)
+    plain = (first.decode(test) != test.latents).mean()
+    assert plain > 1.3 * errors[0]
+    for agent in task.agents:
+        x, y, vx, vy = task.columns(agent)
+        goals = btil.analysis.goals(first, agent, (x, y), (vx, vy))
+        assert list(goals) == ["desk", "door", "shelf"]
+        for goal, place in zip(goals.values(), task.goals, strict=True):
+            np.testing.assert_allclose([goal.x, goal.y], place, atol=0.2)
+            assert goal.speed == pytest.approx(0.8, abs=0.1)
+            assert goal.inertia == pytest.approx(0.0, abs=0.05)
+        near = np.median([goal.near for goal in goals.values()])
+        found = {f"found_{name}": goal[:2] for name, goal in goals.items()}
+        few, test = (btil.directions(demos, x, y, found, near) for demos in (few, test))
+    model = btil.TeamModel(
+        policy=None,
+        transition=linear.transition,
+        emissions=btil.LinearNormalEmission(
+            {agent: task.columns(agent)[2:] for agent in task.agents},
+            {
+                agent: [c for c in few.continuous if f"{agent}_" in c and "_to_found" in c]
+                for agent in task.agents
+            },
+        ),
+    )
+    second = btil.fit(model, few, progress=False)
+    assert (second.decode(test) != test.latents).mean() < 1.2 * errors[0]
+
+
+def test_goals_are_found_however_members_walk():
+    """Slower and slower, too: there they are, and all is said of how."""
+    task = btil.domains.errands(num_steps=30, noise=0.1)
+    posterior = btil.fit(task.true_model(), task.simulate(40, seed=0), progress=False)
+    found = btil.analysis.goals(posterior, "bob", ("bob_x", "bob_y"), ("bob_vx", "bob_vy"))
+    assert list(found) == ["desk", "door", "shelf"]
+    for goal, place in zip(found.values(), task.goals, strict=True):
+        np.testing.assert_allclose([goal.x, goal.y], place, atol=0.2)
+        assert goal.near > 10
+        assert goal.speed / goal.near == pytest.approx(0.08, abs=0.01)
+        assert goal.inertia == pytest.approx(0.5, abs=0.05)
+    speed = ("bob_vx", "bob_vy")
+    for agent, position, message in (
+        ("cid", ("bob_x", "bob_y"), "unknown agent 'cid'"),
+        ("bob", ("bob_x", "z"), "no continuous column 'z'"),
+        ("bob", ("bob_x",), "position must name two continuous columns"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            btil.analysis.goals(posterior, agent, position, speed)
+
+
+def test_directions():
+    demos = btil.Demonstrations(
+        {}, [0, 0], num_latents=2, continuous={"x": [0.0, 3.0], "y": [0.0, np.nan]}
+    )
+    found = btil.directions(demos, "x", "y", {"home": (0.0, 4.0)}, near=3.0).continuous
+    np.testing.assert_allclose(found["x_to_home"], [0.0, np.nan])
+    np.testing.assert_allclose(found["y_to_home"], [0.8, np.nan])
+    for arguments, message in (
+        (("z", "y", {"home": (0, 0)}, 1.0), "no continuous column 'z'; there are x, y"),
+        (("x", "y", {"home": (0, 0, 1)}, 1.0), r"the place 'home' is \(0, 0, 1\), expected"),
+        (("x", "y", {}, 1.0), "places must be"),
+        (("x", "y", {"home": (0, 0)}, 0.0), "near must be a positive number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            btil.directions(demos, *arguments)
+    twice = demos.replace(continuous={**demos.continuous, "x_to_home": np.zeros(2)})
+    with pytest.raises(ValueError, match="a column 'x_to_home' already"):
+        btil.directions(twice, "x", "y", {"home": (0, 0)}, 1.0)

@@ -181,25 +181,44 @@ def test_single_precision_whatever_the_switch():
     assert_within_monte_carlo_error(plain, exact_posterior(bound))
 
 
-def test_log_weights_are_a_density_and_give_dirichlet_rows():
+def test_stick_logits_are_a_density_and_give_dirichlet_rows():
     import jax
     import jax.numpy as jnp
 
     with jax.enable_x64(True):
-        u = jnp.array([0.4, 1.7])
-        weights = nuts.LogWeights(u, jnp.asarray(3.0))
-        # Integrates to one, and to the Dirichlet's mean, over a grid of the plane.
-        axis = np.linspace(-60, 12, 1801)
-        grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1)
-        mass = np.exp(weights.log_prob(jnp.asarray(grid))) * (axis[1] - axis[0]) ** 2
+        u = jnp.array([0.4, 1.7, 0.9])
+        sticks = nuts.StickLogits(u)
+        # Integrates to one, and to the Dirichlet's means, over a grid of the plane.
+        axis = np.linspace(-60, 40, 1001)
+        grid = jnp.asarray(np.stack(np.meshgrid(axis, axis, indexing="ij"), -1))
+        mass = np.exp(sticks.log_prob(grid)) * (axis[1] - axis[0]) ** 2
         np.testing.assert_allclose(mass.sum(), 1, atol=1e-6)
-        row = np.asarray(jax.nn.softmax(jnp.asarray(grid)))[..., 0]
-        np.testing.assert_allclose((mass * row).sum(), 0.4 / 2.1, atol=1e-6)
-        draws = np.exp(weights.sample(jax.random.key(0), (20_000,)))
-    total = draws.sum(-1)
-    share = draws[:, 0] / total
-    assert abs(share.mean() - 0.4 / 2.1) < 4 * share.std() / np.sqrt(20_000)
-    assert abs(total.mean() - 1) < 4 * np.sqrt(1 / 3) / np.sqrt(20_000)
+        rows = np.asarray(nuts.rows_of_sticks(grid))
+        np.testing.assert_allclose(rows.sum(-1), 1, atol=1e-12)
+        truth = np.asarray(u / u.sum())
+        np.testing.assert_allclose(np.tensordot(mass, rows, 2), truth, atol=1e-6)
+        drawn = np.asarray(nuts.rows_of_sticks(sticks.sample(jax.random.key(0), (20_000,))))
+    error = drawn.std(0) / np.sqrt(20_000)
+    np.testing.assert_array_less(np.abs(drawn.mean(0) - truth), 4 * error)
+
+
+def test_tails_of_tiny_concentrations_are_not_cut():
+    """Of the draws of Beta(.01, .01) half the share 1e-58^.01 lies below 1e-58."""
+    import jax
+
+    with jax.enable_x64(True):
+        sticks = nuts.StickLogits(jax.numpy.full(2, 0.01))
+        rows = np.asarray(nuts.rows_of_sticks(sticks.sample(jax.random.key(0), (4000,))))
+    assert abs(np.mean(rows[:, 0] < 1e-58) - 0.5 * 1e-58**0.01) < 4 * np.sqrt(0.13 * 0.87 / 4000)
+
+
+def test_cells_go_back_to_their_places():
+    import jax.numpy as jnp
+
+    order = jnp.array([[2, 0, 1], [1, 2, 0]])
+    rows = jnp.array([[6.0, 3.0, 1.0], [5.0, 3.0, 2.0]])
+    found = nuts.in_place(rows, order)
+    np.testing.assert_array_equal(found, [[3, 1, 6], [2, 5, 3]])
 
 
 @pytest.mark.parametrize(

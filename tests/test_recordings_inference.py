@@ -192,6 +192,9 @@ def urns():
     return {agent: by_urns(team(), agent) for agent in ("ann", "bob")}
 
 
+@pytest.mark.covers("unseen actions and states", "exact")
+@pytest.mark.covers("members who come and go", "exact")
+@pytest.mark.covers("unsure labels", "exact")
 def test_exact_is_the_sum_over_latents_and_unseen_actions(exact, urns):
     assert exact.elbo == pytest.approx(sum(log for log, _, _ in urns.values()), abs=1e-10)
     for agent, (_, cells, _) in urns.items():
@@ -213,6 +216,9 @@ def test_every_context_that_is_read_is_visited_and_no_other(urns):
             assert found == read, (agent, role)
 
 
+@pytest.mark.covers("unseen actions and states", "svi", "nuts")
+@pytest.mark.covers("members who come and go", "svi", "nuts")
+@pytest.mark.covers("unsure labels", "svi", "nuts")
 def test_the_collapsed_density_is_the_sum_over_joint_choices():
     demos = team()
     bound = bind(model(), demos)
@@ -230,6 +236,9 @@ def test_the_collapsed_density_is_the_sum_over_joint_choices():
     assert all(np.isfinite(part).all() for part in gradient.values())
 
 
+@pytest.mark.covers("unseen actions and states", "smoothing and decoding")
+@pytest.mark.covers("members who come and go", "smoothing and decoding")
+@pytest.mark.covers("unsure labels", "smoothing and decoding")
 def test_beliefs_under_given_rows(exact):
     demos = team()
     rows, looked_up = random_rows(exact.bound, 2)
@@ -268,6 +277,9 @@ def test_what_is_asked_of_a_posterior(exact):
     assert np.isfinite(exact.log_likelihood(demos)).all()
 
 
+@pytest.mark.covers("unseen actions and states", "mfvi")
+@pytest.mark.covers("members who come and go", "mfvi")
+@pytest.mark.covers("unsure labels", "mfvi")
 def test_the_mean_field_rises_and_stays_below(urns):
     evidence = sum(log for log, _, _ in urns.values())
     for scaled_out in (np.float64, np.float32):
@@ -288,6 +300,9 @@ def test_the_mean_field_is_exact_where_one_choice_is_left():
     )
 
 
+@pytest.mark.covers("unseen actions and states", "gibbs")
+@pytest.mark.covers("members who come and go", "gibbs")
+@pytest.mark.covers("unsure labels", "gibbs")
 def test_gibbs_agrees_with_exact(exact):
     posterior = btil.fit(
         model(), team(), "gibbs", num_chains=4, num_warmup=100, num_samples=4000, progress=False
@@ -331,6 +346,7 @@ def test_the_enumerated_form_says_that_it_has_no_site():
         btil.team_dbn(model(), team(), marginalize="enumerate")
 
 
+@pytest.mark.covers("unseen actions and states", "tracker")
 def test_a_tracker_follows_what_the_filter_says(exact):
     """Step by step as `filter`, actions that nobody saw included; nobody is away here."""
     demos = btil.Demonstrations(
@@ -353,6 +369,7 @@ def test_a_tracker_follows_what_the_filter_says(exact):
             np.testing.assert_allclose(belief.latents[agent], filtered[agent][t], atol=1e-12)
 
 
+@pytest.mark.covers("members who come and go", "tracker")
 def test_a_tracker_follows_those_who_come_and_go(exact):
     demos = team()
     filtered, predicted = exact.filter(demos), exact.predict_actions(demos)
@@ -389,6 +406,8 @@ def test_a_tracker_refuses_another_members_unseen_action_that_training_never_had
         tracker.update(1, [0, 1])
 
 
+@pytest.mark.covers("unseen actions and states", "simulation")
+@pytest.mark.covers("members who come and go", "simulation")
 @pytest.mark.parametrize("actions", ["simulated", "observed"])
 def test_simulated_recordings_have_the_same_gaps(exact, actions):
     from btil.models.draws import DrawnTables, KnownRows
@@ -408,6 +427,9 @@ def test_simulated_recordings_have_the_same_gaps(exact, actions):
         np.testing.assert_array_equal(again.actions, demos.actions)
 
 
+@pytest.mark.covers("unseen actions and states", "saved files")
+@pytest.mark.covers("members who come and go", "saved files")
+@pytest.mark.covers("unsure labels", "saved files")
 def test_a_saved_posterior_knows_its_recording(exact, tmp_path):
     exact.save(tmp_path / "team.nc")
     again = btil.load_posterior(tmp_path / "team.nc")
@@ -429,10 +451,118 @@ def test_latents_are_weighed_by_their_names(exact):
     np.testing.assert_array_equal(weights.latent_weights["bob"][0], [0.7, 0, 0.2])
 
 
-def test_batches_and_own_models_say_that_they_cannot():
-    demos = btil.concatenate([team(), team(), team()])
-    with pytest.raises(ValueError, match=r"batch_size: the demonstrations have actions or states"):
-        btil.fit(model(), demos, batch_size=2, progress=False)
+def many():
+    """The team three times over; its second episode has nobody's unseen action, no weight of 1."""
+    return btil.concatenate([team(), team(), team()])
+
+
+@pytest.mark.covers("unseen actions and states", "batches")
+@pytest.mark.covers("members who come and go", "batches")
+@pytest.mark.covers("unsure labels", "batches")
+def test_batches_add_up_to_all_that_is_recorded():
+    """Counts and bound of a sweep batch by batch are those of a sweep over everything."""
+    from btil.inference import stochastic
+
+    demos = many()
+    start = {
+        site: table.cpt.concentration(table.contexts) + 1.0 + np.arange(table.shape[-1])
+        for site, table in bind(model(), demos).learned.items()
+    }
+    options = {"dtype": "float64", "start": start, "max_iterations": 2, "progress": False}
+    whole = btil.fit(model(), demos, **options)
+    for size in (2, 5):
+        with precision(np.float64):
+            data = stochastic.in_memory(bind(model(), demos))
+            problem = stochastic.make_problem(
+                data, size, None, None, 0, np.dtype(np.float64), start
+            )
+            state = stochastic.first_state(problem)
+            following, bound = stochastic.sweep(state, problem)
+            assert bound == pytest.approx(whole.elbo_trace[0], abs=1e-10)
+            _, second = stochastic.sweep(following, problem)
+        assert second == pytest.approx(whole.elbo_trace[1], abs=1e-10)
+        counts = stochastic.concentrations(following, problem)
+        for site, rows in whole.result.rows.items():
+            np.testing.assert_allclose(counts[site], rows.concentration, atol=1e-9)
+
+
+def test_batches_of_a_file_are_those_in_memory(tmp_path, monkeypatch):
+    from btil.demonstrations import stream
+
+    demos = many()
+    btil.write_demonstrations(demos, tmp_path / "team.parquet")
+    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 7)
+    file = btil.open_demonstrations(tmp_path / "team.parquet", missing="allow")
+    options = {"batch_size": 2, "max_iterations": 12, "progress": False, "dtype": "float64"}
+    one, other = (btil.fit(model(), given, **options) for given in (demos, file))
+    assert one.elbo == other.elbo
+    for site, rows in one.result.rows.items():
+        np.testing.assert_array_equal(rows.concentration, other.result.rows[site].concentration)
+    whole = btil.fit(model(), demos, dtype="float64", progress=False)
+    assert one.elbo == pytest.approx(whole.elbo, abs=0.5)
+
+
+def test_a_batch_of_steps_that_are_all_summed_has_room():
+    """More moves with unseen actions than any trial batch had: the roomy shape takes them."""
+    demos = btil.Demonstrations(
+        np.zeros(60, int),
+        np.where(np.arange(60) < 54, 1, -1)[:, None],
+        np.where(np.arange(60) % 7 == 0, 0, -1),
+        episodes=np.repeat(np.arange(10), 6),
+        num_actions=2,
+        num_latents=2,
+        missing="allow",
+    )
+    plain = btil.TeamModel(transition=btil.DirichletCPT(0.7, parents=("own_action",)))
+    options = {"dtype": "float64", "tolerance": 1e-9, "progress": False}
+    whole = btil.fit(plain, demos, **options)
+    parts = btil.fit(plain, demos, batch_size=1, max_iterations=300, **options)
+    assert parts.elbo == pytest.approx(whole.elbo, abs=1e-4)
+
+
+@pytest.mark.covers("unseen actions and states", "refined")
+@pytest.mark.covers("members who come and go", "refined")
+@pytest.mark.covers("unsure labels", "refined")
+def test_refined_draws_agree_with_exact(exact):
+    coarse = btil.fit(model(), team(), dtype="float64", progress=False)
+    refined = coarse.refined(2000, num_sweeps=40, progress=False)
+    for site in exact.bound.learned:
+        expected, sd = (getattr(exact.result.rows[site], what)() for what in ("mean", "sd"))
+        found = refined.result.rows[site].mean()
+        assert (np.abs(found - expected) < 4.5 * sd / np.sqrt(2000) + 1e-6).all(), site
+
+
+@pytest.mark.refuses(
+    "unseen actions and states",
+    "own NumPyro models",
+    remedy="fit a TeamModel, which sums over what nobody saw",
+)
+@pytest.mark.refuses(
+    "members who come and go",
+    "own NumPyro models",
+    remedy="fit a TeamModel, or drop these episodes",
+)
+@pytest.mark.refuses(
+    "unsure labels", "own NumPyro models", remedy="fit a TeamModel, or drop these episodes"
+)
+@pytest.mark.refuses(
+    "unseen actions and states", "predictive check", remedy="give episodes without such steps"
+)
+@pytest.mark.refuses(
+    "members who come and go", "predictive check", remedy="give episodes without such steps"
+)
+@pytest.mark.refuses("unsure labels", "predictive check", remedy="give episodes without such steps")
+def test_what_needs_every_step_as_it_was_says_so(exact):
+    own = btil.NumpyroModel(lambda data: None)
+    for demos, what in (
+        (team().replace(present=None, latents=None), "actions or states that nobody saw"),
+        (team(), "members who come and go"),
+        (team(), "latent_weights"),
+    ):
+        with pytest.raises(ValueError, match=f"{what}.*fit a TeamModel, which sums over what"):
+            btil.fit(own, demos, "nuts", progress=False)
+        with pytest.raises(ValueError, match=f"{what}.*give episodes without such steps"):
+            btil.analysis.posterior_predictive_check(exact, demos)
 
 
 def test_contexts_of_what_nobody_saw_are_named(exact):
@@ -474,6 +604,7 @@ def habits():
     )
 
 
+@pytest.mark.covers("the step before", "mfvi", "smoothing and decoding")
 def test_the_step_before_is_a_parent_without_a_column_of_its_own():
     demos = habits()
     one = btil.TeamModel(
@@ -506,6 +637,34 @@ def test_the_step_before_is_a_parent_without_a_column_of_its_own():
     assert "none before" in set(fits[0].contexts("ann", "policy")["previous_action_ann"])
 
 
+@pytest.mark.covers(
+    "the step before",
+    "exact",
+    "svi",
+    "nuts",
+    "gibbs",
+    "refined",
+    "batches",
+    "saved files",
+    "devices",
+)
+def test_methods_are_given_the_same_contexts_and_rows():
+    """Whatever method is asked then sees the same as with a column of its own."""
+    demos = habits()
+    one = btil.TeamModel(btil.DirichletCPT(0.7, parents=("zone", "previous_own_action")))
+    other = btil.TeamModel(
+        btil.DirichletCPT(0.7, parents={"ann": ("zone", "was_ann"), "bob": ("zone", "was_bob")})
+    )
+    first, second = bind(one, demos), bind(other, with_previous_columns(demos))
+    for agent in demos.agents:
+        assert len(first.table("policy", agent).contexts.rows) >= 5
+        # "None before" is numbered otherwise: the same steps read the same contexts.
+        pairs = np.stack([first.rows[agent].policy, second.rows[agent].policy], axis=1)
+        number = len(np.unique(pairs, axis=0))
+        assert number == len(np.unique(pairs[:, 0])) == len(np.unique(pairs[:, 1]))
+
+
+@pytest.mark.covers("the step before", "tracker")
 def test_a_tracker_remembers_the_step_before():
     demos = habits()
     model = btil.TeamModel(
@@ -530,6 +689,7 @@ def test_a_tracker_remembers_the_step_before():
         late.tracker()
 
 
+@pytest.mark.covers("the step before", "simulation")
 def test_simulated_habits_are_those_of_the_table():
     from btil.models.draws import DrawnTables, KnownRows
     from btil.models.simulate import simulate
@@ -552,6 +712,9 @@ def test_simulated_habits_are_those_of_the_table():
         np.testing.assert_array_equal(again.actions[:, k], demos.step_in_episode % size)
 
 
+@pytest.mark.covers("unseen actions and states", "devices")
+@pytest.mark.covers("members who come and go", "devices")
+@pytest.mark.covers("unsure labels", "devices")
 def test_two_devices_say_the_same():
     one, two = (
         btil.fit(model(), team(), dtype="float64", devices=number, progress=False)

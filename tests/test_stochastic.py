@@ -335,7 +335,7 @@ def test_a_file_gives_the_bits_of_memory(file, of_file, by_batches) -> None:
 def test_the_pass_over_a_file_finds_what_memory_holds(model, file, small_parts) -> None:
     demos = many_episodes()
     bound = bind(model, demos)
-    columns = stochastic.step_columns(bound)
+    columns = stochastic.step_columns(bound, stochastic.summed_rows(bound))
     sizes = num_contexts(bound)
     with streamed(model, file, lambda part: 0.0) as (data, _, _):
         assert data.bound.excerpt

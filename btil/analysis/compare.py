@@ -42,7 +42,7 @@ from btil.analysis.monte_carlo import (
     together,
 )
 from btil.analysis.plots import expected_visits
-from btil.analysis.quantities import MEASURED, Quantity, quantities
+from btil.analysis.quantities import DECIDING, MEASURED, Quantity, quantities
 from btil.analysis.reference import Convergence, choose_reference, convergence
 from btil.analysis.verdict import Verdict, judge_comparison
 from btil.analysis.words import listed
@@ -176,12 +176,24 @@ class Comparison:
         every = quantities(self.demos.agents, self.accuracy)
         return [quantity for quantity in every if quantity.column in self.table]
 
+    def grouped(self) -> dict[str, list[Quantity]]:
+        """The quantities that are shown, group by group, those that decide first."""
+        found: dict[str, list[Quantity]] = {DECIDING: []}
+        for quantity in self.quantities():
+            if quantity.column != "reason":
+                found.setdefault(quantity.group, []).append(quantity)
+        return found
+
     def written(self, quantity: Quantity, name: str) -> str:
         """A value of the table as text; a dash where the method has none."""
         return quantity.text({str(c): value for c, value in self.table.loc[name].items()})
 
-    def summary_table(self) -> "Table":
-        """The table for a terminal of 100 columns: a line per quantity, a column per method."""
+    def summary_table(self, every_row: bool = False) -> "Table":
+        """The table for a terminal of 100 columns: a line per quantity, a column per method.
+
+        Args:
+            every_row: Whether to show all quantities, group by group, not only those that decide.
+        """
         from rich.table import Table
         from rich.text import Text
 
@@ -189,10 +201,13 @@ class Comparison:
         table.add_column("", overflow="fold")
         for name in self.posteriors:
             table.add_column(Text(name), justify="right", overflow="fold")
-        for quantity in self.quantities():
-            if quantity.column != "reason":
+        for group, own in self.grouped().items():
+            if group != DECIDING and not every_row:
+                continue
+            for quantity in own:
                 written = (Text(self.written(quantity, name)) for name in self.posteriors)
                 table.add_row(Text(quantity.label), *written)
+            table.add_section()
         return table
 
     def reliability_table(self) -> "pd.DataFrame":

@@ -11,6 +11,8 @@ Two estimators that have nothing in common with a variational bound:
   :math:`\log p(a) = \log p(a \mid \theta^*) + \log p(\theta^*) - \log p(\theta^* \mid a)`, the last
   term the average of the rows' Dirichlet conditionals at :math:`\theta^*` over drawn latents. Only
   ratios of Dirichlet densities are taken, which keep their digits at large concentrations.
+  Continuous channels have matrix-normal inverse-Wishart conditionals, given cells of them that
+  nobody saw, which are drawn with the latents.
 
 Where nothing tells latents apart, both average over every renaming of them, which is exact; there
 is no correction by log K! to be right or wrong about. Neither can count a mode that its particles
@@ -40,10 +42,18 @@ from btil.analysis.latent_draws import by_batches
 from btil.arguments import check_count, check_options, check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
+from btil.inference.channels import laid_channels, log_jacobian
 from btil.inference.exact import count_sequences, coupled_agents
 from btil.inference.gibbs import draw_log_tables
-from btil.inference.result import DirichletRows, DrawnRows, check_all_kept
+from btil.inference.result import DirichletRows, DrawnChannel, DrawnRows, check_all_kept
 from btil.inference.starting import num_contexts, open_uses
+from btil.messages.channels import (
+    ChannelSteps,
+    drawn_statistics,
+    expected_statistics,
+    patterns,
+)
+from btil.messages.channels import log_evidence as said_by_channel
 from btil.messages.filter import Filtered
 from btil.messages.layout import LaneIndex, lay_out, log_rows, pad_rows
 from btil.messages.smoother import (
@@ -58,6 +68,7 @@ from btil.messages.smoother import (
 from btil.models.cpt import ROLES
 from btil.models.parametric import check_prior
 from btil.models.team import BoundModel, TeamModel, bind, refuse_emissions
+from btil.numerics.matrix_normal import Hyper, Statistics, log_kernel, log_marginal, updated
 from btil.numerics.precision import precision
 from btil.numerics.special import log_beta_ratio
 from btil.numpyro_forms.numpyro_model import NumpyroModel
@@ -83,7 +94,8 @@ _LEAST_CONCENTRATION = 1e-3
 _LEAST_FOR_PARTICLES = 0.1
 
 Tables = dict[str, Any]
-Sites = tuple[tuple[str, str, str], ...]
+# Per agent policy, transition, initial, and the continuous channel, empty without one.
+Sites = tuple[tuple[str, str, str, str], ...]
 
 
 class Evidence(NamedTuple):
@@ -120,7 +132,7 @@ def log_evidence(
     Args:
         model: The model; its learned tables are Dirichlet.
         demos: The demonstrations. Their labels are data too.
-        method: "smc" or "chib".
+        method: "smc" or "chib"; of a model with emissions "chib".
         seed: The same seed gives the same bits.
         progress: Whether to show a progress line.
         **options: smc: `num_replicates` (10) independent runs, from whose spread the error is
@@ -159,8 +171,8 @@ def estimate_bound(
     bound: BoundModel, method: str, seed: int, progress: bool, **options: Any
 ) -> Evidence:
     """`log_evidence` of a model that is on its demonstrations already."""
-    check_estimable(bound)
-    if not bound.learned:
+    check_estimable(bound, method)
+    if not bound.learns:
         known = fit_bound(bound, "exact", seed=seed, progress=False)
         assert known.elbo is not None
         return Evidence(known.elbo, 0.0, method, True, None, ("Every table is given: exact.",))
@@ -176,15 +188,20 @@ def _refuse_own(model: TeamModel) -> None:
         )
 
 
-def check_estimable(bound: BoundModel) -> None:
+def check_estimable(bound: BoundModel, method: str = "smc") -> None:
     """Refuse a model whose evidence cannot be estimated, before any fit.
+
+    Args:
+        bound: The model on its data.
+        method: The estimator.
 
     Raises:
         ValueError: Naming the model or table, or how many namings of the latents there are; if a
             prior is none, or unlabelled steps read cells with a concentration below 0.001.
     """
     _refuse_own(bound.model)
-    refuse_emissions(bound.model, "log_evidence", f"mfvi's elbo bounds it. {_INSTEAD}")
+    if method == "smc":
+        refuse_emissions(bound.model, "smc", 'log_evidence(..., method="chib") does')
     for name, table in bound.learned.items():
         if table.parametric:
             raise ValueError(
@@ -254,11 +271,13 @@ class _Setting(NamedTuple):
         prior: Dirichlet concentrations of every learned site, padded.
         log_fixed: Log rows of every other table, padded.
         steps: Per agent, where its steps look.
+        channels: The continuous channels, in the units of a fit.
     """
 
     prior: dict[str, Float[Array, "..."]]
     log_fixed: dict[str, Float[Array, "..."]]
     steps: tuple[LaneIndex, ...]
+    channels: dict[str, ChannelSteps]
 
 
 def _prepare(bound: BoundModel) -> tuple[_Setting, Sites, dict[str, int]]:
@@ -271,18 +290,35 @@ def _prepare(bound: BoundModel) -> tuple[_Setting, Sites, dict[str, int]]:
         else:
             rows = pad_rows(log_rows(table.prior_mean()), layout.num_rows[name], 0.0)
             log_fixed[name] = jnp.asarray(rows)
-    agents = bound.demos.agents
-    setting = _Setting(prior, log_fixed, tuple(layout.index[agent] for agent in agents))
-    return setting, tuple(layout.sites[agent] for agent in agents), layout.num_rows
+    agents, channels = bound.demos.agents, bound.channels
+    laid = laid_channels(bound, layout, np.dtype(np.float64))
+    setting = _Setting(
+        prior,
+        log_fixed,
+        tuple(layout.index[agent] for agent in agents),
+        {name: one.steps for name, one in laid.items()},
+    )
+    sites = tuple(
+        (*layout.sites[agent], channels[agent].name if agent in channels else "")
+        for agent in agents
+    )
+    return setting, sites, layout.num_rows
 
 
 def _filtered(log_tables: Tables, setting: _Setting, sites: Sites) -> list[Filtered]:
     """Forward passes of all agents; the rows need not sum to 1."""
     tables = setting.log_fixed | log_tables
-    return [
-        filter_lanes(potentials(tables[policy], tables[transition], tables[initial], index))
-        for (policy, transition, initial), index in zip(sites, setting.steps, strict=True)
-    ]
+    found = []
+    for (policy, transition, initial, channel), index in zip(sites, setting.steps, strict=True):
+        evidence = None
+        if channel:
+            data = setting.channels[channel].data
+            location, covariance = (part[data.context] for part in tables[channel])
+            kernel = log_kernel(location, covariance, patterns(data, location.shape[1]))
+            evidence = said_by_channel(kernel, data)
+        rows = (tables[policy], tables[transition], tables[initial])
+        found.append(filter_lanes(potentials(*rows, index, evidence)))
+    return found
 
 
 def _log_mass(filtered: list[Filtered], setting: _Setting) -> Float[Array, ""]:
@@ -297,11 +333,13 @@ def _log_mass(filtered: list[Filtered], setting: _Setting) -> Float[Array, ""]:
 def _drawn_counts(
     key: Key[Array, ""], filtered: list[Filtered], log_tables: Tables, setting: _Setting, sites: Any
 ) -> Tables:
-    """Uses of each cell of the learned tables along drawn paths."""
+    """Uses of each cell of the learned tables along drawn paths, and sums of channels."""
     tables = setting.log_fixed | log_tables
-    counts = {name: jnp.zeros_like(prior) for name, prior in setting.prior.items()}
+    counts: Tables = {name: jnp.zeros_like(prior) for name, prior in setting.prior.items()}
     keys = jax.random.split(key, len(sites))
-    for agent_key, names, index, one in zip(keys, sites, setting.steps, filtered, strict=True):
+    for agent_key, (*names, channel), index, one in zip(
+        keys, sites, setting.steps, filtered, strict=True
+    ):
         policy, transition, initial = (tables[name] for name in names)
         paths = sample_paths(agent_key, one, index.start)
         rows = (len(policy), len(transition), len(initial))
@@ -312,6 +350,13 @@ def _drawn_counts(
         for name, count in zip(names, found, strict=True):
             if name in counts:
                 counts[name] = counts[name] + count
+        if channel:
+            data, points = setting.channels[channel].data, tables[channel]
+            numbers = jnp.arange(policy.shape[1], dtype=paths.dtype)[None, :, None]
+            one_hot = (paths[:, None] == numbers).astype(policy.dtype)
+            shape = (*data.real.shape, points[1].shape[-1])
+            noise = jax.random.normal(jax.random.fold_in(agent_key, 2), shape, policy.dtype)
+            counts[channel] = drawn_statistics(one_hot, noise, data, *points)
     return counts
 
 
@@ -562,15 +607,25 @@ def _climb(log_tables: Tables, setting: _Setting, sites: Sites) -> Tables:
 
     def ascend(_: Any, tables: Tables) -> Tables:
         concentration = dict(setting.prior)
-        every = setting.log_fixed | tables
+        every, points = setting.log_fixed | tables, {}
         filtered = _filtered(tables, setting, sites)
-        for names, index, one in zip(sites, setting.steps, filtered, strict=True):
-            read = (every[name] for name in names)
-            counts = expected_counts(smooth(one, index.start), index, *read)
+        for (*names, channel), index, one in zip(sites, setting.steps, filtered, strict=True):
+            read, smoothed = (every[name] for name in names), smooth(one, index.start)
+            counts = expected_counts(smoothed, index, *read)
             for name, count in zip(names, counts, strict=True):
                 if name in concentration:
                     concentration[name] = concentration[name] + count
-        return {n: jnp.log(w) - jnp.log(w.sum(-1, keepdims=True)) for n, w in concentration.items()}
+            if channel:
+                data, prior = setting.channels[channel]
+                location, covariance = every[channel]
+                at_point = prior._replace(
+                    location=location, scale=covariance * prior.degrees[..., None, None]
+                )
+                sums = expected_statistics(smoothed.marginal, data, at_point, False)
+                hyper = updated(prior, sums)
+                points[channel] = hyper.location, hyper.scale / hyper.degrees[..., None, None]
+        rows = {n: jnp.log(w) - jnp.log(w.sum(-1, keepdims=True)) for n, w in concentration.items()}
+        return rows | points
 
     return lax.fori_loop(0, _CLIMB, ascend, log_tables)
 
@@ -582,7 +637,7 @@ def _log_ordinates(
     setting: _Setting,
     sites: Sites,
 ) -> Float[Array, "draws columns"]:
-    """log density of the rows' Dirichlet conditionals over their prior's, for drawn latents.
+    """log density of the rows' and channels' conditionals over their prior's, for drawn latents.
 
     A column for each point, and one whose numbers tell different latents' counts apart.
 
@@ -604,9 +659,30 @@ def _log_ordinates(
             axes = tuple(range(1, log_points[name].ndim))
             total = total + jnp.sum(counts[name][None] * log_points[name], axes)
             total = total - jnp.sum(log_beta_ratio(prior, counts[name]))
+        for name, (_, hyper) in setting.channels.items():
+            statistics = counts[name]
+            numbers = jnp.sin(1.0 + jnp.arange(statistics.number.size, dtype=total.dtype))
+            mark = mark + jnp.vdot(statistics.number, numbers)
+            total = total + _log_ratio(log_points[name], statistics, hyper)
         return jnp.append(total, mark)
 
     return jax.vmap(one)(inputs)
+
+
+def _log_ratio(
+    points: tuple[Float[Array, "points ..."], Float[Array, "points ..."]],
+    statistics: Statistics,
+    prior: Hyper,
+) -> Float[Array, " points"]:
+    """log of the density of a channel's points given sums of steps, over that of the prior.
+
+    By Bayes' rule it is what the steps are likely by at the points, over what they are on average.
+    """
+    location, covariance = points
+    kernel = log_kernel(location, covariance, jnp.ones_like(location[..., 0, :]))
+    squares = jnp.sum((statistics.outer[None] @ kernel.weights) * kernel.weights, (-2, -1))
+    likely = statistics.number[None] * kernel.constant - 0.5 * squares
+    return jnp.sum(likely - log_marginal(prior, statistics)[None], (1, 2))
 
 
 def _chib(
@@ -631,15 +707,17 @@ def _chib(
             num_samples=num_samples,
         )
     draws = {n: one.draws for n, one in posterior.result.rows.items() if isinstance(one, DrawnRows)}
-    chains, number = next(iter(draws.values())).shape[:2]
+    assert posterior.result.log_likelihood is not None
+    chains, number = posterior.result.log_likelihood.shape[:2]
     flat = {n: values.reshape(-1, *values.shape[2:]) for n, values in draws.items()}
     with precision(np.float64):
         setting, sites, num_rows = _prepare(bound)
-        log_tables = _padded_logs(flat, num_rows)
+        log_tables = _padded_logs(flat, num_rows) | _channel_draws(bound, posterior, setting)
         masses = partial(_log_masses, setting=setting, sites=sites)
         log_likelihood = by_batches(masses, log_tables)
         best = int(np.argmax(log_likelihood))
-        climbed = _climb({n: rows[best] for n, rows in log_tables.items()}, setting, sites)
+        begin = jax.tree.map(lambda values: values[best], log_tables)
+        climbed = _climb(begin, setting, sites)
         point = {
             name: np.exp(np.asarray(climbed[name])[: len(table.contexts.rows)])
             for name, table in bound.learned.items()
@@ -647,15 +725,21 @@ def _chib(
         renamed = [relabel_rows(bound, point, permutations) for permutations in renamings]
         stacked = {name: np.stack([one[name] for one in renamed]) for name in point}
         log_points = _padded_logs(stacked, num_rows)
+        for agent, channel in bound.channels.items():
+            orders = np.stack([permutations[agent] for permutations in renamings])
+            log_points[channel.name] = jax.tree.map(
+                lambda values, orders=orders: jnp.moveaxis(values[:, orders], 1, 0),
+                climbed[channel.name],
+            )
         keys = jax.random.split(jax.random.key(seed), chains * number)
         densities = partial(_log_ordinates, log_points=log_points, setting=setting, sites=sites)
         *ordinates, marks = by_batches(densities, (keys, log_tables)).T
-        at_point = by_batches(masses, {n: rows[:1] for n, rows in log_points.items()})
+        at_point = by_batches(masses, jax.tree.map(lambda values: values[:1], log_points))
     logs = np.logaddexp.reduce(ordinates, axis=0) - math.log(len(renamings))
     in_chains = np.exp(logs - logs.max()).reshape(chains, number, 1)
     size = float(ess(in_chains, "bulk")[0])
     log_ordinate, error = _log_mean(logs, max(1.0, size))
-    value = float(at_point[0]) - log_ordinate
+    value = float(at_point[0]) - log_ordinate + float(log_jacobian(bound).sum())
     khat = pareto_khat(logs, size / logs.size)
     notes = [
         f"{chains} chains of {number} draws, worth {size:,.0f} independent ones for the density at "
@@ -683,6 +767,25 @@ def _chib(
             "different modes, which are not weighted as they should be."
         )
     return Evidence(value, error, "chib", reliable, khat, tuple(notes))
+
+
+def _channel_draws(bound: BoundModel, posterior: Posterior, setting: _Setting) -> Tables:
+    """Draws of coefficients and covariances in the units of a fit, contexts padded."""
+    found = {}
+    for channel in bound.channels.values():
+        units, padded = channel.units(), len(setting.channels[channel.name].prior.degrees)
+        drawn = posterior.result.channels[channel.name]
+        assert isinstance(drawn, DrawnChannel)
+        inverse = np.linalg.inv(units.whitening)
+        parts = (
+            inverse @ (drawn.coefficients - units.trend) / units.spread,
+            drawn.covariance / np.outer(units.spread, units.spread),
+        )
+        index = np.minimum(np.arange(padded), len(channel.contexts) - 1)
+        found[channel.name] = tuple(
+            jnp.asarray(part.reshape(-1, *part.shape[2:])[:, index]) for part in parts
+        )
+    return found
 
 
 def _has_choice(bound: BoundModel) -> bool:

@@ -15,8 +15,9 @@ from btil.demonstrations import Demonstrations
 from btil.files import replacing
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, KnownRows
+from btil.models.emission import DrawnChannelRows
 from btil.models.simulate import simulate
-from btil.models.team import BoundModel, TeamModel, bind, refuse_emissions
+from btil.models.team import BoundModel, TeamModel, bind
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
 from btil.posterior.beliefs import Posterior
 from btil.posterior.conforming import conform
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 INTERVALS = (0.5, 0.89)
+# What is known of a channel.
+_CHANNEL_PARTS = ("contexts", "coefficients", "covariance")
 # Draws among which the truth is ranked.
 _DRAWS = 1000
 
@@ -52,7 +55,8 @@ def simulate_truth(
 ) -> KnownTruth:
     """Draw tables from a model's prior, and recordings from them on given states.
 
-    For `compare(model, made.demos, test=made.test, truth=made.tables)`.
+    For `compare(model, made.demos, test=made.test, truth=made.tables)`. What a model leaves open of
+    its emissions is taken from `demos`; `model.resolved(demos)` is that model.
 
     Args:
         model: The model.
@@ -69,11 +73,10 @@ def simulate_truth(
         >>> made = simulate_truth(model, demos, seed=1)  # doctest: +SKIP
     """
     check_values({"seed": seed, "share_labelled": share_labelled}, optional=["share_labelled"])
-    refuse_emissions(model, "simulate_truth", "simulate and fit as docs/how-to/continuous.md does")
     settings = Settings(model, demos, "", {}, 0, 0, share_labelled, seed)
     tables, _, observed = draw_data(settings, 0)
     states = demos if test is None else conform(test, demos)
-    played = simulate(model, states, tables, np.random.default_rng([seed, 0, 7]))
+    played = simulate(settings.bound.model, states, tables, np.random.default_rng([seed, 0, 7]))
     return KnownTruth(tables, observed, played)
 
 
@@ -111,6 +114,7 @@ def write_truth(truth: DrawnTables, path: Any) -> None:
     """
     sites = list(truth.known)
     arrays: dict[str, Any] = {
+        "channels": np.array(list(truth.channels), np.str_),
         "sites": np.array(sites, np.str_),
         "parameters": np.array(list(truth.parameters), np.str_),
     }
@@ -119,6 +123,9 @@ def write_truth(truth: DrawnTables, path: Any) -> None:
         arrays[f"rows_{number}"] = truth.known[site].rows
     for number, value in enumerate(truth.parameters.values()):
         arrays[f"parameter_{number}"] = value
+    for number, channel in enumerate(truth.channels.values()):
+        for part in _CHANNEL_PARTS:
+            arrays[f"channel_{part}_{number}"] = getattr(channel, part)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
@@ -141,7 +148,8 @@ def read_truth(path: Any, model: TeamModel, demos: Demonstrations) -> DrawnTable
     source = Path(path)
     if not source.is_file():
         raise FileNotFoundError(f"no such file: {source}")
-    tables = bind(model, demos).tables
+    bound = bind(model, demos)
+    tables, generator = bound.tables, np.random.default_rng(0)
     try:
         # NumPy leaves a damaged file open that it has opened itself.
         with open(source, "rb") as stream, np.load(stream, allow_pickle=False) as file:
@@ -153,13 +161,24 @@ def read_truth(path: Any, model: TeamModel, demos: Demonstrations) -> DrawnTable
                 str(site): file[f"parameter_{number}"]
                 for number, site in enumerate(file["parameters"])
             }
+            channels = {
+                str(agent): DrawnChannelRows(
+                    bound.channels[str(agent)],
+                    generator,
+                    *(file[f"channel_{part}_{number}"] for part in _CHANNEL_PARTS),
+                )
+                for number, agent in enumerate(file.get("channels", ()))
+            }
     except (ValueError, LookupError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{source}: this is no truth written by btil, or it is damaged") from error
     for site, one in known.items():
         shape = tables[site].shape[1:] if site in tables else None
         if one.rows.shape[1:] != shape or len(one.rows) != len(one.contexts):
             raise ValueError(f"{source}: {site} is no table of the model, or has another shape")
-    return DrawnTables(tables, parameters, np.random.default_rng(0), known)
+    for agent, channel in channels.items():
+        if channel.coefficients.shape[1:] != bound.channels[agent].shape[1:]:
+            raise ValueError(f"{source}: the emission of {agent} has another shape in the model")
+    return DrawnTables(tables, parameters, generator, known, channels)
 
 
 def coverage_table(posterior: Posterior, truth: DrawnTables, seed: int = 0) -> "pd.DataFrame":

@@ -8,6 +8,8 @@ import numpy as np
 from btil.analysis.held_out import METRICS
 from btil.inference.chains import RHAT_LIMIT
 
+# Of the errors of decoding the one that is shown first.
+_FIRST_METRIC = next(iter(METRICS))
 # What is measured against the reference, and means nothing unless that has converged.
 MEASURED = (
     "seconds_to_accuracy",
@@ -19,6 +21,11 @@ MEASURED = (
 )
 
 
+DECIDING = "what decides"
+RUN, HELD_OUT, TABLES, EVIDENCE = "the run", "held-out data", "tables", "evidence"
+"""Groups of the rows of a table: those that are shown first, and those that unfold."""
+
+
 class Quantity(NamedTuple):
     """One column of the table: what it is called, what it says, how it is written.
 
@@ -28,6 +35,7 @@ class Quantity(NamedTuple):
         explanation: What the number means, in plain words.
         write: From a value that is there to its text.
         error: Column of its standard error, which is written behind it.
+        group: Where it stands in a table.
     """
 
     column: str
@@ -35,6 +43,7 @@ class Quantity(NamedTuple):
     explanation: str
     write: Callable[[Any], str]
     error: str | None = None
+    group: str = RUN
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -72,6 +81,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             f"{metric.title}, {agent}",
             "As above." if position else metric.explanation,
             number(metric.digits),
+            group=DECIDING if name == _FIRST_METRIC else HELD_OUT,
         )
         for name, metric in METRICS.items()
         for position, agent in enumerate(agents)
@@ -83,6 +93,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "As above." if position else explanation,
             number(3),
             error=f"{kind}_error_{agent}",
+            group=HELD_OUT,
         )
         for kind, title, explanation in (
             (
@@ -104,17 +115,19 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
     return [
         Quantity("episodes", "episodes", "Episodes that the method learned from.", count),
         Quantity(
-            "seconds",
-            "seconds",
-            "Wall-clock time of the fit; compilation included, unless done before.",
-            number(1),
-        ),
-        Quantity(
             "converged",
             "converged",
             "Whether the method met its own criterion: the bound stopped rising, or the chains "
             "agree, their mental states matched where nothing tells them apart.",
             lambda value: "yes" if value else "NO",
+            group=DECIDING,
+        ),
+        Quantity(
+            "seconds",
+            "seconds",
+            "Wall-clock time of the fit; compilation included, unless done before.",
+            number(1),
+            group=DECIDING,
         ),
         Quantity("reason", "reason", "Why the method stopped.", str),
         Quantity(
@@ -123,6 +136,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "How far chains disagree at worst, over the cells of all tables, the single "
             f"probabilities: 1 is perfect, {RHAT_LIMIT} and above means that they do not agree.",
             number(3),
+            group=DECIDING,
         ),
         Quantity(
             "rows_above",
@@ -168,12 +182,14 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "Lower bound of the log probability of the training data under the model (exact: that "
             "probability). On the same data larger is closer.",
             number(2),
+            group=EVIDENCE,
         ),
         Quantity(
             "elbo_se",
             "its standard error",
             "Monte Carlo error of the bound where it is an estimate.",
             number(2),
+            group=EVIDENCE,
         ),
         Quantity(
             "evidence_gap",
@@ -183,6 +199,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "Kullback-Leibler divergence).",
             number(2),
             error="evidence_gap_error",
+            group=EVIDENCE,
         ),
         Quantity(
             "log_likelihood_per_step",
@@ -190,6 +207,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "Log probability, per step, of the actions in the held-out episodes given the states, "
             "all agents together. Larger is better.",
             number(4),
+            group=DECIDING,
         ),
         *errors,
         *scores,
@@ -201,6 +219,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
                 f"intervals. It should be {percent / 100:g}: below it, intervals are too narrow.",
                 number(2),
                 error=f"coverage_{percent}_error",
+                group=TABLES,
             )
             for percent in (50, 89)
         ),
@@ -208,38 +227,44 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "mean_difference",
             "mean difference",
             "Mean absolute difference of the posterior mean probabilities from the reference "
-            "method's. Behind ±, about how large it would be by Monte Carlo error alone: that "
-            "much may be chance.",
+            "method's, over all rows: most of them stay near their prior by any method.",
             number(4),
             error="mean_difference_error",
+            group=TABLES,
         ),
         Quantity(
             "mean_difference_in_use",
-            "… of rows in use",
-            "The same over the rows that the reference expects its data to have read at least "
-            "once. All others stay near their prior by any method.",
+            "mean difference in use",
+            "Mean absolute difference of the posterior mean probabilities from the reference "
+            "method's, over the rows that it expects its data to have read at least once. Behind "
+            "±, about how large it would be by Monte Carlo error alone.",
             number(4),
             error="mean_difference_in_use_error",
+            group=DECIDING,
         ),
         Quantity(
             "sd_ratio",
             "sd ratio",
-            "Posterior standard deviation over the reference's, median over all probabilities. "
-            "Below 1: more certain than the reference. Behind ± its Monte Carlo standard error.",
+            "The same as in use, over all rows.",
             number(2),
             error="sd_ratio_error",
+            group=TABLES,
         ),
         Quantity(
             "sd_ratio_in_use",
-            "… of rows in use",
-            "The same over the rows in use.",
+            "sd ratio in use",
+            "Posterior standard deviation over the reference's, median over the probabilities of "
+            "rows in use. Below 1: more certain than the reference. Behind ± its Monte Carlo "
+            "standard error.",
             number(2),
             error="sd_ratio_in_use_error",
+            group=DECIDING,
         ),
         Quantity(
             "shared_rows",
             "rows compared",
             "Rows of probability tables that both the method and the reference have learned.",
             count,
+            group=TABLES,
         ),
     ]

@@ -22,6 +22,7 @@ from btil.analysis.output import (
     save_figure,
     staged_page,
 )
+from btil.analysis.quantities import DECIDING
 from btil.analysis.saved_comparison import save_comparison
 from btil.analysis.words import listed
 from btil.demonstrations import Demonstrations
@@ -535,19 +536,20 @@ def _results(comparison: "Comparison") -> Markup:
             HtmlCell(f"{n} (reference)" if n == comparison.reference else n, "number")
             for n in names
         ),
-        HtmlCell("what it says"),
     ]
-    rows = []
-    for quantity in comparison.quantities():
-        if quantity.column == "reason":
-            continue
-        row = [HtmlCell(quantity.label, labels=True)]
-        for name in names:
-            text = comparison.written(quantity, name)
-            doubtful = text == "NO" or (quantity.column == "rows_above" and text not in "–0")
-            row.append(HtmlCell(text, "number warn" if doubtful else "number"))
-        rows.append([*row, HtmlCell(quantity.explanation, "what")])
-    return html("table", head, rows, "results") + html_list(comparison.notes, "notes")
+    body = Markup()
+    for group, own in comparison.grouped().items():
+        rows = []
+        for quantity in own:
+            row = [HtmlCell(quantity.label, labels=True, below=quantity.explanation)]
+            for name in names:
+                text = comparison.written(quantity, name)
+                doubtful = text == "NO" or (quantity.column == "rows_above" and text not in "–0")
+                row.append(HtmlCell(text, "number warn" if doubtful else "number"))
+            rows.append(row)
+        table = html("table", head, rows, "results")
+        body += table if group == DECIDING else html("folded", f"More of {group}", table)
+    return body + html_list(comparison.notes, "notes")
 
 
 def _convergence(comparison: "Comparison") -> Markup:

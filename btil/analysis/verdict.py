@@ -207,13 +207,26 @@ def _on_agreement(comparison: "Comparison", agreements: Mapping[str, Agreement])
         return f"Nothing is measured against {reference}, which has not converged."
     if not agreements:
         return ""
+    same = {name: one for name, one in agreements.items() if one.agrees}
     said = []
+    if same:
+        verb = "agrees" if len(same) == 1 else "agree"
+        most = max(one.mean_difference for one in same.values())
+        ratios = sorted(one.sd_ratio for one in same.values() if not np.isnan(one.sd_ratio))
+        told = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (ratios[:1] + ratios[-1:])))
+        wide = f", intervals {told} as wide" if told else ""
+        said.append(
+            f"{listed(list(same))} {verb} with {reference}: means at most {most:.2f} sd off on "
+            f"average{wide}."
+        )
     for name, one in agreements.items():
-        means = f"its means are {one.mean_difference:.2f} sd off on average"
-        spread = "" if np.isnan(one.sd_ratio) else f", its intervals {one.sd_ratio:.2f} as wide"
-        word = "agrees with" if one.agrees else "differs from"
-        said.append(f"{name} {word} {reference}: {means}{spread}.")
-    return "On the rows that data are read by: " + " ".join(said)
+        if not one.agrees:
+            wide = "" if np.isnan(one.sd_ratio) else f", its intervals {one.sd_ratio:.2f} as wide"
+            said.append(
+                f"{name} differs from {reference}: its means are {one.mean_difference:.2f} sd off "
+                f"on average{wide}."
+            )
+    return "On rows in use: " + " ".join(said)
 
 
 def _on_decoding(comparison: "Comparison", uses: Mapping[str, str]) -> str:

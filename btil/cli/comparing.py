@@ -58,6 +58,9 @@ def compare(
     num_draws: Annotated[
         int, typer.Option(help="Posterior draws that beliefs about DATA2 are averaged over.")
     ] = 1000,
+    every_row: Annotated[
+        bool, typer.Option(help="Print all rows of the table, not only those that decide.")
+    ] = False,
     *,
     reading: Reading,
     described: dict[str, Any],
@@ -121,7 +124,7 @@ def compare(
     for name, posterior in comparison.posteriors.items():
         refuse_failure(name, posterior)
     page = comparison.report(out, command=shlex.join(["btil", *sys.argv[1:]]))
-    print_table(comparison)
+    print_table(comparison, every_row)
     typer.echo(f"report     {page}")
     if not quiet:
         for name, posterior in comparison.posteriors.items():

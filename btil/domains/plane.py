@@ -9,6 +9,12 @@ so that it moves towards the goal's place c_g, slower as it comes closer. Near a
 another one with some probability a step, elsewhere hardly ever: which goal a member is near is a
 state variable, `<member>_near`. Positions and velocities are continuous columns. There are no
 actions: what tells of the intents is motion alone.
+
+With a speed s members walk steadily instead, whatever the distance, and stop at the goal:
+
+.. math:: v_t = s \frac{c_g - p_t}{\sqrt{|c_g - p_t|^2 + s^2}} + \epsilon_t.
+
+The directions to all goals are continuous columns then (`btil.directions`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,6 +24,7 @@ from jaxtyping import Float, Int
 
 from btil.arguments import check_count, check_number, check_values
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.directions import directions
 from btil.models.cpt import DirichletCPT, KnownCPT, UniformCPT
 from btil.models.emission import LinearNormalEmission
 from btil.models.team import TeamModel
@@ -37,7 +44,11 @@ _CERTAIN = 1e8
 
 
 def errands(
-    num_members: int = 2, goals: Any = None, noise: float = 0.3, num_steps: int = 50
+    num_members: int = 2,
+    goals: Any = None,
+    noise: float = 0.3,
+    num_steps: int = 50,
+    speed: float | None = None,
 ) -> "Errands":
     """A team that runs errands on a plane.
 
@@ -46,6 +57,8 @@ def errands(
         goals: {name: (x, y)}; None: a desk, a door and a shelf.
         noise: Standard deviation of a velocity around what is expected, per axis.
         num_steps: Steps of an episode.
+        speed: How far members walk in a step, however far their goal is; None: the slower the
+            closer they are.
 
     Returns:
         The task.
@@ -73,6 +86,7 @@ def errands(
         found,
         check_number("noise", noise, above=0.0),
         check_count("num_steps", num_steps, 2),
+        None if speed is None else check_number("speed", speed, above=0.0),
     )
 
 
@@ -85,6 +99,7 @@ class Errands:
         goals: Their places, (goals, 2).
         noise: Standard deviation of velocities.
         num_steps: Steps of an episode.
+        speed: How far members walk in a step; None: the slower the closer.
     """
 
     def __init__(
@@ -94,9 +109,10 @@ class Errands:
         goals: Float[np.ndarray, "goals 2"],
         noise: float,
         num_steps: int,
+        speed: float | None = None,
     ) -> None:
         self.agents, self.goal_names, self.goals = agents, goal_names, goals
-        self.noise, self.num_steps = noise, num_steps
+        self.noise, self.num_steps, self.speed = noise, num_steps, speed
 
     @property
     def num_latents(self) -> int:
@@ -132,7 +148,11 @@ class Errands:
         velocities: Float[np.ndarray, "*members 2"],
     ) -> Float[np.ndarray, "*members 2"]:
         """What the next velocity is around, given goal, position and the velocity so far."""
-        return _INERTIA * velocities + _PULL * (self.goals[goal] - positions)
+        apart = self.goals[goal] - positions
+        if self.speed is not None:
+            length = np.sqrt((apart**2).sum(-1, keepdims=True) + self.speed**2)
+            return self.speed * apart / length
+        return _INERTIA * velocities + _PULL * apart
 
     def simulate(self, num_episodes: int, seed: int = 0) -> Demonstrations:
         """Recordings of the team with all intents labelled.
@@ -143,7 +163,8 @@ class Errands:
 
         Returns:
             Demonstrations without actions: state variables `<member>_near`, continuous columns
-            `<member>_x`, `_y`, `_vx`, `_vy`.
+            `<member>_x`, `_y`, `_vx`, `_vy`; with a speed also `<member>_x_to_<goal>` and
+            `_y_to_<goal>`.
         """
         check_values({"num_episodes": num_episodes, "seed": seed})
         generator = np.random.default_rng(seed)
@@ -173,7 +194,7 @@ class Errands:
         for i, agent in enumerate(self.agents):
             values = np.concatenate([positions[:, i], velocities[:, i]], axis=1)
             columns |= dict(zip(self.columns(agent), values.T, strict=True))
-        return Demonstrations(
+        demos = Demonstrations(
             {f"{agent}_near": nears[:, i, 0] for i, agent in enumerate(self.agents)},
             None,
             goals[..., 0],
@@ -185,9 +206,18 @@ class Errands:
             latent_names=dict.fromkeys(self.agents, self.goal_names),
             continuous=columns,
         )
+        if self.speed is not None:
+            places = dict(zip(self.goal_names, self.goals, strict=True))
+            for agent in self.agents:
+                x, y = self.columns(agent)[:2]
+                demos = directions(demos, x, y, places, near=self.speed)
+        return demos
 
     def recommended_model(self) -> TeamModel:
-        """A model to learn from few labels: motion is linear in position and velocity."""
+        """A model to learn from few labels: motion is linear in position and velocity.
+
+        With a speed, in the directions to the goals.
+        """
         return TeamModel(
             policy=None,
             transition=DirichletCPT(
@@ -203,10 +233,15 @@ class Errands:
     def true_model(self) -> TeamModel:
         """The model that made the recordings, as good as known."""
         size = self.num_latents
-        coefficients = np.zeros((size, 5, 2))
-        coefficients[:, 0] = _PULL * self.goals
-        coefficients[:, 1:3] = -_PULL * np.eye(2)
-        coefficients[:, 3:5] = _INERTIA * np.eye(2)
+        if self.speed is None:
+            coefficients = np.zeros((size, 5, 2))
+            coefficients[:, 0] = _PULL * self.goals
+            coefficients[:, 1:3] = -_PULL * np.eye(2)
+            coefficients[:, 3:5] = _INERTIA * np.eye(2)
+        else:
+            coefficients = np.zeros((size, 1 + 2 * size, 2))
+            for goal in range(size):
+                coefficients[goal, 1 + 2 * goal : 3 + 2 * goal] = self.speed * np.eye(2)
         return TeamModel(
             policy=None,
             transition=KnownCPT(
@@ -225,6 +260,8 @@ class Errands:
 
     def _inputs(self, agent: str) -> tuple[str, ...]:
         x, y, vx, vy = self.columns(agent)
+        if self.speed is not None:
+            return tuple(f"{one}_to_{goal}" for goal in self.goal_names for one in (x, y))
         return (x, y, f"previous_{vx}", f"previous_{vy}")
 
     def to_parallel_env(self, render_mode: str | None = None) -> "ErrandsEnv":

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.inference.ascents import SWEEPS_PER_CALL, End, fall_allowance
+from btil.inference.ascents import SWEEPS_PER_CALL, End
+from btil.inference.checkpoint import Checkpoint
 from btil.messages.channels import ChannelSteps, expected_statistics, lay_channel
 from btil.messages.lanes import spread
 from btil.messages.layout import Layout
@@ -194,6 +195,8 @@ class PlainAscents:
         tolerance: What the bound may still gain at an end, given the bound.
         max_iterations: Most sweeps of an ascent.
         dtype: Type of the states.
+        checkpoint: Where progress is saved. A run is a series of climbs of which each begins where
+            those before it say: saved ones are taken as they ended, and the next goes on.
         line: The progress line.
     """
 
@@ -203,14 +206,18 @@ class PlainAscents:
         tolerance: Callable[[float], float],
         max_iterations: int,
         dtype: np.dtype,
+        checkpoint: Checkpoint,
         line: Any,
     ) -> None:
         self._proceed = proceed
         self._tolerance = tolerance
         self._max_iterations = max_iterations
         self._dtype = dtype
+        self._checkpoint = checkpoint
         self._line = line
-        self._ends: list[tuple[Any, np.ndarray, End]] = []
+        self._ends: list[_Reached] = []
+        self._climbs: list[_Reached] = []
+        self._resumes = checkpoint.saved is not None
 
     @property
     def traces(self) -> tuple[np.ndarray, ...]:
@@ -238,9 +245,23 @@ class PlainAscents:
             mixes: (state, dealt) -> the state with one agent's part as dealt. Agents are
                 independent: each may have to try again where the others have arrived.
         """
-        if not doubtful:
-            self._ends.append(self._climb(start))
+        finished = self._restored("ends", start)
+        if len(finished) > len(self._ends):
+            self._ends.append(finished[len(self._ends)])
             return
+        self._ends.append(self._highest(start, deal, doubtful, mixes))
+        self._climbs = []
+        self._offer()
+
+    def _highest(
+        self,
+        start: Any,
+        deal: Callable[[], Any],
+        doubtful: bool,
+        mixes: Sequence[Callable[[Any, Any], Any]],
+    ) -> _Reached:
+        if not doubtful:
+            return self._climb(start)
         begun = [self._climb(one, most=_TRIAL) for one in (start, *(deal() for _ in range(_DEALS)))]
         ahead = sorted(begun[1:], key=_height, reverse=True)[:_FOLLOWED]
         best = max((self._climb(*one[:2]) for one in (begun[0], *ahead)), key=_height)
@@ -253,7 +274,7 @@ class PlainAscents:
             best[0],
             deal(),
         )
-        self._ends.append(self._higher(best, self._climb(moved)))
+        return self._higher(best, self._climb(moved))
 
     def _higher(self, best: _Reached, other: _Reached) -> _Reached:
         """The second where it is higher by more than is tolerated."""
@@ -269,6 +290,16 @@ class PlainAscents:
         elbo = jnp.asarray(-jnp.inf, self._dtype)
         gains: list[float] = []
         end = End()
+        saved = self._checkpoint.saved
+        if self._resumes and saved is not None:
+            earlier = self._restored("climbs", state)
+            if len(earlier) > len(self._climbs):
+                return self._reached(*earlier[len(self._climbs)])
+            self._resumes = False
+            if "state" in saved:
+                state, elbo = saved.tree("state", state), jnp.asarray(saved.array("elbo"))
+                found, gains = saved.array("bounds"), saved.array("gains").tolist()
+                end = End(*saved.array("end").tolist())
         while True:
             allowed = min(SWEEPS_PER_CALL, limit - len(found))
             now = self._proceed(state, elbo, np.asarray(allowed, np.int32), most is not None)
@@ -279,14 +310,13 @@ class PlainAscents:
             self._line.set_postfix_str(f"elbo {float(now.elbo):.4f}")
             elbo = now.elbo
             if not bool(now.running) or len(found) >= limit:
-                return now.evaluated, found, end
+                return self._reached(now.evaluated, found, end)
             state = now.upcoming
             tolerance = self._tolerance(float(elbo))
             gain = float(elbo) - float(before)
-            if gain < -fall_allowance(self._dtype) * abs(float(elbo)):
-                return now.evaluated, found, End()
             if gain < 0.1 * tolerance:
-                return now.evaluated, found, End()
+                # It fell, or hardly gains anything.
+                return self._reached(now.evaluated, found, End())
             gains.append(gain)
             if len(gains) > 1 and gains[-1] < gains[-2]:
                 # Gains fall by the square of the rate a sweep.
@@ -294,7 +324,36 @@ class PlainAscents:
                 to_come = gain * ratio / (1 - ratio)
                 end = End(ratio ** (0.5 / SWEEPS_PER_CALL), to_come)
                 if to_come < tolerance:
-                    return now.evaluated, found, end
+                    return self._reached(now.evaluated, found, end)
+            self._offer(
+                state=state, elbo=elbo, bounds=found, gains=np.array(gains), end=np.array(end[:2])
+            )
+
+    def _reached(self, state: Any, bounds: np.ndarray, end: End) -> _Reached:
+        """The end of a climb, noted for the checkpoint."""
+        self._climbs.append((state, bounds, end))
+        self._offer()
+        return self._climbs[-1]
+
+    def _offer(self, **current: Any) -> None:
+        ends, climbs = (
+            [(bounds, np.array(end[:2]), state) for state, bounds, end in reached]
+            for reached in (self._ends, self._climbs)
+        )
+        self._checkpoint.offer(ends=ends, climbs=climbs, **current)
+
+    def _restored(self, name: str, like: Any) -> list[_Reached]:
+        """Ends that a checkpoint holds."""
+        if self._checkpoint.saved is None:
+            return []
+        leaves, structure = jax.tree.flatten(like)
+        arrays, size = self._checkpoint.saved.arrays(name), len(leaves) + 2
+        found = []
+        for k in range(0, len(arrays), size):
+            bounds, end, *own = arrays[k : k + size]
+            state = [jnp.asarray(one, leaf.dtype) for one, leaf in zip(own, leaves, strict=True)]
+            found.append((jax.tree.unflatten(structure, state), bounds, End(*end.tolist())))
+        return found
 
 
 def _height(end: tuple[Any, np.ndarray, End]) -> float:

@@ -102,13 +102,14 @@ def place_lanes(steps: tuple[LaneIndex, ...], mesh: Mesh | None) -> tuple[LaneIn
 
 
 def split_lanes(
-    function: Callable[..., tuple[Any, Any]], mesh: Mesh | None
-) -> Callable[..., tuple[Any, Any]]:
+    function: Callable[..., tuple[Any, ...]], mesh: Mesh | None
+) -> Callable[..., tuple[Any, ...]]:
     """A function of tables and of lanes that each device applies to its own lanes.
 
     Args:
         function: (policy, transition, initial, `LaneIndex`) -> sums over the lanes, and something
-            of each lane.
+            of each lane. With a log evidence of the steps as a fifth argument it also gives
+            something of each step; of both the lanes are the last axis.
         mesh: The devices.
 
     Returns:
@@ -117,17 +118,18 @@ def split_lanes(
     if mesh is None:
         return function
 
-    def of_own_lanes(*arguments: Any) -> tuple[Any, Any]:
-        sums, by_lane = function(*arguments)
-        return jax.lax.psum(sums, AXIS), by_lane
+    def of_own_lanes(*arguments: Any) -> tuple[Any, ...]:
+        sums, *by_lane = function(*arguments)
+        return jax.lax.psum(sums, AXIS), *by_lane
 
-    def run(*arguments: Any) -> tuple[Any, Any]:
-        *tables, index = arguments
+    def run(*arguments: Any) -> tuple[Any, ...]:
+        tables, index, evidence = arguments[:3], arguments[3], arguments[4:]
+        of_steps = (PartitionSpec(None, None, AXIS),) * len(evidence)
         return jax.shard_map(
             of_own_lanes,
             mesh=mesh,
-            in_specs=(*(COPIED for _ in tables), lane_specs(index)),
-            out_specs=(COPIED, SPLIT),
+            in_specs=(*(COPIED for _ in tables), lane_specs(index), *of_steps),
+            out_specs=(COPIED, SPLIT, *of_steps),
             # A scan would have to be told that what it starts from differs between devices later.
             check_vma=False,
         )(*arguments)

@@ -654,9 +654,8 @@ def fit(
     kept = _kept_rows(bound, keep_rows)
     num_episodes = bound.demos.num_episodes
     layout = lay_out(bound)
-    problem, program = prepare(bound, layout, dtype)
     channels = laid_channels(bound, layout, dtype)
-    problem = problem._replace(channels={name: one.steps for name, one in channels.items()})
+    problem, program = prepare(bound, layout, dtype, channels=channels)
     problem = place(problem, mesh)
     chain_keys = jax.vmap(jax.random.fold_in, (None, 0))(
         jax.random.key(seed), jnp.arange(num_chains)
@@ -756,7 +755,10 @@ def fit(
         for name in bound.learned
     }
     parameters = {n: DrawnParameters(d) for n, d in drawn.items() if n not in padded}
-    of_channels = {name: _in_units(one, drawn, name) for name, one in channels.items()}
+    of_channels = {
+        name: in_units(one, *(drawn[f"{name}/{k}"] for k in _CHANNEL_PARTS))
+        for name, one in channels.items()
+    }
     if channels:
         shift = np.add.reduceat(log_jacobian(bound), bound.demos.episode_starts)
         log_likelihood = log_likelihood.astype(np.float64) + shift
@@ -777,10 +779,16 @@ def fit(
     )
 
 
-def _in_units(laid: LaidChannel, drawn: Mapping[str, np.ndarray], name: str) -> DrawnChannel:
+def in_units(
+    laid: LaidChannel,
+    coefficients: Float[np.ndarray, "chain draw ..."],
+    covariance: Float[np.ndarray, "chain draw ..."],
+) -> DrawnChannel:
     """Draws of a channel in the units of the data."""
-    coefficients, covariance = (drawn[f"{name}/{k}"].astype(np.float64) for k in _CHANNEL_PARTS)
-    return DrawnChannel(laid.units.coefficients(coefficients), laid.units.covariance(covariance))
+    return DrawnChannel(
+        laid.units.coefficients(coefficients.astype(np.float64)),
+        laid.units.covariance(covariance.astype(np.float64)),
+    )
 
 
 def _kept_rows(bound: BoundModel, keep_rows: Any) -> dict[str, Int[np.ndarray, " kept"]] | None:
@@ -853,17 +861,18 @@ def _start(
         jax.tree.map(lambda *chains: jnp.stack(chains), *moving) if moving else None,
         {
             name: (
-                _with_padding([one.coefficients for one in drawn], channels[name], dtype),
-                _with_padding([one.covariance for one in drawn], channels[name], dtype),
+                with_padding(np.stack([one.coefficients for one in drawn]), channels[name], dtype),
+                with_padding(np.stack([one.covariance for one in drawn]), channels[name], dtype),
             )
             for name, drawn in points.items()
         },
     )
 
 
-def _with_padding(drawn: Sequence[np.ndarray], laid: LaidChannel, dtype: np.dtype) -> Array:
+def with_padding(
+    values: Float[np.ndarray, "chains contexts ..."], laid: LaidChannel, dtype: np.dtype
+) -> Array:
     """Values of all chains, the last context again and again in padding."""
-    values = np.stack(drawn)
     index = np.minimum(np.arange(len(laid.steps.prior.degrees)), values.shape[1] - 1)
     return jnp.asarray(values[:, index], dtype)
 
@@ -874,7 +883,11 @@ def _prior(bound: BoundModel, layout: Layout, name: str) -> Float[np.ndarray, "p
 
 
 def prepare(
-    bound: BoundModel, layout: Layout, dtype: np.dtype, collapsed: bool | None = None
+    bound: BoundModel,
+    layout: Layout,
+    dtype: np.dtype,
+    collapsed: bool | None = None,
+    channels: Mapping[str, LaidChannel] | None = None,
 ) -> tuple[Problem, Program]:
     """The arrays of a fit, and what is to be done with them.
 
@@ -884,6 +897,7 @@ def prepare(
         dtype: float32 or float64.
         collapsed: Whether paths are moved with the rows integrated out as well; None: where a
             concentration is so small that paths would hardly move otherwise.
+        channels: The continuous channels as they are laid; None: without any.
     """
     demos = bound.demos
     log_fixed = {
@@ -902,6 +916,7 @@ def prepare(
         steps=tuple(jax.tree.map(jnp.asarray, layout.index[agent]) for agent in demos.agents),
         episode=jnp.asarray(spread(episode, layout.lanes, rounded_up(demos.num_episodes))),
         family_data=family_data(bound, layout, dtype)[1],
+        channels={name: one.steps for name, one in (channels or {}).items()},
     )
     sites = tuple(layout.sites[agent] for agent in demos.agents)
     program = Program(sites, rounded_up(demos.num_episodes), parametric_sites(bound))

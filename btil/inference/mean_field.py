@@ -221,8 +221,9 @@ def sweep(
             steps = problem.channels[chain.channel]
             hyper = updated(steps.prior, state.channels[chain.channel])
             taken.append(jnp.sum(divergence(hyper, steps.prior)))
-            uses, evidence, marginal = local_step_with_marginals(
-                policy, transition, initial, index, chain.scaled, _said(hyper, steps)
+            measured = split_lanes(partial(local_step_with_marginals, scaled=chain.scaled), mesh)
+            uses, evidence, marginal = measured(
+                policy, transition, initial, index, _said(hyper, steps)
             )
             statistics[chain.channel] = expected_statistics(
                 marginal, steps.data, hyper, chain.whole
@@ -333,8 +334,34 @@ def ascend(
     return lax.while_loop(proceed, body, begin)
 
 
+class Extremes(NamedTuple):
+    """What of an agent's steps decides the form of its messages, beside its tables.
+
+    Attributes:
+        sums: Whether moves are summed over an action that nobody saw.
+        log_weight: Log of the least positive weight of an annotation, relative to the most.
+    """
+
+    sums: bool = False
+    log_weight: float = 0.0
+
+
+def extremes(bound: BoundModel, agent: str) -> Extremes:
+    """Those of an agent's steps."""
+    sums = bound.rows[agent].unseen is not None
+    weights = bound.demos.latent_weights.get(agent)
+    if weights is None:
+        return Extremes(sums)
+    shares = weights / weights.max(axis=1, keepdims=True)
+    return Extremes(sums, float(np.log(np.min(shares, initial=1.0, where=shares > 0))))
+
+
 def chains(
-    bound: BoundModel, counts: Mapping[str, np.ndarray], most: float, dtype: np.dtype
+    bound: BoundModel,
+    counts: Mapping[str, np.ndarray],
+    most: float,
+    dtype: np.dtype,
+    of_steps: Mapping[str, Extremes] | None = None,
 ) -> Sites:
     """Each agent's tables, and whether scaled messages suffice for them all through a fit.
 
@@ -346,6 +373,7 @@ def chains(
         counts: What the first state has on top of the prior; may be negative.
         most: What a row's counts may add up to.
         dtype: The type of the messages.
+        of_steps: Of each agent's steps; None: of those that the model is bound to.
 
     Returns:
         One chain per agent.
@@ -369,12 +397,13 @@ def chains(
     for agent in bound.demos.agents:
         policy, transition, initial = agent_sites(bound, agent)
         smallest_move = min(smallest[transition], smallest[initial])
-        if bound.rows[agent].unseen is not None:
+        own = extremes(bound, agent) if of_steps is None else of_steps[agent]
+        if own.sums:
             smallest_move += smallest[policy]
         channel = bound.channels.get(agent)
         names = (policy, transition, initial)
         if channel is None:
-            smallest_likelihood = smallest[policy] + _smallest_weight(bound, agent)
+            smallest_likelihood = smallest[policy] + own.log_weight
             enough = scaling_suffices(smallest_move, smallest_likelihood, dtype)
             found.append(Chain(names, enough))
         else:
@@ -383,15 +412,6 @@ def chains(
             enough = scaling_suffices(2 * smallest_move, 0.0, dtype)
             found.append(Chain(names, enough, channel.name, channel.is_whole))
     return tuple(found)
-
-
-def _smallest_weight(bound: BoundModel, agent: str) -> float:
-    """Log of the least positive weight that an annotation gives a latent, relative to the most."""
-    weights = bound.demos.latent_weights.get(agent)
-    if weights is None:
-        return 0.0
-    shares = weights / weights.max(axis=1, keepdims=True)
-    return float(np.log(np.min(shares, initial=1.0, where=shares > 0)))
 
 
 def counts_of_start(

@@ -90,6 +90,7 @@ METHODS: dict[str, Method] = {
         "mean field, then a few sweeps of Gibbs sampling on many draws",
         "draws",
         preferred=3,
+        channels=True,
     ),
     "exact": Method(
         "btil.inference.exact",

@@ -3,7 +3,7 @@
 Coordinate ascent by the sweeps of `mean_field.py`; where it may stop, `ascents.py` decides.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from btil.inference.ascents import Ascents, judge
+from btil.inference.ascents import SWEEPS_PER_CALL, Ascents, judge
 from btil.inference.channels import (
     PlainAscents,
     dealt_statistics,
@@ -45,7 +45,6 @@ from btil.inference.result import (
     DirichletRows,
     FitResult,
     MatrixNormalChannel,
-    RowsPosterior,
 )
 from btil.inference.starting import (
     agent_sites,
@@ -63,6 +62,8 @@ from btil.progress import progress_line
 # With parametric families: the points of a fit, and other sets of them for its bound.
 _OWN_POINTS = 0
 _FRESH_POINTS = 8
+# Sweeps of an outline, and how often so many.
+_OUTLINE_SWEEPS, _OUTLINE_CALLS = np.asarray(SWEEPS_PER_CALL, np.int32), 3
 
 
 def fit(
@@ -123,8 +124,6 @@ def fit(
     Raises:
         ValueError: If an option is out of range, or a start has a wrong site, shape or value.
     """
-    if bound.channels:
-        _check_channels(bound, checkpoint, batch_size, devices)
     if batch_size is not None:
         from btil.inference import stochastic
 
@@ -147,9 +146,9 @@ def fit(
             )
     elif delay is not None or forgetting_rate is not None:
         raise ValueError("delay and forgetting_rate are of steps by batches: give batch_size too")
-    run = _Run(bound, dtype, tolerance, make_mesh(devices), start)
+    run = Run(bound, dtype, tolerance, make_mesh(devices), start)
     if bound.channels:
-        return _fit_channels(run, bound, seed, progress, num_restarts, max_iterations)
+        return _fit_channels(run, bound, seed, progress, checkpoint, num_restarts, max_iterations)
     with progress_line(num_restarts * max_iterations, "mfvi", progress, at_most=True) as line:
         ascents = Ascents(
             ascend=run.proceed,
@@ -177,38 +176,47 @@ def fit(
     return run.result(ascents, max_iterations)
 
 
-def _check_channels(
-    bound: BoundModel, checkpoint: Checkpoint, batch_size: int | None, devices: int | None
-) -> None:
-    """Refuse what does not work with continuous channels."""
-    for option, given in (
-        ("checkpoint", checkpoint.path), ("batch_size", batch_size), ("devices", devices)
-    ):  # fmt: skip
-        if given is not None:
-            raise ValueError(
-                f"{option}: mfvi does not take it for models with emissions; leave it out"
-                + (", or use gibbs" if option != "batch_size" else "")
-            )
-    for name, table in bound.learned.items():
-        if table.parametric:
-            raise ValueError(
-                f"{name}: a {type(table.cpt).__name__} beside emissions is not fitted by mfvi; "
-                "use a Dirichlet family (DirichletCPT, StickyDirichletCPT), or gibbs"
-            )
+def outlines(
+    bound: BoundModel, dtype: np.dtype, generators: Sequence[np.random.Generator]
+) -> list[dict[str, Float[np.ndarray, "..."]]]:
+    """Where coordinate ascent leads in a few sweeps from steps dealt out at random.
+
+    Samplers of the rows set out from there. Nothing is said of optima.
+
+    Args:
+        bound: The model on its data, of tables without parameters alone.
+        dtype: float32 or float64.
+        generators: One for each ascent wanted, which deals out the unlabelled steps.
+
+    Returns:
+        Concentrations of every learned table, for each ascent.
+    """
+    run = Run(bound, dtype, None, None, None)
+    found = []
+    for generator in generators:
+        state = run.deal(run.known, generator)
+        for _ in range(_OUTLINE_CALLS):
+            state = run.proceed(state, run._nowhere, _OUTLINE_SWEEPS, False).upcoming
+        rows = run.rows(state)
+        found.append({name: one.concentration for name, one in rows.items()})
+    return found
 
 
 def _fit_channels(
-    run: "_Run",
+    run: "Run",
     bound: BoundModel,
     seed: int,
     progress: bool,
+    checkpoint: Checkpoint,
     num_restarts: int,
     max_iterations: int,
 ) -> FitResult:
     """The fit of a model with continuous channels."""
     doubtful = is_doubtful(bound)
     with progress_line(num_restarts * max_iterations, "mfvi", progress, at_most=True) as line:
-        ascents = PlainAscents(run.proceed, run.tolerance, max_iterations, run.dtype, line)
+        ascents = PlainAscents(
+            run.proceed, run.tolerance, max_iterations, run.dtype, checkpoint, line
+        )
         for restart in range(num_restarts):
             generator = np.random.default_rng([seed, restart])
             deal = partial(run.deal, run.known, generator)
@@ -217,7 +225,7 @@ def _fit_channels(
     return run.result(ascents, max_iterations)
 
 
-class _Run:
+class Run:
     """A model on its data, ready for sweeps.
 
     Attributes:
@@ -225,6 +233,8 @@ class _Run:
         prior: Concentrations of the tables with Dirichlet priors, padded.
         typical: Those of every learned table, under parameters the rows that are expected.
         known: Counts that the first ascent starts from.
+        problem: What a sweep reads.
+        sites: Each agent's tables.
     """
 
     def __init__(
@@ -250,18 +260,18 @@ class _Run:
         problem = place(_problem(bound, layout, dtype, self.prior, self._data), mesh)
         steps = tuple(layout.index[agent] for agent in bound.demos.agents)
         self._channels = laid_channels(bound, layout, dtype)
-        self._problem = problem._replace(
+        self.problem = problem._replace(
             steps=place_lanes(steps, mesh),
-            channels={name: one.steps for name, one in self._channels.items()},
+            channels=place({name: one.steps for name, one in self._channels.items()}, mesh),
         )
         # The derivative of a sweep is that of one which fits normals to the end.
         to_the_end = problem.family_data._replace(least_gain=place(np.zeros((), dtype), mesh))
-        self._exact = self._problem._replace(family_data=to_the_end)
+        self._exact = self.problem._replace(family_data=to_the_end)
         self.known = labelled_counts(bound, layout.num_rows)
         if start is not None:
             self.known |= counts_of_start(start, bound, self.prior)
         most = float(bound.demos.num_steps * bound.demos.num_agents)
-        self._chains = chains(bound, self.known, most, dtype)
+        self.sites = chains(bound, self.known, most, dtype)
         stopping = (np.asarray(self._absolute, dtype), np.asarray(self._resolution, dtype))
         self._stopping = place(stopping, mesh)
         self._never = place((np.zeros((), dtype), np.zeros((), dtype)), mesh)
@@ -284,11 +294,11 @@ class _Run:
         """The state that belongs to given counts of every learned table."""
         dtype, families = self._dtype, self._families
         concentration = {name: on_device(u + counts[name], dtype) for name, u in self.prior.items()}
+        channels = labelled_statistics(self._bound, self._channels, self._layout, dtype)
         if not families:
-            known = labelled_statistics(self._bound, self._channels, self._layout, dtype)
-            return State(concentration, channels=known)
+            return State(concentration, channels=channels)
         given = {family.name: on_device(counts[family.name], dtype) for family in families}
-        return State(concentration, given, first_normals(families, dtype))
+        return State(concentration, given, first_normals(families, dtype), channels)
 
     def deal(self, known: Mapping[str, np.ndarray], generator: np.random.Generator) -> State:
         """A state from known counts, with the unlabelled steps dealt out at random."""
@@ -309,11 +319,13 @@ class _Run:
         own = {site for site in agent_sites(self._bound, agent)
                if len(self._bound.tables[site].agents) == 1}  # fmt: skip
         channel = self._bound.channels[agent].name
+
+        def mixed(kept: dict[str, Array], given: dict[str, Array]) -> dict[str, Array]:
+            return {name: given[name] if name in own else one for name, one in kept.items()}
+
         return state._replace(
-            concentration={
-                name: dealt.concentration[name] if name in own else values
-                for name, values in state.concentration.items()
-            },
+            concentration=mixed(state.concentration, dealt.concentration),
+            counts=mixed(state.counts, dealt.counts),
             channels=state.channels | {channel: dealt.channels[channel]},
         )
 
@@ -328,10 +340,10 @@ class _Run:
         """So many sweeps, or fewer where they stop by themselves."""
         return ascend(
             *place((state, elbo), self._mesh),
-            self._problem if problem is None else problem,
+            self.problem if problem is None else problem,
             *(self._stopping if stops else self._never),
             place(allowed, self._mesh),
-            self._chains,
+            self.sites,
             self._families,
             self._mesh,
         )
@@ -344,17 +356,20 @@ class _Run:
     def _nowhere(self) -> Float[Array, ""]:
         return jnp.asarray(-jnp.inf, self._dtype)
 
+    def rows(self, state: State) -> dict[str, DirichletRows]:
+        """Rows of the tables without parameters, without padding."""
+        return {
+            name: DirichletRows(np.asarray(w)[: len(self._bound.tables[name].contexts.rows)])
+            for name, w in state.concentration.items()
+        }
+
     def result(self, ascents: Ascents | PlainAscents, max_iterations: int) -> FitResult:
         """The best of the ascents, and how it ended."""
         state, trace, end = ascents.best
         elbo = float(trace[-1])
         verdict = judge(trace, self.tolerance(elbo), max_iterations, self._dtype, end)
-        rows: dict[str, RowsPosterior] = {
-            name: DirichletRows(np.asarray(w)[: len(self._bound.tables[name].contexts.rows)])
-            for name, w in state.concentration.items()
-        }
         result = FitResult(
-            rows=rows,
+            rows=dict(self.rows(state)),
             converged=verdict.converged,
             reason=verdict.reason,
             elbo=elbo,
@@ -362,18 +377,24 @@ class _Run:
             restart_traces=ascents.traces,
             contraction_rate=None if np.isnan(end.rate) else end.rate,
         )
-        if self._channels:
-            shift = float(log_jacobian(self._bound).sum())
-            return result._replace(
-                elbo=elbo + shift,
-                elbo_trace=trace.astype(np.float64) + shift,
-                restart_traces=tuple(t.astype(np.float64) + shift for t in ascents.traces),
-                channels={
-                    name: MatrixNormalChannel(*posterior_normals(one, state.channels[name]))
-                    for name, one in self._channels.items()
-                },
-            )
-        return self._with_families(result, state) if self._families else result
+        if self._families:
+            result = self._with_families(result, state)
+        return self._with_channels(result, state) if self._channels else result
+
+    def _with_channels(self, result: FitResult, state: State) -> FitResult:
+        """The result with channels, and bounds of densities in the units of the data."""
+        assert result.elbo is not None
+        assert result.elbo_trace is not None
+        shift = float(log_jacobian(self._bound).sum())
+        return result._replace(
+            elbo=result.elbo + shift,
+            elbo_trace=result.elbo_trace.astype(np.float64) + shift,
+            restart_traces=tuple(t.astype(np.float64) + shift for t in result.restart_traces),
+            channels={
+                name: MatrixNormalChannel(*posterior_normals(one, state.channels[name]))
+                for name, one in self._channels.items()
+            },
+        )
 
     def _with_families(self, result: FitResult, state: State) -> FitResult:
         """The result with parameters, and with the bound at points that the fit has not seen."""
@@ -388,7 +409,7 @@ class _Run:
 
     def _once(self, state: State, data: FamilyData) -> Progress:
         """One sweep, with other points."""
-        other = self._problem._replace(family_data=place(data, self._mesh))
+        other = self.problem._replace(family_data=place(data, self._mesh))
         return self.proceed(state, self._nowhere, np.asarray(1, np.int32), True, other)
 
 

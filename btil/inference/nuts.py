@@ -1,10 +1,14 @@
 r"""The no-U-turn sampler (NumPyro) on the collapsed model.
 
-The latents are summed out by `LatentChain`; what is sampled are the rows. NumPyro would sample a
-Dirichlet row through stick breaking, whose clipping cuts the tails that a small concentration
-needs, and whose later sticks depend on all earlier ones. Here a row is the softmax of unbounded
-*log weights* (`LogWeights`): an exact change of variables with one direction to spare, which is
-spent so that the cells of a row whose latents are known are independent in the posterior.
+The latents are summed out by `LatentChain`; what is sampled are the rows. NumPyro would break a
+Dirichlet row into sticks whose clipping cuts the tails that a small concentration needs. Here the
+sticks stand as the logits of their lengths (`StickLogits`), and rows are built in logarithms, so
+nothing is cut. Where the latents of a row are known its sticks are independent in the posterior,
+and a diagonal metric fits them.
+
+Each chain starts where coordinate ascent leads from labels and from unlabelled steps that are dealt
+out at random for it, and has its metric from there (`btil.inference.mfvi.outlines`). A short warmup
+then adapts the step size alone. Models with parameters or channels start at random.
 
 Compilation: the programs depend on the structure, the options and the shapes; the data are
 arguments. A second fit of equal shapes compiles nothing; the first spends 20 to 40 s on it on two
@@ -22,15 +26,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax.scipy.special import gammaln, logsumexp
+from jax.flatten_util import ravel_pytree
+from jax.scipy.special import betaln
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer import NUTS
 from numpyro.infer.reparam import Reparam
+from scipy.special import polygamma
 
 from btil.inference.chains import judge_chains
 from btil.inference.checkpoint import NOWHERE, Checkpoint
@@ -50,9 +56,11 @@ from btil.inference.devices import (
     size_of,
     split_chains,
 )
+from btil.inference.mfvi import outlines
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
-from btil.inference.starting import starting_counts
-from btil.models.parametric import central_concentration, constrain
+from btil.inference.starting import starting_concentrations
+from btil.models.draws import log_gamma_draws
+from btil.models.parametric import constrain
 from btil.models.team import BoundModel
 from btil.numerics.promotion import promotion_allowed
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, evaluate
@@ -68,83 +76,103 @@ from btil.progress import progress_line
 
 # Transitions between two looks at the progress line.
 _TRANSITIONS_PER_CALL = 10
+# From so many transitions of warmup on their own variances are better than the mean field's.
+_ENOUGH_TO_ADAPT = 400
 _STATISTICS = ("diverging", "potential_energy", "energy", "num_steps", "accept_prob")
 # Largest sum of a row's prior concentrations: the potential energy has it as a factor.
 _LARGEST_PRIORS = {"float32": 1e5, "float64": 1e13}
 
 
-class LogWeights(dist.Distribution):
-    r"""Log weights g whose softmax is a Dirichlet row, and whose sum of weights is Gamma.
+class StickLogits(dist.Distribution):
+    r"""Logits z of the sticks of a Dirichlet row.
 
-    With s = sum exp(g), row = exp(g) / s and a shape k of free choice,
+    A stick's length is the share of its cell in what the cells before it leave over, so with
+    :math:`b_a = \sum_{c > a} u_c`
 
-    .. math:: p(g) = \frac{1}{B(u)} \prod_a row_a^{u_a}
-              \cdot \frac{k^k}{\Gamma(k)} s^k e^{-k s},
+    .. math:: row_a = \sigma(z_a) \prod_{c < a} \sigma(-z_c), \qquad
+              p(z) = \prod_a \frac{\sigma(z_a)^{u_a} \sigma(-z_a)^{b_a}}{B(u_a, b_a)} :
 
-    so row ~ Dirichlet(u) and s ~ Gamma(k, k) are independent: s is a dummy, about 1, and the
-    data never see it. If a row has n uses with known latents and k = sum u + n, the posterior of
-    g is a product over cells, and a diagonal mass matrix fits it.
+    the lengths are independent, Beta(u_a, b_a), and what is left goes to the last cell.
 
     Args:
-        concentration: u, (..., values).
-        shape: k, (...).
+        concentration: u, (..., values), in the order in which sticks are broken off.
+
+    References:
+        Connor, Mosimann (1969), Concepts of Independence for Proportions with a Generalization of
+        the Dirichlet Distribution.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  # NumPyro's own convention
     support = constraints.real_vector
-    pytree_data_fields = ("concentration", "shape_parameter")
+    pytree_data_fields = ("concentration",)
 
     def __init__(
-        self,
-        concentration: Float[Array, "*rows values"],
-        shape: Float[Array, "*rows"],
-        *,
-        validate_args: bool | None = None,
+        self, concentration: Float[Array, "*rows values"], *, validate_args: bool | None = None
     ) -> None:
         self.concentration = concentration
-        self.shape_parameter = shape
-        super().__init__(
-            concentration.shape[:-1], concentration.shape[-1:], validate_args=validate_args
-        )
+        sticks = concentration.shape[-1] - 1
+        super().__init__(concentration.shape[:-1], (sticks,), validate_args=validate_args)
 
-    def log_prob(self, value: Float[Array, "*rows values"]) -> Float[Array, "*rows"]:
-        """Log density of the log weights."""
-        u = jnp.broadcast_to(self.concentration, value.shape)
-        k = jnp.broadcast_to(self.shape_parameter, value.shape[:-1])
-        log_sum = logsumexp(value, axis=-1)
-        row = jnp.sum(u * (value - log_sum[..., None]) - gammaln(u), -1) + gammaln(jnp.sum(u, -1))
-        return row + k * (log_sum - jnp.exp(log_sum)) + k * jnp.log(k) - gammaln(k)
+    def log_prob(self, value: Float[Array, "*rows sticks"]) -> Float[Array, "*rows"]:
+        """Log density of the logits."""
+        u = self.concentration
+        own, rest = stick_parameters(jnp.broadcast_to(u, (*value.shape[:-1], u.shape[-1])))
+        logs = own * jax.nn.log_sigmoid(value) + rest * jax.nn.log_sigmoid(-value)
+        return jnp.sum(logs - betaln(own, rest), axis=-1)
 
     def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
-        """Draw log weights."""
-        row_key, sum_key = jax.random.split(key)
-        shape = (*sample_shape, *self.batch_shape)
-        cells = jax.random.loggamma(row_key, self.concentration, (*shape, *self.event_shape))
-        log_sum = jax.random.loggamma(sum_key, self.shape_parameter, shape)
-        log_sum = log_sum - jnp.log(self.shape_parameter)
-        return jax.nn.log_softmax(cells) + log_sum[..., None]
+        """Draw logits."""
+        own_key, rest_key = jax.random.split(key)
+        own, rest = stick_parameters(self.concentration)
+        shape = (*sample_shape, *own.shape)
+        return jax.random.loggamma(own_key, own, shape) - jax.random.loggamma(rest_key, rest, shape)
 
 
-class LogWeightsReparam(Reparam):
-    """Sample a Dirichlet site as the softmax of the site `<name>_log_weights`.
+def stick_parameters(
+    concentration: Float[Any, "*rows values"],
+) -> tuple[Float[Any, "*rows sticks"], Float[Any, "*rows sticks"]]:
+    """Parameters of the Beta of every stick: u of its cell, and of all that come after it."""
+    left = concentration[..., ::-1].cumsum(-1)[..., ::-1]
+    return concentration[..., :-1], left[..., 1:]
+
+
+def rows_of_sticks(logits: Float[Array, "*rows sticks"]) -> Float[Array, "*rows values"]:
+    """The rows whose sticks have these logits."""
+    nothing = jnp.zeros_like(logits, shape=(*logits.shape[:-1], 1))
+    lengths = jnp.concatenate([jax.nn.log_sigmoid(logits), nothing], axis=-1)
+    before = jnp.cumsum(jax.nn.log_sigmoid(-logits), axis=-1)
+    return jnp.exp(lengths + jnp.concatenate([nothing, before], axis=-1))
+
+
+class SticksReparam(Reparam):
+    """Sample a Dirichlet site by the logits of its sticks, the site `<name>/sticks`.
 
     Args:
-        shape: Shape parameter of each row's sum of weights.
+        order: Cells of every row in the order in which sticks are broken off.
     """
 
-    def __init__(self, shape: Float[Array, "..."]) -> None:
-        self.shape = shape
+    def __init__(self, order: Int[Array, "..."]) -> None:
+        self.order = order
 
     def __call__(self, name: str, fn: Any, obs: Any) -> tuple[None, Float[Array, "..."]]:
         """Replace the site, as NumPyro's `reparam` handler asks."""
         assert obs is None
         dirichlet, _, event_dim = self._unwrap(fn)
-        weights = LogWeights(dirichlet.concentration, self.shape).to_event(event_dim - 1)
-        return None, jax.nn.softmax(numpyro.sample(_log_weights(name), weights))
+        concentration = jnp.broadcast_to(dirichlet.concentration, self.order.shape)
+        ordered = jnp.take_along_axis(concentration, self.order, axis=-1)
+        logits = numpyro.sample(_sticks(name), StickLogits(ordered).to_event(event_dim - 1))
+        return None, in_place(rows_of_sticks(logits), self.order)
 
 
-def _log_weights(site: str) -> str:
-    return f"{site}_log_weights"
+def in_place(rows: Float[Array, "..."], order: Int[Array, "..."]) -> Float[Array, "..."]:
+    """Rows whose cells are in the order of their sticks, put back."""
+    back = jnp.broadcast_to(jnp.argsort(order, axis=-1), rows.shape)
+    return jnp.take_along_axis(rows, back, axis=-1)
+
+
+def _sticks(site: str) -> str:
+    # No parameter of a family can be called so.
+    return f"{site}/sticks"
 
 
 class Settings(NamedTuple):
@@ -160,18 +188,32 @@ class Inputs(NamedTuple):
 
     Attributes:
         data: The model's.
-        shapes: Shape parameter of `LogWeights`, per learned site.
+        order: Cells of every row in the order of their sticks, per site of Dirichlet rows.
     """
 
     data: ModelData
-    shapes: dict[str, Float[Array, "..."]]
+    order: dict[str, Int[Array, "..."]]
+
+
+class Begin(NamedTuple):
+    """Where chains begin, (chain, ...).
+
+    Attributes:
+        keys: What their draws are made from.
+        positions: Values of all sites in unconstrained space; None: at random.
+        variances: The metric, alike; None: to be adapted.
+    """
+
+    keys: Key[Array, " chains"]
+    positions: dict[str, Float[Array, "chains ..."]] | None = None
+    variances: dict[str, Float[Array, "chains ..."]] | None = None
 
 
 class Programs(NamedTuple):
     """Compiled by JAX at the first call.
 
     Attributes:
-        start: (keys, inputs) -> states of as many chains.
+        start: (`Begin`, inputs) -> states of as many chains.
         advance: (states, inputs, count) -> states after count transitions, and what is kept of
             each (`Chains`), (transition, chain, ...), meaningless past `count`.
     """
@@ -195,8 +237,8 @@ class Chains(NamedTuple):
 
 
 def reparametrized_model(structure: Structure, inputs: Inputs) -> None:
-    """`forward_model` with every row as a softmax of log weights."""
-    config = {name: LogWeightsReparam(inputs.shapes[name]) for name in structure.dirichlet_sites}
+    """`forward_model` with every row broken into sticks."""
+    config = {name: SticksReparam(inputs.order[name]) for name in structure.dirichlet_sites}
     with handlers.reparam(config=config):
         forward_model(structure, inputs.data)
 
@@ -219,9 +261,13 @@ def kernel_programs(
         compiled: `jax.jit`, or what stands for it.
     """
 
-    def start(keys: Array, inputs: Any) -> Any:
+    def start(begin: Begin, inputs: Any) -> Any:
+        def one(begin: Begin) -> Any:
+            state = kernel.init(begin.keys, num_warmup, begin.positions, (inputs,), {})
+            return state if begin.variances is None else _with_metric(state, begin.variances)
+
         with promotion_allowed():
-            return jax.vmap(lambda key: kernel.init(key, num_warmup, None, (inputs,), {}))(keys)
+            return jax.vmap(one)(begin)
 
     def advance(states: Any, inputs: Any, count: Array) -> Any:
         def keep(states: Any) -> Chains:
@@ -255,11 +301,13 @@ def make_programs(
         partial(reparametrized_model, structure),
         target_accept_prob=settings.target_accept_prob,
         max_tree_depth=settings.max_tree_depth,
+        adapt_mass_matrix=settings.num_warmup >= _ENOUGH_TO_ADAPT or not _has_outline(structure),
     )
 
     def collect(states: Any, inputs: Inputs) -> tuple[dict[str, Any], Any]:
         rows = {
-            name: jax.nn.softmax(states.z[_log_weights(name)]) for name in structure.dirichlet_sites
+            name: in_place(rows_of_sticks(states.z[_sticks(name)]), inputs.order[name])
+            for name in structure.dirichlet_sites
         }
         parameters = {}
         if structure.priors:
@@ -274,6 +322,11 @@ def make_programs(
         return rows | parameters, jax.vmap(by_episode)(rows)
 
     return kernel_programs(kernel, settings.num_warmup, collect, mesh)
+
+
+def _has_outline(structure: Structure) -> bool:
+    """Whether the mean field says where all sites are: they are all rows of plain tables."""
+    return not structure.priors and not structure.channels
 
 
 def own_programs(
@@ -297,6 +350,20 @@ def own_programs(
     return kernel_programs(kernel, settings.num_warmup, collect, mesh, compiled)
 
 
+def _with_metric(state: Any, variances: dict[str, Float[Array, "..."]]) -> Any:
+    """A chain's state with the metric that belongs to these variances."""
+    flat, _ = ravel_pytree(variances)
+    adapted = state.adapt_state
+    (sites,) = adapted.inverse_mass_matrix
+    return state._replace(
+        adapt_state=adapted._replace(
+            inverse_mass_matrix={sites: flat},
+            mass_matrix_sqrt={sites: 1 / jnp.sqrt(flat)},
+            mass_matrix_sqrt_inv={sites: jnp.sqrt(flat)},
+        )
+    )
+
+
 class Schedule(NamedTuple):
     """How many transitions, and which chains run together (`fit`)."""
 
@@ -307,7 +374,7 @@ class Schedule(NamedTuple):
 
 def sample_chains(
     programs: Programs,
-    keys: Key[Array, " chains"],
+    begin: Begin,
     inputs: Any,
     schedule: Schedule,
     checkpoint: Checkpoint,
@@ -318,7 +385,7 @@ def sample_chains(
 
     Args:
         programs: The kernel's.
-        keys: One per chain.
+        begin: Where they begin.
         inputs: The model's argument.
         schedule: How long, and which together.
         checkpoint: Where progress is saved.
@@ -326,16 +393,17 @@ def sample_chains(
         mesh: The devices over which the chains of a group are spread.
     """
     inputs = place(inputs, mesh)
-    together = len(keys) if schedule.chain_method == "vectorized" else size_of(mesh)
+    num_chains = len(begin.keys)
+    together = num_chains if schedule.chain_method == "vectorized" else size_of(mesh)
     groups = [
-        place(keys[first : first + together], mesh, SPLIT)
-        for first in range(0, len(keys), together)
+        place(_some_of(begin, slice(first, first + together)), mesh, SPLIT)
+        for first in range(0, num_chains, together)
     ]
     per_group = schedule.num_warmup + schedule.num_samples
     like = jax.eval_shape(programs.start, groups[0], inputs)
     of_draws = jax.eval_shape(programs.advance, like, inputs, jax.ShapeDtypeStruct((), jnp.int32))
     draws = jax.tree.map(
-        lambda x: np.zeros((len(keys), schedule.num_samples, *x.shape[2:]), x.dtype),
+        lambda x: np.zeros((num_chains, schedule.num_samples, *x.shape[2:]), x.dtype),
         of_draws[1],
     )
     group, done, states = 0, 0, None
@@ -376,6 +444,10 @@ def sample_chains(
     return draws
 
 
+def _some_of(begin: Begin, chains: slice) -> Begin:
+    return jax.tree.map(lambda values: values[chains], begin)
+
+
 def fit(
     bound: BoundModel,
     *,
@@ -399,8 +471,11 @@ def fit(
         progress: Whether to show a progress line.
         dtype: float32 or float64.
         checkpoint: Where progress is saved.
-        num_chains: Number of chains. They start apart, uniform in (-2, 2) in log weights.
-        num_warmup: Transitions per chain that adapt step size and mass matrix, not kept.
+        num_chains: Number of chains. They start apart: each at a draw from the mean field to which
+            coordinate ascent leads when the unlabelled steps are dealt out to the latents at random
+            for it; with parameters or channels uniform in (-2, 2) in unconstrained space.
+        num_warmup: Transitions per chain that adapt step size and metric, not kept. With fewer than
+            400 the metric stays the mean field's, unless there are parameters or channels.
         num_samples: Draws kept per chain.
         target_accept_prob: Higher values take smaller steps, and diverge less.
         max_tree_depth: At most 2^depth - 1 leapfrog steps per transition.
@@ -432,16 +507,21 @@ def fit(
     check_chains(num_chains, mesh)
     settings = Settings(int(num_warmup), float(target_accept_prob), int(max_tree_depth))
     inputs: Any
+    begin = Begin(jax.random.split(jax.random.key(seed), num_chains))
     if isinstance(bound, BoundNumpyroModel):
         programs, inputs = own_programs(bound, settings, mesh), bound.data
     else:
         refuse_large_priors(bound, dtype, _LARGEST_PRIORS, "nuts")
         structure, data = collapsed_data(bound, dtype)
         programs = make_programs(structure, settings, np.dtype(dtype), mesh)
-        inputs = Inputs(data, _weight_shapes(bound, dtype))
+        starts = _outlines(bound, dtype, seed, num_chains)
+        order = _orders(starts)
+        inputs = Inputs(data, {site: jnp.asarray(o, np.int32) for site, o in order.items()})
+        if _has_outline(structure):
+            begin = _begin(begin, starts, order, dtype, seed)
     found = sample_chains(
         programs,
-        jax.random.split(jax.random.key(seed), num_chains),
+        begin,
         inputs,
         Schedule(int(num_warmup), int(num_samples), chain_method),
         checkpoint,
@@ -482,17 +562,45 @@ def fit(
     )
 
 
-def _weight_shapes(bound: BoundModel, dtype: np.dtype) -> dict[str, Float[Array, "..."]]:
-    """Sum of prior and expected uses of every row.
+def _outlines(
+    bound: BoundModel, dtype: np.dtype, seed: int, num_chains: int
+) -> dict[str, Float[np.ndarray, "chains ..."]]:
+    """Concentrations of every site of Dirichlet rows from which each chain sets out."""
+    generators = [np.random.default_rng([seed, chain]) for chain in range(num_chains)]
+    if any(table.parametric for table in bound.learned.values()) or bound.channels:
+        found = [starting_concentrations(bound, generator) for generator in generators]
+    else:
+        found = outlines(bound, dtype, generators)
+    return {site: np.stack([one[site] for one in found]) for site in found[0]}
 
-    Uses with known latents count where they are; a context's other uses are shared by its
-    latents. Any positive number is right, this one is quick.
+
+def _orders(
+    concentrations: dict[str, Float[np.ndarray, "chains ..."]],
+) -> dict[str, Int[np.ndarray, "..."]]:
+    """Likely cells first: their sticks do not hang on those of cells that were never used."""
+    return {
+        site: np.argsort(-values.mean(0), axis=-1, kind="stable")
+        for site, values in concentrations.items()
+    }
+
+
+def _begin(
+    begin: Begin,
+    concentrations: dict[str, Float[np.ndarray, "chains ..."]],
+    order: dict[str, Int[np.ndarray, "..."]],
+    dtype: np.dtype,
+    seed: int,
+) -> Begin:
+    """A draw from each chain's mean field, and the variances of that.
+
+    Drawn on the host: no gamma sampler to compile.
     """
-    # The shares are drawn at random, from a fixed seed: they are no part of what is sampled.
-    known, dealt = starting_counts(bound, np.random.default_rng(0))
-    shapes = {}
-    for name, table in bound.learned.items():
-        if table.cpt.dirichlet_rows:
-            total = central_concentration(table) + known[name] + dealt[name]
-            shapes[name] = jnp.asarray(total.sum(-1), dtype)
-    return shapes
+    generator = np.random.default_rng([seed, len(begin.keys)])
+    positions, variances = {}, {}
+    for site, values in concentrations.items():
+        places = np.broadcast_to(order[site], values.shape)
+        own, rest = stick_parameters(np.take_along_axis(values, places, axis=-1).astype(np.float64))
+        drawn = log_gamma_draws(generator, own) - log_gamma_draws(generator, rest)
+        positions[_sticks(site)] = jnp.asarray(drawn, dtype)
+        variances[_sticks(site)] = jnp.asarray(polygamma(1, own) + polygamma(1, rest), dtype)
+    return begin._replace(positions=positions, variances=variances)

@@ -28,19 +28,23 @@ from jaxtyping import Array, Float, Key
 from scipy import special
 
 from btil.inference import gibbs, mfvi
+from btil.inference.channels import LaidChannel, laid_channels, log_jacobian
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.parameters import Moving, first_moving
 from btil.inference.result import (
     ConditionalRows,
     DirichletRows,
+    DrawnChannel,
     DrawnParameters,
     DrawnRows,
     FitResult,
     FunctionalRows,
+    MatrixNormalChannel,
     RowsPosterior,
     at_noise,
 )
 from btil.messages.layout import Layout, lay_out, pad_rows
+from btil.models.emission import Normals
 from btil.models.parametric import all_priors, constrain, parametric_sites
 from btil.models.team import BoundModel, context_visits
 from btil.progress import progress_line
@@ -69,11 +73,23 @@ class Snapshot(NamedTuple):
         rows: Every learned table, (draws, contexts, ...).
         parameters: Parameters of parametric families, (draws, ...).
         log_likelihood: Log likelihood of each episode, (draws, episodes).
+        channels: Coefficients and covariances of continuous channels, in the units of the fit.
     """
 
     rows: dict[str, Float[np.ndarray, "draws ..."]]
     parameters: dict[str, Float[np.ndarray, "draws ..."]]
     log_likelihood: Float[np.ndarray, "draws episodes"]
+    channels: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # noqa: RUF012  # never mutated
+
+    def numbers(
+        self, used: Mapping[str, np.ndarray]
+    ) -> dict[str, Float[np.ndarray, "draws cells"]]:
+        """What is watched: rows that the data read, coefficients, logs of standard deviations."""
+        found = {name: self.rows[name][:, contexts] for name, contexts in used.items()}
+        for name, (coefficients, covariance) in self.channels.items():
+            found[f"{name}/coefficients"] = coefficients
+            found[f"{name}/noise"] = 0.5 * np.log(np.diagonal(covariance, axis1=-2, axis2=-1))
+        return {name: one.astype(np.float64).reshape(len(one), -1) for name, one in found.items()}
 
 
 class Drift(NamedTuple):
@@ -118,9 +134,8 @@ def drift(before: Snapshot, after: Snapshot, used: Mapping[str, np.ndarray]) -> 
         used: Of every table the contexts that the data read.
     """
     moves, spreads = [], []
-    for name, contexts in used.items():
-        one, other = (s.rows[name][:, contexts].astype(np.float64) for s in (before, after))
-        one, other = one.reshape(len(one), -1), other.reshape(len(other), -1)
+    earlier, later = before.numbers(used), after.numbers(used)
+    for one, other in ((values, later[name]) for name, values in earlier.items()):
         variances = one.var(0, ddof=1), other.var(0, ddof=1)
         varies = (variances[0] > 0) & (variances[1] > 0)
         apart = (other.mean(0) - one.mean(0))[varies]
@@ -154,9 +169,13 @@ def sweeps_needed(rate: float | None) -> int:
 
 
 def is_mean_field(result: FitResult) -> bool:
-    """Whether rows were learned, and all are Dirichlet or given by normal parameters."""
-    kinds = DirichletRows | ConditionalRows | FunctionalRows
-    return bool(result.rows) and all(isinstance(rows, kinds) for rows in result.rows.values())
+    """Whether something was learned, and all rows are Dirichlet or given by normal parameters.
+
+    Continuous channels are matrix-normal inverse-Wishart.
+    """
+    kinds = DirichletRows | ConditionalRows | FunctionalRows | MatrixNormalChannel
+    learned = (*result.rows.values(), *result.channels.values())
+    return bool(learned) and all(isinstance(one, kinds) for one in learned)
 
 
 def refine(
@@ -215,6 +234,7 @@ def refine(
         log_likelihood=after.log_likelihood[None],
         notes={"num_sweeps": number, "mean_field": result.reason},
         parameters={name: DrawnParameters(d[None]) for name, d in after.parameters.items()},
+        channels={name: chains.in_units(name, *parts) for name, parts in after.channels.items()},
     )
 
 
@@ -231,10 +251,12 @@ class _Chains:
         dtype: np.dtype,
     ) -> None:
         self._bound, self._dtype = bound, dtype
-        self._problem, self._program = gibbs.prepare(bound, layout, dtype)
+        self._channels = laid_channels(bound, layout, dtype)
+        self._problem, self._program = gibbs.prepare(bound, layout, dtype, channels=self._channels)
+        self._jacobian = np.add.reduceat(log_jacobian(bound), bound.demos.episode_starts)
         keys = jax.random.split(jax.random.key(seed), num_draws)
         at_once = max(1, min(num_draws, _CELLS // _cells(bound)))
-        states = _first_states(bound, layout, result, seed, num_draws, dtype)
+        states = _first_states(bound, layout, self._channels, result, seed, num_draws, dtype)
         self._parts: list[tuple[Key[Array, " chains"], gibbs.State]] = [
             (keys[part], jax.tree.map(lambda leaf, part=part: leaf[part], states))
             for part in (slice(k, k + at_once) for k in range(0, num_draws, at_once))
@@ -285,39 +307,73 @@ class _Chains:
             given = jax.vmap(lambda values: constrain(priors, values))(states.moving.unconstrained)
             parameters = {name: np.asarray(values) for name, values in given.items()}
         number = self._bound.demos.num_episodes
-        return Snapshot(rows, parameters, np.asarray(log_likelihood)[0, :, :number])
+        found = np.asarray(log_likelihood)[0, :, :number]
+        channels = {}
+        if self._channels:
+            found = found.astype(np.float64) + self._jacobian
+            for name, parts in states.channels.items():
+                contexts = len(self._channels[name].channel.contexts)
+                coefficients, covariance = (np.asarray(part)[:, :contexts] for part in parts)
+                channels[name] = coefficients, covariance
+        return Snapshot(rows, parameters, found, channels)
+
+    def in_units(
+        self,
+        name: str,
+        coefficients: Float[np.ndarray, "draws ..."],
+        covariance: Float[np.ndarray, "draws ..."],
+    ) -> DrawnChannel:
+        """Draws of a channel, as one chain, in the units of the data."""
+        return gibbs.in_units(self._channels[name], coefficients[None], covariance[None])
 
 
 def _cells(bound: BoundModel) -> int:
     """Numbers that a chain holds at a time, of tables and of messages."""
     tables = sum(math.prod(table.shape) for table in bound.learned.values())
     demos = bound.demos
-    return 4 * tables + demos.num_steps * max(demos.num_latents) ** 2 + 1
+    channels = sum(
+        latents * (p + d) * len(one.observed.rows)
+        for one in bound.channels.values()
+        for _, latents, p, d in [one.shape]
+    )
+    return 4 * tables + demos.num_steps * max(demos.num_latents) ** 2 + 2 * channels + 1
 
 
 def _first_states(
     bound: BoundModel,
     layout: Layout,
+    channels: Mapping[str, LaidChannel],
     result: FitResult,
     seed: int,
     num_draws: int,
     dtype: np.dtype,
 ) -> gibbs.State:
-    """Tables from which paths are those of q(latents): geometric means of the rows."""
+    """Tables from which paths are those of q(latents): geometric means of the rows.
+
+    Of continuous channels the centre of q, from which paths are nearly those.
+    """
     tables = {}
     for name, rows in result.rows.items():
         if isinstance(rows, FunctionalRows):
             continue
         padded = pad_rows(_log_means(rows), layout.num_rows[name], 0.0)
         tables[name] = jnp.asarray(np.broadcast_to(padded, (num_draws, *padded.shape)), dtype)
+    points = {}
+    for name, laid in channels.items():
+        location, _, scale, degrees = laid.units.inside(Normals(*result.channels[name]))
+        location, covariance = (
+            gibbs.with_padding(np.broadcast_to(part, (num_draws, *part.shape)), laid, dtype)
+            for part in (location, scale / degrees[..., None, None])
+        )
+        points[name] = location, covariance
     families = parametric_sites(bound)
     if not families:
-        return gibbs.State(tables)
+        return gibbs.State(tables, channels=points)
     generator = np.random.default_rng([seed, 1])
     values = at_noise(result.parameters, lambda size: generator.standard_normal((num_draws, size)))
     step = jnp.full(num_draws, first_moving(families, generator, dtype).log_step, dtype)
     unconstrained = {name: jnp.asarray(one, dtype) for name, one in values.items()}
-    return gibbs.State(tables, Moving(unconstrained, step))
+    return gibbs.State(tables, Moving(unconstrained, step), points)
 
 
 def _log_means(rows: RowsPosterior) -> Float[np.ndarray, "..."]:

@@ -28,17 +28,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from btil.demonstrations.data import refuse_gaps
 from btil.inference.ascents import End, judge
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.contraction import fisher_information, step_length, still_to_come
 from btil.inference.mean_field import (
     Chain,
+    Extremes,
     chains,
     counts_of_start,
     dirichlet_moments,
+    extremes,
 )
 from btil.inference.result import DirichletRows, FitResult, RowsPosterior
 from btil.inference.starting import (
@@ -52,14 +53,15 @@ from btil.inference.starting import (
 )
 from btil.messages import scaled as forward_backward
 from btil.messages.lanes import pack_lanes, spread
-from btil.messages.layout import LaneIndex, log_rows, pad_rows
+from btil.messages.layout import LaneIndex, UnseenRows, log_rows, pad_rows
+from btil.models.contexts import match_rows, unique_rows
 from btil.models.team import BoundModel
 from btil.numerics.rounding import rounded_up
 from btil.numerics.special import rows_divergence
 from btil.progress import progress_line
 
 # What is kept of an agent's step.
-POLICY, ARRIVAL, ACTION, LABEL = range(4)
+POLICY, ARRIVAL, ACTION, LABEL, SUMMED = range(COLUMNS := 5)
 _DELAY = 10.0
 _FORGETTING_RATE = 0.6
 # Change of the bound, as a share of it, that ends the sweeps over everything.
@@ -75,6 +77,8 @@ _ALLOWANCE = 1.1
 
 Sites = tuple[tuple[str, str, str], ...]
 Steps = Int[np.ndarray, "steps columns agents"]
+Chosen = Int[np.ndarray, " chosen"]
+Weights = dict[str, Float[np.ndarray, "steps latents"]]
 
 
 class Data(NamedTuple):
@@ -86,13 +90,21 @@ class Data(NamedTuple):
         read: The steps of some episodes, one after the other: see `step_columns`.
         labelled: Counts of the labelled steps, of every learned table.
         uses: Per agent, how often its tables are read with a latent unlabelled.
+        summed: Per agent, the transition rows over which moves with an action that nobody saw are
+            summed, one for each action; moves with the same rows share them.
+        weights: Log weights of the annotations of some episodes' steps, of the agents that have
+            such, one episode after the other.
+        extremes: Per agent, those of all its steps.
     """
 
     bound: BoundModel
     lengths: Int[np.ndarray, " episodes"]
-    read: Callable[[Int[np.ndarray, " chosen"]], Steps]
+    read: Callable[[Chosen], Steps]
     labelled: dict[str, Float[np.ndarray, "..."]]
     uses: dict[str, OpenUses]
+    summed: dict[str, Int[np.ndarray, "sums actions"]]
+    weights: Callable[[Chosen], Weights]
+    extremes: dict[str, Extremes]
 
 
 class Shape(NamedTuple):
@@ -102,11 +114,13 @@ class Shape(NamedTuple):
         length: Steps of a lane.
         lanes: Number of lanes.
         rows: Rows of every table that are read.
+        sums: Per agent, moves that are summed over an action.
     """
 
     length: int
     lanes: int
     rows: dict[str, int]
+    sums: tuple[int, ...]
 
 
 class Problem(NamedTuple):
@@ -204,53 +218,112 @@ class Info(NamedTuple):
 # ---------------------------------------------------------------------- data and batches
 
 
-def step_columns(bound: BoundModel) -> Steps:
-    """Where each step looks, as int32 (steps, 4, agents).
+def step_columns(bound: BoundModel, summed: Mapping[str, Int[np.ndarray, "sums actions"]]) -> Steps:
+    """Where each step looks, as int32 (steps, `COLUMNS`, agents).
 
-    The columns are the row of the policy table; the row by which the latent came about, of the
-    transition table or, at an episode's first step, -1 minus that of the initial table; the
-    action; the label or -1.
+    The columns are the row of the policy table, -1 where the agent is away; the row by which the
+    latent came about, of the transition table or, at the first step of a stay, -1 minus that of the
+    initial table; the action, -1 where nobody saw it; the label or -1; where the latent came about
+    by a move that is summed over an action, its place in `summed`, else -1.
+
+    Args:
+        bound: The model on some episodes.
+        summed: As in `Data`, of these episodes at least.
     """
     demos = bound.demos
-    columns = np.empty((demos.num_steps, 4, demos.num_agents), np.int32)
+    columns = np.full((demos.num_steps, COLUMNS, demos.num_agents), -1, np.int32)
     for position, agent in enumerate(demos.agents):
         rows = bound.rows[agent]
         columns[:, POLICY, position] = rows.policy
         columns[:, ARRIVAL, position] = rows.transition
-        columns[demos.episode_starts, ARRIVAL, position] = -1 - rows.initial
+        columns[demos.stays[position], ARRIVAL, position] = -1 - rows.initial
+        if rows.unseen is not None:
+            place = match_rows(summed[agent], rows.unseen.transition)
+            columns[rows.unseen.step, SUMMED, position] = place
     columns[:, ACTION] = demos.actions
     columns[:, LABEL] = demos.latents
     return columns
 
 
+class Arrivals(NamedTuple):
+    """How the latents of an agent came about, step by step.
+
+    Attributes:
+        there: Whether it is there at all.
+        begins: By its initial table: the first steps of stays.
+        moved: By a row of its transition.
+        summed: By a move that is summed over an action.
+    """
+
+    there: Bool[np.ndarray, " steps"]
+    begins: Bool[np.ndarray, " steps"]
+    moved: Bool[np.ndarray, " steps"]
+    summed: Bool[np.ndarray, " steps"]
+
+
+def arrivals(columns: Steps, position: int) -> Arrivals:
+    """Those of an agent, from what is kept of the steps."""
+    there, summed = columns[:, POLICY, position] >= 0, columns[:, SUMMED, position] >= 0
+    begins = columns[:, ARRIVAL, position] < 0
+    return Arrivals(there, there & begins & ~summed, there & ~begins & ~summed, summed)
+
+
+def summed_rows(bound: BoundModel) -> dict[str, Int[np.ndarray, "sums actions"]]:
+    """Per agent, the distinct transition rows over which moves are summed."""
+    found = {}
+    for agent, number in zip(bound.demos.agents, bound.demos.num_actions, strict=True):
+        unseen = bound.rows[agent].unseen
+        nothing = np.zeros((0, max(number, 1)), np.int64)
+        found[agent] = nothing if unseen is None else unique_rows(unseen.transition)[0]
+    return found
+
+
 def in_memory(bound: BoundModel) -> Data:
     """The episodes that a model is bound to."""
-    columns, demos = step_columns(bound), bound.demos
+    demos, summed = bound.demos, summed_rows(bound)
+    columns = step_columns(bound, summed)
+    weights = {agent: log_rows(given) for agent, given in demos.latent_weights.items()}
 
-    def read(chosen: Int[np.ndarray, " chosen"]) -> Steps:
+    def rows_of(chosen: Chosen) -> Int[np.ndarray, " steps"]:
         lengths = demos.episode_lengths[chosen]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return columns[np.repeat(demos.episode_starts[chosen], lengths) + within]
+        return np.repeat(demos.episode_starts[chosen], lengths) + within
 
     sizes = num_contexts(bound)
     return Data(
-        bound, demos.episode_lengths, read, labelled_counts(bound, sizes), open_uses(bound, sizes)
+        bound,
+        demos.episode_lengths,
+        lambda chosen: columns[rows_of(chosen)],
+        labelled_counts(bound, sizes),
+        open_uses(bound, sizes),
+        summed,
+        lambda chosen: {agent: logs[rows_of(chosen)] for agent, logs in weights.items()},
+        {agent: extremes(bound, agent) for agent in demos.agents},
     )
 
 
-def _rows_read(columns: Steps, sites: Sites) -> dict[str, list[Int[np.ndarray, " reads"]]]:
-    """Per table, the rows that are read, of one agent after the other."""
+def _rows_read(columns: Steps, sites: Sites, data: Data) -> dict[str, list[Int[np.ndarray, " _"]]]:
+    """Per table, the rows that are read, of one agent after the other.
+
+    Of a transition the rows of moves come before those over which moves are summed.
+    """
     reads: dict[str, list[np.ndarray]] = {}
-    for position, names in enumerate(sites):
-        arrival = columns[:, ARRIVAL, position]
-        first = arrival < 0
-        parts = (columns[:, POLICY, position], arrival[~first], -1 - arrival[first])
-        for name, part in zip(names, parts, strict=True):
+    for position, ((policy, transition, initial), rows) in enumerate(
+        zip(sites, data.summed.values(), strict=True)
+    ):
+        how, arrival = arrivals(columns, position), columns[:, ARRIVAL, position]
+        sums = rows[columns[how.summed, SUMMED, position]].ravel()
+        for name, part in (
+            (policy, columns[how.there, POLICY, position]),
+            (transition, arrival[how.moved]),
+            (transition, sums),
+            (initial, -1 - arrival[how.begins]),
+        ):
             reads.setdefault(name, []).append(part)
     return reads
 
 
-def _distinct(parts: list[Int[np.ndarray, " reads"]], num_rows: int) -> Int[np.ndarray, " read"]:
+def _distinct(parts: list[Int[np.ndarray, " _"]], num_rows: int) -> Int[np.ndarray, " read"]:
     """The rows that are read, in order."""
     seen = np.zeros(num_rows, bool)
     for part in parts:
@@ -258,11 +331,14 @@ def _distinct(parts: list[Int[np.ndarray, " reads"]], num_rows: int) -> Int[np.n
     return np.flatnonzero(seen)
 
 
-def lay_out_batch(columns: Steps, lengths: Int[np.ndarray, " chosen"], problem: Problem) -> Batch:
+def lay_out_batch(
+    columns: Steps, weights: Weights, lengths: Int[np.ndarray, " chosen"], problem: Problem
+) -> Batch:
     """Lay some episodes into lanes, their tables' rows numbered anew from 0."""
-    sites, num_actions = problem.sites, problem.data.bound.demos.num_actions
+    sites, demos = problem.sites, problem.data.bound.demos
     rows, codes = {}, {}
-    for name, parts in _rows_read(columns, sites).items():
+    sums = (columns[:, SUMMED] >= 0).sum(0)
+    for name, parts in _rows_read(columns, sites, problem.data).items():
         num_rows = len(problem.data.bound.tables[name].contexts.rows)
         rows[name] = _distinct(parts, num_rows)
         # By a table of all rows: sorting what is read would take longer than the messages.
@@ -273,8 +349,10 @@ def lay_out_batch(columns: Steps, lengths: Int[np.ndarray, " chosen"], problem: 
         if lengths.max() > shape.length:
             continue
         lanes = pack_lanes(lengths, shape.length)
-        if lanes.shape[1] <= shape.lanes and all(
-            len(read) <= shape.rows[name] for name, read in rows.items()
+        if (
+            lanes.shape[1] <= shape.lanes
+            and all(len(read) <= shape.rows[name] for name, read in rows.items())
+            and all(sums <= shape.sums)
         ):
             break
     lanes = np.pad(lanes, ((0, 0), (0, shape.lanes - lanes.shape[1])), constant_values=-1)
@@ -283,21 +361,40 @@ def lay_out_batch(columns: Steps, lengths: Int[np.ndarray, " chosen"], problem: 
         num_policy, num_transition, num_initial = (
             shape.rows[name] for name in (policy, transition, initial)
         )
-        actions = num_actions[position]
-        cells = next(codes[policy]) * actions + columns[:, ACTION, position]
-        first = columns[:, ARRIVAL, position] < 0
-        arrived = np.empty(len(columns), np.int64)
-        arrived[~first] = next(codes[transition])
-        arrived[first] = num_transition + next(codes[initial])
+        agent, actions = demos.agents[position], max(demos.num_actions[position], 1)
+        how, padding = arrivals(columns, position), num_transition + num_initial
+        of_policy = np.zeros(len(columns), np.int64)
+        of_policy[how.there] = next(codes[policy])
+        action = columns[:, ACTION, position]
+        cells = np.where(
+            how.there & (action >= 0), of_policy * actions + action, num_policy * actions
+        )
+        arrived = np.full(len(columns), padding)
+        arrived[how.moved] = next(codes[transition])
+        summed = next(codes[transition]).reshape(-1, actions)
+        arrived[how.begins] = num_transition + next(codes[initial])
+        arrived[how.summed] = padding + 1 + np.arange(len(summed))
+        unseen = None
+        if len(problem.data.summed[agent]):
+            # What is added to them no step looks at.
+            before = of_policy[np.flatnonzero(how.summed) - 1]
+            room = (0, shape.sums[position] - len(summed))
+            unseen = UnseenRows(
+                jnp.asarray(np.pad(before, room), jnp.int32),
+                jnp.asarray(np.pad(summed, (room, (0, 0))), jnp.int32),
+            )
+        logs = weights.get(agent)
         steps.append(
             LaneIndex(
                 policy=jnp.asarray(spread(cells, lanes, num_policy * actions), jnp.int32),
-                transition=jnp.asarray(
-                    spread(arrived, lanes, num_transition + num_initial), jnp.int32
-                ),
+                transition=jnp.asarray(spread(arrived, lanes, padding), jnp.int32),
                 label=jnp.asarray(spread(columns[:, LABEL, position], lanes, -1), jnp.int32),
-                start=jnp.asarray(spread(first, lanes, True)),
-                real=jnp.asarray(lanes >= 0),
+                start=jnp.asarray(spread(how.begins | ~how.there, lanes, True)),
+                real=jnp.asarray(spread(how.there, lanes, False)),
+                log_weights=None
+                if logs is None
+                else np.stack([spread(column, lanes, 0) for column in logs.T], axis=-1),
+                unseen=unseen,
             )
         )
     return Batch(rows, shape, tuple(steps), len(columns))
@@ -314,18 +411,27 @@ def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
     length = rounded_up(max(int(lengths[chosen].max()) for chosen in trials))
     lanes = max(pack_lanes(lengths[chosen], length).shape[1] for chosen in trials)
     contexts = num_contexts(data.bound)
+    steps = [data.read(chosen) for chosen in trials]
     read = [
         {name: len(_distinct(parts, contexts[name])) for name, parts in reads.items()}
-        for reads in (_rows_read(data.read(chosen), sites) for chosen in trials)
+        for reads in (_rows_read(columns, sites, data) for columns in steps)
     ]
+    sums = np.max([(columns[:, SUMMED] >= 0).sum(0) for columns in steps], axis=0)
     most_steps = int(np.partition(lengths, -batch_size)[-batch_size:].sum())
     tallest = rounded_up(int(lengths.max()))
-    users = {name: sum(name in names for names in sites) for name in contexts}
+    # A step may be summed over all actions.
+    per_step = np.maximum([rows.shape[1] for rows in data.summed.values()], 1)
+    users = {
+        name: sum(int(k) for names, k in zip(sites, per_step, strict=True) if name in names)
+        for name in contexts
+    }
+    any_sums = [len(rows) > 0 for rows in data.summed.values()]
     # Any two lanes hold more than a lane's height: else the later one had not been begun.
     roomy = Shape(
         length=tallest,
         lanes=rounded_up(min(batch_size, 2 * most_steps // tallest + 1), 1, 8),
         rows={name: max(1, min(most_steps * users[name], n)) for name, n in contexts.items()},
+        sums=tuple(most_steps if some else 0 for some in any_sums),
     )
     usual = Shape(
         length=length,
@@ -334,6 +440,10 @@ def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
             name: min(most, rounded_up(int(np.ceil(_ALLOWANCE * max(n[name] for n in read))), 1))
             for name, most in roomy.rows.items()
         },
+        sums=tuple(
+            min(most, rounded_up(int(np.ceil(_ALLOWANCE * max(n, 1))), 1))
+            for n, most in zip(sums.tolist(), roomy.sums, strict=True)
+        ),
     )
     return usual, roomy
 
@@ -358,7 +468,7 @@ def make_problem(
     return Problem(
         data=data,
         sites=sites,
-        chains=chains(bound, known, most, dtype),
+        chains=chains(bound, known, most, dtype, data.extremes),
         prior={name: u.astype(dtype) for name, u in prior.items()},
         start=known,
         log_fixed={
@@ -393,7 +503,8 @@ def _batches(problem: Problem, first: int, number: int) -> Iterator[Batch]:
 
 def batch_of(problem: Problem, chosen: Int[np.ndarray, " chosen"]) -> Batch:
     """The batch of some episodes."""
-    return lay_out_batch(problem.data.read(chosen), problem.data.lengths[chosen], problem)
+    data = problem.data
+    return lay_out_batch(data.read(chosen), data.weights(chosen), data.lengths[chosen], problem)
 
 
 # ---------------------------------------------------------------------- the algorithm
@@ -580,9 +691,12 @@ def check_tables(bound: BoundModel) -> None:
     """Refuse what cannot be learned batch by batch.
 
     Raises:
-        ValueError: If a table's rows depend on parameters, or something of the data nobody saw.
+        ValueError: If a table's rows depend on parameters, or there are continuous channels.
     """
-    refuse_gaps(bound.demos, "batch_size", "leave batch_size out")
+    if bound.channels:
+        raise ValueError(
+            "batch_size: mfvi does not take it for models with emissions; leave it out"
+        )
     for name, table in bound.tables.items():
         if table.parametric:
             raise ValueError(

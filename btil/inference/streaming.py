@@ -1,22 +1,23 @@
 """Fits to files larger than memory: one pass finds what occurs, batches come from a scratch file.
 
 The pass takes the file part by part. Contexts get numbers as they appear, and where each step
-looks is written to a compact scratch file, 16 bytes per step and agent, from which the steps of
-single episodes are read by their position.
+looks is written to a compact scratch file, 20 bytes per step and agent, from which the steps of
+single episodes are read by their position. Weights of annotations have files of their own.
 """
 
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 from btil.demonstrations import Demonstrations, concatenate
 from btil.demonstrations.stream import DemonstrationsFile
+from btil.inference.mean_field import Extremes, extremes
 from btil.inference.starting import (
     OpenUses,
     agent_sites,
@@ -24,7 +25,18 @@ from btil.inference.starting import (
     num_contexts,
     open_uses,
 )
-from btil.inference.stochastic import ARRIVAL, POLICY, Data, Steps, step_columns
+from btil.inference.stochastic import (
+    ARRIVAL,
+    COLUMNS,
+    POLICY,
+    Data,
+    Steps,
+    Weights,
+    arrivals,
+    step_columns,
+    summed_rows,
+)
+from btil.messages.layout import log_rows
 from btil.models.contexts import match_rows, unique_rows
 from btil.models.team import BoundModel, TeamModel, bind, renumbered, with_contexts
 
@@ -61,8 +73,69 @@ def streamed(
     Raises:
         ValueError: If a part of the file is refused.
     """
-    with tempfile.TemporaryFile() as scratch:
-        yield _pass(model, file, check, scratch)
+    with ExitStack() as files:
+        scratch = files.enter_context(tempfile.TemporaryFile())
+        weights = _ScratchWeights(files)
+        yield _pass(model, file, check, scratch, weights)
+
+
+class _ScratchWeights:
+    """Log weights of annotations, a scratch file for every agent that has such.
+
+    Args:
+        files: Closes the files.
+    """
+
+    def __init__(self, files: ExitStack) -> None:
+        self._files = files
+        self._scratch: dict[str, IO[bytes]] = {}
+        self._num_latents: dict[str, int] = {}
+
+    def write(self, part: Demonstrations, before: int, checksum: Any) -> None:
+        """Add those of a part that follows on so many steps; others are 0."""
+        for agent, latents in zip(part.agents, part.num_latents, strict=True):
+            given = part.latent_weights.get(agent)
+            if given is None and agent not in self._scratch:
+                continue
+            if agent not in self._scratch:
+                own = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+                np.zeros(before * latents).tofile(own)
+                self._scratch[agent], self._num_latents[agent] = own, latents
+            logs = np.zeros((part.num_steps, latents)) if given is None else log_rows(given)
+            logs.tofile(self._scratch[agent])
+            checksum.update(np.ascontiguousarray(logs).data)
+
+    def reader(self, lengths: Int[np.ndarray, " episodes"]) -> Callable[[Any], Weights]:
+        """Reads those of some episodes."""
+        ends = np.cumsum(lengths)
+
+        def read(chosen: Int[np.ndarray, " chosen"]) -> Weights:
+            return {
+                agent: _read_runs(scratch, np.float64, ends, lengths, chosen, latents).reshape(
+                    -1, latents
+                )
+                for agent, scratch in self._scratch.items()
+                for latents in (self._num_latents[agent],)
+            }
+
+        return read
+
+
+def _read_runs(
+    scratch: IO[bytes],
+    dtype: Any,
+    ends: Int[np.ndarray, " episodes"],
+    lengths: Int[np.ndarray, " episodes"],
+    chosen: Int[np.ndarray, " chosen"],
+    width: int,
+) -> np.ndarray:
+    """The numbers of some episodes, so many a step; those that follow each other in one go."""
+    parts = []
+    for run in np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1):
+        first, end = int(ends[run[0]] - lengths[run[0]]), int(ends[run[-1]])
+        scratch.seek(first * width * np.dtype(dtype).itemsize)
+        parts.append(np.fromfile(scratch, dtype, (end - first) * width))
+    return np.concatenate(parts)
 
 
 class _Excerpt:
@@ -93,7 +166,10 @@ def _pass(
     file: DemonstrationsFile,
     check: Callable[[BoundModel], float],
     scratch: IO[bytes],
+    weights: _ScratchWeights,
 ) -> Streamed:
+    summed: dict[str, np.ndarray] = {}
+    of_steps = dict.fromkeys(file.agents, Extremes())
     contexts: dict[str, np.ndarray] = {}
     labelled: dict[str, np.ndarray] = {}
     uses: dict[str, OpenUses] = {}
@@ -125,9 +201,16 @@ def _pass(
                     )
                 )
             )
-        steps = step_columns(replace(bound, rows=renumbered(bound, numbers)))
+        again = replace(bound, rows=renumbered(bound, numbers))
+        for agent, rows in summed_rows(again).items():
+            known = summed.get(agent, rows[:0])
+            summed[agent] = np.concatenate([known, rows[match_rows(known, rows) < 0]])
+            own, now = of_steps[agent], extremes(bound, agent)
+            of_steps[agent] = Extremes(own.sums or now.sums, min(own.log_weight, now.log_weight))
+        steps = step_columns(again, summed)
         checksum.update(steps.data)
         steps.tofile(scratch)
+        weights.write(part, int(sum(one.sum() for one in lengths)), checksum)
         lengths.append(part.episode_lengths)
         excerpt.look_at(part)
     # Rows of a site are in lexicographic order, not in that of appearance.
@@ -150,6 +233,14 @@ def _pass(
             )
             for agent, names in of_agents.items()
         },
+        summed={
+            agent: ranks[transition][rows] if len(rows) else rows
+            for (agent, (_, transition, _)), rows in zip(
+                of_agents.items(), summed.values(), strict=True
+            )
+        },
+        weights=weights.reader(np.concatenate(lengths)),
+        extremes=of_steps,
     )
     return Streamed(data, log_evidence, checksum.hexdigest())
 
@@ -175,24 +266,18 @@ def _reader(
 ) -> Callable[[Int[np.ndarray, " chosen"]], Steps]:
     """Reads the steps of some episodes, with the final numbers of their contexts."""
     ends = np.cumsum(lengths)
-    width = 4 * len(sites)
+    width = COLUMNS * len(sites)
     tables = {name: rank.astype(np.int32) for name, rank in ranks.items()}
 
     def read(chosen: Int[np.ndarray, " chosen"]) -> Steps:
-        parts = []
-        # Episodes that follow each other are read in one go.
-        for run in np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1):
-            first, end = int(ends[run[0]] - lengths[run[0]]), int(ends[run[-1]])
-            scratch.seek(first * width * np.dtype(np.int32).itemsize)
-            parts.append(np.fromfile(scratch, np.int32, (end - first) * width))
-        columns = np.concatenate(parts).reshape(-1, 4, len(sites))
+        found = _read_runs(scratch, np.int32, ends, lengths, chosen, width)
+        columns = found.reshape(-1, COLUMNS, len(sites))
         for position, (policy, transition, initial) in enumerate(sites):
-            columns[:, POLICY, position] = tables[policy][columns[:, POLICY, position]]
-            arrival = columns[:, ARRIVAL, position]
-            first_step = arrival < 0
-            columns[first_step, ARRIVAL, position] = -1 - tables[initial][-1 - arrival[first_step]]
-            moved = ~first_step
-            columns[moved, ARRIVAL, position] = tables[transition][arrival[moved]]
+            how, arrival = arrivals(columns, position), columns[:, ARRIVAL, position]
+            arrival[how.begins] = -1 - tables[initial][-1 - arrival[how.begins]]
+            arrival[how.moved] = tables[transition][arrival[how.moved]]
+            of_policy = columns[:, POLICY, position]
+            of_policy[how.there] = tables[policy][of_policy[how.there]]
         return columns
 
     return read

@@ -107,7 +107,8 @@ def local_step(
     scaled: bool,
 ) -> tuple[Counts, Float[Array, " lanes"]]:
     """`local_step_with_marginals` without these."""
-    return local_step_with_marginals(log_policy, log_transition, log_initial, index, scaled)[:2]
+    tables = (log_policy, log_transition, log_initial)
+    return local_step_with_marginals(*tables, index, None, scaled)[:2]
 
 
 def local_step_with_marginals(
@@ -115,8 +116,8 @@ def local_step_with_marginals(
     log_transition: Float[Array, "transition_rows latents latents"],
     log_initial: Float[Array, "initial_rows latents"],
     index: LaneIndex,
+    log_evidence: Float[Array, "length latents lanes"] | None,
     scaled: bool,
-    log_evidence: Float[Array, "length latents lanes"] | None = None,
 ) -> tuple[Counts, Float[Array, " lanes"], Float[Array, "length latents lanes"]]:
     """One agent's expected counts and log evidence under given tables (the paper, Eqs. 7, 8).
 
@@ -127,8 +128,9 @@ def local_step_with_marginals(
         log_transition: The same of the transitions.
         log_initial: The same of the initial distributions.
         index: Where the agent's steps look.
-        scaled: Use scaled messages, where `scaling_suffices`.
         log_evidence: What else each step says of its latent, as a log likelihood; 0 in padding.
+            None: nothing.
+        scaled: Use scaled messages, where `scaling_suffices`.
 
     Returns:
         How often each cell is used, in expectation, the log evidence of each lane, and the

@@ -302,7 +302,7 @@ def with_drawn_actions(
     move = jnp.where(summed, index.transition - last - 1, 0)
     policy, rows = index.unseen.policy[move], index.unseen.transition[move]
     logs = log_policy[policy, before] + log_transition[rows, before[..., None], latent[..., None]]
-    action = jax.random.categorical(key, logs)
+    action = jax.random.categorical(key, logs).astype(policy.dtype)
     arrived = jnp.take_along_axis(rows, action[..., None], axis=-1)[..., 0]
     # The step before takes the drawn action; at its own it is that of padding.
     cell = policy * actions + action

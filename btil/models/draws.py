@@ -21,7 +21,7 @@ from btil.models.parametric import (
     expected_rows,
     parametric_site,
 )
-from btil.models.team import Table, TeamModel, bind
+from btil.models.team import BoundModel, Table, TeamModel, bind
 
 
 class KnownRows:
@@ -124,7 +124,11 @@ def prior_tables(
     Example:
         >>> tables = prior_tables(model, demos, np.random.default_rng(0))  # doctest: +SKIP
     """
-    bound = bind(model, demos)
+    return prior_draw(bind(model, demos), generator)
+
+
+def prior_draw(bound: BoundModel, generator: np.random.Generator) -> DrawnTables:
+    """`prior_tables` of a model that is on its demonstrations."""
     drawn = DrawnTables(bound.tables, prior_parameters(bound.tables, generator), generator)
     for agent, channel in bound.channels.items():
         drawn.channels[agent] = DrawnChannelRows.of_prior(channel, generator)
@@ -148,16 +152,20 @@ def prior_parameters(
     return drawn
 
 
+def log_gamma_draws(
+    generator: np.random.Generator, shape: Float[np.ndarray, "*cells"]
+) -> Float[np.ndarray, "*cells"]:
+    """Logs of Gamma draws of these shape parameters, however small: G(a) = G(a + 1) U^(1/a)."""
+    log_gamma = np.log(generator.standard_gamma(shape + 1))
+    return log_gamma - generator.standard_exponential(shape.shape) / shape
+
+
 def dirichlet_draws(
     generator: np.random.Generator, concentration: Float[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Draw rows, through log-gammas so that small concentrations do not underflow to 0/0.
-
-    Uses Gamma(a) = Gamma(a + 1) U^(1/a) in logs.
-    """
+    """Draw rows, through log-gammas so that small concentrations do not underflow to 0/0."""
     concentration = np.asarray(concentration, np.float64)
-    log_gamma = np.log(generator.standard_gamma(concentration + 1))
-    log_gamma -= generator.standard_exponential(concentration.shape) / concentration
+    log_gamma = log_gamma_draws(generator, concentration)
     rows = np.exp(log_gamma - log_gamma.max(-1, keepdims=True))
     # No draw is zero: where one rounds to it, data would become impossible.
     return np.maximum(rows / rows.sum(-1, keepdims=True), np.finfo(np.float64).tiny)

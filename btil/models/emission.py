@@ -586,6 +586,38 @@ def bind_channel(family: Emission, demos: Demonstrations, agent: str) -> Channel
     )
 
 
+def channel_log_density(
+    normals: Normals,
+    coefficients: Float[np.ndarray, "*batch p d"],
+    covariance: Float[np.ndarray, "*batch d d"],
+) -> Float[np.ndarray, "*batch"]:
+    r"""Log matrix-normal inverse-Wishart densities.
+
+    .. math:: \log MN(B; M, \Lambda^{-1}, \Sigma) + \log IW(\Sigma; \Psi, \nu)
+
+    References:
+        Gupta, Nagar (2000), Matrix variate distributions, 2.2 and 3.4.
+    """
+    from scipy.special import multigammaln
+
+    location, precision, scale, degrees = normals
+    p, d = location.shape[-2:]
+    apart = coefficients - location
+    inverse = np.linalg.inv(covariance)
+    log_det = np.linalg.slogdet(covariance)[1]
+    squares = np.einsum("...pi,...pq,...qj,...ij->...", apart, precision, apart, inverse)
+    normal = -0.5 * (
+        squares + p * log_det - d * np.linalg.slogdet(precision)[1] + p * d * np.log(2 * np.pi)
+    )
+    wishart = (
+        0.5 * degrees * (np.linalg.slogdet(scale)[1] - d * np.log(2))
+        - multigammaln(degrees / 2, d)
+        - 0.5 * (degrees + d + 1) * log_det
+        - 0.5 * np.einsum("...ij,...ji->...", scale, inverse)
+    )
+    return np.asarray(normal + wishart)
+
+
 def channel_draws(
     generator: np.random.Generator, normals: Normals
 ) -> tuple[Float[np.ndarray, "*batch p d"], Float[np.ndarray, "*batch d d"]]:

@@ -21,7 +21,7 @@ from btil.messages.channels import ChannelSteps, lay_channel, log_evidence, patt
 from btil.messages.lanes import one_episode_per_lane, spread
 from btil.messages.layout import UnseenRows, log_rows
 from btil.messages.smoother import unseen_moves
-from btil.models.emission import Channel, NormalEmission, Units, channel_sites
+from btil.models.emission import Channel, NormalEmission, Normals, Units, channel_sites
 from btil.models.parametric import (
     ParametricSite,
     all_priors,
@@ -328,19 +328,36 @@ def sample_channels(structure: Structure, data: ModelData) -> dict[str, ChannelV
     found = {}
     for sites in structure.channels:
         steps, units, _ = jax.tree.map(jnp.asarray, data.channels[sites.agent])
-        prior = steps.prior
-        of_factor = dist.InverseWishartCholesky(prior.degrees, scale_matrix=prior.scale)
-        factor = jnp.asarray(numpyro.sample(sites.factor, of_factor.to_event(2)))
-        rows = jnp.linalg.cholesky(jnp.linalg.inv(prior.precision))
-        of_coefficients = dist.MatrixNormal(prior.location, rows, factor)
-        standardised = numpyro.sample(sites.standardised, of_coefficients.to_event(2))
-        found[sites.agent] = ChannelValues(jnp.asarray(standardised), factor)
+        found[sites.agent] = _sample_normals(sites, steps.prior)
         coefficients, covariance = in_units(units, found[sites.agent])
         if sites.normal:
             coefficients = coefficients[..., 0, :]
         numpyro.deterministic(sites.coefficients, coefficients)
         numpyro.deterministic(sites.covariance, covariance)
     return found
+
+
+def _sample_normals(sites: ChannelSites, normals: Hyper) -> ChannelValues:
+    """Sample the sites of a channel from matrix-normal inverse-Wishart densities."""
+    of_factor = dist.InverseWishartCholesky(normals.degrees, scale_matrix=normals.scale)
+    factor = jnp.asarray(numpyro.sample(sites.factor, of_factor.to_event(2)))
+    rows = jnp.linalg.cholesky(jnp.linalg.inv(normals.precision))
+    of_coefficients = dist.MatrixNormal(normals.location, rows, factor)
+    standardised = numpyro.sample(sites.standardised, of_coefficients.to_event(2))
+    return ChannelValues(jnp.asarray(standardised), factor)
+
+
+def sample_channel_posteriors(bound: BoundModel, posteriors: Mapping[str, Any]) -> None:
+    """Sample the sites of all channels from their posterior: for a guide.
+
+    Args:
+        bound: The model on its data.
+        posteriors: Matrix-normal inverse-Wishart densities by the channels' names, in the units of
+            the data.
+    """
+    for channel in bound.channels.values():
+        inside = channel.units().inside(Normals(*posteriors[channel.name]))
+        _sample_normals(ChannelSites.of(channel), Hyper(*map(jnp.asarray, inside)))
 
 
 def in_units(

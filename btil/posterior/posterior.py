@@ -63,7 +63,7 @@ from btil.models.parametric import (
     parametric_site,
     parametric_sites,
 )
-from btil.models.team import BoundModel, likelihood_name, refuse_emissions
+from btil.models.team import BoundModel, likelihood_name
 from btil.numerics.precision import precision
 from btil.posterior.beliefs import (
     PerAgent,
@@ -558,6 +558,48 @@ class TeamPosterior(Posterior):
         check_values({"num_draws": num_draws, "seed": seed}, optional=["num_draws"])
         return actors_of(self, estimate, num_draws, seed)
 
+    def sd(self, corrected: bool = False) -> dict[str, Float[np.ndarray, "..."]]:
+        r"""Posterior standard deviation of every cell of the learned tables.
+
+        Args:
+            corrected: Of a mean field only: add what it leaves out, that rows and latents depend on
+                each other, by its linear response (Giordano, Broderick, Jordan, 2018;
+                `btil.inference.linear_response`). It takes the mean field's means to be right.
+
+        Returns:
+            {site: (contexts, latents, values)}, as `sample` has them without the draws.
+
+        Raises:
+            ValueError: With `corrected`, if the posterior is none of mfvi on tables without
+                parameters, if its contraction rate is not known or above 0.9, or if more than 5,000
+                cells are in use.
+
+        Example:
+            >>> posterior.sd(corrected=True)["policy_ann"].shape  # doctest: +SKIP
+            (3, 2, 4)
+        """
+        check_flag("corrected", corrected)
+        rows = self.result.rows
+        if not corrected:
+            return {site: one.sd() for site, one in rows.items()}
+        from btil.inference.linear_response import LARGEST_RATE, corrected_sds
+
+        plain = {site: one for site, one in rows.items() if isinstance(one, DirichletRows)}
+        if self.method != "mfvi" or len(plain) < len(rows) or self.bound.channels:
+            raise ValueError(
+                "sd: corrected=True is of method mfvi on tables without parameters or emissions; "
+                f"this posterior is of {self.method}. Where it is a mean field, "
+                "posterior.refined() has honest deviations"
+            )
+        rate = self.result.contraction_rate
+        if rate is None or not rate <= LARGEST_RATE:
+            known = "not known" if rate is None else f"{rate:.3f}"
+            raise ValueError(
+                f"sd: corrected=True needs a contraction rate of at most {LARGEST_RATE}; here it "
+                f"is {known}. Take the sd of posterior.refined()"
+            )
+        return corrected_sds(self.bound, plain)
+
     def refined(
         self,
         num_draws: int = 200,
@@ -595,12 +637,11 @@ class TeamPosterior(Posterior):
         check_count("num_draws", num_draws, 2)
         check_values({"num_sweeps": num_sweeps, "seed": seed}, optional=["num_sweeps"])
         check_flag("progress", progress)
-        refuse_emissions(self.model, "refined", "use method 'gibbs'")
         if not is_mean_field(self.result):
             raise ValueError(
-                "refined: only a mean field of tables can be refined (mfvi, svi with its Dirichlet "
-                f"guide); this posterior is of {self.method}, "
-                + ("and has draws or is exact" if self.result.rows else "and no table is learned")
+                "refined: only a mean field can be refined (mfvi, svi with its Dirichlet guide); "
+                f"this posterior is of {self.method}, "
+                + ("and has draws or is exact" if self.bound.learns else "and no table is learned")
             )
         begun = time.perf_counter()
         with precision(self.dtype) as dtype:
@@ -772,6 +813,7 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     normals, rows that are Dirichlet given parameters given those, and has no parameters of its own.
     Parameters that are normal together are functions of one auxiliary site of standard normal
     values, `<parameter>_noise`. Rows that are a function of parameters are no site of it.
+    Continuous channels are sampled where the model samples them, in the units of a fit.
 
     Raises:
         ValueError: If the posterior does not consist of Dirichlet rows and normal parameters.
@@ -779,7 +821,6 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
     Example:
         >>> numpyro.infer.Predictive(btil.mfvi_guide(posterior), num_samples=10)  # doctest: +SKIP
     """
-    refuse_emissions(posterior.model, "mfvi_guide", "draw from it by posterior.sample")
     result = posterior.result
     described = parametric_sites(posterior.bound)
     concentrations, counts = {}, {}
@@ -801,6 +842,12 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
                 "with its Dirichlet guide"
             )
         normals[name] = parameter
+    for agent, channel in posterior.bound.channels.items():
+        if not isinstance(result.channels[channel.name], MatrixNormalChannel):
+            raise ValueError(
+                f"emission of {agent}: {posterior.method} did not give a matrix-normal inverse-"
+                "Wishart density; the guide needs mfvi"
+            )
     priors = all_priors(described)
     inputs = {
         table.name: dict(table.cpt.inputs(posterior.bound.tables[table.name].contexts))
@@ -812,6 +859,8 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
         import numpyro
         from numpyro import distributions as dist
 
+        from btil.numpyro_forms.team_dbn import sample_channel_posteriors
+
         parameters = _sample_normals(normals, priors)
         for table in described:
             if table.name in counts:
@@ -822,6 +871,7 @@ def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:
         for name, concentration in concentrations.items():
             rows = dist.Dirichlet(jnp.asarray(concentration))
             numpyro.sample(name, rows.to_event(concentration.ndim - 1))
+        sample_channel_posteriors(posterior.bound, result.channels)
 
     return guide
 

@@ -51,8 +51,10 @@ ELSEWHERE = {
     "plot_error_ratios": "test_calibration.py",
     "plot_latents": "test_calibration.py",
     "plot_motion": "test_errands.py",
+    "plot_motion_strip": "test_errands.py",
     "plot_paths": "test_errands.py",
     "plot_predictive_check": "test_predictive.py",
+    "plot_prior_predictive": "test_errands.py",
     "plot_reliability": "test_decoded.py",
 }
 

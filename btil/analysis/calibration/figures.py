@@ -59,6 +59,7 @@ def plot_ecdf_pit(
     Source: Säilynoja, Bürkner, Vehtari (2022); as `arviz.plot_ecdf_pit` with `method="envelope"`.
     """
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
     check_values({"probability": probability})
     present = _groups(calibrations)
@@ -87,15 +88,16 @@ def plot_ecdf_pit(
                 share = np.searchsorted(every, grid, side="right") / len(every)
                 panel.plot(grid, share - grid, color=color, lw=1.1, ls=":")
             panel.axhline(0, color="black", lw=0.6)
-            panel.set(title=group, xlim=(0, 1), xlabel="place of the truth")
+            panel.set(title=group, xlim=(0, 1), xlabel="rank of the truth, from 0 to 1")
         for panel in panels[::_COLUMNS] if axes is None else panels[:1]:
-            panel.set_ylabel("share up to there, less uniform")
-        handles = [
+            panel.set_ylabel("ECDF minus uniform")
+        handles: list[Any] = [
             Line2D([], [], color=look(k).color, label=name) for k, name in enumerate(calibrations)
         ]
         handles += [
             Line2D([], [], color=_GREY, lw=1.3, label="one per simulation"),
             Line2D([], [], color=_GREY, lw=1.1, ls=":", label="all"),
+            Patch(color=_GREY, alpha=0.25, lw=0, label="where a right posterior stays"),
         ]
         legend_below(figure, axes is None, panels[0], handles)
         return figure

@@ -313,19 +313,32 @@ class Reliability(NamedTuple):
     right: Float[np.ndarray, "*simulations bins"]
 
 
-NUM_BINS = 10
+NUM_BINS = 100
+# What is shown are about so many bins of equal numbers of steps.
+_POINTS = 10
 
 
 def reliability(
     beliefs: Float[np.ndarray, "steps latents"], truth: Int[np.ndarray, " steps"]
 ) -> Reliability:
-    """Sort steps into tenths by the probability of their most probable latent."""
+    """Sort steps into hundredths by the probability of their most probable latent."""
     said = beliefs.max(1).astype(np.float64)
     right = beliefs.argmax(1) == truth
     bins = np.minimum((said * NUM_BINS).astype(int), NUM_BINS - 1)
     return Reliability(
         *(np.bincount(bins, weights, NUM_BINS).astype(float) for weights in (None, said, right))
     )
+
+
+def in_hundredths(counted: Reliability) -> Reliability:
+    """Counts as they are kept now; those of wider bins stand in the first of the bins within."""
+
+    def spread(values: Float[np.ndarray, "*simulations bins"]) -> np.ndarray:
+        found = np.zeros((*values.shape[:-1], NUM_BINS))
+        found[..., :: NUM_BINS // values.shape[-1]] = values
+        return found
+
+    return Reliability(*map(spread, counted))
 
 
 class Bin(NamedTuple):
@@ -351,10 +364,15 @@ class Bin(NamedTuple):
 
 
 def bins_of(counted: Reliability) -> list[Bin]:
-    """The bins that hold any steps, over all simulations."""
+    """Neighbouring bins joined to about ten of equal numbers of steps, over all simulations.
+
+    Steps that are equally sure stay together. Bins of equal widths would show chance where few
+    steps are unsure.
+    """
     found = []
-    for k in np.flatnonzero(counted.steps.sum(0) > 0):
-        steps, right = counted.steps[:, k], counted.right[:, k]
+    num_bins = counted.steps.shape[-1]
+    for low, high in _equal_counts(counted.steps.sum(0)):
+        steps, right = (values[:, low:high].sum(1) for values in (counted.steps, counted.right))
         total, share = steps.sum(), right.sum() / steps.sum()
         # So many independent steps would tell as much: by the spread between simulations, or,
         # where all are right or all wrong, as if those of one simulation were one.
@@ -362,10 +380,27 @@ def bins_of(counted: Reliability) -> list[Bin]:
         if 0 < share < 1:
             variance = ratio_of_sums(right, steps).error ** 2
             worth = total if variance == 0 else min(total, share * (1 - share) / variance)
-        low, high = wilson_interval(share, worth)
-        said = counted.said[:, k].sum() / total
-        edges = (k / NUM_BINS, (k + 1) / NUM_BINS)
-        found.append(Bin(*edges, int(total), float(said), float(share), low, high))
+        said = counted.said[:, low:high].sum() / total
+        edges, interval = (low / num_bins, high / num_bins), wilson_interval(share, worth)
+        found.append(Bin(*edges, int(total), float(said), float(share), *interval))
+    return found
+
+
+def _equal_counts(steps: Float[np.ndarray, " bins"]) -> list[tuple[int, int]]:
+    """From and up to which bin to join, so that none has less than a tenth of the steps."""
+    enough = steps.sum() / _POINTS
+    found: list[tuple[int, int]] = []
+    first, count = 0, 0.0
+    occupied = np.flatnonzero(steps)
+    for number in occupied:
+        first = first if count else int(number)
+        count += steps[number]
+        if count >= enough:
+            found.append((first, int(number) + 1))
+            count = 0.0
+    if count:  # few are left: with those before them
+        first = found.pop()[0] if found else first
+        found.append((first, int(occupied[-1]) + 1))
     return found
 
 

@@ -16,6 +16,7 @@ from btil.analysis.calibration.ranks import (
     bins_of,
     coverage,
     error_ratio,
+    in_hundredths,
     ratio_of_sums,
     spread,
     tested,
@@ -33,7 +34,7 @@ from btil.demonstrations import Demonstrations
 from btil.files import replacing
 from btil.inference.method import method_of
 from btil.inference.result import check_keeps_all
-from btil.models.team import TeamModel, bind, refuse_emissions
+from btil.models.team import TeamModel, bind
 from btil.posterior.fit import check_given
 from btil.progress import progress_line
 
@@ -409,9 +410,6 @@ def _check(settings: Settings, num_simulations: int) -> None:
         raise ValueError(f"model must be a TeamModel, got {type(settings.model).__name__}")
     if not isinstance(settings.demos, Demonstrations):
         raise ValueError(f"demos must be Demonstrations, got {type(settings.demos).__name__}")
-    refuse_emissions(
-        settings.model, "calibrate", "simulate and fit as docs/how-to/continuous.md does"
-    )
     check_given(settings.method, settings.options, settings.model, owner=settings.method)
     check_keeps_all(settings.method, settings.options)
     numbers = {
@@ -421,19 +419,19 @@ def _check(settings: Settings, num_simulations: int) -> None:
         "share_labelled": settings.share_labelled,
     }
     check_values(numbers, optional=["share_labelled"])
-    if any(table.parametric for table in settings.bound.learned.values()):
+    if settings.bound.channels or any(t.parametric for t in settings.bound.learned.values()):
         _check_names(settings, num_simulations)
 
 
 def _check_names(settings: Settings, num_simulations: int) -> None:
-    """Refuse data whose latents have no names if the model has parameters: all or none do."""
+    """Refuse data whose latents have no names if they could not be named afterwards."""
     for number in range(num_simulations):
         unpinned = unpinned_agents(bind(settings.model, draw_data(settings, number)[2]))
         if unpinned:
             raise ValueError(
                 f"simulation {number}: nothing tells some latents of {', '.join(unpinned)} apart, "
-                "and in a model with parameters they cannot be named afterwards; label more "
-                "(share_labelled)"
+                "and in a model with parameters or emissions they cannot be named afterwards; "
+                "label more (share_labelled)"
             )
 
 
@@ -441,6 +439,7 @@ def _collect(settings: Settings, simulations: list[Simulation]) -> Calibration:
     import pandas as pd
 
     order = ["policy rows", "transition rows", "initial rows", "parameters"]
+    order += ["emission coefficients", "emission noise"]
     order += ["log likelihood", "log prior", "log joint", _BY_PROBABILITY]
     present = {group for one in simulations for group in one.ranked}
     ranked = {}
@@ -575,7 +574,9 @@ def _loaded(stream: BinaryIO) -> Simulation:
                 for group in groups
             },
             **{
-                kind: Reliability(*(stored[f"{kind}/{name}"] for name in Reliability._fields))
+                kind: in_hundredths(
+                    Reliability(*(stored[f"{kind}/{name}"] for name in Reliability._fields))
+                )
                 for kind in _COUNTS
             },
             num_draws=int(stored["num_draws"]),

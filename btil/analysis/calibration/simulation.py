@@ -24,11 +24,13 @@ from btil.analysis.calibration.ranks import (
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import ess
 from btil.inference.method import method_of
-from btil.inference.result import DrawnParameters, DrawnRows, FitResult
+from btil.inference.result import DrawnChannel, DrawnParameters, DrawnRows, FitResult
+from btil.messages.lanes import spread
 from btil.messages.layout import LaneIndex, gather, lay_out, log_rows
 from btil.messages.smoother import filter_lanes, potentials, smooth
 from btil.models.cpt import ROLES
-from btil.models.draws import DrawnTables, prior_parameters
+from btil.models.draws import DrawnTables, prior_draw
+from btil.models.emission import channel_log_density, step_log_density
 from btil.models.parametric import all_priors, given_concentration, parametric_site
 from btil.models.simulate import simulate
 from btil.models.team import BoundModel, Table, TeamModel, bind, context_visits
@@ -71,7 +73,10 @@ class Settings:
 
     @cached_property
     def bound(self) -> BoundModel:
-        """The model on `demos`."""
+        """The model on `demos`.
+
+        Its `model` has numbers for all that is open of its emissions: one prior for all data.
+        """
         return bind(self.model, self.demos)
 
 
@@ -110,7 +115,7 @@ def run_simulation(settings: Settings, number: int) -> Simulation:
     truth, full, observed = draw_data(settings, number)
     begun = time.perf_counter()
     posterior = fit(
-        settings.model,
+        settings.bound.model,
         observed,
         settings.method,
         seed=int(_generator(settings, number, _FIT).integers(2**32)),
@@ -166,9 +171,8 @@ def draw_data(
     Which labels are seen does not depend on what happened, so hiding the others is ignorable.
     """
     generator = _generator(settings, number, _TRUTH)
-    tables = settings.bound.tables
-    truth = DrawnTables(tables, prior_parameters(tables, generator), generator)
-    full = simulate(settings.model, settings.demos, truth, generator)
+    truth = prior_draw(settings.bound, generator)
+    full = simulate(settings.bound.model, settings.demos, truth, generator)
     if settings.share_labelled is None:
         seen = settings.demos.latents >= 0
     else:
@@ -239,7 +243,7 @@ def evaluate(
 ) -> tuple[
     list[str],
     Float[np.ndarray, "draws quantities"],
-    dict[str, Float[np.ndarray, "steps latents"]],
+    dict[str, Float[np.ndarray, "steps _"]],
 ]:
     """What is ranked, of the truth and of posterior draws; and beliefs averaged over the latter.
 
@@ -264,15 +268,33 @@ def evaluate(
     parameters = {
         site: _filled_up([one.parameters[site] for one in draws]) for site in draws[0].parameters
     }
-    log_likelihood, beliefs = run_messages(posterior, rows, number)
+    channels = {
+        agent: tuple(
+            _filled_up(parts)
+            for parts in zip(
+                *(one.channels[agent].rows(channel.contexts) for one in draws), strict=True
+            )
+        )
+        for agent, channel in bound.channels.items()
+    }
+    log_likelihood, beliefs = run_messages(posterior, rows, number, channels)
     parts = [
         (f"{cell.role} rows", rows[cell.site].reshape(len(rows[cell.site]), -1)[:, cell.flat])
         for cell in cells
     ]
     free = unconstrained_parameters(bound, parameters)
     parts += [("parameters", free[site]) for site in sorted(free)]
-    if bound.learned:
+    for coefficients, covariance in channels.values():
+        log_noise = 0.5 * np.log(np.diagonal(covariance, axis1=-2, axis2=-1))
+        parts += [
+            ("emission coefficients", coefficients.reshape(len(coefficients), -1)),
+            ("emission noise", log_noise.reshape(len(log_noise), -1)),
+        ]
+    if bound.learns:
         prior = log_prior(bound, rows, parameters)
+        for agent, points in channels.items():
+            density = channel_log_density(bound.channels[agent].prior(), *points)
+            prior = prior + density.reshape(len(density), -1).sum(1)
         parts.append(("log likelihood", log_likelihood[:, None]))
         if np.ptp(prior) > 0:
             parts += [("log prior", prior[:, None])]
@@ -292,25 +314,31 @@ def _filled_up(draws: Sequence[Any]) -> Float[np.ndarray, "filled ..."]:
 
 @jax.jit
 def _sweep(
-    log_tables: tuple[Array, Array, Array], weights: Float[Array, " draws"], index: LaneIndex
+    log_tables: tuple[Array, Array, Array],
+    evidence: Float[Array, "draws length latents lanes"] | None,
+    weights: Float[Array, " draws"],
+    index: LaneIndex,
 ) -> tuple[Float[Array, " draws"], Float[Array, "length latents lanes"]]:
     """Log likelihood under each draw of an agent's tables, and the weighted sum of marginals."""
 
-    def one(total: Array, inputs: tuple[tuple[Array, Array, Array], Array]) -> tuple[Array, Array]:
-        tables, weight = inputs
-        filtered = filter_lanes(potentials(*tables, index))
+    def one(total: Array, inputs: Any) -> tuple[Array, Array]:
+        tables, said, weight = inputs
+        filtered = filter_lanes(potentials(*tables, index, said))
         log_likelihood = jnp.sum(jnp.where(index.real, filtered.log_normalizer, 0.0))
         return total + weight * smooth(filtered, index.start).marginal, log_likelihood
 
     length, lanes = index.real.shape
     nothing = jnp.zeros((length, log_tables[0].shape[2], lanes), weights.dtype)
-    total, log_likelihood = jax.lax.scan(one, nothing, (log_tables, weights))
+    total, log_likelihood = jax.lax.scan(one, nothing, (log_tables, evidence, weights))
     return log_likelihood, total
 
 
 def run_messages(
-    posterior: Posterior, rows: Mapping[str, Float[np.ndarray, "filled ..."]], number: int
-) -> tuple[Float[np.ndarray, " filled"], dict[str, Float[np.ndarray, "steps latents"]]]:
+    posterior: Posterior,
+    rows: Mapping[str, Float[np.ndarray, "filled ..."]],
+    number: int,
+    channels: Mapping[str, tuple[np.ndarray, ...]],
+) -> tuple[Float[np.ndarray, " filled"], dict[str, Float[np.ndarray, "steps _"]]]:
     """Log likelihood of the data under each draw; smoothed latents averaged over draws.
 
     The same as `posterior.episode_log_likelihood` and `posterior.smooth(..., use_labels=True)`, of
@@ -331,8 +359,22 @@ def run_messages(
             )
             logs[site] = jnp.asarray(np.concatenate([log_rows(values), padding], axis=1), dtype)
         for agent, (policy, transition, initial) in layout.sites.items():
+            evidence = None
+            if agent in channels:
+                channel = posterior.bound.channels[agent]
+                said = (
+                    step_log_density(channel, *one) for one in zip(*channels[agent], strict=True)
+                )
+                lanes = [
+                    np.stack([spread(column, layout.lanes, 0) for column in one.T], axis=1)
+                    for one in said
+                ]
+                evidence = jnp.asarray(np.stack(lanes), dtype)
             log_likelihood, marginal = _sweep(
-                (logs[policy], logs[transition], logs[initial]), weights, layout.index[agent]
+                (logs[policy], logs[transition], logs[initial]),
+                evidence,
+                weights,
+                layout.index[agent],
             )
             total += np.asarray(log_likelihood, np.float64)
             beliefs[agent] = gather(np.asarray(marginal), layout.lanes)
@@ -414,6 +456,8 @@ def named_as_in[P: Posterior](posterior: P, truth: DrawnTables) -> P:
         site: DrawnRows(truth.rows(site, table.contexts)[None, None])
         for site, table in bound.learned.items()
     }
+    if bound.channels:  # every latent is named by labels
+        return posterior
     reference = dataclasses.replace(
         posterior, result=FitResult(rows=rows, converged=True, reason="the truth")
     )
@@ -441,6 +485,9 @@ def thinned[P: Posterior](posterior: P, num_draws: int, cells: list[Cell]) -> P:
     for parameter in result.parameters.values():
         if isinstance(parameter, DrawnParameters):
             chains.append(parameter.draws.reshape(*parameter.draws.shape[:2], -1))
+    for channel in result.channels.values():
+        if isinstance(channel, DrawnChannel):
+            chains += [part.reshape(*part.shape[:2], -1) for part in channel]
     if result.log_likelihood is not None:
         chains.append(result.log_likelihood.sum(-1, keepdims=True, dtype=np.float64))
     num_chains, length = chains[0].shape[:2]
@@ -453,6 +500,12 @@ def thinned[P: Posterior](posterior: P, num_draws: int, cells: list[Cell]) -> P:
         result=result._replace(
             rows={site: _every(rows, kept) for site, rows in result.rows.items()},
             parameters={site: _every(one, kept) for site, one in result.parameters.items()},
+            channels={
+                name: DrawnChannel(*(part[:, kept] for part in one))
+                if isinstance(one, DrawnChannel)
+                else one
+                for name, one in result.channels.items()
+            },
         ),
     )
 
@@ -469,6 +522,11 @@ def _num_draws(posterior: Posterior, wanted: int) -> int:
         for one in posterior.result.rows.values()
         if isinstance(one, DrawnRows)
     ]
+    drawn += [
+        one.coefficients.shape[0] * one.coefficients.shape[1]
+        for one in posterior.result.channels.values()
+        if isinstance(one, DrawnChannel)
+    ]
     return min(wanted, *drawn) if drawn else wanted
 
 
@@ -476,10 +534,10 @@ def _num_draws(posterior: Posterior, wanted: int) -> int:
 
 
 def _hidden(
-    beliefs: Mapping[str, Float[np.ndarray, "steps latents"]],
+    beliefs: Mapping[str, Float[np.ndarray, "steps _"]],
     full: Demonstrations,
     observed: Demonstrations,
-) -> list[tuple[Float[np.ndarray, "hidden latents"], Int[np.ndarray, " hidden"]]]:
+) -> list[tuple[Float[np.ndarray, "_ _"], Int[np.ndarray, " _"]]]:
     """Per agent with a choice, beliefs at the steps whose label is hidden, and the truth there."""
     found = []
     for i, agent in enumerate(observed.agents):
@@ -490,7 +548,7 @@ def _hidden(
 
 
 def _reliability(
-    hidden: list[tuple[Float[np.ndarray, "hidden latents"], Int[np.ndarray, " hidden"]]],
+    hidden: list[tuple[Float[np.ndarray, "_ _"], Int[np.ndarray, " _"]]],
 ) -> Reliability:
     nothing = reliability(np.zeros((0, 2)), np.zeros(0, np.int64))
     counted = [reliability(*one) for one in hidden]
@@ -498,7 +556,7 @@ def _reliability(
 
 
 def _rank_latents(
-    hidden: list[tuple[Float[np.ndarray, "hidden latents"], Int[np.ndarray, " hidden"]]],
+    hidden: list[tuple[Float[np.ndarray, "_ _"], Int[np.ndarray, " _"]]],
     number: int,
     generator: np.random.Generator,
 ) -> Ranked | None:

@@ -56,7 +56,8 @@ class Findings:
         nameless: Agents for whom nothing in the data says which mental state is which.
         stretches: Where minds were misaligned.
         by_chance: Share of the steps at which minds would differ if every agent held each mental
-            state as often, heedless of the others; None where that says nothing.
+            state as often in each episode, at times that have nothing to do with the others; None
+            where that says nothing.
         episodes: A line per episode.
         misalignments: A line per stretch.
         habits: What each agent does in each mental state, on average.
@@ -230,10 +231,13 @@ def _incomparable(
 
 
 def _by_chance(demos: Demonstrations, decoded: Int[np.ndarray, "steps agents"]) -> float:
-    number = demos.num_latents[0]
-    there = [path[path >= 0] for path in decoded.T]
-    shares = [np.bincount(path, minlength=number) / max(len(path), 1) for path in there]
-    return float(1 - np.prod(shares, axis=0).sum())
+    """Episode by episode: roles that members have for one episode are no heed of one another."""
+    number, apart = demos.num_latents[0], 0.0
+    for paths in np.split(decoded, demos.episode_starts[1:]):
+        there = [path[path >= 0] for path in paths.T]
+        shares = [np.bincount(path, minlength=number) / max(len(path), 1) for path in there]
+        apart += len(paths) * float(1 - np.prod(shares, axis=0).sum())
+    return apart / demos.num_steps
 
 
 # ---------------------------------------------------------------------- episodes
@@ -384,9 +388,18 @@ def _all_held(
 ) -> Iterator[_Held]:
     for agent in bound.demos.agents:
         weights = _weights(posterior, bound, agent, beliefs[agent])
+        if posterior.bound.table("policy", agent).cpt.learned:
+            # Rows without data are the prior's: no habit of anybody.
+            weights = np.where(_behind(posterior, agent) >= 1, weights, 0.0)
         actions = bound.demos.value_names(f"action_{agent}")
         for latent, name in enumerate(_minds(bound.demos, agent)):
             yield _Held(agent, latent, name, weights[:, latent], actions)
+
+
+def _behind(posterior: Posterior, agent: str) -> Float[np.ndarray, "contexts latents"]:
+    """Steps learned from behind every row of an agent's policy, of all who share it."""
+    table = posterior.bound.table("policy", agent)
+    return np.sum([read_counts(posterior, "policy", one) for one in table.agents], axis=0)
 
 
 def _habits(posterior: Posterior, bound: BoundModel, beliefs: Mapping[str, Any]) -> "pd.DataFrame":
@@ -605,8 +618,7 @@ def _experience(
         table = posterior.bound.table("policy", agent)
         if not table.cpt.learned:
             continue
-        # All agents that share a table stand behind its rows.
-        visits = np.sum([read_counts(posterior, "policy", one) for one in table.agents], axis=0)
+        visits = _behind(posterior, agent)
         reads = _reads(posterior, bound, "policy", agent)
         behind = np.where((reads >= 0)[:, None], visits[np.maximum(reads, 0)], 0.0)
         kinds = np.where(behind >= WELL_KNOWN, 0, np.where(behind >= 1, 1, 2))

@@ -76,7 +76,9 @@ def summary(told: Told) -> list[str]:
         )
         text = f"{what} at {_percent(apart / demos.num_steps)} of the steps"
         if findings.by_chance is not None:
-            text += f" ({_percent(findings.by_chance)} if they had paid no heed to one another)"
+            text += f" ({_percent(findings.by_chance)} expected by chance)"
+        if task is None and apart:
+            text += ", which need not be bad: members may share the work"
         if findings.stretches:
             longest = max(findings.stretches, key=lambda one: one.num_steps)
             text += (
@@ -98,26 +100,43 @@ def summary(told: Told) -> list[str]:
             if labelled
             else f"What a member had in mind is {sure} {share} of the steps"
         )
-    tested = table[(table["certainty"] == "sure") & (table["tested_steps"] > 0)]
-    number = int(tested["tested_steps"].sum())
     sentences.append(text + ".")
     told_by_labels = float((demos.latents >= 0).mean())
     if told_by_labels and not findings.used_labels:
         sentences.append(
-            f"Labels say what a member had in mind at {_percent(told_by_labels)} of the steps; "
-            "they were not looked at here: all is concluded from what members did."
+            f"{_percent(told_by_labels)} of the steps are labelled. The labels were left aside "
+            "here: what is told comes from the actions."
         )
-    if number >= _FEW_LABELS:
-        right = (tested["share_right"] * tested["tested_steps"]).sum() / number
-        sentences.append(
-            f"Put to the test on {counted(number, 'labelled step')} whose labels were not shown, "
-            f"steps called sure were right {_percent(right)} of the time."
-        )
+    tested = _outcome_of_test(table)
+    if tested is not None:
+        sentences.append(tested)
     if not told.posterior.converged:
         sentences.append(
             "The learning behind this had not settled: take everything as preliminary."
         )
     return sentences
+
+
+def _outcome_of_test(certainty: "pd.DataFrame") -> str | None:
+    """How the test on labels that were not shown came out, the whole of it; None without one."""
+    tested = certainty[certainty["tested_steps"] > 0]
+    number = int(tested["tested_steps"].sum())
+    if number < _FEW_LABELS:
+        return None
+    right = float((tested["share_right"] * tested["tested_steps"]).sum()) / number
+    sure = tested[tested["certainty"] == "sure"]
+    called = int(sure["tested_steps"].sum())
+    text = (
+        f"Tested on {counted(number, 'labelled step')} whose labels were not shown: the most "
+        f"probable mental state was right at {_percent(right)} of them"
+    )
+    if not called:
+        return f"{text}; none was called sure."
+    of_sure = float((sure["share_right"] * sure["tested_steps"]).sum()) / called
+    return (
+        f"{text}; {_percent(called / number)} were called sure, of which {_percent(of_sure)} were "
+        "right."
+    )
 
 
 # ---------------------------------------------------------------------- the page
@@ -213,10 +232,12 @@ def _episodes(findings: Findings, pictures: Markup, num_shown: int) -> Markup:
         for agent in demos.agents:
             cells += [f"{line[f'changes_of_mind_{agent}']:,}", f"{line[f'share_sure_{agent}']:.0%}"]
         rows.append(cells)
-    kind = "that with most disagreement" if findings.incomparable is None else "the longest"
+    most = "with most disagreement" if findings.incomparable is None else "of most steps"
+    kind = f"The episode {most}"
     intro = (
-        f"Below, step by step, {counted(num_shown, 'episode')} of {demos.num_episodes:,}, {kind} "
-        "first (the others unfold); then all in a table."
+        f"{kind} is shown"
+        + ("; click for others" if num_shown > 1 else "")
+        + f". The table has all {demos.num_episodes:,}."
     )
     return (
         (html("paragraph", intro) if num_shown else Markup())
@@ -253,8 +274,8 @@ def _misaligned(told: Told, pictures: Markup) -> Markup:
         f"{stretches}, of {steps.mean():,.1f} steps on average, {steps.max():,} at most; together "
         f"{apart:,} of {demos.num_steps:,} steps ({_percent(apart / demos.num_steps)})."
         + (
-            f" Had every member had the same in mind as often, but without heed of the others, it "
-            f"would be {_percent(findings.by_chance)}."
+            f" By chance {_percent(findings.by_chance)} would be expected: if in each episode "
+            "every member had the same things in mind as often, but at any time."
             if findings.by_chance is not None
             else ""
         ),
@@ -297,8 +318,8 @@ def _habits(told: Told) -> Markup:
         "What members do while they have something in mind. Behind each action is how often it "
         "comes to that, in brackets the range in which that lies with a probability of 89%. The "
         "first table is averaged over the situations in which the member was in these recordings, "
-        "the second tells of the situations in which it most often had that in mind. Actions "
-        "below 5% are left out.",
+        "the second tells of the situations in which it most often had that in mind. Left out are "
+        "situations from which no step was learned, and actions below 5%.",
     )
     for agent in findings.demos.agents:
         own = findings.habits[findings.habits["agent"] == agent]

@@ -129,7 +129,7 @@ def plot_rank(posterior: Posterior, rows: Wanted | None = None) -> "matplotlib.f
         axes.spines["left"].set_visible(True)
         axes.tick_params(axis="y", left=True, labelleft=number % 3 == 0)
         if number % 3 == 0:
-            axes.set_ylabel("share of draws up to there,\nless the even one")
+            axes.set_ylabel("ECDF minus uniform")
     return figure
 
 
@@ -207,6 +207,7 @@ def plot_prior_posterior(
         >>> plot_prior_posterior(posterior, [("policy_ann", 0, 1)])  # doctest: +SKIP
     """
     import arviz
+    from matplotlib.ticker import MaxNLocator
 
     chosen = (*most_moved(posterior), *posterior.result.parameters) if rows is None else rows
     if not chosen:
@@ -241,10 +242,15 @@ def plot_prior_posterior(
         "plot_prior_posterior", tree, _wrapped_size(tree), col_wrap=3, kind="hist",
         legend=("prior", "posterior"),
     )  # fmt: skip
-    for axes, quantity in zip(figure.axes, quantities, strict=True):
+    for number, (axes, quantity) in enumerate(zip(figure.axes, quantities, strict=True)):
         axes.set_xlabel(quantity)
         axes.ticklabel_format(axis="x", useOffset=False)
         axes.locator_params(axis="x", nbins=4)
+        axes.yaxis.set_major_locator(MaxNLocator(3))
+        axes.spines["left"].set_visible(True)
+        axes.tick_params(axis="y", left=True, labelleft=True)
+        if number % 3 == 0:
+            axes.set_ylabel("density")
     return figure
 
 

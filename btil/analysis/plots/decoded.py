@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btil.analysis.calibration.ranks import NUM_BINS, Reliability, bins_of
+from btil.analysis.calibration.ranks import Reliability, bins_of
 from btil.analysis.plots.layout import legend_below, look, make_axes
 from btil.figures import figure_style
 
@@ -84,5 +84,5 @@ def draw_reliability(
             ms=4,
             lw=1,
         )
-        edges = np.arange(NUM_BINS + 1) / NUM_BINS
-        below.stairs(steps / steps.sum(), edges, color=shown.color, lw=1.2)
+        tenths = steps.reshape(10, -1).sum(1)
+        below.stairs(tenths / steps.sum(), np.arange(11) / 10, color=shown.color, lw=1.2)

@@ -8,12 +8,9 @@ also bear a letter or a number.
 """
 
 import math
-import shutil
 from collections.abc import Iterable
 from functools import lru_cache
 from os import PathLike
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +20,8 @@ from btil.arguments import check_index, check_values
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.derived import task_states
 from btil.domains.gridworld.grid import DOWN, HOLD, LEFT, ORIGIN, RIGHT, STAY, UP
-from btil.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, figure_style, new_figure
-from btil.files import check_writable, replacing
+from btil.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, figure_style, gif_of, new_figure
+from btil.files import check_writable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -438,19 +435,15 @@ def animate_episode(
             is another one, or `frames_per_second` is not positive.
         OSError: If the file cannot be written.
     """
-    from matplotlib.animation import PillowWriter
-
     check_values({"frames_per_second": frames_per_second})
     check_writable(path, (".gif",))
     played = demos.select([episode])
     states = task_states(task, played)
-    with figure_style(), replacing(path) as temporary, TemporaryDirectory() as folder:
+    with figure_style():
         figure, axes = _screen(task)
         _draw_map(task, axes)
         fixed = len(axes.patches)
-        writer = PillowWriter(fps=frames_per_second)
-        film = Path(folder) / "episode.gif"  # the writer tells the format by the ending
-        with writer.saving(figure, film, dpi=_DPI):
+        with gif_of(figure, path, frames_per_second, _DPI) as grab:
             for step, state in enumerate(states):
                 for artist in [*axes.patches[fixed:], *axes.texts]:
                     artist.remove()
@@ -458,8 +451,7 @@ def animate_episode(
                 _draw_agents(task, state, axes)
                 axes.set_title(f"step {step} of {len(states)}", loc="left")
                 _caption(axes, task, played, step)
-                writer.grab_frame()
-        shutil.copyfile(film, temporary)
+                grab()
 
 
 def _screen(task: "GridTask") -> tuple["Figure", "Axes"]:

@@ -1,0 +1,380 @@
+"""Continuous channels beside everything else that a posterior is asked for."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import logsumexp
+from test_emissions import (
+    BLANK,
+    _assert_same_posterior,
+    _chains,
+    _demos,
+    _enumerated,
+    _log_evidence,
+    _model,
+)
+
+import btil
+from btil.inference import ascents, channels
+from btil.inference.checkpoint import Checkpoint
+from btil.messages.layout import lay_out
+from btil.models.emission import (
+    Normals,
+    channel_log_density,
+    channel_sites,
+    step_log_density,
+)
+from btil.models.parametric import expected_rows, parametric_site
+from btil.models.team import bind, likelihood_name
+
+
+@pytest.mark.covers("normal columns", "refined")
+@pytest.mark.covers("regressions on covariates", "refined")
+@pytest.mark.covers("members without actions", "refined")
+def test_refined_draws_are_those_of_the_exact_posterior():
+    demos, model = _demos(lengths=(3, 2)), _model(parents=(), covariates=("bob_x",))
+    coarse = btil.fit(model, demos, progress=False, dtype="float64")
+    refined = coarse.refined(2000, num_sweeps=60, seed=1, progress=False)
+    exact = btil.fit(model, demos, "exact", progress=False)
+    own, other = (one.sample(number, seed=2) for one, number in ((refined, 2000), (exact, 40_000)))
+    assert set(own) == set(other)
+    _assert_same_posterior(own, other)
+    narrow = coarse.sample(2000)["transition_bob"].std(0) / other["transition_bob"].std(0)
+    assert narrow.min() < 0.95  # what was to be mended
+    # What it says of the likelihood is that of the draw.
+    tables = {name: table.prior_mean() for name, table in refined.bound.tables.items()}
+    tables |= {name: rows.draws[0, 5] for name, rows in refined.result.rows.items()}
+    for agent, channel in refined.bound.channels.items():
+        drawn = refined.result.channels[channel.name]
+        tables[likelihood_name(agent)] = step_log_density(
+            channel, drawn.coefficients[0, 5], drawn.covariance[0, 5]
+        )
+    again = refined.episode_log_likelihood(refined.bound, lay_out(refined.bound), tables)
+    np.testing.assert_allclose(refined.result.log_likelihood[0, 5], again, rtol=1e-9)
+
+
+@pytest.mark.covers("normal columns", "devices")
+@pytest.mark.covers("blank cells of columns", "devices")
+@pytest.mark.covers("members without actions", "devices")
+def test_two_devices_say_the_same():
+    one, two = (
+        btil.fit(_model(), _demos(blank=BLANK), dtype="float64", devices=number, progress=False)
+        for number in (None, 2)
+    )
+    assert two.elbo == pytest.approx(one.elbo, abs=1e-9)
+    for mine, own in zip(one.emission("ann", [0, 1]), two.emission("ann", [0, 1]), strict=True):
+        np.testing.assert_allclose(mine, own, rtol=1e-7)
+
+
+class _Ended(RuntimeError):
+    """What ends a run."""
+
+
+@pytest.mark.parametrize("labelled", [1, 7])
+def test_a_run_that_was_cut_anywhere_goes_on(labelled, tmp_path, monkeypatch):
+    """The same bits, whichever offer was the last one; with few labels climbs compete."""
+    monkeypatch.setattr(ascents, "SWEEPS_PER_CALL", 4)
+    monkeypatch.setattr(channels, "SWEEPS_PER_CALL", 4)
+    demos, model = _demos(labelled=labelled), _model()
+    options = {"progress": False, "num_restarts": 2, "max_iterations": 12, "tolerance": 1e-9}
+    whole = btil.fit(model, demos, **options)
+    offers = []
+
+    def cut(self, **progress):
+        offers.append(None)
+        if len(offers) == stop:
+            plain(self, **progress)
+            self.write()
+            raise _Ended
+        plain(self, **progress)
+
+    plain, stop = Checkpoint.offer, -1
+    monkeypatch.setattr(Checkpoint, "offer", cut)
+    btil.fit(model, demos, **options)
+    number = len(offers)
+    for stop in {1, 2, number // 3, number // 2, number - 1}:
+        path = tmp_path / f"run-{stop}"
+        offers.clear()
+        with pytest.raises(_Ended):
+            btil.fit(model, demos, checkpoint=path, **options)
+        stop = -1
+        again = btil.fit(model, demos, checkpoint=path, resume=True, **options)
+        np.testing.assert_array_equal(again.elbo_trace, whole.elbo_trace)
+        assert [len(one) for one in again.result.restart_traces] == [
+            len(one) for one in whole.result.restart_traces
+        ]
+        for one, other in zip(whole.emission("bob", [0]), again.emission("bob", [0]), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.covers("tables with parameters beside columns", "mfvi", "refined")
+@pytest.mark.parametrize("family", [btil.SoftmaxCPT, btil.HierarchicalDirichletCPT])
+def test_tables_with_parameters_stand_beside_channels(family):
+    """Columns that say nothing of the latent add their density to the bound, and nothing else."""
+    demos = _demos(lengths=(20, 10), labelled=6, scale=1.0)
+    tables = {
+        "policy": {"ann": family(parents=("state",)), "bob": None},
+        "transition": btil.DirichletCPT(0.8, parents=()),
+    }
+    certain = {"location": 1000.0, "pseudo_steps": 1e12, "noise": 1.5, "degrees_of_freedom": 1e12}
+    said = {
+        "ann": btil.NormalEmission(("ann_x", "ann_y"), **certain),
+        "bob": btil.NormalEmission(("bob_x",), **certain),
+    }
+    options = {"progress": False, "dtype": "float64", "tolerance": 1e-7}
+    plain = btil.fit(btil.TeamModel(**tables), demos, **options)
+    both = btil.fit(btil.TeamModel(**tables, emissions=said), demos, **options)
+    density = sum(
+        stats.norm(1000.0, 1.5).logpdf(values).sum() for values in demos.continuous.values()
+    )
+    assert both.elbo == pytest.approx(plain.elbo + density, abs=1e-2)
+    np.testing.assert_allclose(
+        both.policy("ann", demos.states), plain.policy("ann", demos.states), atol=2e-3
+    )
+    refined = both.refined(60, num_sweeps=4, progress=False)
+    assert refined.result.log_likelihood.shape == (1, 60, 2)
+
+
+CHIB = {"method": "chib", "num_warmup": 100, "num_samples": 1000, "progress": False}
+
+
+@pytest.mark.covers("normal columns", "evidence")
+@pytest.mark.covers("regressions on covariates", "evidence")
+@pytest.mark.covers("members without actions", "evidence")
+@pytest.mark.parametrize("labelled", [5, 0])
+def test_the_evidence_by_chib_is_the_sum_over_all_paths(labelled):
+    """Without labels, too, where the average is over all namings of the latents."""
+    demos, model = _demos(labelled=labelled), _model(covariates=("previous_bob_x",))
+    found = btil.analysis.log_evidence(model, demos, **CHIB)
+    exact = _log_evidence(model, demos)
+    assert found.standard_error < 0.4
+    assert abs(found.value - exact) < 4.5 * found.standard_error
+
+
+@pytest.mark.covers("blank cells of columns", "evidence")
+def test_the_evidence_of_blank_cells_is_a_quadrature_over_them():
+    demos = _demos(lengths=(3, 2), blank=[("ann_y", 4)])
+    model = _model().resolved(demos)
+    found = btil.analysis.log_evidence(model, demos, **CHIB)
+    centre, width = 1000.0, 2500.0
+    angles = np.linspace(-1.55, 1.55, 121)
+    grid = centre + width * np.tan(angles) / np.tan(1.55)
+    stretch = width / np.cos(angles) ** 2 / np.tan(1.55) * (angles[1] - angles[0])
+    logs = []
+    for value, weight in zip(grid, stretch, strict=True):
+        columns = {name: values.copy() for name, values in demos.continuous.items()}
+        columns["ann_y"][4] = value
+        filled = demos.replace(continuous=columns)
+        logs.append(logsumexp(_enumerated(model, filled, "ann")[1]) + np.log(weight))
+    exact = logsumexp(logs) + logsumexp(_enumerated(model, demos, "bob")[1])
+    assert abs(found.value - exact) < 4.5 * found.standard_error
+    with pytest.raises(ValueError, match=r"smc does not take .* emissions; .*method=.chib"):
+        btil.analysis.log_evidence(model, demos)
+
+
+def test_densities_are_those_of_scipy():
+    generator = np.random.default_rng(0)
+    location, factor, wide = (generator.normal(size=size) for size in ((3, 2), (3, 3), (2, 2)))
+    precision, scale = factor @ factor.T + np.eye(3), wide @ wide.T + np.eye(2)
+    covariance = stats.invwishart(5.5, scale).rvs(random_state=1)
+    coefficients = generator.normal(size=(3, 2))
+    normals = Normals(location, precision, scale, np.asarray(5.5))
+    expected = stats.invwishart(5.5, scale).logpdf(covariance) + stats.matrix_normal(
+        location, np.linalg.inv(precision), covariance
+    ).logpdf(coefficients)
+    found = channel_log_density(normals, coefficients, covariance)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def _small_team():
+    """Weak priors of which simulated columns are near 1, and labels for every latent."""
+    demos = _demos(lengths=(5, 3), labelled=5, scale=1.0)
+    labels = np.array([[0, 0], [1, 1], [0, 2], [1, 0], [-1, -1], [-1, -1], [-1, -1], [-1, -1]])
+    weak = {"noise": 0.7, "degrees_of_freedom": 6, "location": 0.0, "pseudo_steps": 0.5}
+    model = btil.TeamModel(
+        policy={"ann": btil.DirichletCPT(0.7, parents=("state",)), "bob": None},
+        transition=btil.DirichletCPT(0.8, parents=()),
+        emissions={
+            "ann": btil.NormalEmission(("ann_x", "ann_y"), **weak),
+            "bob": btil.NormalEmission(("bob_x",), **weak),
+        },
+    )
+    return demos.replace(latents=labels), model
+
+
+@pytest.mark.covers("normal columns", "calibration")
+@pytest.mark.covers("members without actions", "calibration")
+def test_calibration_ranks_coefficients_and_noise():
+    demos, model = _small_team()
+    found = btil.analysis.calibrate(
+        model, demos, "exact", num_simulations=40, num_draws=60, seed=2, progress=False
+    )
+    table = found.table()
+    assert {"emission coefficients", "emission noise", "log joint"} <= set(table.index)
+    assert set(found.verdicts().values()) == {"uniform"}
+    with pytest.raises(ValueError, match="in a model with parameters or emissions they cannot be"):
+        btil.analysis.calibrate(model, demos.without_labels(), "exact", 2, progress=False)
+
+
+def test_a_known_truth_is_made_written_and_read(tmp_path):
+    from btil.analysis.known_truth import write_truth
+
+    demos, model = _small_team()
+    made = btil.analysis.simulate_truth(model, demos, seed=3)
+    assert made.test.latents.min() >= 0
+    assert not np.allclose(made.demos.continuous["bob_x"], demos.continuous["bob_x"])
+    write_truth(made.tables, tmp_path / "truth.npz")
+    again = btil.analysis.read_truth(tmp_path / "truth.npz", model, demos)
+    contexts = bind(model, demos).channels["ann"].contexts
+    for one, other in zip(
+        made.tables.channels["ann"].rows(contexts),
+        again.channels["ann"].rows(contexts),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    wider = dataclasses.replace(
+        model, emissions={**model.emissions, "ann": btil.NormalEmission(("ann_x",))}
+    )
+    with pytest.raises(ValueError, match="the emission of ann has another shape in the model"):
+        btil.analysis.read_truth(tmp_path / "truth.npz", wider, demos)
+
+
+@pytest.mark.covers("normal columns", "mfvi_guide")
+@pytest.mark.covers("regressions on covariates", "mfvi_guide")
+@pytest.mark.covers("members without actions", "mfvi_guide")
+def test_the_guide_is_the_mean_field(numpyro_as_it_is, x64):
+    """Its bound, latents summed out, lies between that of the mean field and the evidence."""
+    from jax import random
+    from numpyro.infer import Predictive, Trace_ELBO
+
+    demos, model = _demos(), _model(covariates=("bob_x",))
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    guide, target = btil.mfvi_guide(posterior), btil.team_dbn(posterior.model, demos)
+    losses = np.array([
+        float(Trace_ELBO(num_particles=100, vectorize_particles=True).loss(
+            random.key(k), {}, target, guide
+        ))
+        for k in range(8)
+    ])  # fmt: skip
+    error = losses.std(ddof=1) / np.sqrt(8)
+    assert posterior.elbo < -losses.mean() + 4 * error
+    assert -losses.mean() - 4 * error < _log_evidence(model, demos)
+    assert -losses.mean() < posterior.elbo + 5
+    draws = Predictive(guide, num_samples=4000)(random.key(1))
+    units = posterior.bound.channels["ann"].units()
+    standardised = np.asarray(draws["emission_standardised_ann"])
+    mean = posterior.emission("ann", [0, 1]).coefficients
+    found = units.coefficients(standardised)
+    assert np.all(np.abs(found.mean(0) - mean) < 4.5 * found.std(0) / np.sqrt(4000))
+    gibbs = btil.fit(
+        model, demos, "gibbs", num_chains=1, num_warmup=2, num_samples=3, progress=False
+    )
+    with pytest.raises(ValueError, match="gibbs did not give Dirichlet rows"):
+        btil.mfvi_guide(gibbs)
+
+
+def _with_gaps(demos, away=1):
+    """Bob leaves for a step, nobody saw an action of ann's that her transition reads."""
+    there = np.ones((demos.num_steps, 2), bool)
+    there[away, 1] = False
+    actions = np.where(np.arange(demos.num_steps) == 0, -1, demos.actions[:, 0])
+    weights = np.random.default_rng(3).uniform(0.1, 2.0, size=(demos.num_steps, 2))
+    return demos.replace(
+        present=there, actions={"ann": actions}, missing="allow", latent_weights={"ann": weights}
+    )
+
+
+def _reading_actions():
+    model = _model(parents=())
+    transition = {
+        "ann": btil.DirichletCPT(0.8, parents=("own_action",)),
+        "bob": btil.DirichletCPT(0.8, parents=()),
+    }
+    return dataclasses.replace(model, transition=transition)
+
+
+@pytest.mark.covers("gaps beside columns", "exact", "mfvi", "gibbs", "refined")
+def test_gaps_beside_columns():
+    """Exact: one sum over the latents and the unseen action, held against filled-in data."""
+    demos, model = _with_gaps(_demos(lengths=(3, 2))), _reading_actions().resolved(_demos())
+    exact = btil.fit(model, demos, "exact", progress=False)
+    logs = [
+        btil.fit(model, demos.replace(actions={"ann": [a, *demos.actions[1:, 0]]}), "exact",
+                 progress=False).elbo
+        for a in range(3)
+    ]  # fmt: skip
+    assert exact.elbo == pytest.approx(logsumexp(logs), abs=1e-8)
+    gibbs = btil.fit(
+        model, demos, "gibbs", progress=False, num_chains=4, num_warmup=200, num_samples=5000
+    )
+    _assert_same_posterior(_chains(gibbs), exact.sample(40_000, seed=1))
+    # Labels that name all latents: chains hardly go from one naming to another.
+    named = _demos(lengths=(3, 2)).replace(latents=[[1, 0], [0, 1], *[[-1, -1]] * 3])
+    demos = _with_gaps(named, away=3)
+    exact = btil.fit(model, demos, "exact", progress=False)
+    coarse = btil.fit(model, demos, dtype="float64", progress=False, tolerance=1e-8)
+    assert exact.elbo - 5 < coarse.elbo < exact.elbo
+    refined = coarse.refined(2000, num_sweeps=60, progress=False)
+    _assert_same_posterior(_chains(refined), exact.sample(40_000, seed=1))
+
+
+@pytest.mark.covers("gaps beside columns", "svi", "nuts")
+@pytest.mark.covers("tables with parameters beside columns", "svi", "nuts")
+@pytest.mark.parametrize("family", [None, btil.SoftmaxCPT])
+def test_numpyro_density_is_that_of_the_messages(family, numpyro_as_it_is, x64):
+    """The likelihood of every episode at drawn values, gaps and columns and parameters and all."""
+    from numpyro import handlers
+
+    from btil.numpyro_forms.team_dbn import team_dbn
+
+    demos = _demos(blank=BLANK) if family else _with_gaps(_demos(blank=BLANK))
+    model = _reading_actions().resolved(demos)
+    if family:
+        model = dataclasses.replace(model, policy={"ann": family(parents=("state",)), "bob": None})
+    trace = handlers.trace(handlers.seed(team_dbn(model, demos), 1)).get_trace()
+    values = {name: np.asarray(site["value"]) for name, site in trace.items()}
+    posterior = btil.fit(model, demos, progress=False, dtype="float64")
+    tables = {name: table.prior_mean() for name, table in posterior.bound.tables.items()}
+    tables |= {name: rows for name, rows in values.items() if name in tables}
+    if family:
+        parameters = {name: one for name, one in values.items() if name.startswith("policy_ann_")}
+        described = parametric_site(posterior.bound.tables["policy_ann"])
+        draws = {name: one[None] for name, one in parameters.items()}
+        contexts = posterior.bound.tables["policy_ann"].contexts
+        tables["policy_ann"] = expected_rows(described, draws, contexts)
+    for agent, channel in posterior.bound.channels.items():
+        coefficients, covariance = (values[site] for site in channel_sites(channel))
+        tables[likelihood_name(agent)] = step_log_density(
+            channel, coefficients.reshape(channel.shape), covariance
+        )
+    expected = posterior.episode_log_likelihood(posterior.bound, lay_out(posterior.bound), tables)
+    found = sum(
+        site["fn"].log_prob(site["value"])
+        for site in trace.values()
+        if site["type"] == "sample" and site["is_observed"]
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+@pytest.mark.covers("tables with parameters beside columns", "gibbs")
+@pytest.mark.refuses("tables with parameters beside columns", "exact", remedy="use gibbs or mfvi")
+def test_gibbs_with_parameters_and_columns():
+    """Columns that say nothing of the latents leave the tables as they are without them."""
+    demos = _demos(lengths=(20, 10), labelled=30, scale=1.0)
+    policy = {"ann": btil.SoftmaxCPT(parents=("state",)), "bob": None}
+    said = {"bob": btil.NormalEmission(("bob_x",))}
+    options = {"progress": False, "num_warmup": 150, "num_samples": 500}
+    plain, both = (
+        btil.fit(
+            btil.TeamModel(policy, btil.DirichletCPT(0.8, parents=()), emissions=given),
+            demos, "gibbs", **options,
+        )
+        for given in (None, said)
+    )  # fmt: skip
+    one, other = (p.result.rows["policy_ann"] for p in (plain, both))
+    np.testing.assert_allclose(one.mean(), other.mean(), atol=0.05)
+    np.testing.assert_allclose(one.sd(), other.sd(), rtol=0.3)
+    with pytest.raises(ValueError, match=r"SoftmaxCPT.*use"):
+        btil.fit(both.model, demos, "exact", progress=False)

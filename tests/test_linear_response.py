@@ -1,0 +1,101 @@
+"""Corrected standard deviations against derivatives of fits, and against exact answers."""
+
+import numpy as np
+import pytest
+
+import btil
+from btil.numerics.special import trigamma
+
+DEMOS = btil.Demonstrations(
+    {"place": [0, 1, 1, 0, 1, 0, 0, 1, 1]},
+    {"ann": [0, 1, 2, 0, 0, 2, 1, 1, 0], "bob": [1, 1, 0, 0, 1, 0, 1, 0, 0]},
+    latents={"ann": [0, -1, 1, -1, 1, -1, 0, 0, -1], "bob": [2, -1, 0, 1, -1, -1, 1, 2, 0]},
+    episodes=[0, 0, 0, 1, 1, 1, 1, 2, 2],
+    num_latents={"ann": 2, "bob": 3},
+)
+SITE, ROW = "policy_ann", (1, 1)
+
+
+def fit(added=(0.0, 0.0, 0.0), demos=DEMOS, **options):
+    """The mean field, with pseudo-counts added to the prior of one row."""
+    u = np.full((2, 2, 3), 0.8)
+    u[ROW] += added
+    model = btil.TeamModel(
+        policy={
+            "ann": btil.DirichletCPT(u, parents=("place",)),
+            "bob": btil.DirichletCPT(0.8, parents=("place",)),
+        },
+        transition=btil.DirichletCPT(1.1),
+        initial=btil.DirichletCPT(1.0),
+    )
+    exact = {"tolerance": 1e-12, "max_iterations": 5000}
+    return btil.fit(model, demos, progress=False, dtype="float64", **(exact | options))
+
+
+def mean_of_row(added):
+    w = fit(added).result.rows[SITE].concentration[ROW]
+    return w / w.sum()
+
+
+def test_is_what_derivatives_of_fits_say():
+    """Pseudo-counts move the log joint density along log rows: their response is Cov(row, log row).
+
+    That is c' + c' M V in the notation of the module, with the same M as in the variance of the
+    row, c' M c.
+    """
+    posterior = fit()
+    w = posterior.result.rows[SITE].concentration[ROW]
+    mean = w / w.sum()
+    c = (np.eye(3) - mean) / w.sum()
+    step = 1e-4
+    response = np.stack(
+        [(mean_of_row(step * e) - mean_of_row(-step * e)) / (2 * step) for e in np.eye(3)]
+    )
+    information = np.diag(trigamma(w)) - trigamma(w.sum(keepdims=True))
+    added = np.diag((response - c).T @ np.linalg.solve(information, c))
+    found = posterior.sd(corrected=True)[SITE][ROW] ** 2 - posterior.sd()[SITE][ROW] ** 2
+    assert found.min() > 1e-4
+    np.testing.assert_allclose(found, added, rtol=1e-5)
+
+
+def test_deviations_come_nearer_to_the_exact_ones():
+    """On 40 steps, of which 11 are not labelled."""
+    generator = np.random.default_rng(1)
+    stays = generator.random(40) < 0.8
+    latents = np.cumsum(~stays) % 2
+    actions = np.where(generator.random(40) < 0.75, latents, generator.integers(0, 3, 40))
+    demos = btil.Demonstrations(
+        np.zeros(40, int),
+        {"ann": actions},
+        latents={"ann": np.where(generator.random(40) < 0.75, latents, -1)},
+        num_latents=2,
+        num_actions=3,
+    )
+    flat = btil.DirichletCPT(1.0)
+    model = btil.TeamModel(policy=flat, transition=flat, initial=flat)
+    tight = {"tolerance": 1e-12, "dtype": "float64"}
+    posterior = btil.fit(model, demos, progress=False, **tight)
+    exact = btil.fit(model, demos, "exact", progress=False).sd()
+    plain, corrected = posterior.sd(), posterior.sd(corrected=True)
+    for site in ("policy_ann", "transition_ann"):
+        off = [np.abs(np.log(one[site] / exact[site])).mean() for one in (plain, corrected)]
+        assert off[1] < 0.5 * off[0], (site, off)
+
+
+def test_nothing_is_added_where_all_is_labelled():
+    labels = {agent: np.maximum(DEMOS.latents[:, i], 0) for i, agent in enumerate(DEMOS.agents)}
+    posterior = fit(demos=DEMOS.replace(latents=labels))
+    for site, corrected in posterior.sd(corrected=True).items():
+        np.testing.assert_allclose(corrected, posterior.sd()[site], rtol=1e-9)
+
+
+def test_what_cannot_be_corrected_is_refused():
+    slow = fit(demos=DEMOS.without_labels(), max_iterations=1)
+    with pytest.raises(ValueError, match=r"contraction rate of at most 0.9.*refined"):
+        slow.sd(corrected=True)
+    chains = btil.fit(
+        slow.model, DEMOS, "gibbs", progress=False, num_chains=2, num_warmup=5, num_samples=5
+    )
+    with pytest.raises(ValueError, match="this posterior is of gibbs"):
+        chains.sd(corrected=True)
+    assert chains.sd()[SITE].shape == (2, 2, 3)

@@ -51,8 +51,8 @@ extensions = [
 root_doc = "index"
 exclude_patterns = ["build"]
 default_role = "py:obj"
-pygments_style = "friendly"
-pygments_dark_style = "github-dark"
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
 
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 4

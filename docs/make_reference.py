@@ -264,7 +264,7 @@ def with_links(text: str, file: str, page: str) -> str:
     """
 
     def mended(found: re.Match[str]) -> str:
-        mark, words, link = found.groups()
+        mark, words, link, title = found.groups()
         path, hash_, place = link.partition("#")
         if "://" in link or not path:
             return found.group(0)
@@ -273,11 +273,10 @@ def with_links(text: str, file: str, page: str) -> str:
             target = f"docs/{ELSEWHERE[target]}"
         if not target.startswith("docs/"):
             return words
-        return (
-            f"{mark}[{words}]({os.path.relpath(target, Path('docs', page).parent)}{hash_}{place})"
-        )
+        path = os.path.relpath(target, Path("docs", page).parent)
+        return f"{mark}[{words}]({path}{hash_}{place}{title})"
 
-    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", mended, text)
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)((?: \"[^\"]*\")?)\)", mended, text)
 
 
 def pages() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Write docs/matrix.md: which features work with which methods, from the tests that hold it.
+"""Write docs/reference/matrix.md: which features work with which methods, by the tests of it.
 
 A test says what it holds by the markers `covers(feature, *columns)` and
 `refuses(feature, *columns, remedy=...)`. Markers are read from the sources: nothing is imported.
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "matrix.md"
+PAGE = ROOT / "docs" / "reference" / "matrix.md"
 
 FEATURES = (
     "unseen actions and states",
@@ -47,8 +47,9 @@ Made from the tests by `python scripts/make_matrix.py`: a tick leads to the file
 holds it (its name shows when the pointer rests on it), a cross to that of the refusal. A blank cell
 is one that no test looks at.
 
-What the rows are: [recordings.md](recordings.md) and [continuous.md](continuous.md). "Gaps" are
-unseen actions, members who come and go and unsure labels.
+What the rows are: [recordings.md](../how-to/recordings.md) and
+[continuous.md](../how-to/continuous.md). "Gaps" are unseen actions, members who come and go and
+unsure labels.
 """
 
 
@@ -131,7 +132,7 @@ def _cell(held: Held | None) -> str:
     if held is None:
         return ""
     sign = "✓" if held.remedy is None else "✗"
-    return f'[{sign}](../tests/{held.test[0]} "{held.test[1]}")'
+    return f'[{sign}](../../tests/{held.test[0]} "{held.test[1]}")'
 
 
 if __name__ == "__main__":

@@ -74,7 +74,9 @@ def in_little(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from btil.analysis import compare
     from btil.inference import chains
 
-    whole, whole_bound = fitting.fit, fitting.fit_bound
+    # Names of btil are looked up once: it has to be before they are exchanged, or `btil.fit` stays
+    # the little one for all tests to come.
+    whole, whole_bound = btil.fit, fitting.fit_bound
 
     def fewer(model: Any, method: str, options: dict[str, Any]) -> dict[str, Any]:
         known = fitting.method_options(method, model)

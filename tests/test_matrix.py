@@ -1,4 +1,4 @@
-"""docs/matrix.md is what the markers of the tests say, and every method has its cells."""
+"""docs/reference/matrix.md is what the markers of the tests say, and every method has its cells."""
 
 import make_matrix
 import pytest

@@ -2,7 +2,7 @@
 
 The data are the first steps of the trials of one Overcooked kitchen, most of them labelled; the
 model and its priors are such that every method converges on them in seconds (NUTS in less than a
-minute), so that the page answers what it asks. docs/comparison.md tells of a harder case.
+minute), so that the page answers what it asks. docs/tutorials/comparison.md tells of a harder case.
 """
 
 from collections.abc import Callable
@@ -108,7 +108,7 @@ def first_steps(demos: Demonstrations, number: int) -> Demonstrations:
         number: How many steps of each.
 
     Example:
-        >>> first_steps(Demonstrations([0, 1, 1], [0, 0, 1]), 2).num_steps
+        >>> first_steps(Demonstrations([0, 1, 1], [0, 0, 1], num_latents=2), 2).num_steps
         2
     """
     rows = np.flatnonzero(demos.step_in_episode < number)

@@ -553,7 +553,10 @@ def test_what_does_not_take_them_says_so(tmp_path):
             lambda: btil.compare(model, demos.without_labels(), ("mfvi", "gibbs"), progress=False),
             "names those of ann, bob; label a step of every latent but one",
         ),
-        (lambda: btil.suggest_model(demos), "suggest_model looks at .* no actions of bob"),
+        (
+            lambda: btil.suggest_model(demos.replace(continuous={"ann_x": np.arange(7.0)})),
+            r"suggest_model looks at .* no actions of bob and no continuous columns",
+        ),
         (lambda: btil.analysis.posterior_predictive_check(mean_field), "no actions of bob"),
         (lambda: btil.analysis.debrief(mean_field, demos, tmp_path / "page"), "no actions of bob"),
         (lambda: btil.analysis.plot_policy_rows(mean_field, "bob"), "no actions of bob"),

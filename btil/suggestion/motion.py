@@ -71,7 +71,9 @@ def proposals(demos: Demonstrations) -> list[dict[str, Emission]]:
     columns = {agent: one for agent, one in columns.items() if one.shown}
     if not columns:
         return []
-    plain, places, full = {}, {}, {}
+    plain: dict[str, Emission] = {}
+    places: dict[str, Emission] = {}
+    full: dict[str, Emission] = {}
     for agent, (shown, told) in columns.items():
         plain[agent] = NormalEmission(shown)
         places[agent] = LinearNormalEmission(shown, told) if told else plain[agent]

@@ -125,7 +125,7 @@ def suggest_model(
     for agent in demos.agents:
         if agent not in acting and not any(agent in one for one in emitted):
             raise ValueError(
-                f"suggest_model looks at what members do and how they move: there are no actions of "
+                "suggest_model looks at what members do and how they move: there are no actions of "
                 f"{agent} and no continuous columns with its name in theirs; call them {agent}_..."
             )
     check_seed(seed, 2**32 - 1)

@@ -28,6 +28,7 @@ from btil.models.emission import (
 )
 from btil.models.parametric import expected_rows, parametric_site
 from btil.models.team import bind, likelihood_name
+from btil.suggestion.motion import own_columns, proposals
 
 
 @pytest.mark.covers("normal columns", "refined")
@@ -298,7 +299,10 @@ def _reading_actions():
 @pytest.mark.covers("gaps beside columns", "exact", "mfvi", "gibbs", "refined")
 def test_gaps_beside_columns():
     """Exact: one sum over the latents and the unseen action, held against filled-in data."""
-    demos, model = _with_gaps(_demos(lengths=(3, 2))), _reading_actions().resolved(_demos())
+    # Most steps labelled: chains go everywhere in a few sweeps.
+    labelled = [[1, 0], [0, 1], [-1, -1], [1, 2], [0, -1]]
+    demos = _with_gaps(_demos(lengths=(3, 2)).replace(latents=labelled), away=3)
+    model = _reading_actions().resolved(_demos())
     exact = btil.fit(model, demos, "exact", progress=False)
     logs = [
         btil.fit(model, demos.replace(actions={"ann": [a, *demos.actions[1:, 0]]}), "exact",
@@ -306,18 +310,27 @@ def test_gaps_beside_columns():
         for a in range(3)
     ]  # fmt: skip
     assert exact.elbo == pytest.approx(logsumexp(logs), abs=1e-8)
-    gibbs = btil.fit(
-        model, demos, "gibbs", progress=False, num_chains=4, num_warmup=200, num_samples=5000
-    )
-    _assert_same_posterior(_chains(gibbs), exact.sample(40_000, seed=1))
-    # Labels that name all latents: chains hardly go from one naming to another.
-    named = _demos(lengths=(3, 2)).replace(latents=[[1, 0], [0, 1], *[[-1, -1]] * 3])
-    demos = _with_gaps(named, away=3)
-    exact = btil.fit(model, demos, "exact", progress=False)
     coarse = btil.fit(model, demos, dtype="float64", progress=False, tolerance=1e-8)
     assert exact.elbo - 5 < coarse.elbo < exact.elbo
+    gibbs = btil.fit(
+        model, demos, "gibbs", progress=False, num_chains=4, num_warmup=100, num_samples=3000
+    )
     refined = coarse.refined(2000, num_sweeps=60, progress=False)
-    _assert_same_posterior(_chains(refined), exact.sample(40_000, seed=1))
+    for found in (gibbs, refined):
+        _assert_same_posterior(_chains(found), exact.sample(40_000, seed=1))
+
+
+@pytest.mark.covers("blank cells of columns", "refined")
+def test_refined_draws_with_a_blank_cell_are_those_of_gibbs():
+    labelled = [[1, 0], [0, 1], [-1, -1], [1, 2], [0, -1]]
+    demos = _demos(lengths=(3, 2), blank=[("ann_y", 2)]).replace(latents=labelled)
+    model = _model(parents=())
+    gibbs = btil.fit(
+        model, demos, "gibbs", progress=False, num_chains=4, num_warmup=100, num_samples=3000
+    )
+    coarse = btil.fit(model, demos, dtype="float64", progress=False)
+    refined = coarse.refined(2000, num_sweeps=60, progress=False)
+    _assert_same_posterior(_chains(refined), gibbs.sample(6000, seed=1))
 
 
 @pytest.mark.covers("gaps beside columns", "svi", "nuts")
@@ -378,3 +391,47 @@ def test_gibbs_with_parameters_and_columns():
     np.testing.assert_allclose(one.sd(), other.sd(), rtol=0.3)
     with pytest.raises(ValueError, match=r"SoftmaxCPT.*use"):
         btil.fit(both.model, demos, "exact", progress=False)
+
+
+def test_columns_that_the_step_before_tells_are_covariates():
+    """Positions are told by velocities; a constant says nothing; a blank is no obstacle."""
+    task = btil.domains.errands(num_steps=20)
+    demos = task.simulate(10, seed=0)
+    columns = {name: values.copy() for name, values in demos.continuous.items()}
+    columns["bob_vx"][[3, 40]] = np.nan
+    columns["ann_height"] = np.ones(demos.num_steps)
+    columns["heat"] = np.arange(demos.num_steps) * 1.0  # nobody's
+    demos = demos.replace(continuous=columns)
+    for agent in task.agents:
+        x, y, vx, vy = task.columns(agent)
+        assert own_columns(demos, agent) == ((vx, vy), (x, y))
+    assert own_columns(_demos(), "bob") == (("bob_x",), ())
+    assert [type(one["bob"]).__name__ for one in proposals(_demos())] == [
+        "NormalEmission", "LinearNormalEmission",
+    ]  # fmt: skip
+
+
+@pytest.mark.covers("normal columns", "suggest_model")
+@pytest.mark.covers("members without actions", "suggest_model")
+@pytest.mark.covers("blank cells of columns", "suggest_model")
+def test_a_model_is_suggested_for_members_with_and_without_actions():
+    demos = _demos(lengths=(30, 20), labelled=40, blank=BLANK)
+    found = btil.suggest_model(demos, progress=False, refit=False)
+    assert found.model.explains_actions("ann")
+    assert not found.model.explains_actions("bob")
+    assert found.model.emission("bob").columns == ("bob_x",)
+    assert "columns of ann: ann_x and ann_y, by its intent alone" in str(found)
+    posterior = btil.fit(found.model, demos, max_iterations=3, progress=False)
+    assert posterior.decode(demos).shape == (50, 2)
+
+
+@pytest.mark.covers("regressions on covariates", "suggest_model")
+def test_the_model_suggested_for_motion_decodes_as_the_true_one():
+    task = btil.domains.errands()
+    few = task.simulate(100, seed=0).without_labels(np.arange(10, 100))
+    test = task.simulate(100, seed=1)
+    found = btil.suggest_model(few, progress=False)
+    fits = (btil.fit(one, few, progress=False) for one in (task.true_model(), found.model))
+    errors = [(fit.decode(test) != test.latents).mean() for fit in fits]
+    assert errors[1] < 1.2 * errors[0]
+    assert "columns of bob: bob_vx and bob_vy, by bob_x, bob_y, previous_bob_vx" in str(found)

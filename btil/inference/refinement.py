@@ -361,11 +361,11 @@ def _first_states(
     points = {}
     for name, laid in channels.items():
         location, _, scale, degrees = laid.units.inside(Normals(*result.channels[name]))
-        location, covariance = (
+        centre, covariance = (
             gibbs.with_padding(np.broadcast_to(part, (num_draws, *part.shape)), laid, dtype)
             for part in (location, scale / degrees[..., None, None])
         )
-        points[name] = location, covariance
+        points[name] = centre, covariance
     families = parametric_sites(bound)
     if not families:
         return gibbs.State(tables, channels=points)

@@ -173,7 +173,7 @@ def _pass(
     contexts: dict[str, np.ndarray] = {}
     labelled: dict[str, np.ndarray] = {}
     uses: dict[str, OpenUses] = {}
-    lengths = []
+    lengths: list[np.ndarray] = []
     excerpt = _Excerpt(file)
     log_evidence = 0.0
     checksum = hashlib.sha256()

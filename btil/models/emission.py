@@ -247,7 +247,8 @@ class Emission(MadeOfArguments):
                     raise ValueError(
                         f"{family} of {agent}: {column} leaves no residual at any step (it is "
                         "constant, a function of the covariates, or of as few steps), so say how "
-                        "large the noise is: noise=..."
+                        "large the noise is: noise=..., or leave it out: it tells nothing of the "
+                        "latent"
                     )
             noise = units.spread * latents ** (-1 / d)
         location = self.location

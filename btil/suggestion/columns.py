@@ -99,6 +99,12 @@ def form_of(name: str, agent: str, agents: tuple[str, ...]) -> str:
     return re.sub(words_of(agents), lambda found: labels[found.group(0)], name)
 
 
+def acting_agents(demos: Demonstrations) -> tuple[str, ...]:
+    """The agents that have actions."""
+    sizes = zip(demos.agents, demos.num_actions, strict=True)
+    return tuple(agent for agent, size in sizes if size)
+
+
 def views(demos: Demonstrations, columns: list[str], roles: Mapping[str, str]) -> Views:
     """The given columns, and the actions, as each agent sees them."""
     states, actions = {}, {}
@@ -111,7 +117,7 @@ def views(demos: Demonstrations, columns: list[str], roles: Mapping[str, str]) -
         states[agent] = dict(sorted(seen.items()))
         actions[agent] = {
             f"action of {form_of(one, agent, demos.agents)}": f"action_{one}"
-            for one in sorted(demos.agents)
+            for one in sorted(acting_agents(demos))
         }
     return Views(states, actions)
 

@@ -10,8 +10,9 @@ from btil.analysis.words import listed
 from btil.arguments import check_seed
 from btil.demonstrations import Demonstrations
 from btil.models.cpt import CPT, DirichletCPT, Shared, StickyDirichletCPT, UniformCPT
-from btil.models.team import Family, TeamModel, bind, context_visits, refuse_without_actions
-from btil.suggestion.columns import Views, check_roles, refused, views
+from btil.models.emission import Emission
+from btil.models.team import Family, TeamModel, bind, context_visits
+from btil.suggestion.columns import Views, acting_agents, check_roles, refused, views
 from btil.suggestion.held_out import (
     Refined,
     Stretches,
@@ -22,6 +23,7 @@ from btil.suggestion.held_out import (
     refine,
     stretches,
 )
+from btil.suggestion.motion import proposals
 from btil.suggestion.refits import by_mean_field
 from btil.suggestion.scores import Prior, cpt_of
 from btil.suggestion.search import (
@@ -57,7 +59,7 @@ class Choice(NamedTuple):
     """
 
     found: dict[tuple[str, ...], Found]
-    family: dict[str, Family]
+    family: dict[str, Family | None]
     sharing: str
     refined: dict[tuple[str, ...], Refined]
 
@@ -85,6 +87,10 @@ def suggest_model(
     read what explained the actions best are tried by a few mean-field fits, which learn from the
     unlabelled episodes too.
 
+    Continuous columns with an agent's name in theirs are given an emission: of those that the step
+    before does not tell (velocities), given those that it tells (positions) and their own previous
+    values, or fewer of these, where mean-field fits say so. Agents without actions have no policy.
+
     Columns are an agent's own where its name is a word of theirs (`ann_cell`, `cell-ann`), common
     where no agent's is. Constants, columns that hardly repeat a value, and those that tell which
     episodes or steps are labelled (a coder's notes) are refused, with the reason.
@@ -102,7 +108,8 @@ def suggest_model(
         The model, what was tried, and what speaks against trusting it.
 
     Raises:
-        ValueError: If `demos` are no demonstrations or a role is wrong.
+        ValueError: If `demos` are no demonstrations, a role is wrong, or a member has neither
+            actions nor continuous columns of its own.
 
     Example:
         >>> suggestion = btil.suggest_model(demos)  # doctest: +SKIP
@@ -114,30 +121,45 @@ def suggest_model(
     """
     if not isinstance(demos, Demonstrations):
         raise ValueError(f"demos must be Demonstrations, got {type(demos).__name__}")
-    refuse_without_actions(demos, "suggest_model")
+    acting, emitted = acting_agents(demos), proposals(demos)
+    for agent in demos.agents:
+        if agent not in acting and not any(agent in one for one in emitted):
+            raise ValueError(
+                "suggest_model looks at what members do and how they move: there are no actions of "
+                f"{agent} and no continuous columns with its name in theirs; call them {agent}_..."
+            )
     check_seed(seed, 2**32 - 1)
     roles = check_roles(roles, demos)
     # The search counts actions by labels: a label beside an unseen action has nothing to count.
-    demos = demos.replace(latents=np.where(demos.actions < 0, -1, demos.latents))
+    acts = np.isin(demos.agents, acting)
+    demos = demos.replace(latents=np.where(acts & (demos.actions < 0), -1, demos.latents))
     unfit = refused(demos, roles)
     usable = [column for column in demos.state_variables if column not in unfit]
     seen = views(demos, usable, roles)
     labelled = {
         agent: int((demos.latents[:, k] >= 0).sum()) for k, agent in enumerate(demos.agents)
     }
-    transition = _choose(demos, seen, "transition", labelled)
-    policy = _choose(demos, seen, "policy", labelled, transition)
+    transition = _choose(demos, seen, "transition", labelled, demos.agents)
+    policy = Choice({}, dict.fromkeys(demos.agents), "nobody has actions", {})
+    if acting:
+        policy = _choose(demos, seen, "policy", labelled, acting, transition)
+        policy.family.update(dict.fromkeys(set(demos.agents) - set(acting)))
     initial = _initial(demos, transition.family, labelled)
 
-    def model_of(policy: Choice) -> TeamModel:
-        return TeamModel(_family_of(policy.family), _family_of(transition.family), initial)
+    def model_of(policy: Choice, emissions: Mapping[str, Emission]) -> TeamModel:
+        family = _family_of(policy.family) if acting else None
+        return TeamModel(family, _family_of(transition.family), initial, emissions or None)
 
-    policies = [policy, *_fuller(demos, policy)] if refit else [policy]
-    fitted = by_mean_field(demos, [model_of(one) for one in policies], seed, progress)
-    best = min(range(len(policies)), key=lambda k: fitted[k] * (1.0 if k else _SHARE_OF_FULLER))
-    policy = policies[best]
+    candidates = [(policy, emitted[0] if emitted else {})]
+    if refit:
+        candidates += [(one, candidates[0][1]) for one in _fuller(demos, policy)]
+        if _labelled_episodes(demos) >= _FEWEST_EPISODES:
+            candidates += [(policy, one) for one in emitted[1:]]
+    fitted = by_mean_field(demos, [model_of(*one) for one in candidates], seed, progress)
+    best = min(range(len(candidates)), key=lambda k: fitted[k] * (1.0 if k else _SHARE_OF_FULLER))
+    policy = candidates[best][0]
     choices = {"policy": policy, "transition": transition}
-    model = model_of(policy)
+    model = model_of(*candidates[best])
     return Suggestion(
         model=model,
         tables=tuple(_tables(demos, model, choices)),
@@ -154,6 +176,7 @@ def _choose(
     seen: Views,
     role: str,
     labelled: Mapping[str, int],
+    members: tuple[str, ...],
     transition: Choice | None = None,
 ) -> Choice:
     """The tables of one role: one for those who can share it, or one each.
@@ -161,7 +184,7 @@ def _choose(
     Policies are chosen by the labels that they tell with given transitions, where two or more
     episodes have labels.
     """
-    able = [agent for agent in sorted(demos.agents) if labelled[agent] >= _FEWEST_LABELS]
+    able = [agent for agent in sorted(members) if labelled[agent] >= _FEWEST_LABELS]
     refined: dict[tuple[str, ...], Refined] = {}
 
     def find(agents: tuple[str, ...]) -> Found:
@@ -178,7 +201,7 @@ def _choose(
     for agent in able:
         apart[agent,] = find((agent,))
     found = apart
-    team = tuple(sorted(demos.agents))
+    team = tuple(sorted(members))
     reason = can_share(demos, team) if len(team) > 1 else "there is one agent"
     if reason is None and able:
         together = find(team)
@@ -191,17 +214,22 @@ def _choose(
             found, reason = {team: together}, f"one table explains {more:.1f} nats more"
         else:
             reason = f"own tables explain {-more:.1f} nats more"
-    family: dict[str, Family] = {}
+    family: dict[str, Family | None] = {}
     for agents, one in found.items():
         best = refined[agents].best if agents in refined else one.best
         cpt = _cpt(one.pool, best)
         for agent in agents:
             family[agent] = Shared(cpt) if len(agents) > 1 else cpt
-    for agent in demos.agents:
+    for agent in members:
         if agent not in family:
             family[agent] = _without_labels(demos, seen, role, agent)
     kept = {agents: one for agents, one in refined.items() if agents in found}
     return Choice(found, family, reason or "", kept)
+
+
+def _labelled_episodes(demos: Demonstrations) -> int:
+    """How many episodes have a label."""
+    return int(np.logical_or.reduceat((demos.latents >= 0).any(1), demos.episode_starts).sum())
 
 
 def _fuller(demos: Demonstrations, policy: Choice) -> list[Choice]:
@@ -209,8 +237,7 @@ def _fuller(demos: Demonstrations, policy: Choice) -> list[Choice]:
 
     From the labelled steps alone these have too many contexts; unlabelled steps may fill them.
     """
-    has_labels = np.logical_or.reduceat((demos.latents >= 0).any(1), demos.episode_starts)
-    if has_labels.sum() < _FEWEST_EPISODES or not policy.refined:
+    if _labelled_episodes(demos) < _FEWEST_EPISODES or not policy.refined:
         return []
     fuller = []
     for with_told in (True, False):
@@ -317,7 +344,7 @@ def _of_all_steps(demos: Demonstrations, seen: Views, pool: Pool) -> Pool:
     return every
 
 
-def _family_of(family: Mapping[str, Family]) -> Family | dict[str, Family]:
+def _family_of(family: Mapping[str, Family | None]) -> Any:
     """One family where all agents have the same, else a mapping."""
     first, *others = family.values()
     if all(other == first for other in others) and (isinstance(first, Shared) or not others):
@@ -326,8 +353,8 @@ def _family_of(family: Mapping[str, Family]) -> Family | dict[str, Family]:
 
 
 def _initial(
-    demos: Demonstrations, transitions: Mapping[str, Family], labelled: Mapping[str, int]
-) -> Family | dict[str, Family]:
+    demos: Demonstrations, transitions: Mapping[str, Family | None], labelled: Mapping[str, int]
+) -> Any:
     """Initial tables: learned where labelled first steps are more probable so."""
     from scipy.special import gammaln
 

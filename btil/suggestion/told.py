@@ -186,6 +186,11 @@ class Suggestion:
                 f"decoding error of {agent} on labelled episodes held out: {errors['found']:.3f} "
                 f"(default model {errors['default']:.3f}, majority {errors['majority']:.3f})"
             )
+        emissions = self.model.emissions
+        for agent, family in emissions.items() if isinstance(emissions, Mapping) else ():
+            inputs = family.covariates_of(agent)
+            by = listed(inputs) if inputs else "its intent alone"
+            lines.append(f"columns of {agent}: {listed(family.columns_of(agent))}, by {by}")
         for role, reason in self.sharing.items():
             lines.append(f"sharing of the {role}: {reason}")
         for column, reason in self.refused.items():

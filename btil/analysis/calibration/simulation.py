@@ -323,7 +323,8 @@ def _sweep(
 
     def one(total: Array, inputs: Any) -> tuple[Array, Array]:
         tables, said, weight = inputs
-        filtered = filter_lanes(potentials(*tables, index, said))
+        policy, transition, initial = tables
+        filtered = filter_lanes(potentials(policy, transition, initial, index, said))
         log_likelihood = jnp.sum(jnp.where(index.real, filtered.log_normalizer, 0.0))
         return total + weight * smooth(filtered, index.start).marginal, log_likelihood
 

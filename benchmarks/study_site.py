@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from btil.study.player import decide
+from btil.study.server import BEAT
 from btil.study.settings import write_defaults
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -155,6 +156,8 @@ class Person:
         socket.on("framereceived", self._note)
 
     def _note(self, frame: str) -> None:
+        if frame == BEAT:
+            return
         self.seen = json.loads(frame)
         self.received += 1
 

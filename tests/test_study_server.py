@@ -43,10 +43,11 @@ class Site:
 
     def __init__(self, folder: Path, teammate: str = "ai") -> None:
         self.folder = folder
-        settings = read_settings(folder / "study.toml")
-        self.study = LiveStudy(Store(folder, seed=1, create=True), settings, teammate)
+        settings = read_settings(folder / "study.toml", teammate)
+        self.study = LiveStudy(Store(folder, seed=1, create=True), settings, folder)
         self.key = Keyed("key", ADDRESS, "a key")
-        routes = participant_routes(self.study, ADDRESS) + overview_routes(self.study, self.key)
+        routes = participant_routes(self.study, ADDRESS, folder)
+        routes += overview_routes(self.study, self.key)
         self.app = make_app(routes, ADDRESS)
         # One event loop for all browsers, as a server has.
         self.loop = TestClient(self.app).__enter__()
@@ -304,10 +305,14 @@ def test_consent_is_markdown_without_html(tmp_path: Path) -> None:
 
 def test_the_researchers_page_needs_the_key(site: Site) -> None:
     browser = site.browser()
-    for path in ("/researcher", "/researcher/data", "/researcher?key=wrong", "/researcher?key="):
+    for path in ("/researcher", "/researcher/data", "/researcher?key=a+key"):
         assert browser.get(path).status_code == 403
-    answer = browser.get("/researcher?key=a+key", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/researcher")
+    for key, status in (("wrong", 403), ("", 403), ("é", 403), ("a key", 204)):
+        answer = browser.post("/signin", json={"key": key}, headers=ORIGIN)
+        assert answer.status_code == status
+    assert "HttpOnly" in answer.headers["set-cookie"]
+    assert "samesite" in answer.headers["set-cookie"].lower()
+    assert "a key" not in answer.headers["set-cookie"]
     assert browser.get("/researcher").status_code == 200
     (person,) = browser.get("/researcher/data").json()["people"]
     assert (person["stage"], person["at"], person["of"]) == ("tutorial", 1, 4)
@@ -402,7 +407,7 @@ def test_the_command_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.Mo
         assert says in last
 
     refused(says="--out STUDY is missing")
-    refused("--out", tmp_path / "s", "--teammate", "cat", says="ai and human")
+    refused("--out", tmp_path / "s", "--teammate", "cat", says="allowed are ai, human")
     refused("--out", tmp_path / "s", "--host", "0.0.0.0", "--port", 0, says="--origin must say")
     refused("export", tmp_path, "--out", tmp_path / "d.csv", says="no study")
     refused("export", tmp_path, "--out", tmp_path / "d.txt", says="ending")
@@ -432,7 +437,7 @@ def test_addresses(host, port, origin, hosts, url) -> None:
 def test_addresses_that_will_not_do() -> None:
     with pytest.raises(ValueError, match="--origin must say"):
         address_of("0.0.0.0", 80)
-    for wrong in ("a.org", "ftp://a.org", "https://a.org/study", "https://"):
+    for wrong in ("a.org", "ftp://a.org", "https://a.org/../x", "https://a.org/?x", "https://"):
         with pytest.raises(ValueError, match="--origin is"):
             address_of("0.0.0.0", 80, wrong)
 

@@ -157,6 +157,7 @@ def replay_routes(
             )
         return [(each, k) for each in replays for k in range(len(each.group.sessions))]
 
+    Store(folder, read_only=True).close()  # is there a study?
     index = read() if posteriors else []
 
     async def listing(_: Request) -> Response:

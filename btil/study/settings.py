@@ -509,7 +509,7 @@ def _limits(where: str, given: Any) -> Limits:
         raise ValueError(f"{where}: limits: a section is expected, got {given!r}")
     _refuse_unknown(f"{where}: limits", given, *Limits._fields)
     return Limits(
-        **{key: _number(where, f"limits.{key}", value, 0) for key, value in given.items()}
+        **{key: _number(where, f"limits.{key}", value, 0.0) for key, value in given.items()}
     )
 
 

@@ -100,11 +100,10 @@ def _why_in_movers(
         return "why.nothing" if here == NOBODY else "why.lift"
     if actions[seat] == STAY:
         return ""
-    blocked = _why_not_moved(task, state, actions, seat)
-    wanted = task.grid.neighbors[before, actions[seat]]
-    if then == wanted != before:
-        return ""
-    return blocked if blocked or not carries else "why.pull"
+    if then != before:
+        wanted = task.grid.neighbors[before, actions[seat]]
+        return "" if then == wanted else "why.pull"
+    return _why_not_moved(task, state, actions, seat) or "why.pull"
 
 
 def _why_in_cleanup(

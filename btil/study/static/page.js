@@ -30,7 +30,7 @@ let wait = FIRST_WAIT;
 let heard = 0; // when there was the last sign of the server
 let silent = false;
 let looked = 0; // when it was last looked whether it is silent
-let tooFast = 0; // when a press came too fast
+let tooFast = -Infinity; // when a press came too fast
 let fresh = true; // nothing was shown since the page was loaded
 let nextAt = 0; // when the page is made ready for the next one
 

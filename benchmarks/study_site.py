@@ -23,6 +23,7 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 # The browser to test with: named by the environment, or found.
 BROWSER = os.environ.get("BTIL_BROWSER") or next(filter(None, map(shutil.which, _BROWSERS)), None)
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+LOW = {"width": 390, "height": 664}  # a phone with the bars of its browser
 KEYS = ("ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", " ", "Enter")
 BUTTONS = ("Up", "Down", "Left", "Right", "Stay", "Pick up / put down")
 SETTINGS = """
@@ -86,9 +87,10 @@ class Process:
             lines.append(line)
             if line.startswith("stop with"):
                 break
-        found = re.search(r"http://127.0.0.1:(\d+)/$", "".join(lines), re.MULTILINE)
+        found = re.search(r"http://127.0.0.1:(\d+)\S*/$", "".join(lines), re.MULTILINE)
         assert found, lines
-        self.port = int(found[1])
+        # Behind a proxy, what it tells is the proxy's port.
+        self.port = port or int(found[1])
         self.origin = f"http://127.0.0.1:{self.port}"
 
     def kill(self) -> None:

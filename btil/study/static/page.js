@@ -546,7 +546,8 @@ function showPanel(now, before) {
   const panel = main.querySelector(".panel");
   const text = main.querySelector(".panel-text");
   panel.hidden = now.phase !== "intro" && now.phase !== "over";
-  if (panel.hidden || (before !== null && before.phase === now.phase)) return;
+  const same = before !== null && before.phase === now.phase;
+  if (panel.hidden || (same && String(before.instructions) === String(now.instructions))) return;
   setText(main.querySelector(".proceed"), say(now.phase === "intro" ? "start" : "continue"));
   if (now.kind === "tutorial") {
     text.replaceChildren(made("p", "", now.text));
@@ -564,10 +565,9 @@ function showPanel(now, before) {
 function showRules(now) {
   const rules = main.querySelector(".rules");
   rules.hidden = now.kind === "tutorial" || now.phase === "intro";
-  const list = rules.querySelector("ul");
-  if (now.kind === "session" && list.childElementCount === 0) {
-    list.append(...now.instructions.map((line) => made("li", "", line)));
-  }
+  if (now.kind !== "session" || rules.dataset.told === String(now.instructions)) return;
+  rules.dataset.told = String(now.instructions);
+  rules.querySelector("ul").replaceWith(listOf(now.instructions));
 }
 
 function showSelector(now, before) {

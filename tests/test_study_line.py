@@ -249,7 +249,7 @@ def test_a_path_prefix_works_throughout(browser: Browser, serve: Any, kept: bool
         port = free.getsockname()[1]
     server = serve(SETTINGS, "--origin", f"http://127.0.0.1:{port}/lab/team")
     proxy = Line(server.port, 0.0, port, "" if kept else "/lab/team")
-    person = Person(browser, f"http://127.0.0.1:{port}/lab/team")
+    person = Person(browser, f"http://127.0.0.1:{port}/lab/team{'' if kept else '/'}")
     enter(person)
     assert person.tab.url.endswith("/lab/team/")
     person.key("ArrowRight")

@@ -87,7 +87,7 @@ class Process:
             lines.append(line)
             if line.startswith("stop with"):
                 break
-        found = re.search(r"http://127.0.0.1:(\d+)\S*/$", "".join(lines), re.MULTILINE)
+        found = re.search(r"https?://[\w.]+:(\d+)\S*/$", "".join(lines), re.MULTILINE)
         assert found, lines
         # Behind a proxy, what it tells is the proxy's port.
         self.port = port or int(found[1])
@@ -145,6 +145,7 @@ class Person:
         self.tab.on("console", self._note_console)
         self.tab.on("websocket", self._note_socket)
         self.seen: dict[str, Any] = {}
+        self.socket: Any = None
         self.received = 0  # messages, over the present socket
         self.generator = np.random.default_rng(1)
         self.tab.goto(origin)
@@ -154,11 +155,12 @@ class Person:
             self.errors.append(message.text)
 
     def _note_socket(self, socket: Any) -> None:
-        self.received = 0
-        socket.on("framereceived", self._note)
+        self.received, self.socket = 0, socket
+        socket.on("framereceived", lambda frame: self._note(socket, frame))
 
-    def _note(self, frame: str) -> None:
-        if frame == BEAT:
+    def _note(self, socket: Any, frame: str) -> None:
+        # What an older socket still brings is not shown.
+        if frame == BEAT or socket is not self.socket:
             return
         self.seen = json.loads(frame)
         self.received += 1

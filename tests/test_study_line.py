@@ -284,7 +284,7 @@ def test_keys_stay_where_they_are_and_are_seen(
     person.key("1")
     acting = places()
     assert asking == acting
-    person.tab.keyboard.press("ArrowUp")
+    person.key("ArrowUp")
     person.key("ArrowRight")  # a wall: why nothing happened is told, and nothing moves
     assert person.tab.inner_text(".why") != ""
     assert places() == acting
@@ -313,7 +313,8 @@ def test_languages_breaks_and_the_end(browser: Browser, serve: Any) -> None:
         "# Bevor Sie anfangen\n\n|a|b|\n|-|-|\n|c|d|\n"
     )
     server.kill()
-    server = Process(server.folder, server.port)
+    folder = server.folder
+    server = Process(folder, server.port)
     person = Person(browser, f"{server.origin}/?language=en", PHONE)
     person.tab.wait_for_selector("h1")
     check_axe(person, "consent")
@@ -343,7 +344,7 @@ def test_languages_breaks_and_the_end(browser: Browser, serve: Any) -> None:
     assert "ABC" not in person.tab.inner_text("main")
     check_axe(person, "end")
     assert person.errors == []
-    store = Store(server.folder, read_only=True)
+    store = Store(folder, read_only=True)
     assert len(list(store.people())) == 1
     store.close()
     # and one who has everything deleted
@@ -459,6 +460,7 @@ def test_the_researcher_signs_in_once_and_sees_everything(browser: Browser, serv
     again = Process(server.folder, server.port)
     tab.reload()
     tab.wait_for_selector("#people tr")
+    soon(tab, lambda: "here" in tab.inner_text("#people tr"))
     tab.get_by_role("button", name=re.compile("^erase")).click()
     tab.get_by_role("button", name="Erase for good").click()
     person.tab.wait_for_selector("text=Everything is deleted")

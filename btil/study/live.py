@@ -381,6 +381,8 @@ class LiveStudy:
         """Whether somebody takes up a place: all but those who ended, or went away long ago."""
         if person.journey.outcome in UNPAID:
             return False
+        if person.token is None and not _is_done(person):  # nobody can come back
+            return False
         patience = self.settings.limits.place
         here = person.participant in self._connections
         if _is_done(person) or here or patience == 0:

@@ -511,10 +511,12 @@ def test_a_partner_who_takes_a_break_is_waited_for(tmp_path: Path) -> None:
         await room.pass_time(200)
         seen = room.see(alice)
         assert (seen["kind"], seen["partner_rests"]) == ("session", True)
+        assert seen["time_left"] is None
         await room.say(rob, "resume")
-        assert room.see(alice)["partner_rests"] is False
+        seen = room.see(alice)
+        assert (seen["partner_rests"], seen["phase"], seen["time_left"]) == (False, "acting", 100)
 
-    run(tmp_path, PAIRS.format(more="") + SETTINGS, script)
+    run(tmp_path, PAIRS.format(more="limits.session = 100") + SETTINGS, script)
 
 
 def test_a_silent_page_counts_as_away(tmp_path: Path) -> None:

@@ -677,7 +677,7 @@ class LiveStudy:
         seen["study"] = settings.title
         seen["break_minutes"] = round(settings.limits.pause / _MINUTE)
         seen["paired"] = len(self._members(person.game)) > 1
-        seen["time_left"] = self._time_left(here, now)
+        seen["time_left"] = self._time_left(person, here, now)
         if journey.skipped:
             seen["skipped"] = say(here.language, "ended.time")
         if settings.limits.idle and self._must_act(here):
@@ -710,10 +710,13 @@ class LiveStudy:
             "shared": self.settings.shared_computer,
         }
 
-    def _time_left(self, here: Standing, now: float) -> float | None:
+    def _time_left(self, person: Person, here: Standing, now: float) -> float | None:
         """Seconds until this part ends in any case."""
         limit, episode = here.stage.seconds, here.episode
         if not limit or here.stage.kind == "pairing" or here.journey.paused:
+            return None
+        # The break of one is the break of both.
+        if episode is not None and any(one.journey.paused for one in self._members(person.game)):
             return None
         since = here.journey.reached
         if episode is not None:
@@ -782,7 +785,7 @@ class LiveStudy:
             if limits.pause and now - journey.paused > limits.pause:
                 await self._end(person, PAUSED)
             return
-        if self._time_left(here, now) == 0.0:
+        if self._time_left(person, here, now) == 0.0:
             await self._end_part(person)
             return
         if stage.kind == "pairing":
@@ -847,7 +850,7 @@ class LiveStudy:
             if self._people.get(person.participant) is not person:
                 return
             here = self._here(person)
-            if self._time_left(here, self._clock()) != 0.0:
+            if self._time_left(person, here, self._clock()) != 0.0:
                 return
             key = person.game, person.journey.position
             statements = [self._note(person.participant, "time", here.stage.kind)]

@@ -272,6 +272,7 @@ function show(now) {
   seenAt = performance.now();
   nameStudy(now.study, now.progress.label);
   document.getElementById("progress").hidden = false;
+  setText(document.getElementById("progress-what"), `${now.progress.label} · `);
   setText(document.getElementById("progress-label"), say("part", now.progress));
   const bar = document.getElementById("progress-bar");
   bar.max = now.progress.of;

@@ -8,6 +8,9 @@ import re
 import sqlite3
 import stat
 import string
+import subprocess
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -630,25 +633,32 @@ def test_a_folder_that_cannot_be_written_is_read(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_another_user_reads_a_folder_that_only_its_owner_can_write(tmp_path: Path) -> None:
-    run(tmp_path, SETTINGS, lambda room: room.come())
-    # With a log beside it, as a server that was killed leaves one.
-    held = Store(tmp_path)
-    held.write([tables.save_fact("x", "y")])
-    for file in tmp_path.glob("*.sqlite*"):
-        file.chmod(0o644)
-    child = os.fork()
-    if child == 0:
-        try:
-            os.seteuid(65534)
-            store = Store(tmp_path, read_only=True)
-            os._exit(0 if len(list(store.people())) == 1 else 3)
-        except BaseException:
-            os._exit(4)
-    _, status = os.waitpid(child, 0)
-    held.close()
-    reachable = os.stat(tmp_path.parent).st_mode & 0o001
-    assert os.waitstatus_to_exitcode(status) == 0 or not reachable
+def test_another_user_reads_a_folder_that_only_its_owner_can_write() -> None:
+    # A folder that everyone can reach, which pytest's own are not.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        run(folder, SETTINGS, lambda room: room.come())
+        script = (
+            "import os, pathlib, sys\n"
+            "from btil.study.store import Store\n"
+            "os.seteuid(65534)\n"
+            "assert not os.access(sys.argv[1], os.W_OK, effective_ids=True)\n"
+            "store = Store(pathlib.Path(sys.argv[1]), read_only=True)\n"
+            "print(len(list(store.people())), len(store.identities()))\n"
+        )
+        # With a log beside it, as a server that runs or was killed has one; and without.
+        held = Store(folder)
+        held.write([tables.save_fact("x", "y"), tables.save_identity(1, "PID", "p")])
+        for _ in range(2):
+            for file in folder.glob("*.sqlite*"):
+                file.chmod(0o644)
+            told = subprocess.run(
+                [sys.executable, "-c", script, name], capture_output=True, text=True, check=False
+            )
+            assert told.stdout == "1 1\n", told.stderr
+            held.close()
+        assert not list(folder.glob("*-wal"))
 
 
 def test_one_participant_alone_is_exported(tmp_path: Path) -> None:

@@ -549,7 +549,9 @@ class LiveStudy:
 
     async def _advance(self, participant: int, message: Message) -> None:
         async with self._locks[self._people[participant].game]:
-            person = self._people[participant]
+            person = self._people.get(participant)
+            if person is None:  # erased while this waited
+                raise Refused("refused.not_possible")
             here = self._here(person)
             moment = 0 if here.episode is None else here.episode.step + 1
             response = respond(here, message, self._chance(person, moment), self._clock())

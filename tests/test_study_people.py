@@ -937,3 +937,21 @@ def test_recordings_of_the_first_version_are_read_and_go_on(tmp_path: Path) -> N
 def test_a_person_of_the_first_version_has_no_condition() -> None:
     person = Person(1, 2, None, 1, 0, "ai", (), tables.Journey())
     assert person.about == tables.About()
+
+
+def test_a_tutorial_of_the_first_version_begins_anew(tmp_path: Path) -> None:
+    async def first(room: Room) -> None:
+        who = await room.come()
+        for _ in range(4):
+            await room.act(who)
+        assert room.see(who)["lesson"]["at"] == 5
+
+    run(tmp_path, SETTINGS, first)
+    make_old(tmp_path)
+
+    async def second(room: Room) -> None:
+        assert room.see(1)["lesson"]["at"] == 1
+        room.open(1)
+        await room.until(1, lambda seen: seen["kind"] == "thanks")
+
+    run(tmp_path, None, second)

@@ -58,6 +58,7 @@ class Session(NamedTuple):
         rows: Its steps.
         chosen: The answers to the selector; none in old recordings.
         about: What is settled about Alice, or of who played without her.
+        order: The tasks, in the order of this study's way.
         seats: Of each of `people`.
     """
 
@@ -68,6 +69,7 @@ class Session(NamedTuple):
     rows: list[Row]
     chosen: list[Answer]
     about: About
+    order: str
     seats: tuple[int, ...]
 
 
@@ -117,7 +119,7 @@ def sessions(store: Store) -> list[Session]:
         found.append(
             Session(
                 f"{name}-{which:02d}", numbers, stages[position], episode, rows,
-                store.chosen(game, position), seated[0][1].about,
+                store.chosen(game, position), seated[0][1].about, _order_of(stages),
                 tuple(seat for seat, _ in seated),
             )
         )  # fmt: skip
@@ -272,7 +274,7 @@ def _partners(
     return found
 
 
-def _order_of(about: About, stages: tuple[Stage, ...]) -> str:
+def _order_of(stages: tuple[Stage, ...]) -> str:
     """The tasks in the order in which they came."""
     first = [stage.domain for stage in stages if stage.kind == "session" and stage.number == 1]
     return " ".join(first)
@@ -291,7 +293,7 @@ def _participant_rows(
         rests = [float(note.more) for note in mine if note.what == "resume"]
         with_person = any((one.teammate or person.teammate) == HUMAN for one in person.stages)
         yield (
-            f"{person.number:06d}", about.arm, _order_of(about, person.stages), about.language,
+            f"{person.number:06d}", about.arm, _order_of(person.stages), about.language,
             ("rob" if person.seat else "alice") if not with_person or partners[person.participant]
             else "",
             " ".join(partners[person.participant]), about.consent, _time(about.consented),
@@ -311,11 +313,17 @@ def _session_row(session: Session) -> tuple[Any, ...]:
         sum(answer.seconds for answer in session.chosen if answer.seat == seat) for seat in SEATS
     ]
     return (
-        session.id, *who, session.about.arm, " ".join(map(str, session.about.order)), stage.domain,
+        session.id, *who, session.about.arm, session.order, stage.domain,
         stage.map if stage.map in MAPS else "drawn", stage.number, stage.of, int(stage.practice),
         len(session.rows), int(finished), episode.ended or ("" if not episode.over else "over"),
-        f"{sum(row.seconds for row in session.rows):.3f}", *(f"{one:.3f}" for one in selecting),
+        f"{sum(row.seconds for row in session.rows):.3f}",
+        *(f"{one:.3f}" if _is_timed(session) else "" for one in selecting),
     )  # fmt: skip
+
+
+def _is_timed(session: Session) -> bool:
+    """Whether it is known how long selectors were open: of old recordings it is not."""
+    return bool(session.about.consented or session.chosen)
 
 
 def _step_rows(chosen: Iterable[Session]) -> Iterator[tuple[Any, ...]]:
@@ -330,7 +338,7 @@ def _step_rows(chosen: Iterable[Session]) -> Iterator[tuple[Any, ...]]:
             for seat in SEATS:
                 mine = given[row.step, seat]
                 seconds = sum(answer.seconds for answer in mine)
-                known = bool(session.chosen)
+                known = _is_timed(session)
                 told += [
                     " ".join(answer.reason for answer in mine),
                     len(mine) if known else "",

@@ -185,7 +185,7 @@ class LiveStudy:
         self.settings = settings
         self._store, self._folder, self._clock = store, folder, clock
         self._writer = Writer(store)
-        self._people = {person.participant: person for person in store.people()}
+        self._people = {one.participant: self._move_on(one, one.journey) for one in store.people()}
         self._by_token = {p.token: p.participant for p in self._people.values() if p.token}
         self._episodes = store.episodes()
         self._played: dict[int, set[int]] = defaultdict(set)

@@ -244,6 +244,27 @@ def test_of_two_tabs_the_newer_one_plays(site: Site) -> None:
             assert newer.say("press", value=3)["lesson"]["at"] == 2
 
 
+def test_of_one_pages_attempts_the_last_one_plays_in_whatever_order(site: Site) -> None:
+    browser = site.browser()
+    address = f"{LIVE}?page=p&attempt="
+    with browser.websocket_connect(f"{address}3", headers=ORIGIN) as last:
+        page = Page(last)
+        with (
+            browser.websocket_connect(f"{address}2", headers=ORIGIN) as late,
+            pytest.raises(WebSocketDisconnect) as caught,
+        ):
+            late.receive_json()
+        assert caught.value.code == REPLACED
+        assert page.say("press", value=3)["lesson"]["at"] == 2
+        with browser.websocket_connect(f"{address}x", headers=ORIGIN) as odd:
+            assert odd.receive()["code"] == REPLACED
+        # another page takes over all the same
+        with live(browser) as new:
+            assert Page(new).seen["lesson"]["at"] == 2
+            with pytest.raises(WebSocketDisconnect):
+                last.receive_json()
+
+
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:8001", None])
 def test_other_origins_are_turned_away(site: Site, origin: str | None) -> None:
     browser = site.browser()

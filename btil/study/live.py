@@ -128,6 +128,8 @@ class Connection:
 
     Args:
         heard: When it was opened.
+        page: Names the page; "" where that is not known.
+        attempt: How often this page has connected.
 
     Attributes:
         changed: Set when there is something new to show.
@@ -136,7 +138,8 @@ class Connection:
         heard: When there was the last sign of it.
     """
 
-    def __init__(self, heard: float) -> None:
+    def __init__(self, heard: float, page: str = "", attempt: int = 0) -> None:
+        self.page, self.attempt = page, attempt
         self.changed = asyncio.Event()
         self.notice = ""
         self.closed: int | None = None
@@ -479,11 +482,25 @@ class LiveStudy:
         self._answers.pop(participant, None)
         self._episodes = {key: one for key, one in self._episodes.items() if key[0] not in games}
 
-    def connect(self, participant: int) -> Connection:
-        """A participant's page; one that was open before is closed."""
-        if participant in self._connections:
-            self._connections[participant].close(REPLACED)
-        connection = self._connections[participant] = Connection(self._clock())
+    def connect(self, participant: int, page: str = "", attempt: int = 0) -> Connection:
+        """A participant's page; one that was open before is closed.
+
+        After a line has stalled, the attempts of one page may arrive in any order: the last one
+        that it made stays.
+
+        Args:
+            participant: Who.
+            page: Names the page; "" where that is not known.
+            attempt: How often this page has connected.
+        """
+        connection = Connection(self._clock(), page, attempt)
+        before = self._connections.get(participant)
+        if before is not None and page and before.page == page and before.attempt > attempt:
+            connection.close(REPLACED)
+            return connection
+        if before is not None:
+            before.close(REPLACED)
+        self._connections[participant] = connection
         self._wake(self._people[participant].game)
         return connection
 

@@ -445,7 +445,13 @@ def participant_routes(study: LiveStudy, address: Address, folder: Path | None =
         if participant is None:
             await websocket.close(NOT_A_PARTICIPANT)
             return
-        connection = study.connect(participant)
+        asked = websocket.query_params
+        attempt = asked.get("attempt", "")
+        connection = study.connect(
+            participant,
+            asked.get("page", "")[:_LONGEST_ENTRY],
+            int(attempt) if attempt.isdecimal() and len(attempt) < 10 else 0,
+        )
 
         async def show() -> None:
             while connection.closed is None:

@@ -32,14 +32,25 @@ let silent = false;
 let looked = 0; // when it was last looked whether it is silent
 let tooFast = -Infinity; // when a press came too fast
 let fresh = true; // nothing was shown since the page was loaded
+let attempts = 0; // to connect
 let nextAt = 0; // when the page is made ready for the next one
+
+const pageName = randomName();
+
+function randomName() {
+  // Not randomUUID: that is there over HTTPS alone.
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
 
 // ------------------------------------------------------------------ talking to the server
 
 function connect() {
   const address = new URL("live", location.href);
   address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
-  address.search = "";
+  // Which of this page's attempts is the last one, should they arrive in another order.
+  attempts += 1;
+  address.search = new URLSearchParams({ page: pageName, attempt: attempts }).toString();
   address.hash = "";
   const mine = socket = new WebSocket(address);
   let number = 0;
@@ -191,8 +202,7 @@ async function showConsent(language = new URLSearchParams(location.search).get("
   showLanguages(answer);
   const asking = new URLSearchParams(location.search);
   const ids = Object.fromEntries(answer.ids.map((name) => [name, asking.get(name) ?? ""]));
-  const entry = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
-    byte.toString(16).padStart(2, "0")).join("");
+  const entry = randomName();
   const agree = main.querySelector(".agree");
   agree.onclick = async () => {
     agree.disabled = true;

@@ -113,7 +113,7 @@ def serve(
     if out is None:
         raise ValueError("--out STUDY is missing: the folder of the study")
     _need_server()
-    from btil.study.server import collect as serve_study
+    from btil.study.serving import collect as serve_study
 
     serve_study(out, host, port, teammate, origin, forwarded, seed, _teller(quiet))
 

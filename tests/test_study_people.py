@@ -395,6 +395,10 @@ def test_a_break_is_no_time_of_a_step(tmp_path: Path) -> None:
         await room.say(who, "press", value=4)
         await room.say(who, "ask")
         room.clock.now += 4
+        # the selector is open, and a break is no time of it either
+        await room.say(who, "pause")
+        room.clock.now += 100
+        await room.say(who, "resume")
         await room.say(who, "choose", value=1)
         await room.say(who, "ask")
         room.clock.now += 5
@@ -418,7 +422,10 @@ def test_a_break_is_no_time_of_a_step(tmp_path: Path) -> None:
         ("0", "1", "start", "bag 1"), ("1", "1", "asked", "bag 2"), ("1", "2", "asked", "bag 1"),
     ]  # fmt: skip
     (person,) = told["participants"]
-    assert (person["breaks"], person["seconds_in_breaks"]) == ("1", "500.0")
+    assert (person["breaks"], person["seconds_in_breaks"]) == ("2", "600.0")
+    (session,) = told["sessions"]
+    assert (session["seconds"], session["alice_seconds_selecting"]) == ("16.000", "11.000")
+    assert session["rob_seconds_selecting"] == "0.000"
 
 
 # ---------------------------------------------------------------------- partners

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from btil.study.player import decide
+from btil.study.server import BEAT
 from btil.study.settings import write_defaults
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,6 +23,7 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 # The browser to test with: named by the environment, or found.
 BROWSER = os.environ.get("BTIL_BROWSER") or next(filter(None, map(shutil.which, _BROWSERS)), None)
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+LOW = {"width": 390, "height": 664}  # a phone with the bars of its browser
 KEYS = ("ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", " ", "Enter")
 BUTTONS = ("Up", "Down", "Left", "Right", "Stay", "Pick up / put down")
 SETTINGS = """
@@ -85,9 +87,10 @@ class Process:
             lines.append(line)
             if line.startswith("stop with"):
                 break
-        found = re.search(r"http://127.0.0.1:(\d+)/$", "".join(lines), re.MULTILINE)
+        found = re.search(r"https?://[\w.]+:(\d+)\S*/$", "".join(lines), re.MULTILINE)
         assert found, lines
-        self.port = int(found[1])
+        # Behind a proxy, what it tells is the proxy's port.
+        self.port = port or int(found[1])
         self.origin = f"http://127.0.0.1:{self.port}"
 
     def kill(self) -> None:
@@ -142,6 +145,7 @@ class Person:
         self.tab.on("console", self._note_console)
         self.tab.on("websocket", self._note_socket)
         self.seen: dict[str, Any] = {}
+        self.socket: Any = None
         self.received = 0  # messages, over the present socket
         self.generator = np.random.default_rng(1)
         self.tab.goto(origin)
@@ -151,10 +155,13 @@ class Person:
             self.errors.append(message.text)
 
     def _note_socket(self, socket: Any) -> None:
-        self.received = 0
-        socket.on("framereceived", self._note)
+        self.received, self.socket = 0, socket
+        socket.on("framereceived", lambda frame: self._note(socket, frame))
 
-    def _note(self, frame: str) -> None:
+    def _note(self, socket: Any, frame: str) -> None:
+        # What an older socket still brings is not shown.
+        if frame == BEAT or socket is not self.socket:
+            return
         self.seen = json.loads(frame)
         self.received += 1
 

@@ -37,7 +37,7 @@ from btil.study.settings import (
 )
 from btil.study.store import DATABASE_FILE, Person, Store, hashed
 from btil.study.teammate import rules_for
-from btil.study.tutorial import LESSONS
+from btil.study.tutorial import lessons_of
 from btil.study.views import view
 
 SEED = 7
@@ -83,7 +83,7 @@ def play_out(rule: Rules, seed: int) -> tuple[list[Episode], list[play.Row], lis
             continue
         seat = next(s for s in seats if now.pending[s] == play.UNKNOWN)
         if rule.asks[seat] and generator.random() < 0.05:
-            episodes.append(play.ask(now, seat))
+            episodes.append(play.ask(now, seat, now.last))
             events.append("ask")
             continue
         legal = np.flatnonzero(play.legal_actions(rule, now, seat))
@@ -118,7 +118,8 @@ def test_steps_follow_the_tasks_dynamics_and_minds(domain: str, teammate: str) -
         for t in range(len(rows) - 1):
             table = task.latent_transition("rob", [states[t]], [states[t + 1]])
             assert table[0, minds[t], minds[t + 1]] > 0
-            assert rule.policy[states[t], minds[t], rows[t].actions[1]] > 0
+            policy = rule.members[1].policy(np.array([states[t]]), np.array([minds[t]]), None)
+            assert policy[0, rows[t].actions[1]] > 0
     assert all(row.seconds == 1.0 for row in rows)
 
 
@@ -223,7 +224,7 @@ def test_ai_acts_by_its_policy_and_its_first_mind_by_the_initial_distribution() 
         play.press(rule, episode, 0, STAY, chance(generator), 1.0)[1].actions[1]
         for _ in range(number)
     )
-    row = rule.policy[episode.state, 1]
+    row = rule.members[1].policy(np.array([episode.state]), np.array([1]), None)[0]
     shares = np.array([actions[k] / number for k in range(len(ACTIONS))])
     error = np.sqrt(row * (1 - row) / number) + 1e-12
     assert (np.abs(shares - row) < 4.5 * error).all()
@@ -259,7 +260,7 @@ def test_what_cannot_be_done_is_refused() -> None:
     assert row is None
     assert pending.step == 0
     for again in (lambda: play.press(two, pending, 0, STAY, chance(generator), 1.0),
-                  lambda: play.ask(pending, 0)):  # fmt: skip
+                  lambda: play.ask(pending, 0, 0.0)):  # fmt: skip
         with pytest.raises(Refused, match="Wait"):
             again()
     done, row = play.press(two, pending, 1, STAY, chance(generator), 2.0)
@@ -341,9 +342,9 @@ class Walker:
         self.journey = enter_stage(self.journey, self.stages, self.rules)
 
     def through_tutorial(self) -> None:
-        for lesson in LESSONS:
-            while self.journey.lesson == LESSONS.index(lesson):
-                self.do_lesson(lesson)
+        lessons = lessons_of(self.stage)
+        while self.journey.lesson < len(lessons):
+            self.do_lesson(lessons[self.journey.lesson])
         self.say("next")
 
     def do_lesson(self, lesson) -> None:
@@ -356,7 +357,12 @@ class Walker:
             self.say("choose", value=self.rules.task.take_to_goal)
         elif lesson.wants == "go":
             (x, y), (at_x, at_y) = now["destination"]["at"], now["board"]["agents"][0]
-            self.say("press", value=2 if at_x > x else 3 if at_x < x else 0 if at_y > y else 1)
+            # Around the bag that lies in the way of the flag.
+            around = now["world"] == "cleanup" and (at_x, at_y) in [(0, 0), (0, 1), (1, 1)]
+            if around and (x, y) == (3, 0):
+                self.say("press", value=1 if at_y == 0 else 3)
+            else:
+                self.say("press", value=2 if at_x > x else 3 if at_x < x else 0 if at_y > y else 1)
         else:
             self.say("press", value=lesson.actions[0])
 
@@ -418,7 +424,7 @@ def test_a_whole_way_through_the_study(small: Settings, first: str) -> None:
     blocks = sorted(small.blocks, key=lambda block: block.domain != first)
     walker = Walker(small._replace(blocks=tuple(blocks)))
     assert [stage.kind for stage in walker.stages] == [
-        "survey", "tutorial", *["session"] * 4, "survey", "thanks",
+        "survey", *["tutorial", "session", "session"] * 2, "survey", "thanks",
     ]  # fmt: skip
     with pytest.raises(Refused, match="video games"):
         walker.say("answer", answers={})
@@ -427,9 +433,13 @@ def test_a_whole_way_through_the_study(small: Settings, first: str) -> None:
     with pytest.raises(Refused, match="Finish"):
         walker.say("next")
     walker.through_tutorial()
-    for _ in range(4):
-        assert walker.view()["phase"] == "intro"
-        walker.through_session()
+    for task in range(2):
+        if task == 1:
+            assert walker.stage.name == "rest"
+            walker.through_tutorial()
+        for _ in range(2):
+            assert walker.view()["phase"] == "intro"
+            walker.through_session()
     walker.say(
         "answer", answers={"fluent": "agree", "understood": "disagree", "comments": "<b>hm</b>"}
     )
@@ -615,8 +625,9 @@ def store_walk(folder: Path, settings: Settings, number: int = 1) -> None:
         walker = Walker(settings)
         walker.generator = np.random.default_rng(who)
         walker.say("answer", answers={"games": "never", "age": "30"})
-        walker.through_tutorial()
-        for _ in range(4):
+        for _ in range(2):
+            walker.through_tutorial()
+            walker.through_session()
             walker.through_session()
         person = Person(
             who, 500_000 - who, hashed(f"token {who}"), who, 0, "ai", walker.stages, walker.journey
@@ -649,9 +660,9 @@ def test_store_gives_back_what_it_was_given(copied: Path, small: Settings) -> No
     store = Store(copied)
     person, _ = store.people()
     assert person.stages == small.stages("ai", np.random.default_rng(0))
-    assert person.journey.position == 6
+    assert person.journey.position == 7
     episodes = store.episodes()
-    assert sorted(episodes) == [(who, k) for who in (1, 2) for k in (2, 3, 4, 5)]
+    assert sorted(episodes) == [(who, k) for who in (1, 2) for k in (2, 3, 5, 6)]
     assert all(len(store.steps(*key)) == episode.step for key, episode in episodes.items())
     row = store.steps(1, 3)[0]
     with pytest.raises(sqlite3.IntegrityError):
@@ -682,7 +693,7 @@ def test_export_has_all_test_sessions_labelled(walked: Path, tmp_path: Path) -> 
         "demos-cleanup.parquet", "demos-movers.parquet", "answers.csv", "steps.csv",
     ]  # fmt: skip
     store = Store(walked, read_only=True)
-    for domain, position in (("movers", 3), ("cleanup", 5)):
+    for domain, position in (("movers", 3), ("cleanup", 6)):
         task = getattr(btil.domains, domain)("tiny")
         demos = btil.read_demonstrations(tmp_path / f"demos-{domain}.parquet")
         assert demos.num_episodes == 2
@@ -694,7 +705,7 @@ def test_export_has_all_test_sessions_labelled(walked: Path, tmp_path: Path) -> 
         assert demos.latent_names["alice"] == task.latent_names
         assert demos.num_states == task.state_sizes
         # Sessions are counted from 1; the first and the third of these are for practice.
-        which = {3: "02", 5: "04"}[position]
+        which = {3: "02", 6: "04"}[position]
         assert demos.episode_ids.tolist() == [f"499998-{which}", f"499999-{which}"]
         task.add_derived_variables(demos)
     store.close()
@@ -702,8 +713,8 @@ def test_export_has_all_test_sessions_labelled(walked: Path, tmp_path: Path) -> 
         "participant,survey,question,answer", "499998,opening,age,30", "499998,opening,games,never",
     ]  # fmt: skip
     head, first, *_ = steps.read_text().splitlines()
-    assert head == "episode,step,domain,practice,seconds,alice_answered,rob_answered"
-    assert first.split(",")[5:] == ["1", "0"]
+    assert head.startswith("episode,step,domain,practice,seconds,alice_answered,rob_answered,")
+    assert first.split(",")[5:7] == ["1", "0"]
 
     (only,) = [p for p, _ in export_study(walked, out, "movers", practice=True, derived=True)]
     demos = btil.read_demonstrations(only)

@@ -107,14 +107,17 @@ def test_a_posterior_goes_with_its_own_task(played: Path, posterior: btil.TeamPo
 
 
 def test_pages_and_data_need_the_key(played: Path) -> None:
-    app = make_app(replay_routes(played, [], Keyed("k", ADDRESS, "key")), ADDRESS)
+    keyed = Keyed("k", ADDRESS, "key")
+    app = make_app([*replay_routes(played, [], keyed), *keyed.routes()], ADDRESS)
     client = TestClient(app, base_url="http://127.0.0.1:8001")
-    for path in ("/", "/sessions", "/sessions/0", "/?key=wrong"):
+    for path in ("/", "/sessions", "/sessions/0", "/?key=key"):
         assert client.get(path).status_code == 403
-    assert client.get("/?key=key").status_code == 200
+    origin = {"origin": "http://127.0.0.1:8001"}
+    assert client.post("/signin", json={"key": "key"}, headers=origin).status_code == 204
+    assert client.get("/").status_code == 200
     listed = client.get("/sessions").json()["sessions"]
     assert [one["domain"] for one in listed] == ["cleanup"] * 2 + ["movers"] * 4
-    assert client.get("/sessions/0").json()["belief"] is None
+    assert client.get(f"/sessions/{listed[0]['id']}").json()["belief"] is None
     assert client.get("/sessions/6").status_code == 404
 
 

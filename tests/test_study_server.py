@@ -23,6 +23,7 @@ from btil.cli import app
 from btil.domains.gridworld.grid import STAY
 from btil.study.live import NOT_A_PARTICIPANT, REPLACED, LiveStudy, Writer
 from btil.study.server import (
+    BEAT,
     LARGEST_MESSAGE,
     Keyed,
     address_of,
@@ -43,10 +44,11 @@ class Site:
 
     def __init__(self, folder: Path, teammate: str = "ai") -> None:
         self.folder = folder
-        settings = read_settings(folder / "study.toml")
-        self.study = LiveStudy(Store(folder, seed=1, create=True), settings, teammate)
+        settings = read_settings(folder / "study.toml", teammate)
+        self.study = LiveStudy(Store(folder, seed=1, create=True), settings, folder)
         self.key = Keyed("key", ADDRESS, "a key")
-        routes = participant_routes(self.study, ADDRESS) + overview_routes(self.study, self.key)
+        routes = participant_routes(self.study, ADDRESS, folder)
+        routes += overview_routes(self.study, self.key)
         self.app = make_app(routes, ADDRESS)
         # One event loop for all browsers, as a server has.
         self.loop = TestClient(self.app).__enter__()
@@ -242,6 +244,27 @@ def test_of_two_tabs_the_newer_one_plays(site: Site) -> None:
             assert newer.say("press", value=3)["lesson"]["at"] == 2
 
 
+def test_of_one_pages_attempts_the_last_one_plays_in_whatever_order(site: Site) -> None:
+    browser = site.browser()
+    address = f"{LIVE}?page=p&attempt="
+    with browser.websocket_connect(f"{address}3", headers=ORIGIN) as last:
+        page = Page(last)
+        with (
+            browser.websocket_connect(f"{address}2", headers=ORIGIN) as late,
+            pytest.raises(WebSocketDisconnect) as caught,
+        ):
+            late.receive_json()
+        assert caught.value.code == REPLACED
+        assert page.say("press", value=3)["lesson"]["at"] == 2
+        with browser.websocket_connect(f"{address}x", headers=ORIGIN) as odd:
+            assert odd.receive()["code"] == REPLACED
+        # another page takes over all the same
+        with live(browser) as new:
+            assert Page(new).seen["lesson"]["at"] == 2
+            with pytest.raises(WebSocketDisconnect):
+                last.receive_json()
+
+
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:8001", None])
 def test_other_origins_are_turned_away(site: Site, origin: str | None) -> None:
     browser = site.browser()
@@ -304,10 +327,14 @@ def test_consent_is_markdown_without_html(tmp_path: Path) -> None:
 
 def test_the_researchers_page_needs_the_key(site: Site) -> None:
     browser = site.browser()
-    for path in ("/researcher", "/researcher/data", "/researcher?key=wrong", "/researcher?key="):
+    for path in ("/researcher", "/researcher/data", "/researcher?key=a+key"):
         assert browser.get(path).status_code == 403
-    answer = browser.get("/researcher?key=a+key", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/researcher")
+    for key, status in (("wrong", 403), ("", 403), ("é", 403), ("a key", 204)):
+        answer = browser.post("/signin", json={"key": key}, headers=ORIGIN)
+        assert answer.status_code == status
+    assert "HttpOnly" in answer.headers["set-cookie"]
+    assert "samesite" in answer.headers["set-cookie"].lower()
+    assert "a key" not in answer.headers["set-cookie"]
     assert browser.get("/researcher").status_code == 200
     (person,) = browser.get("/researcher/data").json()["people"]
     assert (person["stage"], person["at"], person["of"]) == ("tutorial", 1, 4)
@@ -402,7 +429,7 @@ def test_the_command_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.Mo
         assert says in last
 
     refused(says="--out STUDY is missing")
-    refused("--out", tmp_path / "s", "--teammate", "cat", says="ai and human")
+    refused("--out", tmp_path / "s", "--teammate", "cat", says="allowed are ai, human")
     refused("--out", tmp_path / "s", "--host", "0.0.0.0", "--port", 0, says="--origin must say")
     refused("export", tmp_path, "--out", tmp_path / "d.csv", says="no study")
     refused("export", tmp_path, "--out", tmp_path / "d.txt", says="ending")
@@ -432,7 +459,7 @@ def test_addresses(host, port, origin, hosts, url) -> None:
 def test_addresses_that_will_not_do() -> None:
     with pytest.raises(ValueError, match="--origin must say"):
         address_of("0.0.0.0", 80)
-    for wrong in ("a.org", "ftp://a.org", "https://a.org/study", "https://"):
+    for wrong in ("a.org", "ftp://a.org", "https://a.org/../x", "https://a.org/?x", "https://"):
         with pytest.raises(ValueError, match="--origin is"):
             address_of("0.0.0.0", 80, wrong)
 
@@ -574,3 +601,110 @@ def test_messages_have_a_largest_size_and_an_interrupt_ends_the_server(
     with server.page(server.enter()):
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(timeout=20) in (0, 130, -signal.SIGINT)
+
+
+# ---------------------------------------------------------------------- addresses and keys
+
+
+def test_a_prefix_is_taken_off_where_a_proxy_has_left_it(tmp_path: Path) -> None:
+    address = address_of("127.0.0.1", 8000, "https://lab.example.org/lab/team/")
+    assert (address.prefix, address.cookie_path) == ("/lab/team", "/lab/team/")
+    site = Site(write_study(tmp_path))
+    app = make_app(participant_routes(site.study, address), address)
+    client = TestClient(app, base_url="https://lab.example.org")
+    for path in ("/lab/team/", "/lab/team/page.js", "/", "/page.js"):
+        assert client.get(path).status_code == 200
+    for path in ("/lab/teams/", "/lab/team/lab/team/", "/lab/team//page.js"):
+        assert client.get(path).status_code == 404
+    answer = client.get("/lab/team", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (308, "/lab/team/")
+    entered = client.post("/lab/team/enter", headers={"origin": "https://lab.example.org"})
+    cookie = entered.headers["set-cookie"].lower()
+    assert "path=/lab/team/;" in cookie
+    assert "secure" in cookie
+    site.close()
+
+
+def test_wrong_keys_are_limited(site: Site) -> None:
+    browser = site.browser(enters=False)
+    for _ in range(10):
+        assert browser.post("/signin", json={"key": "x"}, headers=ORIGIN).status_code == 403
+    assert browser.post("/signin", json={"key": "a key"}, headers=ORIGIN).status_code == 429
+    assert browser.get("/researcher").status_code == 403
+
+
+def test_keys_come_from_the_page_and_are_small(site: Site) -> None:
+    browser = site.browser(enters=False)
+    assert browser.post("/signin", json={"key": "a key"}).status_code == 403
+    for body in (b"{" + b" " * 20_000, b"[1]", b"[" * 9000, b"\xff"):
+        answer = browser.post("/signin", content=body, headers=ORIGIN)
+        assert (answer.status_code, "set-cookie" in answer.headers) == (400, False)
+    for path in ("/enter", "/enter/"):
+        answer = browser.post(path, content=b"[" * 9000, headers=ORIGIN, follow_redirects=False)
+        assert answer.status_code in (400, 307)
+    assert len(site.study.overview()) == 0
+
+
+def test_pictures_are_served_by_their_names_alone(tmp_path: Path) -> None:
+    write_study(tmp_path)
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a b.png").write_bytes(b"picture")
+    (images / "page.html").write_text("<script>alert(1)</script>")
+    (images / "drawing.svg").write_text("<svg/>")
+    (tmp_path / "consent.md").write_text("![room](images/a%20b.png)\n\n|a|\n|-|\n|<b>|\n")
+    site = Site(tmp_path)
+    browser = site.browser(enters=False)
+    answer = browser.get("/images/a%20b.png")
+    assert (answer.content, answer.headers["content-type"]) == (b"picture", "image/png")
+    for path in ("page.html", "drawing.svg", "../study.toml", "..%2fstudy.toml", "%2e%2e/x", ""):
+        assert browser.get(f"/images/{path}").status_code == 404
+    consent = browser.get("/welcome").json()["consent"]
+    assert '<img src="images/a%20b.png" alt="room"' in consent
+    assert "<td>&lt;b&gt;</td>" in consent
+    site.close()
+
+
+def test_erasing_needs_the_key_and_the_page(site: Site) -> None:
+    browser = site.browser()
+    number = site.study.overview()[0]["number"]
+    other = site.browser(enters=False)
+    assert other.post("/researcher/erase", json={"number": number}).status_code == 403
+    assert other.get("/researcher/answers/1").status_code == 403
+    assert browser.post("/signin", json={"key": "a key"}, headers=ORIGIN).status_code == 204
+    assert browser.post("/researcher/erase", json={"number": number}).status_code == 403
+    for wrong in ({}, {"number": 7}, {"number": None}):
+        answer = browser.post("/researcher/erase", json=wrong, headers=ORIGIN)
+        assert answer.status_code == 400
+    answer = browser.post("/researcher/erase", json={"number": number}, headers=ORIGIN)
+    assert answer.status_code == 204
+    assert site.study.overview() == []
+
+
+def test_a_beat_is_answered_and_changes_nothing(site: Site) -> None:
+    with live(site.browser()) as socket:
+        page = Page(socket)
+        socket.send_text(BEAT)
+        assert socket.receive()["text"] == BEAT
+        assert page.say("press", value=3)["lesson"]["at"] == 2
+
+
+def test_what_a_proxy_says_is_believed_only_when_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured: list[Any] = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: configured.append(self.config))
+    for forwarded in (None, "127.0.0.1"):
+        folder = tmp_path / str(forwarded)
+        options = [] if forwarded is None else ["--forwarded", forwarded]
+        write_study(folder)
+        result = CliRunner().invoke(
+            app, ["collect", "--out", str(folder), "--port", "0", "--quiet", *options]
+        )
+        assert result.exit_code == 0, result.output
+        assert result.output == ""
+    assert [one.proxy_headers for one in configured] == [False, True]
+    assert configured[1].forwarded_allow_ips == "127.0.0.1"
+    # and the key that --quiet did not tell can be asked for
+    shown = CliRunner().invoke(app, ["collect", "key", str(tmp_path / "None")])
+    assert len(shown.stdout.strip()) == 32

@@ -37,7 +37,7 @@ def simulate(
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="paper, lesson, tiny, or a text file with a drawing of your own.",
+            help="paper, lesson, tiny, rooms, or a text file with a drawing of your own.",
         ),
     ] = "paper",
     seed: Seed = 0,

@@ -135,6 +135,27 @@ def play(
     return demos.replace(rewards=task.rewards(played.next_states))
 
 
+def member_of(task: GridTask, agent: str, team: Any, estimate: str = "mean") -> Member:
+    """One member of a learned team, as it acts in a grid world: for play that goes step by step.
+
+    Args:
+        task: The task.
+        agent: Whom it plays.
+        team: A posterior of tables, or a learned team.
+        estimate: By what tables: "mean" or "map".
+
+    Returns:
+        How its latent starts and moves, and what it does, in task states.
+
+    Raises:
+        ValueError: If it cannot play there, naming what differs.
+
+    Example:
+        >>> rob = member_of(task, "rob", posterior)  # doctest: +SKIP
+    """
+    return _grid_member(task, agent, _Company(team, task.agents, estimate, 1, [0]))
+
+
 class _Company:
     """Who plays which part; a team is asked for its actors once.
 

@@ -64,9 +64,25 @@ def serve(
             "https://study.example.org.",
         ),
     ] = None,
+    forwarded: Annotated[
+        str | None,
+        typer.Option(
+            "--forwarded",
+            metavar="ADDRESS",
+            help="Address of a proxy in front, such as 127.0.0.1: its word counts for where "
+            "participants come from. Without it no such word is believed.",
+            show_default=False,
+        ),
+    ] = None,
     teammate: Annotated[
-        str, typer.Option(metavar="ai|human", help="Who plays Rob for those who come now.")
-    ] = "ai",
+        str | None,
+        typer.Option(
+            metavar="ai|human|P.nc",
+            help="Who plays Rob for those who come now, instead of what study.toml says: an AI, "
+            "a person, or a learned one, a posterior in STUDY.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -87,7 +103,10 @@ def serve(
     Examples:
         btil collect --out study
         btil collect --out pairs --teammate human --port 8080
-        btil collect export study --out demos.parquet
+        btil collect export study --out demos.parquet --tables tables
+        btil collect key study
+        btil collect backup study --out copy
+        btil collect erase study 314159
         btil collect replay study --posterior team.nc
     """  # noqa: D301  # click needs the character itself
     if ctx.invoked_subcommand is not None:
@@ -95,9 +114,9 @@ def serve(
     if out is None:
         raise ValueError("--out STUDY is missing: the folder of the study")
     _need_server()
-    from btil.study.server import collect as serve_study
+    from btil.study.serving import collect as serve_study
 
-    serve_study(out, host, port, teammate, origin, seed, _teller(quiet))
+    serve_study(out, host, port, teammate, origin, forwarded, seed, _teller(quiet))
 
 
 def _teller(quiet: bool) -> Any:
@@ -135,6 +154,25 @@ def export(
             metavar="TABLE.csv", help="Where times and answered selectors go, a row per step."
         ),
     ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder for all tables: participants, sessions, steps, selector, answers, notes.",
+        ),
+    ] = None,
+    identities: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TABLE.csv",
+            help="Where values of the address and completion codes go. They tell who somebody is: "
+            "keep them apart from the data.",
+        ),
+    ] = None,
+    participant: Annotated[
+        str | None,
+        typer.Option(metavar="DIGITS", help="One participant alone.", show_default=False),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Write what was collected as demonstrations, every step labelled.
@@ -148,20 +186,95 @@ def export(
     Examples:
         btil collect export study --out demos.parquet --surveys answers.csv
         btil collect export study --out movers.csv --domain movers --practice
+        btil collect export study --out all.csv --tables tables --identities paid.csv
+        btil collect export study --out one.csv --participant 314159 --tables one
     """  # noqa: D301  # click needs the character itself
     from btil.files import check_writable
     from btil.study.export import export_study
 
     check_writable(out, (".csv", ".parquet", ".npz"))
-    for table in (surveys, steps):
+    for table in (surveys, steps, identities):
         if table is not None:
             check_writable(table, (".csv",))
     for path, summary in export_study(
-        study, out, domain, practice, unfinished, derived, surveys, steps
-    ):
+        study, out, domain, practice, unfinished, derived, surveys, steps, tables, identities,
+        participant,
+    ):  # fmt: skip
         if summary is not None:
             typer.echo(summary)
         typer.echo(f"saved {shlex.quote(str(path))}\n")
+
+
+@collect.command()
+def erase(
+    study: Folder,
+    participant: Annotated[
+        str, typer.Argument(metavar="PARTICIPANT", help="The six digits.", show_default=False)
+    ],
+    debug: Debug = False,
+) -> None:
+    """Delete all that there is of a participant; the rest of the study stays whole.
+
+    Answers, steps, times, values of the address and the completion code. Sessions that were played
+    with another participant go as well. Backups are yours to look after. While the study is being
+    served, erase on the researcher's page.
+
+    \b
+    Examples:
+        btil collect erase study 314159
+    """  # noqa: D301  # click needs the character itself
+    from btil.study.keeping import erase as erase_from
+
+    sessions = erase_from(study, participant)
+    typer.echo(f"erased participant {participant}, with sessions: {sessions}")
+
+
+@collect.command()
+def backup(
+    study: Folder,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="Where it goes; made, and empty before."
+        ),
+    ],
+    identities: Annotated[
+        bool,
+        typer.Option(
+            "--identities/--no-identities",
+            help="With what tells who somebody is: values of the address, completion codes.",
+        ),
+    ] = True,
+    debug: Debug = False,
+) -> None:
+    """Copy a study into another folder, as it is at one moment; it may be running meanwhile.
+
+    The copy is a study: it can be exported, played back and served.
+
+    \b
+    Examples:
+        btil collect backup study --out backup-monday
+    """  # noqa: D301  # click needs the character itself
+    from btil.study.keeping import back_up
+
+    back_up(study, out, identities)
+    typer.echo(f"saved {shlex.quote(str(out))}")
+
+
+@collect.command()
+def key(study: Folder, debug: Debug = False) -> None:
+    """Show the key to the researcher's pages.
+
+    It is kept in STUDY/researcher.key, which its owner alone can read. Delete that file for a new
+    key; it counts when the study is served again.
+
+    \b
+    Examples:
+        btil collect key study
+    """  # noqa: D301  # click needs the character itself
+    from btil.study.keeping import key_of
+
+    typer.echo(key_of(study))
 
 
 @collect.command()

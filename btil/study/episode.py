@@ -11,17 +11,25 @@ import numpy as np
 from jaxtyping import Float
 
 from btil.domains.gridworld.grid import ACTIONS, HOLD, ORIGIN
-from btil.domains.gridworld.simulate import draw
+from btil.domains.gridworld.simulate import Member, draw
 from btil.domains.gridworld.task import GridTask
 from btil.study.settings import Stage
+from btil.study.texts import Refused
+from btil.study.worlds import world_of
 
 UNKNOWN = -1  # no destination, no action yet
 SEATS = (0, 1)  # alice, rob
 NUM_CHANCES = 5  # random numbers for one step: both actions, the task, both minds
+_FIRST_MIND = (1, 0)  # which of them decides the first mind of each seat
 
+# Why a selector opens: at the start, after some steps, something was picked up or put down, or it
+# was asked for.
+START, STEPS, ITEM, ASKED = "start", "steps", "item", "asked"
+# Why a session ends: all is done, its steps or its time are over, the partner left.
+FINISHED, STEPS_OVER, TIME_OVER, PARTNER_LEFT = "finished", "steps", "time", "partner"
+_NO_EPISODES = np.zeros(1, np.int64)
 
-class Refused(ValueError):
-    """What a participant asked for cannot be done now; the text is for the participant."""
+__all__ = ["Episode", "Refused", "Row", "Rules"]
 
 
 class Rules(NamedTuple):
@@ -29,14 +37,14 @@ class Rules(NamedTuple):
 
     Attributes:
         task: Movers or Cleanup.
-        policy: Rob's policy, where Rob is an AI; None where Rob is a person.
+        members: Of each seat: who acts there, where that is an AI; None where it is a person.
         asks: Of each seat: whether its destination is asked for.
         select_every: Steps after which it is asked for again.
         max_steps: Steps after which the episode is cut.
     """
 
     task: GridTask
-    policy: Float[np.ndarray, "states latents actions"] | None
+    members: tuple[Member | None, Member | None]
     asks: tuple[bool, bool]
     select_every: int
     max_steps: int
@@ -44,7 +52,7 @@ class Rules(NamedTuple):
     @property
     def people(self) -> tuple[bool, bool]:
         """Which seats are people."""
-        return (True, self.policy is None)
+        return _pair(member is None for member in self.members)
 
 
 class Episode(NamedTuple):
@@ -62,8 +70,14 @@ class Episode(NamedTuple):
         started: Who has started to play.
         events: What each has done or was asked since the last step; with `step` it tells a
             message that answers the present state from an old one.
-        last: Time of the last step, or of the start.
+        last: Time of the last step, or of the start; later by the length of breaks since.
         over: Whether it has ended.
+        reasons: Why each selector that is open was opened, or the last one was.
+        opened: When.
+        before: Task state and both actions of the step before; empty at the first one.
+        why: Why the step before did nothing for each, as keys of texts; "" where it did something.
+        ended: Why it has ended; "" while it goes on, and in old recordings.
+        begun: When everyone had started; later by the length of breaks since.
     """
 
     step: int
@@ -77,6 +91,12 @@ class Episode(NamedTuple):
     events: tuple[int, int]
     last: float
     over: bool
+    reasons: tuple[str, str] = ("", "")
+    opened: tuple[float, float] = (0.0, 0.0)
+    before: tuple[int, ...] = ()
+    why: tuple[str, str] = ("", "")
+    ended: str = ""
+    begun: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """The same as what JSON can hold."""
@@ -108,6 +128,26 @@ class Row(NamedTuple):
     actions: tuple[int, int]
     latents: tuple[int, int]
     answered: tuple[bool, bool]
+    seconds: float
+
+
+class Answer(NamedTuple):
+    """An answer to the destination selector as it is recorded.
+
+    Attributes:
+        step: The step before which it was given.
+        seat: Of whom.
+        number: Tells answers before the same step apart, in their order.
+        reason: Why the selector was open: "start", "steps", "item" or "asked".
+        latent: What was chosen.
+        seconds: How long it had been open.
+    """
+
+    step: int
+    seat: int
+    number: int
+    reason: str
+    latent: int
     seconds: float
 
 
@@ -183,14 +223,17 @@ def begin(rules: Rules, chance: Float[np.ndarray, " chances"]) -> Episode:
         rules: What it is played by.
         chance: `NUM_CHANCES` uniform random numbers.
     """
-    mind = UNKNOWN
-    if rules.policy is not None:
-        probs = rules.task.initial_latent_probs("rob", [rules.task.start_state])
-        mind = int(draw(probs, chance[:1])[0])
+    state = np.array([rules.task.start_state])
+    minds = [
+        UNKNOWN
+        if member is None
+        else int(draw(member.initial(state, _NO_EPISODES), chance[_FIRST_MIND[seat]][None])[0])
+        for seat, member in enumerate(rules.members)
+    ]
     return Episode(
         step=0,
         state=rules.task.start_state,
-        latents=(UNKNOWN, mind),
+        latents=_pair(minds),
         since=(0, 0),
         selecting=rules.asks,
         answered=(False, False),
@@ -199,38 +242,84 @@ def begin(rules: Rules, chance: Float[np.ndarray, " chances"]) -> Episode:
         events=(0, 0),
         last=0.0,
         over=False,
+        reasons=(START, START),
     )
 
 
 def start(episode: Episode, seat: int, now: float) -> Episode:
     """A person starts to play; time runs when everyone has."""
     if episode.started[seat]:
-        raise Refused("You have started already.")
-    return _event(episode, seat)._replace(started=_with(episode.started, seat, True), last=now)
+        raise Refused("refused.started")
+    started = _with(episode.started, seat, True)
+    return _event(episode, seat)._replace(started=started, last=now, opened=(now, now), begun=now)
 
 
-def ask(episode: Episode, seat: int) -> Episode:
+def ask(episode: Episode, seat: int, now: float) -> Episode:
     """A person opens the destination selector."""
     _check_playing(episode, seat)
     if episode.pending[seat] != UNKNOWN:
-        raise Refused("Wait for your teammate.")
+        raise Refused("refused.wait")
     if episode.selecting[seat]:
-        raise Refused("Select a destination.")
-    return _event(episode, seat)._replace(selecting=_with(episode.selecting, seat, True))
+        raise Refused("refused.select")
+    return _event(episode, seat)._replace(
+        selecting=_with(episode.selecting, seat, True),
+        reasons=_with(episode.reasons, seat, ASKED),
+        opened=_with(episode.opened, seat, now),
+    )
 
 
 def choose(rules: Rules, episode: Episode, seat: int, latent: int) -> Episode:
     """A person answers the destination selector."""
     _check_playing(episode, seat)
     if not episode.selecting[seat]:
-        raise Refused("The destination is not asked for now.")
+        raise Refused("refused.not_asked")
     if latent not in [option.latent for option in options(rules.task, episode.state, seat)]:
-        raise Refused("This is none of the circled destinations.")
+        raise Refused("refused.not_circled")
     return _event(episode, seat)._replace(
         selecting=_with(episode.selecting, seat, False),
         latents=_with(episode.latents, seat, latent),
         since=_with(episode.since, seat, 0),
         answered=_with(episode.answered, seat, True),
+    )
+
+
+def answer_of(episode: Episode, seat: int, latent: int, now: float) -> Answer:
+    """An answer as it is recorded.
+
+    Args:
+        episode: Where it stands before the answer.
+        seat: Who answers.
+        latent: The destination.
+        now: The time, in seconds.
+    """
+    return Answer(
+        episode.step,
+        seat,
+        episode.events[seat],
+        episode.reasons[seat],
+        latent,
+        max(now - episode.opened[seat], 0.0),
+    )
+
+
+def rest(episode: Episode, seconds: float) -> Episode:
+    """A break of so many seconds is over: they count neither for steps nor for selectors."""
+    return episode._replace(
+        last=episode.last + seconds,
+        opened=_pair(at + seconds for at in episode.opened),
+        begun=episode.begun + seconds,
+    )
+
+
+def cut(episode: Episode, reason: str) -> Episode:
+    """The session ends here, whatever has been done."""
+    return episode._replace(
+        over=True,
+        ended=reason,
+        selecting=(False, False),
+        pending=(UNKNOWN, UNKNOWN),
+        # A message that was on its way answers another moment.
+        events=_pair(number + 1 for number in episode.events),
     )
 
 
@@ -261,19 +350,21 @@ def press(
     """
     _check_playing(episode, seat)
     if episode.selecting[seat]:
-        raise Refused("Select your destination first.")
+        raise Refused("refused.select_first")
     if episode.pending[seat] != UNKNOWN:
-        raise Refused("Wait for your teammate.")
+        raise Refused("refused.wait")
     if not legal_actions(rules, episode, seat)[action]:
-        raise Refused(
-            "Picking up and putting down work only at the place circled in red."
-            if rules.asks[seat]
-            else "There is nothing to pick up or to put down here."
-        )
+        raise Refused("refused.only_circled" if rules.asks[seat] else "refused.nothing_here")
     pending = list(_with(episode.pending, seat, action))
-    if rules.policy is not None:
-        row = rules.policy[episode.state, episode.latents[1]]
-        pending[1] = int(draw(row[None], chance[1:2])[0])
+    state = np.array([episode.state])
+    previous = None
+    if episode.before:
+        previous = np.array(episode.before[:1]), np.array([episode.before[1:]])
+    for other, member in enumerate(rules.members):
+        if member is not None:
+            mind = np.array([episode.latents[other]])
+            row = member.policy(state, mind, _NO_EPISODES, previous)
+            pending[other] = int(draw(row, chance[[other]])[0])
     if UNKNOWN in pending:
         return _event(episode, seat)._replace(pending=_pair(pending)), None
     return joint_step(rules, episode, pending, chance, now)
@@ -299,10 +390,15 @@ def joint_step(
     branches, probs = task.transition([state], [list(actions)])
     after = int(branches[0, draw(probs, chance[2:3])[0]])
     latents = list(episode.latents)
-    if rules.policy is not None:
-        table = task.latent_transition("rob", [state], [after])
-        latents[1] = int(draw(table[:, latents[1]], chance[4:5])[0])
-    over = bool(task.is_final([after])[0]) or episode.step + 1 >= rules.max_steps
+    for seat, member in enumerate(rules.members):
+        if member is not None:
+            moves = member.transition(
+                np.array([state]), np.array([actions]), np.array([after]),
+                np.array([latents[seat]]), _NO_EPISODES,
+            )  # fmt: skip
+            latents[seat] = int(draw(moves, chance[[3 + seat]])[0])
+    finished = bool(task.is_final([after])[0])
+    over = finished or episode.step + 1 >= rules.max_steps
     before = task.situation([state, after]).items
     changed = bool((before[0] != before[1]).any())
     since = _pair(steps + 1 for steps in episode.since)
@@ -320,6 +416,11 @@ def joint_step(
         events=(0, 0),
         last=now,
         over=over,
+        reasons=(ITEM, ITEM) if changed else (STEPS, STEPS),
+        opened=(now, now),
+        before=(state, *row.actions),
+        why=_pair(world_of(task.name).why(task, state, row.actions, after, seat) for seat in SEATS),
+        ended=FINISHED if finished else STEPS_OVER if over else "",
     ), row
 
 
@@ -328,18 +429,20 @@ def is_finished(rules: Rules, episode: Episode) -> bool:
     return bool(rules.task.is_final([episode.state])[0])
 
 
-def rules_of(stage: Stage, task: GridTask, policy: Any) -> Rules:
+def rules_of(
+    stage: Stage, task: GridTask, members: tuple[Member | None, Member | None] = (None, None)
+) -> Rules:
     """The rules of a session.
 
     Args:
         stage: The session.
         task: Its task.
-        policy: Rob's policy, None where Rob is a person.
+        members: Who acts in each seat; None where a person does.
     """
     return Rules(
         task=task,
-        policy=policy,
-        asks=(not stage.practice, not stage.practice and policy is None),
+        members=members,
+        asks=_pair(not stage.practice and member is None for member in members),
         select_every=stage.select_every,
         max_steps=stage.max_steps,
     )
@@ -347,11 +450,11 @@ def rules_of(stage: Stage, task: GridTask, policy: Any) -> Rules:
 
 def _check_playing(episode: Episode, seat: int) -> None:
     if episode.over:
-        raise Refused("This session is over.")
+        raise Refused("refused.session_over")
     if not episode.started[seat]:
-        raise Refused("Start the session first.")
+        raise Refused("refused.start_first")
     if not all(episode.started):
-        raise Refused("Wait for your teammate.")
+        raise Refused("refused.wait")
 
 
 def _event(episode: Episode, seat: int) -> Episode:

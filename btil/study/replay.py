@@ -13,10 +13,20 @@ from starlette.routing import Route
 
 from btil.demonstrations import Demonstrations
 from btil.study.export import Group, Session, grouped, sessions
-from btil.study.server import Keyed, address_of, listen_on, make_app, serve, static_route
+from btil.study.keeping import read_key
+from btil.study.server import (
+    Keyed,
+    address_of,
+    filled_texts,
+    listen_on,
+    make_app,
+    serve,
+    static_route,
+)
 from btil.study.store import Store
-from btil.study.tutorial import noun
-from btil.study.views import NAMES, board
+from btil.study.texts import ENGLISH
+from btil.study.views import NAMES, board, destination_label
+from btil.study.worlds import world_of
 
 if TYPE_CHECKING:
     from btil.posterior.posterior import TeamPosterior
@@ -63,10 +73,14 @@ class Replay:
         apart = task.suboptimal(states, np.maximum(labels, 0)) & known
         found: dict[str, Any] = {
             **_heading(session),
-            "thing": noun(session.stage.domain),
+            "thing": world_of(session.stage.domain).picture,
             "names": NAMES,
-            "two_people": len(session.people) == 2,
-            "latents": list(task.latent_names),
+            "robots": [seat not in session.seats for seat in range(len(NAMES))],
+            # As participants saw them: items are counted from 1.
+            "latents": [
+                destination_label(task, session.stage.domain, latent, ENGLISH)
+                for latent in range(task.num_latents)
+            ],
             "actions": list(task.action_names),
             "boards": [board(task, state) for state in [*states, session.episode.state]],
             "steps": [
@@ -107,35 +121,60 @@ def _heading(session: Session) -> dict[str, Any]:
     }
 
 
-def replay_routes(folder: Path, posteriors: "list[TeamPosterior]", keyed: Keyed) -> list[Any]:
-    """The page and its data, behind a key."""
-    store = Store(folder, read_only=True)
-    try:
-        with store.reading():
-            groups = grouped(sessions(store))
-    finally:
-        store.close()
-    replays = [
-        Replay(group, next((one for one in posteriors if fits(one, group)), None))
-        for group in groups
-    ]
-    unused = [one for one in posteriors if not any(replay.posterior is one for replay in replays)]
-    if unused:
-        raise ValueError(
-            f"{len(unused)} of the posteriors fits no task of this study: the names of states "
-            "and the number of latents must be those of its tasks and maps"
-        )
-    index = [(replay, k) for replay in replays for k in range(len(replay.group.sessions))]
+def replay_routes(
+    folder: Path, posteriors: "list[TeamPosterior]", keyed: Keyed, page: str = "/"
+) -> list[Any]:
+    """The page and its data, behind a key.
+
+    What has been played since is read whenever the page is opened.
+
+    Args:
+        folder: The study.
+        posteriors: For its tasks.
+        keyed: The key.
+        page: Path of the page.
+
+    Raises:
+        ValueError: If one of the posteriors fits no task of the study.
+    """
+
+    def read() -> list[tuple[Replay, int]]:
+        store = Store(folder, read_only=True)
+        try:
+            with store.reading():
+                groups = grouped(sessions(store))
+        finally:
+            store.close()
+        replays = [
+            Replay(group, next((one for one in posteriors if fits(one, group)), None))
+            for group in groups
+        ]
+        unused = [one for one in posteriors if not any(each.posterior is one for each in replays)]
+        if unused:
+            raise ValueError(
+                f"{len(unused)} of the posteriors fits no task of this study: the names of states "
+                "and the number of latents must be those of its tasks and maps"
+            )
+        return [(each, k) for each in replays for k in range(len(each.group.sessions))]
+
+    Store(folder, read_only=True).close()  # is there a study?
+    index = read() if posteriors else []
 
     async def listing(_: Request) -> Response:
+        nonlocal index
+        index = await run_in_threadpool(read)
         headings = [_heading(replay.group.sessions[k]) for replay, k in index]
         return JSONResponse({"sessions": headings})
 
     async def episode(request: Request) -> Response:
-        which = request.path_params["which"]
-        if which >= len(index):
+        if not index:
+            await listing(request)
+        found = [
+            one for one in index if one[0].group.sessions[one[1]].id == request.path_params["id"]
+        ]
+        if not found:
             return Response(status_code=404)
-        replay, k = index[which]
+        replay, k = found[0]
         # Beside the loop: the first one of a task has its posterior's programs compiled.
         return JSONResponse(await run_in_threadpool(replay.episode, k))
 
@@ -143,10 +182,19 @@ def replay_routes(folder: Path, posteriors: "list[TeamPosterior]", keyed: Keyed)
         static_route("/style.css", "style.css"),
         static_route("/board.js", "board.js"),
         static_route("/replay.js", "replay.js"),
-        keyed.file("/", "replay.html"),
+        static_route("/texts.js", "texts.js"),
+        keyed.file(page, "replay.html", filled_texts(ENGLISH)),
         Route("/sessions", keyed(listing)),
-        Route("/sessions/{which:int}", keyed(episode)),
+        Route("/sessions/{id}", keyed(episode)),
     ]
+
+
+def _key_of(folder: Path) -> str | None:
+    """The study's key; None where the folder cannot be written, so that there is one for now."""
+    try:
+        return read_key(folder)
+    except OSError:
+        return None
 
 
 def serve_replay(
@@ -160,7 +208,7 @@ def serve_replay(
         posteriors = [load_posterior(path) for path in paths]
     with listen_on(host, port) as listener:
         address = address_of(host, listener.getsockname()[1])
-        keyed = Keyed("btil_replay", address)
-        app = make_app(replay_routes(folder, posteriors, keyed), address)
+        keyed = Keyed("btil_replay", address, _key_of(folder))
+        app = make_app([*replay_routes(folder, posteriors, keyed), *keyed.routes()], address)
         tell(f"researcher     {keyed.link('/')}")
         serve(app, listener)

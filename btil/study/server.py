@@ -5,12 +5,18 @@ must come from the page itself (their origin is checked), and nothing is served 
 named here.
 """
 
+import asyncio
 import contextlib
+import hashlib
+import hmac
 import json
+import logging
 import secrets
 import socket
 import sqlite3
-from collections.abc import Awaitable, Callable, MutableMapping
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,16 +34,28 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from btil.study.episode import Refused
-from btil.study.live import NOT_A_PARTICIPANT, LiveStudy, sole_server
-from btil.study.settings import SETTINGS_FILE, TEAMMATES, read_settings, write_defaults
-from btil.study.store import Store
+from btil.study.live import LONGEST_ID, NOT_A_PARTICIPANT, LiveStudy
+from btil.study.texts import say, texts_in
 
 LARGEST_MESSAGE = 128 * 1024  # bytes; a survey of fifty long answers fits
+BEAT = "beat"  # what a page sends every second, and what it is answered
+_LARGEST_BODY = 16 * 1024
+_LONGEST_ENTRY = 64
+_TICK = 1.0  # seconds
+_WRONG_KEYS = 10  # in a minute, from one address
+_IMAGES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+}
+_log = logging.getLogger("uvicorn.error")
 _COOKIE_SECONDS = 90 * 24 * 3600
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ANY = ("0.0.0.0", "::", "")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-_PAGE_FILES = ("index.html", "style.css", "board.js", "page.js")
+_PAGE_FILES = ("index.html", "style.css", "board.js", "texts.js", "page.js")
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -61,11 +79,18 @@ class Address(NamedTuple):
         hosts: Host names that requests may name.
         origins: Origins of its own pages.
         url: What is printed.
+        prefix: Of all paths, such as "/study"; "" for none.
     """
 
     hosts: tuple[str, ...]
     origins: frozenset[str]
     url: str
+    prefix: str = ""
+
+    @property
+    def cookie_path(self) -> str:
+        """Where cookies are sent to."""
+        return f"{self.prefix}/"
 
     @property
     def secure(self) -> bool:
@@ -80,7 +105,7 @@ def address_of(host: str, port: int, origin: str | None = None) -> Address:
         host: What it listens on.
         port: Its port.
         origin: What participants type, where it is another address (behind a proxy), such as
-            "https://study.example.org".
+            "https://study.example.org", or "https://example.org/study" where it shares a host.
 
     Raises:
         ValueError: If the origin is none, or is needed and missing.
@@ -89,12 +114,20 @@ def address_of(host: str, port: int, origin: str | None = None) -> Address:
         parts = urlsplit(origin)
         plain = f"{parts.scheme}://{parts.netloc}"
         host = parts.hostname or ""
-        if parts.scheme not in ("http", "https") or not host or origin.rstrip("/") != plain:
+        prefix = parts.path.rstrip("/")
+        segments = prefix.split("/")[1:]
+        good = all(segment and segment.replace("-", "").isalnum() for segment in segments)
+        if (
+            parts.scheme not in ("http", "https")
+            or not host
+            or not good
+            or origin.rstrip("/") != f"{plain}{prefix}"
+        ):
             raise ValueError(
-                f"--origin is {origin!r}; scheme and host are expected, such as "
-                "https://study.example.org"
+                f"--origin is {origin!r}; scheme and host are expected, and perhaps a path of "
+                "letters, digits and hyphens, such as https://study.example.org/team"
             )
-        return Address((_bracketed(host),), frozenset([plain]), plain)
+        return Address((_bracketed(host),), frozenset([plain]), f"{plain}{prefix}", prefix)
     if host in _ANY:
         raise ValueError(
             f"--host {host or repr(host)} listens on every address; --origin must say which one "
@@ -130,21 +163,49 @@ class SafeHeaders:
         await self.app(scope, receive, with_headers)
 
 
-def make_app(routes: list[Any], address: Address) -> Starlette:
+class WithoutPrefix:
+    """Takes the prefix off a path, where a proxy has not done so already."""
+
+    def __init__(self, app: Any, prefix: str) -> None:
+        self.app, self.prefix = app, prefix
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Pass a request on."""
+        path = scope.get("path", "")
+        if path == self.prefix and scope["type"] == "http":
+            await RedirectResponse(f"{self.prefix}/", status_code=308)(scope, receive, send)
+            return
+        if path.startswith(f"{self.prefix}/"):
+            scope = {**scope, "path": path[len(self.prefix) :]}
+        await self.app(scope, receive, send)
+
+
+def make_app(routes: list[Any], address: Address, lifespan: Any = None) -> Starlette:
     """An application of these routes, for requests to this address alone."""
+    prefix = [Middleware(WithoutPrefix, prefix=address.prefix)] if address.prefix else []
     return Starlette(
         routes=routes,
         middleware=[
             Middleware(SafeHeaders),
             # Refuses names that point here by another's doing (DNS rebinding).
             Middleware(TrustedHostMiddleware, allowed_hosts=list(address.hosts)),
+            *prefix,
         ],
+        lifespan=lifespan,
     )
 
 
-def static_route(path: str, file: str) -> Route:
-    """A route to one file of the package."""
+def static_route(path: str, file: str, fill: dict[str, str] | None = None) -> Route:
+    """A route to one file of the package.
+
+    Args:
+        path: Of the route.
+        file: Its name.
+        fill: What stands in the file in place of the keys.
+    """
     text = (resources.files("btil.study") / "static" / file).read_text(encoding="utf-8")
+    for mark, filling in (fill or {}).items():
+        text = text.replace(mark, filling)
     kind = _TYPES[Path(file).suffix]
 
     async def serve(_: Request) -> Response:
@@ -153,8 +214,32 @@ def static_route(path: str, file: str) -> Route:
     return Route(path, serve)
 
 
+async def body_of(request: Request) -> dict[str, Any]:
+    """A small JSON object that was sent; empty where there is none.
+
+    Raises:
+        ValueError: If it is something else, or not small.
+    """
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _LARGEST_BODY:
+            raise ValueError("too large")
+    try:
+        given = json.loads(body or b"{}")
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(given, dict):
+        raise ValueError("an object is expected")
+    return given
+
+
 class Keyed:
-    """Pages for those who know a key: it comes once in the address, then as a cookie.
+    """Pages for those who know a key: they sign in with it once, then a cookie is enough.
+
+    The key is sent in the body of one request, never in an address, so that no log has it: in the
+    link it stands behind the "#", which browsers keep to themselves. The cookie is made from it,
+    and stays good when the server starts again.
 
     Args:
         name: Name of the cookie.
@@ -165,51 +250,98 @@ class Keyed:
     def __init__(self, name: str, address: Address, key: str | None = None) -> None:
         self.name, self.address = name, address
         self.key = secrets.token_urlsafe(24) if key is None else key
+        self._cookie = hmac.new(self.key.encode(), name.encode(), hashlib.sha256).hexdigest()
+        self._wrong: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def __call__(self, handler: Handler) -> Handler:
         """A handler behind the key."""
 
         async def guarded(request: Request) -> Response:
-            given = request.query_params.get("key")
-            if given is not None and self._is_key(given):
-                # The key does not stay in the address bar, the history or a log.
-                response: Response = RedirectResponse(request.url.path, status_code=303)
-                response.set_cookie(
-                    self.name,
-                    self.key,
-                    httponly=True,
-                    # Not "strict": the page may be opened by a link in a message.
-                    samesite="lax",
-                    secure=self.address.secure,
-                )
-                return response
-            if not self._is_key(request.cookies.get(self.name, "")):
-                return Response("The key is missing or wrong.", status_code=403)
+            if not self.knows(request):
+                return Response("Sign in first.", status_code=403)
             return await handler(request)
 
         return guarded
 
-    def _is_key(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode(), self.key.encode())
+    def knows(self, request: Request) -> bool:
+        """Whether a request comes from somebody who has signed in."""
+        given = request.cookies.get(self.name, "")
+        return secrets.compare_digest(given.encode(), self._cookie.encode())
 
     def link(self, path: str) -> str:
         """The address of a page with the key."""
-        return f"{self.address.url}{path}?key={self.key}"
+        return f"{self.address.url}{path}#key={self.key}"
 
-    def file(self, path: str, file: str) -> Route:
-        """A file behind the key."""
-        return Route(path, self(static_route(path, file).endpoint))
+    def file(self, path: str, file: str, fill: dict[str, str] | None = None) -> Route:
+        """A page behind the key, as `static_route`; who has not signed in is asked to."""
+        page = static_route(path, file, fill).endpoint
+        sign_in = static_route(path, "signin.html").endpoint
+
+        async def shown(request: Request) -> Response:
+            signed_in = self.knows(request)
+            answer: Response = await (page if signed_in else sign_in)(request)
+            if not signed_in:
+                answer.status_code = 403
+            return answer
+
+        return Route(path, shown)
+
+    def routes(self) -> list[Route]:
+        """Where people sign in."""
+        return [
+            static_route("/signin.js", "signin.js"),
+            Route("/signin", self._sign_in, methods=["POST"]),
+        ]
+
+    async def _sign_in(self, request: Request) -> Response:
+        if request.headers.get("origin") not in self.address.origins:
+            return Response(status_code=403)
+        now, who = time.monotonic(), _address_of(request)
+        wrong = self._wrong[who]
+        while wrong and wrong[0] < now - 60.0:
+            wrong.popleft()
+        if len(wrong) >= _WRONG_KEYS:
+            return Response(status_code=429)
+        try:
+            given = str((await body_of(request)).get("key", ""))
+        except ValueError:
+            return Response(status_code=400)
+        if not secrets.compare_digest(given.encode("utf-8", "replace"), self.key.encode()):
+            wrong.append(now)
+            return Response(status_code=403)
+        response = Response(status_code=204)
+        response.set_cookie(
+            self.name,
+            self._cookie,
+            max_age=_COOKIE_SECONDS,
+            path=self.address.cookie_path,
+            httponly=True,
+            # Not "strict": the page may be opened by a link in a message.
+            samesite="lax",
+            secure=self.address.secure,
+        )
+        return response
+
+
+def _address_of(connection: HTTPConnection) -> str:
+    """Where a request comes from: a proxy's word for it counts only where that was asked for."""
+    return connection.client.host if connection.client is not None else ""
 
 
 # ---------------------------------------------------------------------- the participants' pages
 
 
-def participant_routes(study: LiveStudy, address: Address) -> list[Any]:
-    """The page, what it is made of, and the socket it talks through."""
+def participant_routes(study: LiveStudy, address: Address, folder: Path | None = None) -> list[Any]:
+    """The page, what it is made of, and the socket it talks through.
+
+    Args:
+        study: The study.
+        address: Where it is reached.
+        folder: Of the study; images for its texts lie in `images`.
+    """
     cookie = f"btil_{study.name}"
-    markdown = MarkdownIt("commonmark", {"html": False})
-    consent = markdown.render(study.settings.consent)
-    thanks = markdown.render(study.settings.thanks)
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    settings = study.settings
 
     def who(connection: HTTPConnection) -> int | None:
         return study.participant_of(connection.cookies.get(cookie))
@@ -217,24 +349,67 @@ def participant_routes(study: LiveStudy, address: Address) -> list[Any]:
     def from_own_page(connection: HTTPConnection) -> bool:
         return connection.headers.get("origin") in address.origins
 
-    async def welcome(_: Request) -> Response:
-        return JSONResponse({"study": study.settings.title, "consent": consent})
+    def spoken(request: Request) -> str:
+        """The language that is asked for, or that the browser prefers, among those there are."""
+        asked = request.query_params.get("language", "")
+        accepted = request.headers.get("accept-language", "").split(",")
+        wanted = [asked, *(one.split(";")[0].strip().split("-")[0] for one in accepted[:20])]
+        return next((one for one in wanted if one in settings.languages), settings.language)
+
+    async def welcome(request: Request) -> Response:
+        language = spoken(request)
+        here = settings.of(settings.arm, language)
+        return JSONResponse(
+            {
+                "study": here.title,
+                "consent": markdown.render(here.consent),
+                "language": language,
+                "languages": [
+                    {"code": one, "name": say(one, "language.name")} for one in settings.languages
+                ],
+                "ids": settings.ids,
+            }
+        )
+
+    async def texts(request: Request) -> Response:
+        language = request.path_params["language"]
+        if language not in settings.languages:
+            return Response(status_code=404)
+        return JSONResponse(_page_texts(language))
 
     async def enter(request: Request) -> Response:
         if not from_own_page(request):
             return Response(status_code=403)
+        try:
+            given = await body_of(request)
+        except ValueError:
+            return Response(status_code=400)
         response = Response(status_code=204)
         if who(request) is None:
+            ids = given.get("ids")
+            language = str(given.get("language", ""))
+            told = language if language in settings.languages else settings.language
             try:
-                token = await study.enter()
+                token = await study.enter(
+                    language,
+                    {
+                        str(name): _plain(value)
+                        for name, value in (ids if isinstance(ids, dict) else {}).items()
+                    },
+                    str(given.get("entry", ""))[:_LONGEST_ENTRY],
+                    _address_of(request),
+                )
             except Refused as refusal:
-                return JSONResponse({"notice": str(refusal)}, status_code=409)
+                status = 429 if refusal.key == "refused.too_many" else 409
+                return JSONResponse({"notice": refusal.told(told)}, status_code=status)
             except sqlite3.Error:
-                return JSONResponse({"notice": "Nothing can be saved now."}, status_code=503)
+                return JSONResponse({"notice": say(told, "refused.not_saved")}, status_code=503)
             response.set_cookie(
                 cookie,
                 token,
-                max_age=_COOKIE_SECONDS,
+                # On a shared computer it goes with the browser.
+                max_age=None if settings.shared_computer else _COOKIE_SECONDS,
+                path=address.cookie_path,
                 httponly=True,
                 samesite="strict",
                 secure=address.secure,
@@ -248,7 +423,13 @@ def participant_routes(study: LiveStudy, address: Address) -> list[Any]:
         if participant is not None:
             await study.leave(participant)
         response = Response(status_code=204)
-        response.delete_cookie(cookie, httponly=True, samesite="strict", secure=address.secure)
+        response.delete_cookie(
+            cookie,
+            path=address.cookie_path,
+            httponly=True,
+            samesite="strict",
+            secure=address.secure,
+        )
         return response
 
     async def live(websocket: WebSocket) -> None:
@@ -261,7 +442,13 @@ def participant_routes(study: LiveStudy, address: Address) -> list[Any]:
         if participant is None:
             await websocket.close(NOT_A_PARTICIPANT)
             return
-        connection = study.connect(participant)
+        asked = websocket.query_params
+        attempt = asked.get("attempt", "")
+        connection = study.connect(
+            participant,
+            asked.get("page", "")[:_LONGEST_ENTRY],
+            int(attempt) if attempt.isdecimal() and len(attempt) < 10 else 0,
+        )
 
         async def show() -> None:
             while connection.closed is None:
@@ -272,20 +459,28 @@ def participant_routes(study: LiveStudy, address: Address) -> list[Any]:
                 notice, connection.notice = connection.notice, ""
                 seen = study.view(participant) | {"notice": notice}
                 if seen["kind"] == "thanks":
-                    seen["html"] = thanks
+                    seen["html"] = markdown.render(seen.pop("thanks"))
+                if settings.shared_computer:
+                    seen["shared"] = True
                 await websocket.send_text(json.dumps(seen, separators=(",", ":")))
             await websocket.close(connection.closed)
 
         async def listen() -> None:
+            await study.note(participant, "connected")
             while (arrived := await websocket.receive())["type"] != "websocket.disconnect":
                 if not study.is_current(participant, connection):
                     continue
+                study.hear(connection)
+                text = arrived.get("text")
+                if text == BEAT:
+                    await websocket.send_text(BEAT)
+                    continue
                 try:
-                    await study.handle(participant, _parsed(arrived.get("text")))
+                    await study.handle(participant, _parsed(text))
                 except Refused as refusal:
-                    connection.wake(str(refusal))
+                    connection.wake(refusal.told(study.language_of(participant)))
                 except sqlite3.Error:
-                    connection.wake("This could not be saved; please try again.")
+                    connection.wake(say(study.language_of(participant), "refused.not_saved"))
 
         async def until_gone(task: Callable[[], Awaitable[None]]) -> None:
             # A page that goes away while something is sent to it is nothing to report.
@@ -299,34 +494,105 @@ def participant_routes(study: LiveStudy, address: Address) -> list[Any]:
                 both.start_soon(until_gone, listen)
         finally:
             study.disconnect(participant, connection)
+            await study.note(participant, "gone")
 
     return [
-        static_route("/", "index.html"),
+        static_route(
+            "/",
+            "index.html",
+            {
+                **filled_texts(settings.language),
+                "NO_SCRIPT": say(settings.language, "page.no_script"),
+            },
+        ),
         *(static_route(f"/{file}", file) for file in _PAGE_FILES[1:]),
+        *_image_routes(folder),
         Route("/welcome", welcome),
+        Route("/texts/{language}", texts),
         Route("/enter", enter, methods=["POST"]),
         Route("/leave", leave, methods=["POST"]),
         WebSocketRoute("/live", live),
     ]
 
 
+def _plain(value: Any) -> str:
+    """A value of the address, as text that can be stored and read anywhere."""
+    text = value if isinstance(value, str) else ""
+    return "".join(sign for sign in text[:LONGEST_ID] if sign.isprintable())
+
+
+def _page_texts(language: str) -> dict[str, str]:
+    """What the page itself says, without the name of its section."""
+    section = "page."
+    found = texts_in(language).items()
+    shown = {key[len(section) :]: text for key, text in found if key.startswith(section)}
+    numbered = {key: text for key, text in found if key.endswith(".numbered")}
+    return {"language_code": language, **shown, **numbered}
+
+
+def filled_texts(language: str) -> dict[str, str]:
+    """What fills in a page's texts and its language."""
+    # In a script element nothing but its end is special.
+    texts = json.dumps(_page_texts(language)).replace("<", "\\u003c")
+    return {"LANGUAGE": language, "TEXTS": texts}
+
+
+def _image_routes(folder: Path | None) -> list[Route]:
+    """The pictures for the researcher's texts: those in `images` when the study starts."""
+    images = None if folder is None else folder / "images"
+    if images is None or not images.is_dir():
+        return []
+    found = [file for file in sorted(images.iterdir()) if file.suffix.lower() in _IMAGES]
+    return [_image_route(file) for file in found if file.is_file()]
+
+
+def _image_route(file: Path) -> Route:
+    content = file.read_bytes()
+
+    async def serve(_: Request) -> Response:
+        return Response(content, media_type=_IMAGES[file.suffix.lower()])
+
+    return Route(f"/images/{file.name}", serve)
+
+
 def _parsed(text: str | None) -> Any:
     try:
         return json.loads(text or "")
     except (ValueError, RecursionError):
-        raise Refused("This message was not understood.") from None
+        raise Refused("refused.not_understood") from None
 
 
 def overview_routes(study: LiveStudy, keyed: Keyed) -> list[Route]:
     """The researcher's page: where everyone stands."""
 
     async def data(_: Request) -> Response:
-        return JSONResponse({"study": study.settings.title, "people": study.overview()})
+        return JSONResponse(
+            {
+                "study": study.settings.title,
+                "now": study.now,
+                "people": study.overview(),
+            }
+        )
+
+    async def answers(request: Request) -> Response:
+        return JSONResponse({"answers": await study.answers_of(request.path_params["number"])})
+
+    async def erase(request: Request) -> Response:
+        if request.headers.get("origin") not in keyed.address.origins:
+            return Response(status_code=403)
+        try:
+            await study.erase(int((await body_of(request))["number"]))
+        except (KeyError, TypeError, ValueError):
+            return Response(status_code=400)
+        return Response(status_code=204)
 
     return [
         keyed.file("/researcher", "overview.html"),
         static_route("/overview.js", "overview.js"),
         Route("/researcher/data", keyed(data)),
+        Route("/researcher/answers/{number:int}", keyed(answers)),
+        Route("/researcher/erase", keyed(erase), methods=["POST"]),
+        *keyed.routes(),
     ]
 
 
@@ -353,8 +619,38 @@ def listen_on(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(app: Starlette, listener: socket.socket) -> None:
-    """Serve until interrupted."""
+def ticking(study: LiveStudy) -> Callable[[Starlette], Any]:
+    """Has a study do, every second, what time alone brings about, while it is served."""
+
+    async def tick_for_ever() -> None:
+        while True:
+            await asyncio.sleep(_TICK)
+            try:
+                await study.tick()
+            except Exception:  # of one moment: the next one must come all the same
+                _log.exception("what time brings about could not be done")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(tick_for_ever())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    return lifespan
+
+
+def serve(app: Starlette, listener: socket.socket, forwarded: str | None = None) -> None:
+    """Serve until interrupted.
+
+    Args:
+        app: What is served.
+        listener: Where.
+        forwarded: Addresses of proxies whose word counts for where a request came from.
+    """
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -364,37 +660,7 @@ def serve(app: Starlette, listener: socket.socket) -> None:
         ws_max_size=LARGEST_MESSAGE,
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=2,
-        lifespan="off",
+        proxy_headers=forwarded is not None,
+        forwarded_allow_ips=forwarded,
     )
     uvicorn.Server(config).run(sockets=[listener])
-
-
-def collect(
-    folder: Path,
-    host: str,
-    port: int,
-    teammate: str,
-    origin: str | None,
-    seed: int | None,
-    tell: Callable[[str], None],
-) -> None:
-    """Serve a study until interrupted; see `btil collect`."""
-    if teammate not in TEAMMATES:
-        raise ValueError(f"--teammate is {teammate!r}; allowed are {' and '.join(TEAMMATES)}")
-    for file in write_defaults(folder):
-        tell(f"wrote {file}")
-    settings = read_settings(folder / SETTINGS_FILE)
-    with sole_server(folder), listen_on(host, port) as listener:
-        address = address_of(host, listener.getsockname()[1], origin)
-        study = LiveStudy(Store(folder, seed, create=True), settings, teammate)
-        try:
-            tell("planning for the tasks (some seconds the first time)")
-            study.prepare()
-            keyed = Keyed(f"btil_key_{study.name}", address)
-            routes = participant_routes(study, address) + overview_routes(study, keyed)
-            tell(f"participants   {address.url}/")
-            tell(f"researcher     {keyed.link('/researcher')}")
-            tell("stop with Ctrl-C; the same command takes the study up again")
-            serve(make_app(routes, address), listener)
-        finally:
-            study.close()

@@ -13,9 +13,17 @@ from jaxtyping import Float
 
 from btil.domains.gridworld.grid import ACTIONS
 from btil.study import episode as play
-from btil.study.episode import Episode, Refused, Row, Rules
-from btil.study.settings import Stage, Survey, checked_answers
-from btil.study.tutorial import LESSONS, begin_tutorial, teach
+from btil.study.episode import Answer, Episode, Row, Rules
+from btil.study.settings import Stage, Survey, checked_answers, wrong_answers
+from btil.study.texts import ENGLISH, Refused
+from btil.study.tutorial import begin_tutorial, lessons_of, teach
+
+# How participation ends before its end, or without a partner.
+WITHDREW, IDLE, ATTENTION, PAUSED, ALONE, NO_PARTNER = (
+    "withdrew", "idle", "attention", "pause", "partner", "wait",
+)  # fmt: skip
+# Those after whom no completion code is shown.
+UNPAID = (WITHDREW, IDLE, ATTENTION, PAUSED)
 
 
 class Journey(NamedTuple):
@@ -28,6 +36,11 @@ class Journey(NamedTuple):
         code: In the pairing: the code that this participant gives to the partner.
         guesses: In the pairing: how many codes were tried.
         best: Fewest steps of a finished session, by domain.
+        reached: When this stage was reached.
+        outcome: How it ended before its end, or that the partner left; "" otherwise.
+        wrong: How many attention checks were answered wrongly.
+        paused: Since when there is a break; 0 without one.
+        skipped: Whether the stage before was left because its time was over.
     """
 
     position: int = 0
@@ -36,6 +49,11 @@ class Journey(NamedTuple):
     code: str = ""
     guesses: int = 0
     best: Mapping[str, int] = {}  # never changed
+    reached: float = 0.0
+    outcome: str = ""
+    wrong: int = 0
+    paused: float = 0.0
+    skipped: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The same as what JSON can hold."""
@@ -44,7 +62,12 @@ class Journey(NamedTuple):
 
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> "Journey":
-        """Read what `as_json` gave."""
+        """Read what `as_json` gave.
+
+        A tutorial of the first version had other lessons: it begins anew.
+        """
+        if "reached" not in given and given["trial"] is not None:
+            given = {**given, "trial": None, "lesson": 0}
         trial = given["trial"]
         return cls(**{**given, "trial": None if trial is None else Episode.from_json(trial)})
 
@@ -59,6 +82,8 @@ class Standing(NamedTuple):
         rules: Of the tutorial or session; None elsewhere.
         episode: Of the session; None elsewhere.
         seat: 0 for alice, 1 for rob.
+        language: Of the participant.
+        with_person: Whether the teammate is a person, now or later.
     """
 
     journey: Journey
@@ -67,6 +92,8 @@ class Standing(NamedTuple):
     rules: Rules | None
     episode: Episode | None
     seat: int
+    language: str = ENGLISH
+    with_person: bool = False
 
     @property
     def stage(self) -> Stage:
@@ -91,12 +118,16 @@ class Response(NamedTuple):
         episode: Where the session stands now; None outside of one.
         row: A step to be recorded.
         answers: Answers of a survey to be recorded.
+        chosen: An answer to the selector to be recorded.
+        notes: What is to be noted with its time: (what, more about it).
     """
 
     journey: Journey
     episode: Episode | None = None
     row: Row | None = None
     answers: dict[str, str] | None = None
+    chosen: Answer | None = None
+    notes: tuple[tuple[str, str], ...] = ()
 
 
 class Message(NamedTuple):
@@ -104,7 +135,8 @@ class Message(NamedTuple):
 
     Attributes:
         turn: The turn that it answers; see `Standing.turn`.
-        do: "start", "press", "choose", "ask", "answer" or "next"; "host" or "join" in the pairing.
+        do: "start", "press", "choose", "ask", "answer" or "next"; "host", "join" or "alone" in the
+            pairing; "pause", "resume", "withdraw" or "erase" anywhere.
         value: The action or destination.
         answers: Answers of a survey.
         code: The partner's code.
@@ -126,8 +158,14 @@ _FIELDS = {
     "next": (),
     "host": (),
     "join": ("code",),
+    "alone": (),
+    "pause": (),
+    "resume": (),
+    "withdraw": (),
+    "erase": (),
 }
-_NOT_UNDERSTOOD = "This message was not understood."
+# What can be done whatever else happens meanwhile.
+_ANY_TURN = ("pause", "resume", "withdraw", "erase")
 _LONGEST_WORD = 40
 _LARGEST_VALUE = 1000
 
@@ -139,7 +177,7 @@ def read_message(given: Any) -> Message:
         Refused: If it is none, or anything in it is not what it must be.
     """
     if not (isinstance(given, dict) and _is_word(given.get("do")) and given["do"] in _FIELDS):
-        raise Refused(_NOT_UNDERSTOOD)
+        raise Refused("refused.not_understood")
     value = given.get("value", 0)
     good = (
         set(given) == {"do", "turn", *_FIELDS[given["do"]]}
@@ -149,7 +187,7 @@ def read_message(given: Any) -> Message:
         and 0 <= value <= _LARGEST_VALUE
     )
     if not good:
-        raise Refused(_NOT_UNDERSTOOD)
+        raise Refused("refused.not_understood")
     return Message(**given)
 
 
@@ -167,7 +205,8 @@ def enter_stage(journey: Journey, stages: tuple[Stage, ...], rules: Rules | None
     """
     if stages[journey.position].kind == "tutorial" and journey.trial is None:
         assert rules is not None
-        return journey._replace(trial=begin_tutorial(rules), lesson=0)
+        trial = begin_tutorial(rules, stages[journey.position])
+        return journey._replace(trial=trial, lesson=0)
     return journey
 
 
@@ -185,20 +224,78 @@ def respond(
     Raises:
         Refused: If it answers another turn, or cannot be done now.
     """
+    journey, stage = standing.journey, standing.stage
+    if message.do in _ANY_TURN:
+        return _aside(standing, message, now)
+    if journey.paused:
+        raise Refused("refused.paused")
     if message.turn != standing.turn:
-        raise Refused("The page was not up to date; here is where you are.")
-    stage = standing.stage
+        raise Refused("refused.not_up_to_date")
     if stage.kind == "survey" and message.do == "answer":
-        try:
-            answers = checked_answers(standing.surveys[stage.name], message.answers)
-        except ValueError as error:
-            raise Refused(str(error)) from error
-        return Response(_next(standing.journey), answers=answers)
+        return _in_survey(standing, message)
     if stage.kind == "tutorial":
         return _in_tutorial(standing, message)
     if stage.kind == "session":
         return _in_session(standing, message, chance, now)
-    raise Refused("This is not possible now.")
+    raise Refused("refused.not_possible")
+
+
+def _aside(standing: Standing, message: Message, now: float) -> Response:
+    """A break begins or ends, or participation ends."""
+    journey, episode = standing.journey, standing.episode
+    if standing.stage.kind == "thanks":
+        raise Refused("refused.not_possible")
+    if message.do == "pause" and not journey.paused:
+        return Response(journey._replace(paused=now), episode, notes=(("pause", ""),))
+    if message.do == "resume" and journey.paused:
+        seconds = max(now - journey.paused, 0.0)
+        if episode is not None:
+            episode = play.rest(episode, seconds)
+        back = journey._replace(paused=0.0, reached=journey.reached + seconds)
+        return Response(back, episode, notes=(("resume", f"{seconds:.1f}"),))
+    if message.do in ("withdraw", "erase"):
+        return Response(ended(journey, standing.stages, WITHDREW), notes=(("ended", WITHDREW),))
+    raise Refused("refused.not_possible")
+
+
+def ended(journey: Journey, stages: tuple[Stage, ...], outcome: str) -> Journey:
+    """Participation ends here: the last page comes next, and says why.
+
+    Args:
+        journey: Where the participant stands.
+        stages: The way through the study.
+        outcome: Why.
+    """
+    return _at(journey, len(stages) - 1)._replace(outcome=outcome)
+
+
+def without_partner(journey: Journey, stages: tuple[Stage, ...], outcome: str) -> Journey:
+    """The sessions end here; what comes after all of them is next.
+
+    Args:
+        journey: Where the participant stands.
+        stages: The way through the study.
+        outcome: Why.
+    """
+    playing = [k for k, stage in enumerate(stages) if stage.kind in ("tutorial", "session")]
+    return _at(journey, max(playing) + 1)._replace(outcome=outcome)
+
+
+def out_of_time(journey: Journey) -> Journey:
+    """The time of a survey or a tutorial is over: what comes after it is next."""
+    return _next(journey)._replace(skipped=True)
+
+
+def _in_survey(standing: Standing, message: Message) -> Response:
+    survey, stage = standing.surveys[standing.stage.name], standing.stage
+    answers = checked_answers(survey, message.answers)
+    wrong = wrong_answers(survey.questions, answers)
+    journey = standing.journey._replace(wrong=standing.journey.wrong + len(wrong))
+    notes = tuple(("attention", f"{stage.name}: {name}") for name in wrong)
+    if 0 <= stage.most_wrong < journey.wrong:
+        left = ended(journey, standing.stages, ATTENTION)
+        return Response(left, answers=answers, notes=(*notes, ("ended", ATTENTION)))
+    return Response(_next(journey), answers=answers, notes=notes)
 
 
 def _in_tutorial(standing: Standing, message: Message) -> Response:
@@ -206,13 +303,13 @@ def _in_tutorial(standing: Standing, message: Message) -> Response:
     assert rules is not None
     assert journey.trial is not None
     if message.do == "next":
-        if journey.lesson < len(LESSONS):
-            raise Refused("Finish the tutorial first.")
+        if journey.lesson < len(lessons_of(standing.stage)):
+            raise Refused("refused.finish_tutorial")
         return Response(_next(journey))
     if message.do == "press":
         _check_action(message.value)
     trial, lesson = teach(
-        rules, standing.stage.domain, journey.trial, journey.lesson, message.do, message.value
+        rules, standing.stage, journey.trial, journey.lesson, message.do, message.value
     )
     return Response(journey._replace(trial=trial, lesson=lesson))
 
@@ -231,14 +328,18 @@ def _in_session(
         _check_action(message.value)
         return Response(journey, *play.press(rules, episode, seat, message.value, chance, now))
     if message.do == "choose":
-        return Response(journey, play.choose(rules, episode, seat, message.value))
+        return Response(
+            journey,
+            play.choose(rules, episode, seat, message.value),
+            chosen=play.answer_of(episode, seat, message.value, now),
+        )
     if message.do == "ask":
         if not rules.asks[seat]:
-            raise Refused("In practice sessions no destination is asked for.")
-        return Response(journey, play.ask(episode, seat))
+            raise Refused("refused.practice_asks")
+        return Response(journey, play.ask(episode, seat, now))
     if message.do == "next" and episode.over:
         return Response(_next(journey._replace(best=best_so_far(standing))))
-    raise Refused("This is not possible now.")
+    raise Refused("refused.not_possible")
 
 
 def best_so_far(standing: Standing) -> dict[str, int]:
@@ -251,9 +352,15 @@ def best_so_far(standing: Standing) -> dict[str, int]:
 
 
 def _next(journey: Journey) -> Journey:
-    return journey._replace(position=journey.position + 1, trial=None, lesson=0)
+    return _at(journey, journey.position + 1)
+
+
+def _at(journey: Journey, position: int) -> Journey:
+    return journey._replace(
+        position=position, trial=None, lesson=0, code="", guesses=0, paused=0.0, skipped=False
+    )
 
 
 def _check_action(action: int) -> None:
     if action >= len(ACTIONS):
-        raise Refused("There is no such action.")
+        raise Refused("refused.no_action")

@@ -1,139 +1,100 @@
 """The tutorial: a short walk on a small map that teaches each key and the destination selector.
 
 It is played by the rules of a session, except that only what is taught is accepted and that Rob
-follows a script.
+follows a script. Those who know the keys from another task's tutorial begin where they have chosen
+to choose, and learn what is new.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 
-from btil.domains.gridworld.grid import DOWN, HOLD, LEFT, RIGHT, STAY, UP
-from btil.study.episode import Episode, Refused, Rules, ask, begin, choose, joint_step, start
+from btil.study.episode import Episode, Rules, ask, begin, choose, joint_step, start
 from btil.study.settings import Stage
-
-MAP = """
-    0 . . G
-    . R A .
-    . . 1 .
-"""
-_FIRST_ITEM = 0
-_AS_ALICE = -2  # Rob does what Alice does
-_WALK = (UP, DOWN, LEFT, RIGHT, STAY)
-_ASK, _CHOOSE_ITEM, _CHOOSE_GOAL, _GO = "ask", "choose item", "choose goal", "go"
-
-
-class Lesson(NamedTuple):
-    """One thing to do.
-
-    Attributes:
-        text: What the participant reads; {item} is what is carried, {rob} the teammate's part.
-        actions: The keys that are accepted.
-        wants: Instead of one of these keys: "ask" (open the selector), "choose item", "choose
-            goal", or "go": walk until the destination is reached.
-        rob: What Rob does meanwhile.
-    """
-
-    text: str
-    actions: tuple[int, ...] = ()
-    wants: str = ""
-    rob: int = STAY
-
-
-LESSONS = (
-    Lesson(
-        "Here you are Alice, the person, and Rob is a robot. Each press of a key is one step for "
-        "both. Press the right arrow key, or the button with the arrow to the right.",
-        (RIGHT,),
-        rob=UP,
-    ),
-    Lesson("Now press up.", (UP,), rob=LEFT),
-    Lesson("Down again.", (DOWN,)),
-    Lesson("Left. Walls and the edge of the map stop you; a step against them is lost.", (LEFT,)),
-    Lesson("Sometimes it is best to wait. Press the space bar, or Stay.", (STAY,)),
-    Lesson(
-        "In some sessions you tell where you are heading. Press D, or the button Select "
-        "destination.",
-        wants=_ASK,
-    ),
-    Lesson(
-        "All keys wait until you have chosen. Rob is waiting at {item} 1: choose it, by its "
-        "number key or by pressing it.",
-        wants=_CHOOSE_ITEM,
-    ),
-    Lesson("It is circled in red now. Walk there.", _WALK, wants=_GO),
-    Lesson("{lift} Press Enter, or the button Pick up / put down.", (HOLD,), rob=HOLD),
-    Lesson(
-        "The page asks again whenever something was picked up or put down, and after every few "
-        "steps. Choose the flag.",
-        wants=_CHOOSE_GOAL,
-    ),
-    Lesson("{carry} Walk to the flag.", _WALK, wants=_GO, rob=_AS_ALICE),
-    Lesson("Put it down: Enter again.", (HOLD,), rob=HOLD),
+from btil.study.texts import Refused, say, texts_in
+from btil.study.worlds import (
+    AS_ALICE,
+    ASK,
+    CHOOSE_GOAL,
+    CHOOSE_ITEM,
+    GO,
+    Lesson,
+    world_of,
 )
 
-_WORDS = {
-    "movers": {
-        "item": "box",
-        "lift": "Boxes are heavy: both of you must pick one up together. Rob is ready.",
-        "carry": "You carry it together and must go the same way. Rob follows you here; in the "
-        "sessions he has a mind of his own.",
-    },
-    "cleanup": {
-        "item": "bag",
-        "lift": "Everyone carries bags alone, one at a time.",
-        "carry": "With a bag you cannot walk over other bags or a teammate who carries one.",
-    },
-}
+_FIRST_ITEM = 0
+_LONG = 10_000
 
 
-def noun(domain: str) -> str:
-    """What is carried."""
-    return _WORDS[domain]["item"]
+def lessons_of(stage: Stage) -> tuple[Lesson, ...]:
+    """The lessons of a tutorial: all, or, for those who know the keys, what is left."""
+    world = world_of(stage.domain)
+    return world.lessons[world.known :] if stage.name == "rest" else world.lessons
 
 
-def lesson_text(domain: str, lesson: int) -> str:
-    """What the participant reads."""
-    if lesson >= len(LESSONS):
-        return "Well done. That is all there is to know."
-    return LESSONS[lesson].text.format(**_WORDS[domain])
+def lesson_text(stage: Stage, lesson: int, language: str, with_person: bool = False) -> str:
+    """What the participant reads.
+
+    Args:
+        stage: The tutorial.
+        lesson: Which lesson it is.
+        language: Of the text.
+        with_person: Whether a person will play the other part.
+    """
+    lessons = lessons_of(stage)
+    if lesson >= len(lessons):
+        return say(language, "lesson.done")
+    key = lessons[lesson].text
+    if with_person and f"{key}_people" in texts_in(language):
+        key = f"{key}_people"
+    text = say(language, key, item=say(language, f"{stage.domain}.thing"))
+    if stage.name == "rest" and lesson == 0:
+        text = f"{say(language, f'{stage.domain}.intro')} {text}"
+    return text
 
 
 def tutorial_rules(rules: Rules) -> Rules:
     """The rules of the tutorial: Rob is nobody, and nothing is asked for but by a lesson."""
-    return rules._replace(policy=None, asks=(False, False), max_steps=10_000)
+    return rules._replace(members=(None, None), asks=(False, False), max_steps=_LONG)
 
 
 def tutorial_stage(stage: Stage) -> Stage:
     """The tutorial as a session, which decides its task and map."""
-    return stage._replace(map=MAP, select_every=10_000, max_steps=10_000)
+    return stage._replace(map=world_of(stage.domain).map, select_every=_LONG, max_steps=_LONG)
 
 
-def begin_tutorial(rules: Rules) -> Episode:
+def begin_tutorial(rules: Rules, stage: Stage) -> Episode:
     """The first lesson."""
     episode = begin(rules, np.zeros(5))._replace(started=(False, True))
-    return start(episode, 0, 0.0)
+    episode = start(episode, 0, 0.0)
+    world = world_of(stage.domain)
+    for lesson in world.lessons[: world.known] if stage.name == "rest" else ():
+        if lesson.wants == ASK:
+            episode = ask(episode, 0, 0.0)
+        else:
+            episode = _step(rules, episode, lesson, lesson.actions[0])
+    return episode
 
 
-def accepted_actions(lesson: int) -> list[bool]:
+def accepted_actions(stage: Stage, lesson: int) -> list[bool]:
     """Which keys a lesson accepts."""
-    actions = LESSONS[lesson].actions if lesson < len(LESSONS) else ()
+    lessons = lessons_of(stage)
+    actions = lessons[lesson].actions if lesson < len(lessons) else ()
     return [action in actions for action in range(6)]
 
 
-def accepts_ask(lesson: int) -> bool:
+def accepts_ask(stage: Stage, lesson: int) -> bool:
     """Whether a lesson wants the selector opened."""
-    return lesson < len(LESSONS) and LESSONS[lesson].wants == _ASK
+    lessons = lessons_of(stage)
+    return lesson < len(lessons) and lessons[lesson].wants == ASK
 
 
 def teach(
-    rules: Rules, domain: str, episode: Episode, lesson: int, do: str, value: int
+    rules: Rules, stage: Stage, episode: Episode, lesson: int, do: str, value: int
 ) -> tuple[Episode, int]:
     """What a participant does in a lesson.
 
     Args:
         rules: Of the tutorial.
-        domain: "movers" or "cleanup".
+        stage: The tutorial.
         episode: Where it stands.
         lesson: Which lesson it is.
         do: "press", "ask" or "choose".
@@ -145,28 +106,31 @@ def teach(
     Raises:
         Refused: If it is not what the lesson asks for.
     """
-    if lesson >= len(LESSONS):
-        raise Refused("The tutorial is over.")
-    now = LESSONS[lesson]
-    if do == "ask" and now.wants == _ASK:
-        return ask(episode, 0), lesson + 1
-    if do == "choose" and now.wants in (_CHOOSE_ITEM, _CHOOSE_GOAL):
-        wanted = _FIRST_ITEM if now.wants == _CHOOSE_ITEM else rules.task.take_to_goal
+    lessons = lessons_of(stage)
+    if lesson >= len(lessons):
+        raise Refused("refused.tutorial_over")
+    now = lessons[lesson]
+    if do == "ask" and now.wants == ASK:
+        return ask(episode, 0, 0.0), lesson + 1
+    if do == "choose" and now.wants in (CHOOSE_ITEM, CHOOSE_GOAL):
+        wanted = _FIRST_ITEM if now.wants == CHOOSE_ITEM else rules.task.take_to_goal
         if value != wanted:
-            raise Refused("In the sessions you are free to choose; for now, choose the other one.")
+            raise Refused("refused.other_one")
         return choose(rules, episode, 0, value), lesson + 1
     if do != "press" or value not in now.actions:
-        raise Refused("Not yet: please do what is written above.")
-    rob = value if now.rob == _AS_ALICE else now.rob
-    if domain == "cleanup" and now.rob in (HOLD, _AS_ALICE):
-        rob = STAY
-    episode, _ = joint_step(rules, episode, (value, rob), np.zeros(5), 0.0)
-    if now.wants == _GO and not _arrived(rules, episode):
+        raise Refused("refused.not_yet")
+    episode = _step(rules, episode, now, value)
+    if now.wants == GO and not _arrived(rules, episode):
         return episode, lesson
     lesson += 1
-    if lesson < len(LESSONS) and LESSONS[lesson].wants == _CHOOSE_GOAL:
+    if lesson < len(lessons) and lessons[lesson].wants == CHOOSE_GOAL:
         episode = episode._replace(selecting=(True, False))
     return episode, lesson
+
+
+def _step(rules: Rules, episode: Episode, lesson: Lesson, action: int) -> Episode:
+    rob = action if lesson.rob == AS_ALICE else lesson.rob
+    return joint_step(rules, episode, (action, rob), np.zeros(5), 0.0)[0]
 
 
 def _arrived(rules: Rules, episode: Episode) -> bool:

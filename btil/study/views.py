@@ -8,37 +8,27 @@ from btil.study import episode as play
 from btil.study.episode import Episode, Rules
 from btil.study.sessions import Standing, best_so_far
 from btil.study.settings import Question, Stage
-from btil.study.tutorial import LESSONS, accepted_actions, accepts_ask, lesson_text, noun
+from btil.study.texts import say
+from btil.study.tutorial import accepted_actions, accepts_ask, lesson_text, lessons_of
+from btil.study.worlds import world_of
 
 NAMES = ("Alice", "Rob")
-_TASK_TITLES = {"movers": "Movers", "cleanup": "Cleanup"}
-_GOALS = {
-    "movers": "Move all the boxes to the flag as soon as possible. A box is heavy: you and "
-    "{other} must stand at it and both pick it up, go the same way, and both put it down.",
-    "cleanup": "Bring all the bags to the flag as soon as possible. You and {other} carry bags "
-    "alone, one at a time.",
-}
-_TEST_RULES = (
-    "You are asked again and again where you are heading. Choose what you really want to do next; "
-    "it can be the same as before.",
-    "Picking up and putting down work only at the place circled in red.",
-    "If you change your mind, press Select destination.",
-)
-_PRACTICE_RULES = ("This session is for practice.",)
 
 
 def view(standing: Standing) -> dict[str, Any]:
     """The page of a participant now."""
-    journey, rules, episode, stage = (
-        standing.journey, standing.rules, standing.episode, standing.stage,
+    journey, rules, episode, stage, language = (
+        standing.journey, standing.rules, standing.episode, standing.stage, standing.language,
     )  # fmt: skip
     seen: dict[str, Any] = {
         "kind": stage.kind,
         "turn": standing.turn,
+        "language": language,
+        "paused": bool(journey.paused),
         "progress": {
             "at": journey.position + 1,
             "of": len(standing.stages),
-            "label": _label(stage),
+            "label": _label(stage, language),
         },
     }
     if stage.kind == "survey":
@@ -47,14 +37,16 @@ def view(standing: Standing) -> dict[str, Any]:
     elif stage.kind == "tutorial":
         assert rules is not None
         assert journey.trial is not None
-        seen |= _play(rules, stage.domain, journey.trial, 0)
-        done = journey.lesson >= len(LESSONS)
+        lessons = lessons_of(stage)
+        seen |= _play(rules, stage.domain, journey.trial, 0, language)
         seen |= {
-            "lesson": {"at": min(journey.lesson + 1, len(LESSONS)), "of": len(LESSONS)},
-            "text": lesson_text(stage.domain, journey.lesson),
-            "legal": accepted_actions(journey.lesson),
-            "can_ask": accepts_ask(journey.lesson),
-            "phase": "over" if done else seen["phase"],
+            "lesson": {"at": min(journey.lesson + 1, len(lessons)), "of": len(lessons)},
+            "text": lesson_text(stage, journey.lesson, language, standing.with_person),
+            "legal": accepted_actions(stage, journey.lesson),
+            "can_ask": accepts_ask(stage, journey.lesson),
+            "phase": "over" if journey.lesson >= len(lessons) else seen["phase"],
+            "robots": [False, not standing.with_person],
+            "why": "",
         }
     elif stage.kind == "pairing":
         seen["code"] = journey.code
@@ -62,10 +54,9 @@ def view(standing: Standing) -> dict[str, Any]:
         assert rules is not None
         assert episode is not None
         seat = standing.seat
-        seen |= _play(rules, stage.domain, episode, seat)
-        rest = _PRACTICE_RULES if stage.practice else _TEST_RULES
+        seen |= _play(rules, stage.domain, episode, seat, language)
         seen |= {
-            "instructions": [_GOALS[stage.domain].format(other=NAMES[1 - seat]), *rest],
+            "instructions": _instructions(standing, rules),
             "practice": stage.practice,
             "can_ask": rules.asks[seat],
             "steps": episode.step,
@@ -76,26 +67,47 @@ def view(standing: Standing) -> dict[str, Any]:
     return seen
 
 
-def _label(stage: Stage) -> str:
+def _instructions(standing: Standing, rules: Rules) -> list[str]:
+    """What is read before a session: the task, its rules, who the teammate is, what is asked."""
+    stage, language = standing.stage, standing.language
+    other = NAMES[1 - standing.seat]
+    robot = not rules.people[1 - standing.seat]
+    lines = [
+        say(language, f"{stage.domain}.goal", other=other),
+        say(language, f"{stage.domain}.blocks"),
+        say(language, "rules.robot" if robot else "rules.person", other=other),
+    ]
+    if robot and standing.journey.outcome:
+        lines[2] = say(language, "rules.left", other=other)
+    lines += [line.strip() for line in stage.told.splitlines() if line.strip()]
+    rules_of_session = (
+        ("practice",) if stage.practice else ("test_asked", "test_hold", "test_change")
+    )
+    return lines + [say(language, f"rules.{one}") for one in rules_of_session]
+
+
+def _label(stage: Stage, language: str) -> str:
     if stage.kind == "session":
-        what = "practice" if stage.practice else "test"
-        return f"{_TASK_TITLES[stage.domain]}, session {stage.number} of {stage.of} ({what})"
-    return {
-        "survey": "A few questions",
-        "tutorial": "Tutorial",
-        "pairing": "Finding your partner",
-        "thanks": "Done",
-    }[stage.kind]
+        return say(
+            language,
+            "stage.practice" if stage.practice else "stage.test",
+            task=say(language, f"{stage.domain}.title"),
+            number=stage.number,
+            of=stage.of,
+        )
+    return say(language, f"stage.{stage.kind}")
 
 
 def _question(question: Question) -> dict[str, Any]:
-    return question._asdict()
+    shown = question._asdict()
+    # What is right is nothing for the page.
+    del shown["correct"], shown["if_wrong"]
+    return shown
 
 
-def _play(rules: Rules, domain: str, episode: Episode, seat: int) -> dict[str, Any]:
+def _play(rules: Rules, domain: str, episode: Episode, seat: int, language: str) -> dict[str, Any]:
     """What the map shows and what can be done on it."""
     task = rules.task
-    thing = noun(domain)
     chosen = play.destination(rules, episode, seat)
     options = play.options(task, episode.state, seat)
     if not episode.started[seat]:
@@ -110,33 +122,41 @@ def _play(rules: Rules, domain: str, episode: Episode, seat: int) -> dict[str, A
         phase = "acted"
     else:
         phase = "acting"
+    why = episode.why[seat]
     return {
         "board": board(task, episode.state),
-        "thing": thing,
+        "thing": world_of(domain).picture,
+        "world": domain,
         "you": seat,
         "names": NAMES,
+        "robots": [not person for person in rules.people],
         "phase": phase,
-        "options": [_option(task, option, thing) for option in options],
-        "destination": None if chosen is None else _option(task, chosen, thing),
+        "options": [_option(task, option, domain, language) for option in options],
+        "destination": None if chosen is None else _option(task, chosen, domain, language),
+        "why": say(language, why) if why else "",
         "legal": play.legal_actions(rules, episode, seat)
         if phase == "acting"
         else [False] * task.num_actions,
     }
 
 
-def _option(task: GridTask, option: play.Option, thing: str) -> dict[str, Any]:
-    if option.latent == task.take_to_goal:
-        label, key = "the flag", 2
-    elif option.latent == task.return_item:
-        label, key = f"back to where the {thing} was", 1
-    else:
-        label, key = f"{thing} {option.latent + 1}", option.latent + 1
+def _option(task: GridTask, option: play.Option, domain: str, language: str) -> dict[str, Any]:
+    key = {task.take_to_goal: 2, task.return_item: 1}.get(option.latent, option.latent + 1)
     return {
         "latent": option.latent,
         "at": _position(task, option.cell),
-        "label": label,
+        "label": destination_label(task, domain, option.latent, language),
         "key": str(key),
     }
+
+
+def destination_label(task: GridTask, domain: str, latent: int, language: str) -> str:
+    """A destination as participants read it: items are counted from 1."""
+    if latent == task.take_to_goal:
+        return say(language, "rules.flag")
+    if latent == task.return_item:
+        return say(language, f"{domain}.back")
+    return say(language, f"{domain}.numbered", number=latent + 1)
 
 
 def board(task: GridTask, state: int) -> dict[str, Any]:

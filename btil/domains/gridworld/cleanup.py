@@ -22,8 +22,8 @@ def cleanup(map: str = "paper") -> "Cleanup":
     """The task Cleanup of the paper, on one of its maps or your own.
 
     Args:
-        map: "paper" (7 x 7, 92,416 states), "lesson" (5 x 5), "tiny" (3 x 3), or a text drawing
-            (see `btil.domains.gridworld.grid.read_map`).
+        map: "paper" (7 x 7, 92,416 states), "lesson" and "rooms" (5 x 5), "tiny" (3 x 3),
+            or a text drawing (see `btil.domains.gridworld.grid.read_map`).
 
     Returns:
         The task.

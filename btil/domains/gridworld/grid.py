@@ -39,6 +39,14 @@ MAPS = {
         A  # #
         GR 1 #
     """,
+    # Two rooms with a door between them, and items on both sides.
+    "rooms": """
+        0 . # . .
+        . . # . A
+        . . . . G
+        . . # . R
+        1 . # . 2
+    """,
 }
 
 
@@ -94,7 +102,7 @@ def read_map(map: Any) -> Grid:
     starts at the goal.
 
     Args:
-        map: "paper", "lesson", "tiny", or a drawing.
+        map: "paper", "lesson", "tiny", "rooms", or a drawing.
 
     Returns:
         The map.

@@ -25,8 +25,8 @@ def movers(map: str = "paper") -> "Movers":
     """The task Movers of the paper, on one of its maps or your own.
 
     Args:
-        map: "paper" (7 x 7, 38,988 states), "lesson" (5 x 5), "tiny" (3 x 3), or a text drawing
-            (see `btil.domains.gridworld.grid.read_map`).
+        map: "paper" (7 x 7, 38,988 states), "lesson" and "rooms" (5 x 5), "tiny" (3 x 3),
+            or a text drawing (see `btil.domains.gridworld.grid.read_map`).
 
     Returns:
         The task.

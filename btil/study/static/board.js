@@ -1,5 +1,7 @@
 // Draws the map: walls, flag, items and the two agents, as SVG made of elements, never of text.
 
+import { say } from "./texts.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const CELL = 100;
 
@@ -100,7 +102,7 @@ function person(x, y, letter) {
 
 function robot(x, y, letter) {
   const group = element("g", { fill: "#a34000", stroke: "#fff", "stroke-width": 3 });
-  group.append(element("path", { d: `M${x} ${y - 32}V${y - 44}`, stroke: "#a34000", "stroke-width": 5 }));
+  group.append(element("path", { d: `M${x} ${y - 32}V${y - 44}`, stroke: "#1d2733", "stroke-width": 5 }));
   group.append(element("rect", { x: x - 18, y: y - 34, width: 36, height: 26, rx: 4 }));
   for (const side of [-8, 8]) {
     group.append(element("circle", { cx: x + side, cy: y - 21, r: 4.5, fill: "#fff", stroke: "none" }));
@@ -112,46 +114,44 @@ function robot(x, y, letter) {
   return group;
 }
 
-// Rob is a robot where an AI plays him; a second person is drawn as one.
-function agent(index, names, robIsPerson, x, y) {
-  const letter = names[index][0];
-  if (index === 0) return person(x, y, letter);
-  const drawn = robIsPerson ? person(x, y, letter) : robot(x, y, letter);
-  drawn.setAttribute("fill", "#a34000");
+// An agent is a robot where an AI plays, and a person where one does.
+function agent(index, names, robots, x, y) {
+  const drawn = (robots[index] ? robot : person)(x, y, names[index][0]);
+  drawn.setAttribute("fill", index === 0 ? "#00649c" : "#a34000");
   return drawn;
 }
 
 function place([x, y]) {
-  return `column ${x + 1}, row ${y + 1}`;
+  return say("at_place", { x: x + 1, y: y + 1 });
 }
 
 // The map in words, for those who do not see it.
-export function describe(board, names, kind, you, firstNumber = 1) {
+export function describe(board, { names, world, you = -1 }) {
   const words = board.agents.map((at, k) =>
-    `${names[k]}${k === you ? " (you)" : ""} at ${place(at)}`);
+    `${names[k]}${k === you ? say("you_mark") : ""} ${say("at", { place: place(at) })}`);
   for (const item of board.items) {
-    const where = item.where === "goal" ? "on the flag"
-      : item.where === "held" ? `held by ${item.holders.map((k) => names[k]).join(" and ")}`
-      : `at ${place(item.at)}`;
-    words.push(`${kind} ${item.number - 1 + firstNumber} ${where}`);
+    const where = item.where === "goal" ? say("on_flag")
+      : item.where === "held"
+        ? say("held_by", { names: item.holders.map((k) => names[k]).join(say("and")) })
+        : say("at", { place: place(item.at) });
+    words.push(`${say(`${world}.numbered`, { number: item.number })} ${where}`);
   }
-  words.push(`flag at ${place(board.goal)}`);
+  words.push(say("flag_at", { place: place(board.goal) }));
   return `${words.join("; ")}.`;
 }
 
-export function drawBoard(board, { thing: kind, names, you = -1, destination = null, robIsPerson = false, firstNumber = 1 }) {
-  const number = (item) => item.number - 1 + firstNumber;
+export function drawBoard(board, told) {
+  const { thing: kind, names, you = -1, destination = null, robots } = told;
   const svg = element("svg", {
     viewBox: `0 0 ${board.width * CELL} ${board.height * CELL}`,
     role: "img",
-    "aria-label": `Map of ${board.width} columns and ${board.height} rows. ` +
-      describe(board, names, kind, you, firstNumber),
+    "aria-label": `${say("map_of", board)} ${describe(board, told)}`,
   });
   svg.append(floor(board), flag(board.goal));
   const delivered = board.items.filter((item) => item.where === "goal");
   delivered.forEach((item, k) => {
     const [x, y] = [board.goal[0] * CELL, board.goal[1] * CELL];
-    svg.append(thing(kind, number(item), x + 50 + (k % 2) * 30, y + 64 + Math.floor(k / 2) * 4 - 4 * k, 26));
+    svg.append(thing(kind, item.number, x + 50 + (k % 2) * 30, y + 64 + Math.floor(k / 2) * 4 - 4 * k, 26));
   });
   for (const item of board.items) {
     const [x, y] = centre(item.origin);
@@ -167,7 +167,7 @@ export function drawBoard(board, { thing: kind, names, you = -1, destination = n
   board.agents.forEach((at, k) => {
     let [x, y] = centre(at);
     if (together) x += k === 0 ? -24 : 24;
-    const drawn = agent(k, names, robIsPerson, x, y + 4);
+    const drawn = agent(k, names, robots, x, y + 4);
     if (k === you) drawn.setAttribute("stroke", "#1d2733");
     svg.append(drawn);
   });
@@ -177,11 +177,11 @@ export function drawBoard(board, { thing: kind, names, you = -1, destination = n
     if (item.where === "origin") {
       // Beside the feet of whoever stands there.
       const below = taken.has(String(item.at));
-      svg.append(thing(kind, number(item), x, y + (below ? 26 : 0), below ? 40 : 62));
+      svg.append(thing(kind, item.number, x, y + (below ? 26 : 0), below ? 40 : 62));
       continue;
     }
     if (together && item.holders.length === 1) x += item.holders[0] === 0 ? -24 : 24;
-    svg.append(thing(kind, number(item), x, y - 26, 40));
+    svg.append(thing(kind, item.number, x, y - 26, 40));
   }
   if (destination !== null) {
     const [x, y] = centre(destination);

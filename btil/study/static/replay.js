@@ -108,7 +108,7 @@ function show() {
   const ended = at >= steps.length;
   const now = ended ? null : steps[at];
   byId("drawing").replaceChildren(drawBoard(boards[at], {
-    thing: session.thing, names, robIsPerson: session.two_people, firstNumber: 0,
+    thing: session.thing, world: session.domain, names, robots: session.robots,
   }));
   byId("at").value = at;
   byId("where").textContent = ended
@@ -162,11 +162,19 @@ async function open(which) {
   stop();
   opened += 1;
   const mine = opened;
+  // What was shown before is not what was asked for.
+  session = null;
+  document.body.classList.add("loading");
+  for (const name of ["drawing", "minds", "lanes"]) byId(name).replaceChildren();
+  byId("legend").textContent = "";
   byId("where").textContent = "Loading …";
-  const answer = await (await fetch(`/sessions/${which}`)).json();
+  for (const name of ["at", "back", "play", "forward"]) byId(name).disabled = true;
+  const answer = await (await fetch(`sessions/${encodeURIComponent(which)}`)).json();
   // Another one has been chosen meanwhile.
   if (mine !== opened) return;
   session = answer;
+  document.body.classList.remove("loading");
+  for (const name of ["at", "back", "play", "forward"]) byId(name).disabled = false;
   byId("at").max = session.steps.length;
   byId("legend").textContent = session.belief === null
     ? "Orange: labels. Triangles: the selector was answered. No posterior of this task was given."
@@ -177,11 +185,11 @@ async function open(which) {
 }
 
 async function begin() {
-  const { sessions } = await (await fetch("/sessions")).json();
+  const { sessions } = await (await fetch("sessions")).json();
   const choice = byId("session");
-  choice.append(...sessions.map((one, k) => {
+  choice.append(...sessions.map((one) => {
     const option = document.createElement("option");
-    option.value = k;
+    option.value = one.id;
     option.textContent = `${one.id}: ${one.domain}, ${one.practice ? "practice" : "test"}, ` +
       `${one.length} steps${one.over ? "" : " (unfinished)"}`;
     return option;
@@ -191,7 +199,12 @@ async function begin() {
   byId("forward").onclick = () => { stop(); go(at + 1); };
   byId("play").onclick = play;
   byId("at").oninput = (event) => { stop(); go(Number(event.target.value)); };
-  if (sessions.length > 0) await open(0);
+  const wanted = new URLSearchParams(location.search).get("participant");
+  const first = sessions.find((one) => one.id.split("-")[0].split("+").includes(wanted)) ?? sessions[0];
+  if (first !== undefined) {
+    choice.value = first.id;
+    await open(first.id);
+  }
   else byId("where").textContent = "Nothing has been played yet.";
 }
 

@@ -375,11 +375,11 @@ def test_random_labels_are_decoded_by_chance_from_a_shell(
 def test_a_debrief_from_a_shell_says_what_it_did_with_labels(files: Any) -> None:
     report = ("report", files / "new.csv", "--posterior", files / "p.nc", "--max-episodes", 0)
     plain = run(*report, "--out", files / "plain").stdout
-    assert "they were not looked at here" in plain
+    assert "The labels were left aside here" in plain
     assert "taken for true" not in plain
     told = run(*report, "--out", files / "told", "--use-labels").stdout
     assert "was labelled, and taken for true, at 5" in told
-    assert "they were not looked at here" not in told
+    assert "The labels were left aside here" not in told
     steps = {kind: pd.read_csv(files / kind / "tables" / "steps.csv") for kind in ("plain", "told")}
     test = unrelated(labelled=0.5)
     known = test.latents[:, 0] >= 0

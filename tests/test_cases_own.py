@@ -590,7 +590,9 @@ def test_under_another_jax_the_trace_is_not_compared(
 
 
 def test_the_models_of_the_guide_run_as_printed() -> None:
-    guide = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[1] / "docs" / "tutorials" / "extending.md").read_text(
+        encoding="utf-8"
+    )
     own = guide[guide.index("## 3. A NumPyro model") : guide.index("## When your function is run")]
     blocks = re.findall(r"```python\n(.*?)```", own, flags=re.DOTALL)
     assert len(blocks) == 2

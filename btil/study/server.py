@@ -653,6 +653,8 @@ def serve(app: Starlette, listener: socket.socket, forwarded: str | None = None)
     """
     config = uvicorn.Config(
         app,
+        # Uvicorn's own would close what other libraries log to.
+        log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,

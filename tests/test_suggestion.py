@@ -512,7 +512,7 @@ def test_words_table_toml_and_python(found: btil.Suggestion) -> None:
     chosen = table[table.chosen].groupby(["role", "agents"]).parents.nunique()
     assert (chosen == 1).all()
     assert len(chosen) == len(found.tables)
-    assert "<pre>" in found.html()
+    assert '<pre tabindex="0">' in found.html()
 
 
 def test_the_shell(team: Demonstrations, found: btil.Suggestion, tmp_path: Path) -> None:

@@ -150,8 +150,8 @@ def fit(
     the state, transitions on state and actions.
 
     \b
-    Methods: mfvi (the paper's variational inference, quick), svi, gibbs and nuts (draws from the
-    posterior; nuts is slow), exact (tiny data).
+    Methods: mfvi (the paper's variational inference, quick), refined (draws around it), svi,
+    gibbs and nuts (draws from the posterior; nuts is slow), exact (tiny data).
 
     \b
     Examples:

@@ -8,6 +8,7 @@ from btil import (
     DemonstrationsFile,
     read_demonstrations,
 )
+from btil.cli.telling import quoted
 from btil.demonstrations import read_as_seen
 from btil.domains.registry import domain_names, load_domain
 
@@ -63,6 +64,15 @@ class Reading(NamedTuple):
             "missing": self.missing,
             "continuous": listed(self.continuous, "--continuous") if self.continuous else (),
         }
+
+    def words(self) -> str:
+        """The options that were given, as they are written in a shell, each behind a blank."""
+        told = ""
+        for option, default in type(self)()._asdict().items():
+            value = getattr(self, option)
+            if value != default:
+                told += f" {flag(option)}" if value is True else f" {flag(option)} {quoted(value)}"
+        return told
 
 
 def read(data: str, reading: Reading, like: Demonstrations | None = None) -> Demonstrations:

@@ -73,5 +73,6 @@ def suggest(
             temporary.write_text(suggestion.toml, encoding="utf-8")
         typer.echo(
             f"saved      {out}\n\n"
-            f"next       btil fit {quoted(data)} --model {quoted(out)} --out team.nc"
+            f"next       btil fit {quoted(data)}{reading.words()} --model {quoted(out)} "
+            "--out team.nc"
         )

@@ -315,11 +315,17 @@ def from_columns(
     beside = [f"{kind}_{agent}" for kind in ("present", "reward") for agent in agents]
     beside += ["reward", *itertools.chain.from_iterable(one.values() for one in weights.values())]
     expected = ["episode", "step", *needed, *labels, *beside]
+    if record is None:
+        _refuse_lookalikes(list(columns))
     for column in columns:
         if column not in expected:
             raise ValueError(f"unknown column {column!r}; allowed are {listed(expected)}")
     if not agents:
-        raise ValueError(f"there is no column action_<agent>; the columns are {listed(columns)}")
+        raise ValueError(
+            f"there is no column action_<agent>; the columns are {listed(columns)}. Name what a "
+            "member does action_<its name>, and what a coder says that it had in mind "
+            "latent_<its name>"
+        )
     if not variables and not reading.continuous:
         raise ValueError(f"there is no state variable; the columns are {listed(columns)}")
     for column in needed:
@@ -362,7 +368,7 @@ def from_columns(
                     + (_NUMBERS_BEFORE if reading.by_names else "no names are recorded for it")
                 )
     if "step" in columns:
-        _check_steps(columns["step"], demos)
+        _check_steps(columns["step"], demos, "episode" in columns)
     return demos, doubts
 
 
@@ -457,6 +463,24 @@ def agents_and_variables(
     return agents, [c for c in columns if c not in known and not c.startswith("latent_")]
 
 
+def _refuse_lookalikes(columns: Sequence[str]) -> None:
+    """Refuse labels of a member without actions who is called like one that has some."""
+
+    def plain(name: str) -> str:
+        return "".join(name.split()).replace("_", "").casefold()
+
+    acting = {c.removeprefix("action_") for c in columns if c.startswith("action_")}
+    called = {plain(agent): agent for agent in acting}
+    for column in columns:
+        agent = column.removeprefix("latent_")
+        alike = called.get(plain(agent))
+        if column.startswith("latent_") and agent not in acting and alike is not None:
+            raise ValueError(
+                f"column {column!r}: there is no 'action_{agent}', but there is 'action_{alike}'; "
+                "write the member's name alike in both"
+            )
+
+
 def acting_agents(
     agents: Sequence[str], columns: Sequence[str], record: dict[str, Any] | None, reading: Reading
 ) -> list[str]:
@@ -468,7 +492,7 @@ def acting_agents(
     return [agent for agent in agents if f"action_{agent}" in columns]
 
 
-def _check_steps(values: Any, demos: Demonstrations) -> None:
+def _check_steps(values: Any, demos: Demonstrations, has_episodes: bool) -> None:
     array = as_array("step", values)
     common_length({"step": array, "episode": demos.episodes}, None)
     steps, _, names, _ = code_column("step", array, None, None, demos._runs)
@@ -488,6 +512,11 @@ def _check_steps(values: Any, demos: Demonstrations) -> None:
             else "leave the column step out if the rows are all there and in order; where steps "
             "are missing, what is before and what is after are two episodes"
         )
+        if not has_episodes:
+            remedy = (
+                "without a column 'episode' all rows are one episode: call the column that tells "
+                "recordings apart 'episode'"
+            )
         raise ValueError(
             f"step: {demos._runs.place(row)}: found {steps[row]}; the steps of an episode must "
             f"count 0, 1, 2, ... in this order; {remedy}"

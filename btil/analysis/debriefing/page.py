@@ -1,5 +1,6 @@
 """The debrief as a page: findings in plain words, figures, and tables beside it."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,10 +109,11 @@ def debrief(
         for folder in ("tables", "figures"):
             (staging / folder).mkdir()
         pictures = {"minds": Markup(), "alignment": Markup()}
+        names = _file_names([str(one) for one in findings.demos.episode_ids.tolist()])
         with progress_line(len(chosen), "debrief", progress) as line:
             for number, episode in enumerate(chosen):
                 for picture in _pictures(posterior, findings, episode, task, use_labels):
-                    name = f"episode_{episode + 1}_{picture.kind}"
+                    name = f"episode_{names[episode]}_{picture.kind}"
                     drawn = save_figure(picture.figure, staging / "figures" / name)
                     shown = html_figure(drawn, name, picture.caption)
                     title = f"Episode {findings.demos.episode_ids[episode]}"
@@ -129,6 +131,18 @@ def debrief(
         page = html_page(title, lead, body, links)
         (staging / PAGE).write_text(page, encoding="utf-8")
     return Debrief(directory / PAGE, findings, tuple(summary(told)))
+
+
+def _file_names(ids: list[str]) -> list[str]:
+    """A name for the files of each episode: what it is called, made fit for a file.
+
+    Where that is nothing, or that of another one, its position (from 1) is added.
+    """
+    plain = [re.sub(r"[^\w.-]+", "_", one).strip("._") for one in ids]
+    return [
+        name if name and plain.count(name) == 1 else f"{name}_{number}".strip("_")
+        for number, name in enumerate(plain, 1)
+    ]
 
 
 def _learn_again(posterior: Posterior, demos: Demonstrations, progress: bool) -> Posterior | None:

@@ -94,6 +94,7 @@ def plot_timeline(
             draw = _draw_lanes if kind == "heatmap" else _draw_bands
             occurring |= draw(axes, beliefs[name], path, labels, part, names)
             axes.set_xlim(begin - 0.5, begin + width - 0.5)
+            axes.locator_params(axis="x", integer=True)
             axes.spines[:].set_visible(False)
             title = name
             if k < len(agents):
@@ -329,6 +330,7 @@ def plot_alignment(
             below.tick_params(axis="y", length=0)
             for panel in (above, below):
                 panel.set_xlim(begin - 0.5, begin + width - 0.5)
+                panel.locator_params(axis="x", integer=True)
             below.spines[:].set_visible(False)
         used = ", labels used" if use_labels and (chosen.latents >= 0).any() else ""
         panels[0].set_title(

@@ -76,15 +76,12 @@ def corrected_sds(
         derivative = np.asarray(_derivative(point, jnp.asarray(used), run.problem, run.sites)).T
         middle = np.linalg.inv(np.eye(len(used)) - derivative) - np.eye(len(used))
         numbers = unravel(jnp.asarray(_numbered(used, counts.size)))
-        return {
-            site: np.sqrt(
-                np.maximum(
-                    one.sd() ** 2
-                    + _added(one.concentration, np.asarray(numbers[site])[: len(one.concentration)],
-                             middle), 0.0)
-            )
-            for site, one in rows.items()
-        }  # fmt: skip
+        found = {}
+        for site, one in rows.items():
+            own = np.asarray(numbers[site])[: len(one.concentration)]
+            added = _added(one.concentration, own, middle)
+            found[site] = np.sqrt(np.maximum(one.sd() ** 2 + added, 0.0))
+        return found
 
 
 def _numbered(used: Int[np.ndarray, " used"], size: int) -> Float[np.ndarray, " cells"]:

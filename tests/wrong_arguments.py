@@ -105,6 +105,9 @@ def analysis_calls() -> dict[str, Any]:
         "TeamPosterior.sample": lambda **given: one.sample(**{"num_draws": 1, **given}),
         "TeamPosterior.to_datatree": one.to_datatree,
         "TeamPosterior.tracker": one.tracker,
+        "animate_motion": partial(
+            btil.analysis.animate_motion, demos, 0, {"agent_0": ("x", "y")}, "walk.gif"
+        ),
         "calibrate": partial(btil.analysis.calibrate, HMM, demos, "mfvi", progress=False),
         "choose_rows": partial(btil.analysis.choose_rows, one),
         "compare": partial(btil.compare, HMM, demos, methods=("mfvi", "gibbs")),
@@ -124,6 +127,7 @@ def analysis_calls() -> dict[str, Any]:
         ),
         "plot_policy_rows": partial(btil.analysis.plot_policy_rows, one, "agent_0"),
         "plot_prior_posterior": partial(btil.analysis.plot_prior_posterior, one),
+        "plot_prior_predictive": partial(btil.analysis.plot_prior_predictive, HMM, demos),
         "plot_restarts": partial(btil.analysis.plot_restarts, one),
         "plot_row_diagnostics": partial(btil.analysis.plot_row_diagnostics, one),
         "plot_timeline": partial(btil.analysis.plot_timeline, one, demos, 0),

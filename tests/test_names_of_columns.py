@@ -42,7 +42,7 @@ def test_steps_without_an_episode_column_say_so(tmp_path: Path) -> None:
     columns = "step,where,action_ann,latent_ann"
     rows = ("a,0,hall,push,lift", "a,1,hall,wait,rest", "b,0,hall,push,lift")
     path = table(tmp_path, f"session,{columns}", *rows)
-    with pytest.raises(ValueError, match="without a column 'episode' all rows are one episode"):
+    with pytest.raises(ValueError, match="Without a column 'episode' all rows are one episode"):
         btil.read_demonstrations(path)
     rows = ("a,0,hall,push,lift", "a,2,hall,wait,rest")
     with_episodes = table(tmp_path, f"episode,{columns}", *rows)

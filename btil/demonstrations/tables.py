@@ -513,8 +513,8 @@ def _check_steps(values: Any, demos: Demonstrations, has_episodes: bool) -> None
             "are missing, what is before and what is after are two episodes"
         )
         if not has_episodes:
-            remedy = (
-                "without a column 'episode' all rows are one episode: call the column that tells "
+            remedy += (
+                ". Without a column 'episode' all rows are one episode: call the column that tells "
                 "recordings apart 'episode'"
             )
         raise ValueError(

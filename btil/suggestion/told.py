@@ -199,7 +199,8 @@ class Suggestion:
 
     def html(self) -> str:
         """The same as part of a page."""
-        return f"<pre>{escape(str(self))}</pre>\n<pre>{escape(self.toml)}</pre>\n"
+        texts = (escape(text) for text in (str(self), self.toml))
+        return "".join(f'<pre tabindex="0">{text}</pre>\n' for text in texts)
 
 
 _FAMILIES = ("DirichletCPT", "Shared", "StickyDirichletCPT", "UniformCPT")

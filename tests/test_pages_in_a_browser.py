@@ -82,7 +82,8 @@ def test_print_unfolds_and_fits_the_sheet(kind: str, pages: dict[str, Path], bro
     folded = f"[...document.querySelectorAll('details > :last-child')].map({visible})"
     assert not any(tab.evaluate(folded))
     tab.emulate_media(media="print")
-    assert all(tab.evaluate(folded))
+    # The browser unfolds with its next frame, not at once.
+    tab.wait_for_function(f"{folded}.every(Boolean)", timeout=10_000)
     assert min(tab.evaluate(inside)) > 0
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     sheets = len(re.findall(rb"/Type\s*/Page[^s]", tab.pdf(format="A4")))

@@ -230,7 +230,7 @@ gibbs = btil.fit(
             Entry(
                 "plot_forest",
                 "analysis.plot_forest(gibbs)",
-                "Intervals (50% and 89%) of each chain: they should lie over one another.",
+                "Intervals (50% and 89%) of each chain; those of one row should overlap.",
             ),
             Entry(
                 "plot_ess",
@@ -244,7 +244,13 @@ gibbs = btil.fit(
         """\
 runs = btil.fit(model, partly.without_labels(), num_restarts=8)
 svi = btil.fit(
-    model, partly, "svi", num_particles=2, learning_rate=0.03, max_iterations=150, dtype="float64"
+    model,
+    partly.without_labels(),
+    "svi",
+    num_particles=2,
+    learning_rate=0.03,
+    max_iterations=150,
+    dtype="float64",
 )
 """,
         (
@@ -252,7 +258,8 @@ svi = btil.fit(
                 "plot_elbo_traces",
                 'analysis.plot_elbo_traces({"mean field": runs, "SVI": svi})',
                 "The bound after each sweep, as its distance from where it ended. It has converged "
-                "where it is flat; other starting points are grey; svi's estimates are noisy.",
+                "where it is flat; other starting points are grey. svi needs more "
+                "iterations than these.",
             ),
             Entry(
                 "plot_restarts",

@@ -74,7 +74,7 @@ def test_what_is_wrong_is_refused(given, message):
         given = {"like": demos}
     with pytest.raises(ValueError, match=message):
         btil.bin(demos, "gap", **given)
-    with pytest.raises(ValueError, match="'state' cannot stand beside others"):
+    with pytest.raises(ValueError, match="'state' cannot be used together with others"):
         btil.bin(
             btil.Demonstrations([0], [0], num_latents=1, continuous={"gap": [1.0]}),
             "gap",

@@ -362,7 +362,7 @@ def test_parameters_at_the_edge_of_their_support_stay_finite():
 
 
 def test_latents_without_names_are_refused_in_models_with_parameters():
-    with pytest.raises(ValueError, match=r"simulation 0: .* ann, bob apart.*share_labelled"):
+    with pytest.raises(ValueError, match=r"simulation 0: .* ann, bob, and.*share_labelled"):
         calibrate(parametric_model(), tiny_team(), "gibbs", 2, share_labelled=0.0, progress=False)
 
 

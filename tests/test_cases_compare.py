@@ -142,7 +142,7 @@ def test_case_34_nothing_is_measured_against_what_has_not_converged(tmp_path, mo
     record = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
     assert record["no_differences"].startswith("gibbs has not converged: 2 chains: largest R-hat")
     shown = Links(page).text
-    assert "no differences are told, as gibbs has not converged" in shown
+    assert "no differences are reported, as gibbs has not converged" in shown
     assert shown.count(record["no_differences"]) == 2  # in a note, and where times would stand
     assert "mean difference at the end" not in shown
 
@@ -257,10 +257,10 @@ def test_case_37_from_the_shell(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda record: record | {"version": 2}, "no comparison written by this btil"),
-        (lambda record: record | {"names": "mfvi"}, "no comparison written by this btil"),
-        (lambda record: record | {"reference": "nuts"}, "no comparison written by this btil"),
-        (lambda record: [], "no comparison written by this btil"),
+        (lambda record: record | {"version": 2}, "not a comparison written by this btil"),
+        (lambda record: record | {"names": "mfvi"}, "not a comparison written by this btil"),
+        (lambda record: record | {"reference": "nuts"}, "not a comparison written by this btil"),
+        (lambda record: [], "not a comparison written by this btil"),
     ],
 )
 def test_a_damaged_record_is_refused(reported, damage, message, tmp_path):
@@ -280,10 +280,12 @@ def test_a_truth_is_read_as_it_was_written(reported, tmp_path):
     with pytest.raises(FileNotFoundError, match="no such file"):
         btil.analysis.read_truth(folder / "nothing.npz", PLAIN, found.demos)
     other = hmm_model()
-    with pytest.raises(ValueError, match=r"truth\.npz: .* is no table of the model|another shape"):
+    with pytest.raises(
+        ValueError, match=r"truth\.npz: .* is not a table of the model|another shape"
+    ):
         btil.analysis.read_truth(folder / "truth.npz", other, hmm_demos([0, 1], None, 3))
     (tmp_path / "truth.npz").write_bytes((folder / "truth.npz").read_bytes()[:200])
-    with pytest.raises(ValueError, match=r"truth\.npz: this is no truth written by btil"):
+    with pytest.raises(ValueError, match=r"truth\.npz: this is not a truth written by btil"):
         btil.analysis.read_truth(tmp_path / "truth.npz", PLAIN, found.demos)
 
 

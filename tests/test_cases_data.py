@@ -127,7 +127,9 @@ def test_two_spellings_of_one_number_are_refused(way: str, column: str, tmp_path
 
 @by_way
 def test_names_of_which_some_are_numbers_are_doubted(way: str, tmp_path: Path) -> None:
-    with pytest.warns(btil.DataWarning, match=r"state: 'B' is no number, so its .* \('1', '2'\)"):
+    with pytest.warns(
+        btil.DataWarning, match=r"state: 'B' is not a number, so its .* \('1', '2'\)"
+    ):
         demos = WAYS[way](frame_of(state=["1", "2", "B"]), tmp_path / "table")
     assert demos.state_names == {"state": ("1", "2", "B")}
 
@@ -490,6 +492,29 @@ def test_an_unlabelled_recording_needs_no_names_of_latents() -> None:
     nameless = bare.replace(latent_names=None)
     posterior = made(train)
     np.testing.assert_array_equal(posterior.decode(nameless), posterior.decode(bare))
+
+
+def test_names_that_differ_only_in_capitals_or_spaces_are_doubted() -> None:
+    table = {"place": ["hall", "yard"], "action": ["Push", "push  door"], "latent": ["a", "A"]}
+
+    def make(**changes: Any) -> btil.Demonstrations:
+        columns = {**table, **changes}
+        names = {"latent_names": {"ann": ["a", "A"]}} if changes.get("declared") else {}
+        return btil.Demonstrations(
+            {"place": columns["place"]},
+            {"ann": columns["action"]},
+            {"ann": columns["latent"]},
+            **names,
+        )
+
+    message = "latent_ann: 'A' and 'a' differ only in capitals or spaces and are taken for two"
+    with pytest.warns(btil.DataWarning, match=message):
+        make()
+    make(declared=True)
+    with pytest.warns(btil.DataWarning, match="action_ann: 'Push door' and 'push  door' differ"):
+        make(action=["push  door", "Push door"], latent=["a", "b"])
+    with pytest.warns(btil.DataWarning, match="place: 'Hall' and 'hall' .*state_names"):
+        make(place=["Hall", "hall"], latent=["a", "b"])
 
 
 # 21. New data with fewer values

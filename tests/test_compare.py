@@ -398,7 +398,7 @@ def test_chains_in_different_modes_are_told(train: btil.Demonstrations) -> None:
     assert modes[0].startswith("apart:")
     assert "chain 1 (mean log likelihood" in modes[0]
     assert "; chains 0 and 2 (mean log likelihood" in modes[0]
-    assert "the table tells of chain 1 alone" in modes[0]
+    assert "the table shows chain 1 alone" in modes[0]
     assert found.table["modes"].tolist() == [1, 2]
     assert found.modes["chains"].to_dict() == {("apart", 1): "1", ("apart", 2): "0, 2"}
     means = log_likelihood.sum(-1).mean(1)
@@ -455,7 +455,7 @@ def test_renamed_latents_are_no_difference(
         )
         for name in ("one", "other"):
             assert found.table.loc[name, f"viterbi_error_{agent}"] == best
-    assert sum("nothing tells at least two" in note for note in found.notes) == 2
+    assert sum("nothing distinguishes at least two" in note for note in found.notes) == 2
 
 
 def test_chains_that_differ_in_names_agree(train: btil.Demonstrations) -> None:
@@ -527,7 +527,7 @@ PARAMETRIC = dataclasses.replace(MODEL, policy=HierarchicalDirichletCPT(parents=
         ({"methods": "mfvi"}, ValueError, "names in a tuple or list"),
         ({"methods": ("mfvi", "mfvi")}, ValueError, "named twice"),
         ({"methods": ("mcmc",)}, ValueError, "unknown method 'mcmc'"),
-        ({"methods": {"../out": "mfvi"}}, ValueError, "no name for files"),
+        ({"methods": {"../out": "mfvi"}}, ValueError, "not a name for files"),
         ({"reference": "nuts"}, ValueError, "'nuts' is not among mfvi"),
         ({"options": {"gibbs": {}}}, ValueError, "options: no method gibbs"),
         ({"options": {"mfvi": {"num_chains": 2}}}, TypeError, "no option 'num_chains'"),

@@ -55,6 +55,72 @@ def test_parents_of_every_kind_are_spelt_out() -> None:
     assert expand_parents(("other_actions",), "bob", "transition", demos)[0] == ("action_ann",)
 
 
+def test_parents_seen_from_a_member() -> None:
+    names = ("ann_at", "bob at", "time", "own_time")
+    demos = btil.Demonstrations(
+        states={name: [0, 1] for name in names},
+        actions={"ann": [0, 1], "bob": [1, 0]},
+        num_latents=2,
+        num_actions=2,
+    )
+
+    def of(agent: str, *parents: str) -> tuple[str, ...]:
+        return expand_parents(parents, agent, "transition", demos)[0]
+
+    assert of("ann", "own_at", "other at") == ("ann_at", "bob at")
+    assert of("bob", "other_at", "next_own at", "own_time") == ("ann_at", "next_bob at", "own_time")
+    assert of("bob", "previous_other_at", "other_action", "previous_own_action") == (
+        "previous_ann_at",
+        "action_ann",
+        "previous_action_bob",
+    )
+    with pytest.raises(ValueError, match="unknown parent 'own_at'"):
+        of("bob", "own_at")
+    with pytest.raises(ValueError, match="counted twice: ann_at"):
+        of("ann", "own_at", "ann_at")
+
+
+def test_of_larger_teams_others_have_numbers() -> None:
+    agents = ("cy", "ann", "bob")
+    demos = btil.Demonstrations(
+        states={f"{agent}_at": [0, 1] for agent in agents},
+        actions={agent: [0, 1] for agent in agents},
+        num_latents=2,
+    )
+    found = expand_parents(("other1_at", "other2_at", "other2_action"), "bob", "transition", demos)
+    assert found[0] == ("ann_at", "cy_at", "action_cy")
+
+
+def test_what_a_policy_may_read_leaves_out_what_comes_after() -> None:
+    with pytest.raises(ValueError, match="unknown parent 'weather'") as error:
+        expand_parents(("weather",), "ann", "policy", random_demos())
+    assert str(error.value).split("one of ")[1] == (
+        "previous_action_ann, previous_action_bob, previous_actions, previous_other_action, "
+        "previous_other_actions, previous_own_action, previous_state, previous_x, previous_y, "
+        "state, x, y"
+    )
+    for name in ("other_action", "other2_action", "own_action", "next_x", "action_ann"):
+        with pytest.raises(ValueError, match=f"policy: '{name}' cannot be a parent"):
+            btil.TeamModel(policy=btil.DirichletCPT(1.0, (name,)))
+
+
+def test_a_shared_table_reads_what_is_each_ones_own() -> None:
+    demos = btil.Demonstrations(
+        states={"ann_at": [0, 1, 1, 0], "bob_at": [1, 1, 0, 2]},
+        actions={"ann": [0, 1, 1, 0], "bob": [1, 1, 0, 0]},
+        latents={"ann": [0, 0, 1, 1], "bob": [1, 1, 0, 0]},
+        num_states={"ann_at": 3, "bob_at": 3},
+    )
+    by_form, by_name = (
+        btil.TeamModel(btil.Shared(btil.DirichletCPT(1.2, parents)), btil.DirichletCPT(1.01))
+        for parents in (("own_at",), {"ann": ("ann_at",), "bob": ("bob_at",)})
+    )
+    one, other = (btil.fit(model, demos, progress=False) for model in (by_form, by_name))
+    assert one.elbo == other.elbo
+    rows = one.policy("ann", states={"ann_at": [0, 1, 2]})
+    assert np.array_equal(rows, other.policy("bob", states={"bob_at": [0, 1, 2]}))
+
+
 @pytest.mark.parametrize(
     ("parents", "told"),
     [

@@ -407,6 +407,17 @@ def test_selections_that_are_refused(episodes: Any, message: str):
         team().select(episodes)
 
 
+def test_episodes_are_selected_by_ids_that_are_texts():
+    demos = team().replace(episodes=["b", "b", "b", "c", "a", "a"])
+    assert demos.select(["a", "b"]) == demos.select([2, 0])
+    assert demos.select("c") == demos.select([1])
+    assert demos.without_labels(["c"]) == demos.without_labels([1])
+    with pytest.raises(ValueError, match="there is no episode 'd'; the ids are 'b', 'c', 'a'"):
+        demos.select(["a", "d"])
+    with pytest.raises(ValueError, match="0 is given twice"):
+        demos.select(["b", "b"])
+
+
 def test_without_labels():
     demos = team()
     bare = demos.without_labels()

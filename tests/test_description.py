@@ -185,9 +185,9 @@ def test_a_family_of_ones_own_is_described_by_its_class() -> None:
             {"policy": {"family": "softmax", "features": "x"}},
             "policy: unknown key of a softmax table: 'features'",
         ),
-        ({"policy": 1.2}, "policy: 1.2 is no table; write a section [policy]"),
-        ({"policy": {"agents": ["ann"]}}, "policy.agents: ['ann'] is no table"),
-        ({"policy": {"agents": {"ann": 3}}}, "policy.agents.ann: 3 is no table"),
+        ({"policy": 1.2}, "policy: 1.2 is not a table; write a section [policy]"),
+        ({"policy": {"agents": ["ann"]}}, "policy.agents: ['ann'] is not a table"),
+        ({"policy": {"agents": {"ann": 3}}}, "policy.agents.ann: 3 is not a table"),
         (
             {"policy": {"agents": {"ann": {}}, "shared": True}},
             "policy: unknown key beside 'agents': 'shared'; allowed are none",

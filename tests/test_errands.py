@@ -129,7 +129,7 @@ def test_figures_of_paths_and_of_motion():
         ),
         (
             lambda: btil.analysis.plot_motion(posterior, "ann", "bob_x", "ann_y"),
-            "bob_x is no covariate of the emission of ann",
+            "bob_x is not a covariate of the emission of ann",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -196,7 +196,9 @@ def test_what_a_prior_expects_is_drawn():
         assert high == pytest.approx(centre + 0.822, abs=0.15)
     figure = btil.analysis.plot_prior_predictive(said, demos, ["bob_vy"], num_draws=2)
     assert len(figure.axes) == 1
-    with pytest.raises(ValueError, match="'ann_vx' is no column of an emission; there are bob_vx"):
+    with pytest.raises(
+        ValueError, match="'ann_vx' is not a column of an emission; there are bob_vx"
+    ):
         btil.analysis.plot_prior_predictive(said, demos, ["ann_vx"])
     with pytest.raises(ValueError, match="the model has no emissions"):
         btil.analysis.plot_prior_predictive(btil.TeamModel(), demos)

@@ -1312,7 +1312,7 @@ def test_a_policy_whose_row_is_no_probability_vector_is_refused(domain):
     for bad in ([np.nan] * 6, [0.0] * 6, [-0.5, 1.5, 0, 0, 0, 0], [0.5] * 6):
         policies = {agent: policy.copy() for agent, policy in task.policies().items()}
         policies["rob"][7, 2] = bad
-        with pytest.raises(ValueError, match="rob's row of state 7, latent 2 is no probability"):
+        with pytest.raises(ValueError, match="rob's row of state 7, latent 2 is not a probability"):
             task.simulate(2, policies=policies)
 
 

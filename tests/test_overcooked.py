@@ -447,7 +447,7 @@ def _replaced(column, make):
         (_changed("pot0_timer", 1, -3), "pot0_timer, trial 7, step 1: -3"),
         (_changed("counter_soups", 1, 99), "counter_soups, trial 7, step 1: 99"),
         (_changed("p0_x", 1, 6), "p0_x, trial 7, step 1: 6 is out of range; allowed are 0 to 5"),
-        (_changed("p0_y", 1, 0), r"p0_x, p0_y, trial 7, step 1: \(3, 0\) is no floor"),
+        (_changed("p0_y", 1, 0), r"p0_x, p0_y, trial 7, step 1: \(3, 0\) is not floor"),
         (_changed("step", 5, 6), "trial 7: step 6 comes after step 4"),
         (_changed("trial", slice(4, 6), 8), "step 6: trial 7 goes on after another one"),
         (_changed("p1_dir", 0, DOWN), "trial 7, step 0: what player_1 holds changes from nothing"),

@@ -388,7 +388,7 @@ def test_an_actor_who_would_misread_the_task_is_refused(task: GridTask) -> None:
                     action_names=task.action_names, latent_names=task.latent_names,
                 ),
             ),
-            "'alice' is no member of what is given for it, whose agents are rob, eve",
+            "'alice' is not a member of what is given for it, whose agents are rob, eve",
         ),
     ):  # fmt: skip
         for where in (task, task.to_parallel_env()):

@@ -430,7 +430,7 @@ def test_an_agent_that_is_not_there_or_comes_late_is_refused():
         ({"policies": BOTH | {"bob": np.full((3, 2), 0.5)}}, r"bob's has shape \(3, 2\); expected"),
         ({"policies": BOTH | {"bob": np.full((4, 3), 1 / 3)}}, r"bob's has shape \(4, 3\)"),
         ({"policies": BOTH | {"bob": np.full(4, 0.5)}}, r"bob's has shape \(4,\)"),
-        ({"policies": BOTH | {"bob": np.full((4, 2), 0.4)}}, r"bob's row at \(0,\) is no prob"),
+        ({"policies": BOTH | {"bob": np.full((4, 2), 0.4)}}, r"bob's row at \(0,\) is not a prob"),
         ({"policies": BOTH | {"bob": np.full((4, 2), np.nan)}}, r"bob's row at \(0,\)"),
         ({"policies": BOTH | {"bob": np.full((4, 5, 2), 0.5)}}, "latent_transition is needed"),
         ({"num_episodes": 0}, "num_episodes must be a whole number of at least 1, got 0"),
@@ -497,7 +497,7 @@ def test_actions_that_are_none_are_refused(action):
         ({"initial_latents": lambda *_: np.ones((1, 2))}, "step 0: initial_latents of ann"),
         ({"initial_latents": lambda *_: np.ones(2) / 2}, r"shape \(2,\), expected \(1, 2\)"),
         ({"latent_transition": lambda *_: np.eye(2)}, r"step 1: latent_transition of ann: shape"),
-        ({"latent_transition": lambda *_: -np.eye(2)[None]}, "is no probability vector"),
+        ({"latent_transition": lambda *_: -np.eye(2)[None]}, "is not a probability vector"),
     ],
 )
 def test_functions_that_give_no_distributions_are_refused(functions, message):

@@ -111,7 +111,7 @@ def test_a_foreign_table(tmp_path):
         ({"rewards": {"ann": np.zeros(6)}}, "'bob' left out"),
         ({"continuous": {"zone": np.zeros(6)}}, "a state variable already"),
         ({"continuous": {"v": [0, 1, np.inf, 0, 0, 0]}}, "v: episode 'x', step 2: inf"),
-        ({"continuous": {"v": ["a"] * 6}}, "'a' is no number"),
+        ({"continuous": {"v": ["a"] * 6}}, "'a' is not a number"),
         ({"latent_weights": {"bob": -np.ones((6, 2))}}, "step 0: latent 0: -1.0"),
         ({"latent_weights": {"bob": np.zeros((6, 2))}}, "all weights are 0"),
         ({"latent_weights": {"bob": np.ones((6, 3))}}, r"\(6, 2\) expected"),

@@ -187,7 +187,7 @@ def test_a_mean_field_that_did_not_converge_is_not_forgotten() -> None:
     assert "the mean field did not converge" in found.reason
     few = mean_field().refined(10, 8, progress=False)
     assert not few.converged
-    assert "10 draws are too few to tell" in few.reason
+    assert "10 draws are too few to judge" in few.reason
 
 
 def test_a_comparison_with_it_has_a_page(tmp_path: Path) -> None:

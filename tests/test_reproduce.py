@@ -428,7 +428,7 @@ def test_performance_is_that_of_the_team_that_was_learned(no_figures: None, tmp_
         ),
         (
             "w/o T_x",
-            "recommended model, Alice beside the true Rob",
+            "recommended model, Alice with the true Rob",
             btil.domains.play(task, team, 4, seed + 1, 30),
         ),
     ):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import btil
 from btil import Demonstrations, StickyDirichletCPT, TeamModel, suggest_model
 from btil.cli import app
+from btil.demonstrations import naming
 from btil.models.description import model_from_description
 from btil.models.team import bind
 from btil.suggestion import columns, held_out, scores, search
@@ -247,14 +248,44 @@ def test_honest_columns_are_rarely_refused() -> None:
     ],
 )
 def test_forms(name: str, agent: str, form: str) -> None:
-    assert columns.form_of(name, agent, ("ann", "bob")) == form
+    assert naming.form_of(name, agent, ("ann", "bob")) == form
 
 
 def test_forms_of_three_and_of_names_in_names() -> None:
     agents = ("p_1", "p_10", "p")
-    assert columns.form_of("p_10_x", "p_10", agents) == "{own}_x"
-    assert columns.form_of("p_1_x", "p_10", agents) == "{other 2}_x"
-    assert columns.form_of("p_x", "p_10", agents) == "{other 1}_x"
+    assert naming.form_of("p_10_x", "p_10", agents) == "{own}_x"
+    assert naming.form_of("p_1_x", "p_10", agents) == "{other2}_x"
+    assert naming.form_of("p_x", "p_10", agents) == "{other1}_x"
+
+
+def test_forms_are_words_for_parents_and_explained_where_columns_are_called_otherwise() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.integers(3, size=(300, 2))
+    minds = np.repeat(generator.integers(2, size=(10, 2)), 30, axis=0)
+    other = generator.integers(3, size=(300, 2))
+    actions = np.where(generator.random((300, 2)) < 0.8, (x + minds) % 3, other)
+    demos = Demonstrations(
+        {"x1": x[:, 0], "x2": x[:, 1]},
+        {"ann": actions[:, 0], "bob": actions[:, 1]},
+        minds,
+        np.repeat(np.arange(10), 30),
+        continuous={"temperature": generator.normal(size=300)},
+    )
+    roles = {"x1": "ann_x", "x2": "bob_x"}
+    found = suggest_model(demos, roles=roles, refit=False, **QUIET)
+    assert found.unread == ("temperature",)
+    assert "measured columns that nothing reads: temperature; " in str(found)
+    assert "policy of ann and bob: own_x\n    own_x is x1 of ann and x2 of bob\n" in str(found)
+    assert "1 context in 580 steps" in str(found)
+    called = demos.replace(
+        states={"ann_x": x[:, 0], "bob_x": x[:, 1]}, num_states={"ann_x": 3, "bob_x": 3}
+    )
+    plain = suggest_model(called, refit=False, **QUIET)
+    assert "own_x is" not in str(plain)
+    # The words of the suggestion are parents of a model.
+    by_words = TeamModel(btil.Shared(btil.DirichletCPT(1.0, ("own_x",))))
+    found_by_names = bind(plain.model, called).rows["bob"].policy
+    assert np.array_equal(bind(by_words, called).rows["bob"].policy, found_by_names)
 
 
 def test_roles_name_what_names_do_not_say() -> None:

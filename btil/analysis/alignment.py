@@ -74,7 +74,7 @@ class Use(NamedTuple):
 def interchangeable_latents(
     model: TeamModel, demos: Demonstrations
 ) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Classes of latents that nothing tells apart, per agent.
+    """Classes of latents that nothing distinguishes, per agent.
 
     Two latents of an agent are interchangeable if neither is ever labelled and swapping them
     leaves every prior and every given table as it is; this is an equivalence, and every

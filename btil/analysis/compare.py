@@ -94,7 +94,7 @@ class Comparison:
         courses: How each method comes near the reference as time goes on.
         reliabilities: {agent: {name: how sure and how often right}} of held-out mental states.
         evidence: The log evidence of the reference's data, if it was asked for.
-        accuracy: Error that is small enough where the time to it is told.
+        accuracy: Error that is small enough where the time to reach it is reported.
         num_draws: Posterior draws that beliefs are averaged over, at most.
         seed: Seeds these draws.
         notes: Sentences on how the numbers came about and what to be careful with.
@@ -105,7 +105,7 @@ class Comparison:
         convergence: {name: whether it has converged, and why (not)}, of chains with their latents
             matched.
         test: Held-out demonstrations, or None.
-        aligned: The posteriors with latents that nothing tells apart in the reference's order.
+        aligned: The posteriors with latents that nothing distinguishes in the reference's order.
         compared: Of these, where chains do not overlap, the group of the largest log likelihood
             alone: differences are between these.
         named: These with such latents named after the labels of the test data where it has some:
@@ -370,7 +370,7 @@ def compare(
             intervals cover them is told then. As from `btil.analysis.simulate_truth`.
         evidence: Whether to estimate the log evidence, for the gap of the bounds to it. It takes
             about as long as a run of gibbs.
-        accuracy: Error that is small enough where the time to it is told.
+        accuracy: Error that is small enough where the time to reach it is reported.
         num_draws: Posterior draws that beliefs about mental states are averaged over, of every
             method so many; of chains, no more than they have.
 
@@ -442,7 +442,7 @@ def _check(
         method_function(method, model)
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
-                f"methods: {name!r} is no name for files; use letters, digits, '.', '_' and '-'"
+                f"methods: {name!r} is not a name for files; use letters, digits, '.', '_' and '-'"
             )
     for argument, given in (("options", options), ("demos_by_method", others)):
         unknown = sorted(set(given) - set(chosen))
@@ -1066,9 +1066,9 @@ def _notes_on_names(posteriors: Mapping[str, Posterior], test: Demonstrations | 
     notes = []
     if own:
         notes.append(
-            f"{listed(own)}: by a NumPyro model of one's own, of which only beliefs, likelihoods "
+            f"{listed(own)}: by a custom NumPyro model, of which only beliefs, likelihoods "
             "and times can be compared with tables; a bound is of the evidence of its own model. "
-            "Labels or the function must tell its mental states apart: they are compared as they "
+            "Labels or the function must distinguish its mental states: they are compared as they "
             "are."
         )
     telling = [name for name, one in posteriors.items() if one.bound.measured]
@@ -1083,8 +1083,8 @@ def _notes_on_names(posteriors: Mapping[str, Posterior], test: Demonstrations | 
     told_apart = [a for a in agents if all(of_agent[a] for of_agent in pinned.values())]
     if told_apart:
         notes.append(
-            f"Mental states of {listed(told_apart)}: labels, priors or given tables tell them "
-            "apart, so they are compared as they are."
+            f"Mental states of {listed(told_apart)}: labels, priors or given tables "
+            "distinguish them, so they are compared as they are."
         )
     for agent in (a for a in agents if a not in told_apart):
         free = [name for name, of_agent in pinned.items() if not of_agent[agent]]
@@ -1096,7 +1096,7 @@ def _notes_on_names(posteriors: Mapping[str, Posterior], test: Demonstrations | 
             else ""
         )
         notes.append(
-            f"Mental states of {agent}: nothing tells at least two of them apart{of_methods}. "
+            f"Mental states of {agent}: nothing distinguishes at least two of them{of_methods}. "
             "Those are matched to the reference's by the distance of their rows, each chain on its "
             f"own; R-hats and differences in the table are of matched rows.{by_labels}"
         )
@@ -1118,8 +1118,8 @@ def _notes_on_modes(modes: Mapping[str, Sequence[Mode]]) -> list[str]:
             )
             notes.append(
                 f"{name}: the chains sit in different modes, or have not run long enough to meet: "
-                f"{groups}. They are not averaged: the table tells of {_chains(own[0])} alone. How "
-                "much each weighs in the posterior cannot be told from the chains."
+                f"{groups}. They are not averaged: the table shows {_chains(own[0])} alone. How "
+                "much each weighs in the posterior cannot be estimated from the chains."
             )
     return notes
 
@@ -1184,7 +1184,7 @@ def _notes_on_truth(truth: DrawnTables | None, posteriors: Mapping[str, Posterio
     free = [n for n, p in posteriors.items() if not all(agents_pinned(p.bound).values())]
     if free:
         notes.append(
-            f"Mental states that nothing tells apart in {listed(free)} are named as in the truth "
+            f"Mental states that nothing distinguishes in {listed(free)} are named as in the truth "
             "before coverage is counted, which flatters it a little."
         )
     return notes

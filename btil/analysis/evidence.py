@@ -82,7 +82,7 @@ _MOST_RENAMINGS = 5040
 KHAT_LIMIT = 0.7
 # Runs of `smc` whose log estimates differ by more (sd) say little but that they are too low.
 _LARGEST_SPREAD = 1.0
-_ON_RENAMINGS = "Averaged over the {:,} namings of latents that nothing tells apart."
+_ON_RENAMINGS = "Averaged over the {:,} namings of latents that nothing distinguishes."
 # Steps towards the point at which chib takes the posterior's density.
 _CLIMB = 50
 _INSTEAD = "Compare such models by held-out likelihood (btil.analysis.compare_models)"

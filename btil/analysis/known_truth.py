@@ -170,11 +170,13 @@ def read_truth(path: Any, model: TeamModel, demos: Demonstrations) -> DrawnTable
                 for number, agent in enumerate(file.get("channels", ()))
             }
     except (ValueError, LookupError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{source}: this is no truth written by btil, or it is damaged") from error
+        raise ValueError(
+            f"{source}: this is not a truth written by btil, or it is damaged"
+        ) from error
     for site, one in known.items():
         shape = tables[site].shape[1:] if site in tables else None
         if one.rows.shape[1:] != shape or len(one.rows) != len(one.contexts):
-            raise ValueError(f"{source}: {site} is no table of the model, or has another shape")
+            raise ValueError(f"{source}: {site} is not a table of the model, or has another shape")
     for agent, channel in channels.items():
         if channel.coefficients.shape[1:] != bound.channels[agent].shape[1:]:
             raise ValueError(f"{source}: the emission of {agent} has another shape in the model")

@@ -83,7 +83,7 @@ def _read_record(path: Path) -> dict[str, Any]:
     except (ValueError, LookupError, TypeError, RecursionError):
         fits = False
     if not fits:
-        raise ValueError(f"{path}: this is no comparison written by this btil, or it is damaged")
+        raise ValueError(f"{path}: this is not a comparison written by this btil, or it is damaged")
     return record
 
 

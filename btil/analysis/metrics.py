@@ -262,7 +262,7 @@ def weighted_js_divergence(true_policy: Any, policy: Any, weights: Any) -> float
 
     Raises:
         ValueError: If shapes differ, weights are negative, not finite or do not sum to 1, or a row
-            of positive weight is no probability vector.
+            of positive weight is not a probability vector.
 
     Example:
         >>> round(weighted_js_divergence([[1, 0], [0, 1]], [[0, 1], [0, 1]], [0.5, 0.5]), 4)
@@ -621,7 +621,7 @@ def _check_rows(name: str, rows: Float[np.ndarray, "..."], used: np.ndarray) -> 
     if wrong.any():
         where = tuple(np.argwhere(wrong)[0].tolist())
         raise ValueError(
-            f"{name}: the row at {where} has a positive weight but is no probability vector: "
+            f"{name}: the row at {where} has a positive weight but is not a probability vector: "
             f"{rows[where].tolist()}"
         )
 

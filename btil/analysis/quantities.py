@@ -66,7 +66,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
 
     Args:
         agents: The agents.
-        accuracy: Error that is small enough where the time to it is told.
+        accuracy: Error that is small enough where the time to reach it is reported.
     """
 
     def number(digits: int) -> Callable[[Any], str]:
@@ -118,7 +118,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "converged",
             "converged",
             "Whether the method met its own criterion: the bound stopped rising, or the chains "
-            "agree, their mental states matched where nothing tells them apart.",
+            "agree, their mental states matched where nothing distinguishes them.",
             lambda value: "yes" if value else "NO",
             group=DECIDING,
         ),

@@ -227,8 +227,8 @@ def _chains(comparison: "Comparison") -> Iterator[Picture]:
         ),
         "forest": (
             plots.plot_forest,
-            "intervals of a few probabilities, each chain's beside the others'. They should lie "
-            "over one another.",
+            "intervals of a few probabilities, one for each chain. Those of one row should "
+            "overlap.",
         ),
         "ess": (
             plots.plot_ess,
@@ -378,7 +378,7 @@ def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) ->
     if comparison.no_differences is None:
         lead += f"differences are taken from {comparison.reference}."
     else:
-        lead += f"no differences are told, as {comparison.reference} has not converged."
+        lead += f"no differences are reported, as {comparison.reference} has not converged."
     return html_page(title, lead, body, links)
 
 

@@ -25,7 +25,7 @@ def save_comparison(comparison: "Comparison", folder: Path) -> None:
     """Write everything that the numbers of a comparison come from.
 
     `posteriors/NAME.nc` is what the table tells of: where chains do not overlap one group of them,
-    latents that nothing tells apart under the names that they are compared by. Of such chains all
+    latents that nothing distinguishes under the names that they are compared by. Of such chains all
     are in `all_chains/NAME.nc`. Beside them `test.npz`, `truth.npz` and `comparison.json`.
 
     Args:

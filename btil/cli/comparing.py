@@ -42,7 +42,7 @@ def compare(
         typer.Option(
             "--simulate-truth",
             help="Do not learn from what happened in DATA, but from what a team drawn from the "
-            "prior does on its states: how often intervals cover the truth is told.",
+            "prior does on its states: how often intervals cover the truth is reported.",
         ),
     ] = False,
     share_labelled: Annotated[
@@ -53,7 +53,7 @@ def compare(
         ),
     ] = None,
     accuracy: Annotated[
-        float, typer.Option(help="Error of probabilities; the time to it is told.")
+        float, typer.Option(help="Error of probabilities; the time to reach it is reported.")
     ] = 0.01,
     num_draws: Annotated[
         int, typer.Option(help="Posterior draws that beliefs about DATA2 are averaged over.")

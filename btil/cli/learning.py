@@ -22,6 +22,7 @@ from btil.cli.reading import (
 )
 from btil.cli.telling import quoted, refuse_failure, summary, warn_unless_converged
 from btil.demonstrations.coding import warn
+from btil.demonstrations.naming import agents_in, form_of, spoken
 from btil.flags import Debug, Quiet
 from btil.inference.method import methods_help
 
@@ -88,6 +89,12 @@ def names_told(demos: Demonstrations) -> list[str]:
 def parents_told(demos: Demonstrations) -> list[str]:
     """What tables may read."""
     actions = ", ".join(f"action_{agent}" for agent in demos.agents)
+    seen = [
+        spoken(form_of(name, agent, demos.agents))
+        for name in demos.state_variables
+        for agent in sorted(agents_in(name, demos.agents))[:1]
+    ]
+    shared = [f"  all of them      also as each member sees it, such as {seen[0]}"] if seen else []
     return [
         "\nparents that a model may use",
         "  policy, initial  state (all state variables), or any of the states above",
@@ -98,6 +105,7 @@ def parents_told(demos: Demonstrations) -> list[str]:
             initial_indent=19 * " ",
             subsequent_indent=19 * " ",
         ),
+        *shared,
     ]
 
 

@@ -32,7 +32,7 @@ UnknownLabels = Annotated[
     str | None,
     typer.Option(
         metavar="TEXT[,TEXT...]",
-        help='Texts that mean an unknown label, beside an empty cell and -1; "" is none. Without '
+        help='Texts that mean an unknown label, besides an empty cell and -1; "" is none. Without '
         'it, texts such as "NA" and "None" are refused.',
     ),
 ]

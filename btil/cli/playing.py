@@ -14,7 +14,7 @@ from btil.flags import Debug, Quiet
 _PICTURES = (".png", ".svg", ".pdf", ".gif")
 
 
-@app.command(short_help="Let a learned team act in its task, and tell how well.")
+@app.command(short_help="Let a learned team act in its task, and report how well.")
 def play(
     domain: Annotated[
         str,
@@ -39,7 +39,7 @@ def play(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="Members who play as the task's own team does, beside those who were learned.",
+            help="Members who play as the task's own team does, with those who were learned.",
         ),
     ] = None,
     estimate: Annotated[
@@ -67,7 +67,7 @@ def play(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Let a learned team act in its task; save what it does, and tell how well.
+    """Let a learned team act in its task; save what it does, and report how well.
 
     The state variables that its model reads are computed by the task. Every step is labelled with
     what each member had in mind.

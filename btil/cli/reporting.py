@@ -43,8 +43,8 @@ def report(
         bool,
         typer.Option(
             "--use-labels",
-            help="Take labels in DATA for the truth of their steps. Without it the page tells what "
-            "actions alone say, and shows labels beside it.",
+            help="Take labels in DATA for the truth of their steps. Without it the page reports "
+            "what actions alone say, with the labels next to it.",
         ),
     ] = False,
     relearn: Annotated[
@@ -52,7 +52,7 @@ def report(
         typer.Option(
             "--relearn/--no-relearn",
             help="Where all labels in DATA were learned from, learn once more without half of "
-            "them, to tell how far the debrief is to be trusted.",
+            "them, to measure how far the debrief can be trusted.",
         ),
     ] = True,
     method: Annotated[

@@ -23,7 +23,7 @@ def suggest(
             "--out",
             "-o",
             metavar="MODEL.toml",
-            help="Where the model goes. Without it, it is told.",
+            help="Where the model goes. Without it, it is printed.",
         ),
     ] = None,
     role: Annotated[

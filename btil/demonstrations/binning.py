@@ -66,7 +66,8 @@ def bin(  # what it does, as users of pandas and NumPy know it
         raise ValueError(f"bin: {name!r} is a state variable already; give another name=...")
     if "state" in demos.state_variables:
         raise ValueError(
-            "bin: the state variable 'state' cannot stand beside others, as it means all of them; "
+            "bin: the state variable 'state' cannot be used together with others, as it "
+            "means all of them; "
             "give it a name of its own: states={name: ...}"
         )
     given = [argument for argument in (edges, quantiles, like) if argument is not None]
@@ -121,7 +122,9 @@ def bin_edges(demos: Demonstrations, variable: str) -> Float[np.ndarray, " edges
     below = _BELOW.fullmatch(first)
     found = [_FROM.fullmatch(text) for text in others]
     if below is None or not others or not all(found):
-        raise ValueError(f"bin: {variable} has values {listed(names[variable])}, which are no bins")
+        raise ValueError(
+            f"bin: {variable} has values {listed(names[variable])}, which are not bins"
+        )
     return np.array([float(one.group(1) or one.group(3)) for one in found if one is not None])
 
 

@@ -111,7 +111,7 @@ def label_confusion(
             continue
         if not ((labels >= 0).sum(axis=0) > 1).any():
             raise ValueError(
-                f"labels of {agent}: no step was labelled by two coders, so that nothing tells how "
+                f"labels of {agent}: no step was labelled by two coders, so nothing shows how "
                 "they differ; let them overlap, or use method='agreement'"
             )
         prior, matrices = _by_em(labels[:, (labels >= 0).any(axis=0)], first.num_latents[k])

@@ -178,6 +178,7 @@ def code_column(
                     "declare the names of all its values"
                 )
             names, size = occurring, len(occurring)
+            refuse.occurring = occurring
     # -1 is nothing to a column of which something may be missing: for the rows of one away too.
     missing = (indices == _MISSING) | ((indices == -1) if away is not None else False)
     if missing.any():
@@ -192,7 +193,8 @@ def code_column(
         row = int(np.argmax(outside))
         refuse(row, indices[row])
     if size is not None:
-        return Coded(indices, size, names, _numbers_among(refuse, names or ()))
+        found = refuse.occurring
+        return Coded(indices, size, names, _numbers_among(refuse, found) or _alike(column, found))
     size = int(indices.max()) + 1
     if size == 0 and refuse.role == "latent":
         raise ValueError(
@@ -216,6 +218,7 @@ class _Refusal:
         self.column, self.size, self.names = column, size, names
         self.places, self.reading = places, reading
         self.fraction = False
+        self.occurring: Names = ()
         self.role = role_of(column)
         self.may_miss = self.role == "latent" or reading.unseen
         # In a table 1 may be the name "1", or the second of the names.
@@ -239,7 +242,7 @@ class _Refusal:
         self.say(
             row,
             f"{shown(value)} is a number, but the values of this column have names, and which "
-            f"number stands for which name is not said: {listed(self.names or ())}. Write the "
+            f"number stands for which name is not declared: {listed(self.names or ())}. Write the "
             f"names; if the numbers count the names in this order from 0, declare {argument}=... "
             "when the file is read",
         )
@@ -268,7 +271,9 @@ class _Refusal:
 
     def _allowed(self) -> str:
         parts = []
-        if not self.no_codes:
+        if self.occurring:
+            parts.append(f"a text, such as {shown(self.occurring[0])}")
+        elif not self.no_codes:
             parts.append(
                 "an index (a whole number 0, 1, 2, ... within 64 bits)"
                 if self.size is None
@@ -283,14 +288,14 @@ class _Refusal:
 
     def _remedy(self, missing: bool) -> str | None:
         if self.column == "step":
-            return "leave the column step out if it is no count of steps"
+            return "leave the column step out if it does not count steps"
         unseen = "missing='allow' (--missing allow in a shell)"
         if self.role == "action" and missing:
             return (
-                "the state after an episode's last action is no step: drop_last=True of the "
-                f"readers (--drop-last in a shell) leaves out such rows; {unseen} takes it for an "
-                "action that nobody saw; a member who was away is told by present=..., in a table "
-                "by a column present_<agent>"
+                f"{unseen} takes it for an action that nobody saw; a member who was away is "
+                "recorded by present=..., in a table by a column present_<agent>; if it is the "
+                "state after an episode's last action, drop_last=True of the readers (--drop-last "
+                "in a shell) leaves such rows out"
             )
         if self.role != "state":
             return None
@@ -473,15 +478,27 @@ def _like_a_number(text: str) -> bool:
     return True
 
 
+def _alike(column: str, names: Names) -> str | None:
+    """Doubt of texts that were read as two names, though capitals or spaces alone differ."""
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(" ".join(name.casefold().split()), name)
+        if other != name:
+            return (
+                f"{column}: {shown(other)} and {shown(name)} differ only in capitals or spaces and "
+                "are taken for two values; if they are one, write it in one way; if not, "
+                f"{role_of(column)}_names=... declares both"
+            )
+    return None
+
+
 def _numbers_among(refuse: _Refusal, names: Names) -> str | None:
     """Doubt of texts that were read as names, though some are numbers: a slip in one of them?"""
-    if refuse.names is not None:
-        return None
     numbers = [name for name in names if _PLAIN.fullmatch(name)]
     others = [name for name in names if not _like_a_number(name)]
     if not numbers or not others:
         return None
-    told = "is no number" if len(others) == 1 else "are no numbers"
+    told = "is not a number" if len(others) == 1 else "are not numbers"
     return (
         f"{refuse.column}: {listed(others)} {told}, "
         f"so its numbers ({listed(numbers)}) are read as names too; correct what is a slip, or "

@@ -429,12 +429,12 @@ class Demonstrations:
         """Some of the episodes, in the order asked for; sizes and names stay.
 
         Args:
-            episodes: indices of episodes (positions from 0, not ids), or a boolean mask
-                (episodes,).
+            episodes: indices of episodes (positions from 0), their ids where these are texts, or a
+                boolean mask (episodes,).
 
         Raises:
-            ValueError: an index out of range or given twice (an episode can be repeated with
-                `concatenate`), a mask of the wrong length, or nothing selected.
+            ValueError: an index out of range, an unknown id, an episode given twice (an episode can
+                be repeated with `concatenate`), a mask of the wrong length, or nothing selected.
 
         Example:
             >>> demos = Demonstrations([0, 1, 1], [0, 0, 1], episodes=[5, 5, 6], num_latents=2)
@@ -525,6 +525,9 @@ class Demonstrations:
         chosen = np.atleast_1d(np.asarray(episodes))
         if chosen.size == 0:
             return np.zeros(0, np.int64)
+        named = np.asarray(self.episode_ids).dtype.kind not in "iu"
+        if named and chosen.dtype.kind == "U" and chosen.ndim == 1:
+            chosen = np.array([self._episode_of_id(one) for one in chosen.tolist()])
         if chosen.ndim != 1 or chosen.dtype.kind not in "biu":
             raise ValueError(f"episodes: {allowed} expected, got {episodes!r}")
         if chosen.dtype.kind == "b":
@@ -540,6 +543,15 @@ class Demonstrations:
                 f"episodes: {values[counts > 1][0]} is given twice; concatenate repeats episodes"
             )
         return chosen.astype(np.int64)
+
+    def _episode_of_id(self, name: str) -> int:
+        found = np.flatnonzero(np.asarray(self.episode_ids, object) == name)
+        if not len(found):
+            raise ValueError(
+                f"episodes: there is no episode {shown(name)}; the ids are "
+                f"{listed(self.episode_ids)}"
+            )
+        return int(found[0])
 
     # ------------------------------------------------------------------ what a person sees
 
@@ -1277,7 +1289,7 @@ def episode_runs(episodes: Any, num_steps: int, reading: Reading = PLAIN) -> _Ru
         row = starts[returns]
         raise ValueError(
             f"episode: row {row} (counted from 0): episode {shown(ids[row])} returns after "
-            "another one; the rows of an episode must be contiguous"
+            "another one; the rows of an episode must be contiguous: sort the rows by episode"
         )
     return _Runs(
         ids=_frozen(ids[starts]),

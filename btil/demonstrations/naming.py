@@ -1,7 +1,10 @@
-"""Of whom a column speaks: the agents whose names are words of its name."""
+"""Of whom a column speaks: agents whose names are words of its name, and who they are to one."""
 
 import re
 from collections.abc import Sequence
+
+OWN, OTHER = "{own}", "{other"
+_BRACED = re.compile(r"\{(own|other\d*)\}")
 
 
 def word_of(agent: str) -> str:
@@ -22,3 +25,30 @@ def agents_in(name: str, agents: Sequence[str]) -> set[str]:
         ['ann', 'bob']
     """
     return set(re.findall(words_of(agents), name))
+
+
+def form_of(name: str, agent: str, agents: Sequence[str]) -> str:
+    """A name seen from an agent: agents' names replaced by who they are to that one, in braces.
+
+    Example:
+        >>> form_of("ann_cell", "ann", ["ann", "bob"]), form_of("ann_cell", "bob", ["ann", "bob"])
+        ('{own}_cell', '{other}_cell')
+        >>> form_of("cell-cleo", "ann", ["ann", "bob", "cleo"])
+        'cell-{other2}'
+    """
+    others = sorted(other for other in agents if other != agent)
+    labels = {agent: OWN} | {
+        other: OTHER + "}" if len(others) == 1 else f"{OTHER}{k + 1}}}"
+        for k, other in enumerate(others)
+    }
+    return re.sub(words_of(agents), lambda found: labels[found.group(0)], name)
+
+
+def spoken(form: str) -> str:
+    """A form as a word: "own_cell" of "{own}_cell".
+
+    Example:
+        >>> spoken("{other1}_cell")
+        'other1_cell'
+    """
+    return _BRACED.sub(r"\1", form)

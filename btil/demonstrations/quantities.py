@@ -122,7 +122,7 @@ def numbers(
             except (TypeError, ValueError):
                 row = int(np.argmax(codes == code))
                 raise ValueError(
-                    f"{column}: {places.place(row)}: {shown(value)} is no number; expected a "
+                    f"{column}: {places.place(row)}: {shown(value)} is not a number; expected a "
                     "finite number" + (", or a blank where nobody saw it" if blank else "")
                 ) from None
         found = table[codes]
@@ -353,7 +353,7 @@ def weights_from_columns(
         row = int(np.argmax(partly))
         column = list(latents.values())[int(np.argmax(blank[row]))]
         raise ValueError(
-            f"{column}: {places.place(row)}: a missing value is not allowed beside weights of "
+            f"{column}: {places.place(row)}: a missing value is not allowed next to weights of "
             "other latents; write 0 where a latent is ruled out, or leave all blank"
         )
     weights = np.zeros((num_steps, len(names)))

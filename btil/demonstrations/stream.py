@@ -357,7 +357,8 @@ def _runs_of(
             if one in seen:
                 raise ValueError(
                     f"episode: row {first_row + row} (counted from 0): episode {one!r} returns "
-                    "after another one; the rows of an episode must be contiguous"
+                    "after another one; the rows of an episode must be contiguous: sort the "
+                    "rows by episode"
                 )
             seen.add(one)
         yield table, _TableRuns(starts, continues, new, first_row)

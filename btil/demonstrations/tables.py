@@ -50,8 +50,8 @@ from btil.files import replacing
 # Of a message of another library.
 _LONGEST_TOLD = 1000
 _NUMBERS_BEFORE = (
-    "its values were numbers in the demonstrations seen before, and which text stands for which "
-    "number is not said; write the numbers"
+    "its values were numbers in the demonstrations seen before, and which text means which "
+    "number is not declared; write the numbers"
 )
 
 

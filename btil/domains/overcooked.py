@@ -350,7 +350,7 @@ def _check_ranges(table: _Table, kitchen: _Kitchen) -> None:
             row = int(wall.argmax())
             raise ValueError(
                 f"columns p{i}_x, p{i}_y, trial {table['trial'][row]}, step {table['step'][row]}: "
-                f"({table[f'p{i}_x'][row]}, {table[f'p{i}_y'][row]}) is no floor of the map"
+                f"({table[f'p{i}_x'][row]}, {table[f'p{i}_y'][row]}) is not floor on the map"
             )
     for k in range(_NUM_POTS):
         # A pot that the map does not have holds nothing.

@@ -208,7 +208,7 @@ class _Company:
         actors = self._asked[id(given)]
         if agent not in actors:
             raise ValueError(
-                f"team: {agent!r} is no member of what is given for it, whose agents are "
+                f"team: {agent!r} is not a member of what is given for it, whose agents are "
                 f"{', '.join(actors)}"
             )
         return actors[agent]
@@ -382,7 +382,8 @@ def check_actor(
     for agent, size in zip(learned.agents, learned.num_actions, strict=True):
         if agent not in num_actions:
             raise ValueError(
-                f"team: {actor.agent!r} was learned beside {agent!r}, who is not in {where}; its "
+                f"team: {actor.agent!r} was learned together with {agent!r}, who is not in "
+                f"{where}; its "
                 f"agents are {', '.join(num_actions)}"
             )
         if size != num_actions[agent]:

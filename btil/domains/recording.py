@@ -114,7 +114,7 @@ def record(
 
     Raises:
         ValueError: Before anything runs: no ParallelEnv, a space that is not discrete, a policy
-            missing, of a shape that does not fit or with a row that is no probability vector,
+            missing, of a shape that does not fit or with a row that is not a probability vector,
             latents without a function that moves them. While it runs, naming agent, episode and
             step: an agent that leaves before the others or is not there at the start (nothing is
             filled in), an observation outside its space, an action that is none, agents that see
@@ -348,7 +348,8 @@ def _checked_table(
     if wrong.any():
         where = tuple(np.argwhere(wrong)[0].tolist())
         raise ValueError(
-            f"policies: {agent}'s row at {where} is no probability vector: {table[where].tolist()}"
+            f"policies: {agent}'s row at {where} is not a probability vector: "
+            f"{table[where].tolist()}"
         )
     return table
 
@@ -605,7 +606,7 @@ def _draw(
         raise ValueError(f"{place}: shape {values.shape}, expected {(1, *shape)}")
     probs = values.reshape(-1, shape[-1])[row]
     if improper_rows(probs[None]).any():
-        raise ValueError(f"{place}: {probs.tolist()} is no probability vector")
+        raise ValueError(f"{place}: {probs.tolist()} is not a probability vector")
     return int(rng.choice(len(probs), p=probs / probs.sum()))
 
 

@@ -78,7 +78,7 @@ class Checkpoint:
             if not resume:
                 raise FileExistsError(
                     f"{self.path} exists; pass resume=True (--resume) to go on from it, or remove "
-                    "it to begin anew"
+                    "it to start over"
                 )
             self.saved = Saved(_read(self.path, self._run))
             self._own = True
@@ -225,7 +225,7 @@ def _read(path: Path, run: Run) -> dict[str, np.ndarray]:
         # Damage shows in many ways: wrong checksums, lengths, headers, names.
         raise ValueError(
             f"{path} is not a checkpoint of btil, or is damaged; remove it, or name another file, "
-            "to begin anew"
+            "to start over"
         ) from error
     if head["version"] != _VERSION:
         raise ValueError(f"{path} has format version {head['version']}, this btil reads {_VERSION}")

@@ -222,7 +222,7 @@ def refine(
         line.refresh()
     faults = [
         *([] if moved.settled else ["more sweeps are needed"]),
-        *([] if num_draws >= _TELLING else [f"{num_draws} draws are too few to tell"]),
+        *([] if num_draws >= _TELLING else [f"{num_draws} draws are too few to judge"]),
         *([] if result.converged else [f"the mean field did not converge: {result.reason}"]),
     ]
     reason = f"{num_draws} draws after {number} sweeps from the mean field: {moved}"

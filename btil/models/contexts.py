@@ -1,5 +1,6 @@
 """Which contexts occur: parents expanded to columns, columns folded to unique rows."""
 
+import re
 from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
@@ -7,6 +8,9 @@ from jaxtyping import Bool, Int
 
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.data import AWAY, NONE_BEFORE
+from btil.demonstrations.naming import form_of, spoken
+
+_ACTIONS = re.compile(r"actions|action_.*|own_action|other_actions|other\d*_action")
 
 
 def expand_parents(
@@ -17,7 +21,9 @@ def expand_parents(
     "state" stands for all state variables, "next_state" for all of the next step, "actions" for
     the actions of all agents, "own_action" and "other_actions" for the agent's and the others', of
     those who have actions. "previous_" before any of these but "next_state" is its value one step
-    earlier.
+    earlier. A name can be said as the agent sees it: "own_cell" is ann's "ann_cell" and bob's
+    "bob_cell", and "other_cell" the other one's ("other1_cell", "other2_cell" in larger teams, in
+    the order of their names), so that agents who share a table each read their own.
 
     Returns:
         The expanded names, e.g. `("x", "y", "action_alice")`, and for each parent the columns
@@ -48,6 +54,12 @@ def expand_parents(
         *special["previous_state"],
         *special["previous_actions"],
     }
+    states = {_as_seen(name, agent, demos): name for name in variables}
+    taken = {f"{_as_seen(name, agent, demos)}_action": f"action_{name}" for name in acting}
+    seen = states | taken
+    seen |= {f"next_{form}": f"next_{name}" for form, name in states.items()}
+    seen |= {f"previous_{form}": f"previous_{name}" for form, name in (states | taken).items()}
+    seen = {form: name for form, name in seen.items() if form not in single and form not in special}
     names: list[str] = []
     groups: list[tuple[int, ...]] = []
     for parent in parents:
@@ -55,11 +67,13 @@ def expand_parents(
             expansion = special[parent]
         elif parent in single:
             expansion = (parent,)
+        elif parent in seen:
+            expansion = (seen[parent],)
         else:
             raise ValueError(
                 f"{role} of {agent}: unknown parent {parent!r}; the data have state variables "
                 f"{', '.join(variables)} and agents {', '.join(demos.agents)}, so a parent may be "
-                f"one of {', '.join(sorted({*special, *single}))}"
+                f"one of {', '.join(_allowed(role, {*special, *single, *seen}, variables))}"
             )
         groups.append(tuple(range(len(names), len(names) + len(expansion))))
         names.extend(expansion)
@@ -67,6 +81,22 @@ def expand_parents(
     if repeated:
         raise ValueError(f"{role} of {agent}: parent counted twice: {', '.join(repeated)}")
     return tuple(names), tuple(groups)
+
+
+def _as_seen(name: str, agent: str, demos: Demonstrations) -> str:
+    return spoken(form_of(name, agent, demos.agents))
+
+
+def _allowed(role: str, names: set[str], variables: Sequence[str]) -> list[str]:
+    """What a table of that role may read, sorted; transitions read actions as well."""
+    if role == "transition":
+        return sorted(names)
+    return sorted(one for one in names if one in variables or not known_after(one))
+
+
+def known_after(parent: str) -> bool:
+    """Whether a parent is known only once the step was taken: its actions, and the next state."""
+    return parent.startswith("next_") or bool(_ACTIONS.fullmatch(parent))
 
 
 def data_column(parent: str, variables: Container[str]) -> str:

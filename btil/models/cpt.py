@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from btil.arguments import check_number
+from btil.models.contexts import known_after
 
 Parents = tuple[str, ...] | Mapping[str, tuple[str, ...]]
 ROLES = ("policy", "transition", "initial")
@@ -228,11 +229,7 @@ class CPT:
         """
         tables = self.parents.values() if isinstance(self.parents, Mapping) else [self.parents]
         for name in itertools.chain.from_iterable(tables):
-            future = name.startswith("next_")
-            action = name in ("actions", "own_action", "other_actions") or name.startswith(
-                "action_"
-            )
-            if role != "transition" and (future or action):
+            if role != "transition" and known_after(name):
                 raise ValueError(
                     f"{role}: {name!r} cannot be a parent; a {role} may have 'state' or the names "
                     "of state variables as parents (actions and next_* are known only after it)"

@@ -102,7 +102,9 @@ def model_from_description(description: Mapping[str, Any]) -> TeamModel:
         StaticCPT()
     """
     if not isinstance(description, Mapping):
-        raise ValueError(f"the model: {description!r} is no mapping of sections {_listed(ROLES)}")
+        raise ValueError(
+            f"the model: {description!r} is not a mapping of sections {_listed(ROLES)}"
+        )
     _refuse_unknown("the model", "section", description, (*ROLES, "emissions"))
     families: dict[str, Any] = {
         role: _emissions(section) if role == "emissions" else _role(role, section)
@@ -313,7 +315,7 @@ def _parents(where: str, value: Any) -> Any:
 
 def _check_table(where: str, value: Any) -> None:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where}: {value!r} is no table; write a section [{where}]")
+        raise ValueError(f"{where}: {value!r} is not a table; write a section [{where}]")
 
 
 def _refuse_unknown(

@@ -22,6 +22,7 @@ from btil.arguments import check_flag, check_number
 from btil.demonstrations import Demonstrations
 from btil.models.contexts import (
     expand_parents,
+    known_after,
     match_rows,
     parent_columns,
     parent_values,
@@ -188,8 +189,7 @@ class Emission(MadeOfArguments):
         """
         tables = self.parents.values() if isinstance(self.parents, Mapping) else [self.parents]
         for name in (name for names in tables for name in names):
-            actions = ("actions", "own_action", "other_actions")
-            if name in actions or name.startswith(("next_", "action_")):
+            if known_after(name):
                 raise ValueError(
                     f"emissions: {name!r} cannot be a parent; a channel may have 'state' or the "
                     "names of state variables as parents"
@@ -247,8 +247,8 @@ class Emission(MadeOfArguments):
                     raise ValueError(
                         f"{family} of {agent}: {column} leaves no residual at any step (it is "
                         "constant, a function of the covariates, or of as few steps), so say how "
-                        "large the noise is: noise=..., or leave it out: it tells nothing of the "
-                        "latent"
+                        "large the noise is: noise=..., or leave it out: it says nothing about "
+                        "the latent"
                     )
             noise = units.spread * latents ** (-1 / d)
         location = self.location
@@ -755,7 +755,7 @@ def _names(given: Any, what: str, least: int) -> Any:
         raise ValueError(f"{what} must be a tuple of names, got {given!r}") from None
     for name in names:
         if not isinstance(name, str):
-            raise ValueError(f"{what}: {name!r} is no name of a column")
+            raise ValueError(f"{what}: {name!r} is not a name of a column")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{what}: {twice!r} is named more than once")

@@ -102,7 +102,7 @@ class ParametricCPT(CPT):
 
     def row_concentration(self, parameters: Values, inputs: Values) -> Float[Array, "..."]:
         """Dirichlet concentration of every row, broadcastable to (contexts, latents, values)."""
-        raise NotImplementedError(f"rows of {type(self).__name__} are no Dirichlet's")
+        raise NotImplementedError(f"rows of {type(self).__name__} are not Dirichlet's")
 
     def log_rows(self, parameters: Values, inputs: Values) -> Float[Array, "..."]:
         """Logs of the rows, broadcastable to (contexts, latents, values)."""

@@ -376,7 +376,7 @@ class BoundNumpyroModel(BoundModel):
         """
         if self.tied:
             raise ValueError(
-                f"{self.own_model.name} can speak of the episodes it was fitted to alone: "
+                f"{self.own_model.name} describes only the episodes it was fitted to: "
                 f"{self.tied}. What other episodes are to share must have a shape of its own, e.g. "
                 "a value for each value of a state variable"
             )
@@ -629,7 +629,7 @@ def rows_somewhere(bound: BoundNumpyroModel) -> dict[str, Float[np.ndarray, "...
 
     Raises:
         ValueError: If a chain's actions, labels or lengths are not those of the demonstrations,
-            a row is no probability vector, or a log likelihood is NaN or +inf.
+            a row is not a probability vector, or a log likelihood is NaN or +inf.
     """
     demos, data, name = bound.demos, bound.data, bound.own_model.name
     function = bound.own_model.function

@@ -128,14 +128,14 @@ def _by_names(
         assert ours is not None
         raise ValueError(
             f"{argument} of {key}: the values here are numbers, but those that were learned from "
-            f"have names, and which number stands for which name is not said: {', '.join(ours)}. "
+            f"have names, and which number means which name is not declared: {', '.join(ours)}. "
             "Write the names; if the numbers count these names in this order from 0, say so by "
             f"demos.replace({argument}=posterior.demos.{argument})"
         )
     if ours is None:
         raise ValueError(
             f"{argument} of {key}: the values here have names ({', '.join(theirs)}), but those "
-            "that were learned from are numbers, and which name stands for which is not said"
+            "that were learned from are numbers, and which name means which number is not declared"
         )
     unseen = [theirs[k] for k in present if theirs[k] not in ours]
     if unseen:

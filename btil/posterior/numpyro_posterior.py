@@ -192,7 +192,7 @@ class NumpyroPosterior(Posterior):
             seed: Seeds the draws.
 
         Raises:
-            ValueError: If the function can speak of the episodes it was fitted to alone.
+            ValueError: If the function describes only the episodes it was fitted to.
         """
         from btil.posterior.numpyro_tracker import NumpyroTracker
 

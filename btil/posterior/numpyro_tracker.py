@@ -37,7 +37,7 @@ class NumpyroTracker(Tracker):
     last states and actions of `TrackerState` are those of the whole episode.
 
     Raises:
-        ValueError: Where the function can speak of the episodes it was fitted to alone.
+        ValueError: Where the function describes only the episodes it was fitted to.
     """
 
     _least_value = 0

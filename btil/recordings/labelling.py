@@ -176,7 +176,7 @@ def _of_agents(
             raise ValueError(
                 f"intervals: {_told(one)}: there is no such agent; the agents are "
                 f"{listed(demos.agents)}; tiers={{{shown(one.tier or one.member)}: ...}} says whom "
-                "a tier speaks of, and leaves out all others"
+                "a tier describes, and leaves out all others"
             )
         if agent is not None:
             used.append((one, agent))

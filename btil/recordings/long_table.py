@@ -468,8 +468,8 @@ def _names_and_size(
         return None, max(map(int, parts)) + 1
     if coded.names is None and not numbers:
         raise ValueError(
-            f"column {shown(column)}: numbers stand in some rows, names ({listed(parts)}) in "
-            "others; write names in all"
+            f"column {shown(column)}: some rows have numbers, others names "
+            f"({listed(parts)}); write names in all"
         )
     if coded.names is not None:
         return tuple(sorted({*coded.names, *parts})), None

@@ -373,7 +373,7 @@ def _team(actions: Any, agents: Sequence[str] | None) -> list[str]:
     if not isinstance(actions, Mapping):
         if given is not None and len(given) != 1:
             raise ValueError(
-                f"agents: one name expected, as actions are no mapping {{agent: actions}}; got "
+                f"agents: one name expected, as actions are not a mapping {{agent: actions}}; got "
                 f"{listed(given)}"
             )
         return ["agent_0"] if given is None else given

@@ -270,7 +270,7 @@ def _parquet(path: Path) -> Table:
             columns = {name: table.column(name).to_pandas() for name in names}
         except Exception as error:  # Arrow raises whatever comes on a damaged file
             told = " ".join(str(error).split())[:300]
-            raise ValueError(f"damaged, or no Parquet file ({told})") from None
+            raise ValueError(f"damaged, or not a Parquet file ({told})") from None
     cells = {name: _cells(name, values) for name, values in columns.items()}
     return _checked(normalised_keys("columns", cells), None)
 

@@ -165,7 +165,7 @@ def export(
         Path | None,
         typer.Option(
             metavar="TABLE.csv",
-            help="Where values of the address and completion codes go. They tell who somebody is: "
+            help="Where values of the address and completion codes go. They identify people: "
             "keep them apart from the data.",
         ),
     ] = None,
@@ -242,7 +242,7 @@ def backup(
         bool,
         typer.Option(
             "--identities/--no-identities",
-            help="With what tells who somebody is: values of the address, completion codes.",
+            help="With what identifies people: values of the address, completion codes.",
         ),
     ] = True,
     debug: Debug = False,

@@ -6,7 +6,6 @@ own, and another's for the rest. Seen from an agent, its name gets the same form
 """
 
 import itertools
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,9 +14,10 @@ from jaxtyping import Bool, Float, Int
 
 from btil.analysis.words import listed
 from btil.demonstrations import Demonstrations
-from btil.demonstrations.naming import agents_in, words_of
+from btil.demonstrations.naming import agents_in, form_of
 
-OWN = "{own}"
+# No column has such a beginning of its name by chance: with "action_" and "next_" some would.
+ACTION_OF, NEXT = "action of ", "next "
 COMMON = "common"
 IGNORE = "ignore"
 
@@ -89,16 +89,6 @@ def _name(column: str, roles: Mapping[str, str], demos: Demonstrations) -> str:
     return f"{role}_{column}" if role in demos.agents else role
 
 
-def form_of(name: str, agent: str, agents: tuple[str, ...]) -> str:
-    """A name seen from an agent: agents' names replaced by who they are to that one."""
-    others = sorted(other for other in agents if other != agent)
-    labels = {agent: OWN} | {
-        other: "{other}" if len(others) == 1 else f"{{other {k + 1}}}"
-        for k, other in enumerate(others)
-    }
-    return re.sub(words_of(agents), lambda found: labels[found.group(0)], name)
-
-
 def acting_agents(demos: Demonstrations) -> tuple[str, ...]:
     """The agents that have actions."""
     sizes = zip(demos.agents, demos.num_actions, strict=True)
@@ -116,7 +106,7 @@ def views(demos: Demonstrations, columns: list[str], roles: Mapping[str, str]) -
             seen[name if common else form_of(name, agent, demos.agents)] = column
         states[agent] = dict(sorted(seen.items()))
         actions[agent] = {
-            f"action of {form_of(one, agent, demos.agents)}": f"action_{one}"
+            f"{ACTION_OF}{form_of(one, agent, demos.agents)}": f"action_{one}"
             for one in sorted(acting_agents(demos))
         }
     return Views(states, actions)
@@ -176,7 +166,10 @@ def _reason(
     without, with_labels = counts / counts.sum(1, keepdims=True)
     nearly = (without >= _NEARLY_ALL) & (with_labels <= 1 - _NEARLY_ALL)
     if nearly.any() and counts.sum(1).min() >= _FEWEST_STEPS:
-        return "it tells which steps are labelled: one value stands where no label is, others do"
+        return (
+            "it shows which steps are labelled: it has one value where there is no "
+            "label, others where there is one"
+        )
     episode = np.repeat(np.arange(demos.num_episodes), demos.episode_lengths)
     has_labels = np.bincount(episode, labelled, demos.num_episodes) > 0
     if has_labels.all():

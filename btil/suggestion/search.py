@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.naming import OTHER, OWN
 from btil.models.contexts import parent_values
-from btil.suggestion.columns import Views, tells_action
+from btil.suggestion.columns import NEXT, Views, tells_action
 from btil.suggestion.scores import (
     Grid,
     Prior,
@@ -22,7 +23,6 @@ from btil.suggestion.scores import (
 )
 
 MOST_PARENTS = 6
-_NEXT = "next "
 # Pairs of columns are looked at together where no single one helps, if they are not too many.
 _MOST_PAIRED = 40
 # Scores that differ by less are equal: names decide then.
@@ -196,7 +196,7 @@ def _candidates(
                 yield form, columns
         else:
             yield form, columns
-            yield _NEXT + form, {agent: f"next_{column}" for agent, column in columns.items()}
+            yield NEXT + form, {agent: f"next_{column}" for agent, column in columns.items()}
     if role == "transition":
         for form in sorted(views.actions[agents[0]], key=lambda form: (rank(form), form)):
             columns = {agent: views.actions[agent][form] for agent in agents}
@@ -206,9 +206,9 @@ def _candidates(
 
 def rank(form: str) -> int:
     """Own columns first, then common ones, then others'."""
-    if "{own}" in form:
+    if OWN in form:
         return 0
-    return 2 if "{other" in form else 1
+    return 2 if OTHER in form else 1
 
 
 def _agree(demos: Demonstrations, columns: list[str]) -> bool:
@@ -262,7 +262,7 @@ class Search:
         best = _first_best(scores)
         found = Scored(parents, float(scores[best]), pool.plain.priors[best], None, contexts)
         for name in parents:
-            following = _NEXT + name
+            following = NEXT + name
             if pool.keeping is None or following not in parents or name not in pool.changes:
                 continue
             changed = pool.changes[name]
@@ -287,7 +287,7 @@ def search(pool: Pool) -> Found:
     scores = Search(pool)
     names = list(pool.columns)
     units: list[Parents] = [(name,) for name in names]
-    units += [(name, _NEXT + name) for name in names if _NEXT + name in pool.columns]
+    units += [(name, NEXT + name) for name in names if NEXT + name in pool.columns]
     least = 1.0 + math.log(max(len(names), 1))
     now = scores.score(())
     path = [Tried(now, "none", 0.0)]

@@ -12,7 +12,7 @@ from btil.demonstrations import Demonstrations
 from btil.models.cpt import CPT, DirichletCPT, Shared, StickyDirichletCPT, UniformCPT
 from btil.models.emission import Emission
 from btil.models.team import Family, TeamModel, bind, context_visits
-from btil.suggestion.columns import Views, acting_agents, check_roles, refused, views
+from btil.suggestion.columns import NEXT, Views, acting_agents, check_roles, refused, views
 from btil.suggestion.held_out import (
     Refined,
     Stretches,
@@ -165,6 +165,7 @@ def suggest_model(
         tables=tuple(_tables(demos, model, choices)),
         errors=_errors(demos, seen, choices, labelled),
         refused=unfit,
+        unread=_unread(demos, model),
         sharing={role: choice.sharing for role, choice in choices.items()},
         labelled=labelled,
         warnings=tuple(_warnings(demos, usable, unfit, labelled, model)),
@@ -312,7 +313,7 @@ def _errors(
         number = policy.reads.num_values
         flat = Prior("flat", 1.2 * number, 0.0, tuple([1 / number] * number))
         emission = emissions(policy, tuple(policy.columns), [flat], of)[0]
-        now = tuple(name for name in transition.columns if not name.startswith("next "))
+        now = tuple(name for name in transition.columns if not name.startswith(NEXT))
         plain = Scored(now, 0.0, Prior("sticky", 1.01), None, 0)
         move = moves(transition, plain, of)
         (errors[agent]["default"],) = decoding_errors(emission, move, of).values()
@@ -385,6 +386,16 @@ def _initial(
     return _family_of({agent: family[agent] for agent in demos.agents})
 
 
+def _unread(demos: Demonstrations, model: TeamModel) -> tuple[str, ...]:
+    """Continuous columns that no emission explains or reads."""
+    emissions = model.emissions
+    read: set[str] = set()
+    for agent, family in emissions.items() if isinstance(emissions, Mapping) else ():
+        read |= {*family.columns_of(agent)}
+        read |= {name.removeprefix("previous_") for name in family.covariates_of(agent)}
+    return tuple(name for name in demos.continuous if name not in read)
+
+
 def _tables(
     demos: Demonstrations, model: TeamModel, choices: Mapping[str, Choice]
 ) -> "list[Table]":
@@ -427,8 +438,8 @@ def _warnings(
     known = (demos.latents >= 0).any(1)
     if known.any() and np.add.reduceat(known, demos.episode_starts).astype(bool).sum() == 1:
         told.append(
-            "labels in one episode only: nothing is left to test the model on, so that no decoding "
-            "errors are told; label a second one"
+            "labels in one episode only: nothing is left to test the model on, so no decoding "
+            "errors are reported; label a second one"
         )
     if not usable:
         told.append("no column can be used: tables depend on nothing of the state")

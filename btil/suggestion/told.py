@@ -7,9 +7,12 @@ from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from btil.analysis.words import listed
+from btil.demonstrations.coding import counted
+from btil.demonstrations.naming import form_of, spoken
 from btil.models.cpt import ROLES
 from btil.models.description import describe
 from btil.models.team import TeamModel
+from btil.suggestion.columns import ACTION_OF, NEXT
 from btil.suggestion.held_out import Refined
 from btil.suggestion.search import Found, Parents, Scored
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_RUNNERS_UP = 3
+UNREAD = "those of a member have its name in theirs; `btil.bin` makes one a state variable"
 
 
 class Table(NamedTuple):
@@ -55,6 +59,22 @@ class Table(NamedTuple):
         """Labelled reads."""
         return len(self.found.pool.reads.latent)
 
+    def explanations(self) -> list[str]:
+        """Of names as members see them, whose columns are called otherwise: what they are."""
+        names, agents = self.found.pool.names, tuple(self.agents)
+        if len(agents) == 1:
+            return []
+        told = []
+        for form in self.best.parents:
+            plain = form.removeprefix(NEXT)
+            if form.startswith(ACTION_OF) or plain == spoken(plain):
+                continue
+            columns = {agent: names[form][agent].removeprefix("next_") for agent in agents}
+            if any(form_of(name, agent, agents) != plain for agent, name in columns.items()):
+                each = listed([f"{name} of {agent}" for agent, name in columns.items()])
+                told.append(f"{self.name(form, names)} is {each}")
+        return told
+
     def parents_text(self, parents: Parents) -> str:
         """Parents in words: for one agent its columns, for several what they are to each."""
         names = self.found.pool.names
@@ -64,7 +84,11 @@ class Table(NamedTuple):
         """A parent in words."""
         if len(self.agents) == 1:
             return names[form][self.agents[0]]
-        return form.replace("{own}", "own").replace("{", "").replace("}", "")
+        if form.startswith(ACTION_OF):
+            return spoken(form.removeprefix(ACTION_OF)) + "_action"
+        if form.startswith(NEXT):
+            return "next_" + spoken(form.removeprefix(NEXT))
+        return spoken(form)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +102,7 @@ class Suggestion:
             "majority" on labelled episodes held out, tables learned from the labelled steps of the
             others; empty where fewer than two episodes have labels.
         refused: Columns that no table reads, and why.
+        unread: Continuous columns that the model neither explains nor reads.
         sharing: Per role, why agents share a table or do not.
         labelled: Labelled steps of each agent.
         warnings: What speaks against trusting it, a sentence each.
@@ -87,6 +112,7 @@ class Suggestion:
     tables: tuple[Table, ...]
     errors: Mapping[str, Mapping[str, float]]
     refused: Mapping[str, str]
+    unread: tuple[str, ...]
     sharing: Mapping[str, str]
     labelled: Mapping[str, int]
     warnings: tuple[str, ...]
@@ -159,13 +185,15 @@ class Suggestion:
             found, refined = one.found, one.refined
             names = found.pool.names
             lines.append(f"{one.title}: {one.parents_text(one.best.parents)}")
+            lines += [f"    {sentence}" for sentence in one.explanations()]
             brought = found.brought if refined is None else refined.brought
             what = "" if refined is None else " of held-out labels"
             for form, nats in sorted(brought.items(), key=lambda item: (-item[1], item[0])):
                 lines.append(f"    {one.name(form, names)} brings {nats:.1f} nats{what}")
             labelled = one.labelled / max(one.best.contexts, 1)
             lines.append(
-                f"    {one.contexts:,} contexts in {one.steps:,} steps; labels visit "
+                f"    {counted(one.contexts, 'context')} in {counted(one.steps, 'step')}; "
+                "labels visit "
                 f"{one.best.contexts:,} of them, {labelled:.1f} labelled steps each"
             )
             lines.append(f"    concentration {one.best.prior.words(one.actions)}")
@@ -191,6 +219,8 @@ class Suggestion:
             inputs = family.covariates_of(agent)
             by = listed(inputs) if inputs else "its intent alone"
             lines.append(f"columns of {agent}: {listed(family.columns_of(agent))}, by {by}")
+        if self.unread:
+            lines.append(f"measured columns that nothing reads: {listed(self.unread)}; {UNREAD}")
         for role, reason in self.sharing.items():
             lines.append(f"sharing of the {role}: {reason}")
         for column, reason in self.refused.items():

@@ -102,11 +102,17 @@ def test_positions_are_whole_numbers(value):
     assert check_index("episode", np.int64(1), 2) == 1
 
 
-@pytest.mark.parametrize("episode", [True, None, [0, 1], "first", 1.0])
-def test_episodes_that_are_none_are_refused(episode, team):
+@pytest.mark.parametrize(
+    ("episode", "message"),
+    [
+        *((one, "episodes: indices from 0 to 1") for one in (True, None, [0, 1], 1.0)),
+        ("third", "there is no episode 'third'; the ids are "),
+    ],
+)
+def test_episodes_that_are_none_are_refused(episode, message, team):
     # Also where no type checker has looked before.
     plot = analysis.plot_timeline
-    with pytest.raises(ValueError, match="episodes: indices from 0 to 1"):
+    with pytest.raises(ValueError, match=message):
         getattr(plot, "__wrapped__", plot)(team.mfvi, team.demos, episode, "ann")
 
 

@@ -429,7 +429,8 @@ def _check_names(settings: Settings, num_simulations: int) -> None:
         unpinned = unpinned_agents(bind(settings.model, draw_data(settings, number)[2]))
         if unpinned:
             raise ValueError(
-                f"simulation {number}: nothing tells some latents of {', '.join(unpinned)} apart, "
+                f"simulation {number}: nothing distinguishes some latents of "
+                f"{', '.join(unpinned)}, "
                 "and in a model with parameters or emissions they cannot be named afterwards; "
                 "label more (share_labelled)"
             )

@@ -105,7 +105,7 @@ def summary(told: Told) -> list[str]:
     if told_by_labels and not findings.used_labels:
         sentences.append(
             f"{_percent(told_by_labels)} of the steps are labelled. The labels were left aside "
-            "here: what is told comes from the actions."
+            "here: the results come from the actions."
         )
     tested = _outcome_of_test(table)
     if tested is not None:
@@ -186,8 +186,8 @@ def _warnings(told: Told) -> Markup:
     if findings.nameless:
         found.append(
             f"Nothing in the recordings that were learned from says which mental state of "
-            f"{listed(findings.nameless)} is which. What is told apart below are real differences "
-            "in behaviour; the names given to them are arbitrary. A few labels would mend that."
+            f"{listed(findings.nameless)} is which. The differences below are real differences "
+            "in behaviour; the names given to them are arbitrary. A few labels would settle that."
         )
     unknown = findings.experience
     unknown = unknown[unknown["experience"] == EXPERIENCES[2]]
@@ -251,7 +251,7 @@ def _misaligned(told: Told, pictures: Markup) -> Markup:
     findings = told.findings
     demos, table = findings.demos, findings.misalignments
     if findings.incomparable is not None:
-        return html("paragraph", f"This cannot be told. {findings.incomparable}")
+        return html("paragraph", f"This cannot be said. {findings.incomparable}")
     if told.task is not None:
         body = html(
             "paragraph",
@@ -315,10 +315,10 @@ def _habits(told: Told) -> Markup:
     findings = told.findings
     body = html(
         "paragraph",
-        "What members do while they have something in mind. Behind each action is how often it "
-        "comes to that, in brackets the range in which that lies with a probability of 89%. The "
+        "What members do with each thing in mind: how often each action follows, and in brackets "
+        "the range that holds this share with a probability of 89%. The "
         "first table is averaged over the situations in which the member was in these recordings, "
-        "the second tells of the situations in which it most often had that in mind. Left out are "
+        "the second is about the situations in which it most often had that in mind. Left out are "
         "situations from which no step was learned, and actions below 5%.",
     )
     for agent in findings.demos.agents:
@@ -463,8 +463,8 @@ def _tested(told: Told, tested: int) -> Markup:
         return html(
             "paragraph",
             f"The columns at the right put that to the test: {how} For that everything was learned "
-            "once more, without the labels of every second labelled episode. What this page tells "
-            "comes from all labels, so it should be somewhat more reliable.",
+            "once more, without the labels of every second labelled episode. This page uses "
+            "all labels, so it should be somewhat more reliable.",
         )
     if tested:
         return html(

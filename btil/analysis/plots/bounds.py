@@ -57,11 +57,15 @@ def _draw_trace(axes: Any, posterior: Posterior, name: str) -> None:
         if not np.array_equal(trace, kept)
     ]
     kept = kept - final
-    for trace in others:
-        axes.plot(np.arange(1, len(trace) + 1), trace, color="0.7", linewidth=0.8)
+    for k, trace in enumerate(others):
+        label = None if k else "other starting points"
+        axes.plot(np.arange(1, len(trace) + 1), trace, color="0.7", linewidth=0.8, label=label)
     marker = "o" if len(kept) < 3 else None
-    axes.plot(np.arange(1, len(kept) + 1), kept, color=BLUE, linewidth=1.2, marker=marker)
-    axes.axhline(0, color=VERMILION, linewidth=0.8, linestyle="--")
+    label = "the run that is kept" if others else "bound"
+    steps = np.arange(1, len(kept) + 1)
+    axes.plot(steps, kept, color=BLUE, linewidth=1.2, marker=marker, label=label)
+    axes.axhline(0, color=VERMILION, linewidth=0.8, linestyle="--", label="final value")
+    axes.legend(loc="lower right", frameon=False)
     every = np.concatenate([kept, *others])
     every = every[np.isfinite(every)]
     # Linear where the estimates of the last tenth scatter, logarithmic further away.

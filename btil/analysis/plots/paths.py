@@ -126,7 +126,8 @@ def plot_motion(
         matching = [one for one in (name, PREVIOUS + name) if one in names]
         if not matching:
             raise ValueError(
-                f"{name} is no covariate of the emission of {agent}; there are {', '.join(names)}"
+                f"{name} is not a covariate of the emission of {agent}; there are "
+                f"{', '.join(names)}"
             )
         places.append(names.index(matching[0]))
     if len(columns) < 2:

@@ -73,7 +73,7 @@ def plot_prior_predictive(
     for column in shown:
         if column not in explained:
             raise ValueError(
-                f"plot_prior_predictive: {column!r} is no column of an emission; there are "
+                f"plot_prior_predictive: {column!r} is not a column of an emission; there are "
                 f"{', '.join(explained)}"
             )
     drawn: dict[str, list[np.ndarray]] = {column: [] for column in shown}

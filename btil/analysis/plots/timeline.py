@@ -28,7 +28,7 @@ _LABEL_LANE, _PATH_LANE = 1.17, -0.17
 def plot_timeline(
     posterior: Posterior,
     demos: Demonstrations,
-    episode: int,
+    episode: int | str,
     agent: str | Sequence[str] | None = None,
     ax: Any = None,
     use_labels: bool = False,
@@ -46,7 +46,7 @@ def plot_timeline(
     Args:
         posterior: What is believed of the team.
         demos: Demonstrations with the episode.
-        episode: Position of the episode in `demos`.
+        episode: Position of the episode in `demos`, or its id where ids are texts.
         agent: Name of the agent, or names, a panel each; None: all agents.
         ax: Matplotlib axes, one for each agent, for the whole episode on one line; None: a new
             figure.
@@ -245,7 +245,7 @@ def _draw_runs(
 def plot_alignment(
     posterior: Posterior,
     demos: Demonstrations,
-    episode: int,
+    episode: int | str,
     task: "GridTask | None" = None,
     axes: Any = None,
     use_labels: bool = False,
@@ -263,7 +263,7 @@ def plot_alignment(
     Args:
         posterior: What is believed of the team.
         demos: Demonstrations with the episode.
-        episode: Position of the episode in `demos`.
+        episode: Position of the episode in `demos`, or its id where ids are texts.
         task: The grid world, where suboptimal stretches are meant.
         axes: Two Matplotlib axes, for the whole episode on one line; None: a new figure.
         use_labels: Whether the labels count as observed, to complete a partly labelled episode;

@@ -311,7 +311,7 @@ def _performance(protocol: Protocol, domains: Sequence[str]) -> list[Row]:
             more = recommended | {"estimate": estimate}
             add(WITHOUT, f"recommended model, {words}", "btil", False, all_of, **more)
         more = recommended | {"beside": AGENTS[1]}
-        add(WITHOUT, "recommended model, Alice beside the true Rob", "btil", False, all_of, **more)
+        add(WITHOUT, "recommended model, Alice with the true Rob", "btil", False, all_of, **more)
     return rows
 
 
@@ -376,7 +376,7 @@ TARGETS: dict[str, Target] = {
         GRID_WORLDS,
         _supervision,
         _BY_ALGORITHM,
-        "its tables, which tell a few points of its figure",
+        "its tables, which report a few points of its figure",
         _IMITATION + " The paper shows its training set sizes and shares in a picture only; these "
         "are ours.",
     ),

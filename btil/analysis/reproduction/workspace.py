@@ -90,14 +90,14 @@ class Workspace:
         if path.exists():
             if not record.exists():
                 raise ValueError(
-                    f"{path}: {record.name}, which would tell how it was made, is missing; name "
+                    f"{path}: {record.name}, which records how it was made, is missing; name "
                     "another folder, or delete the file and it is simulated again"
                 )
             made = read_record(record, _DATA, settings)
             demos = read_demonstrations(path)
             if data_fingerprint(demos) != made.get("sha256"):
                 raise ValueError(
-                    f"{path}: not the episodes that {record.name} tells of; delete both and they "
+                    f"{path}: not the episodes that {record.name} describes; delete both and they "
                     "are simulated again"
                 )
         else:

@@ -178,7 +178,7 @@ def _places(rows: tuple[tuple[str, ...], ...]) -> dict[str, tuple[int, int]]:
                     )
                 if mark in places:
                     raise ValueError(
-                        f"map: {mark!r} stands at {places[mark]} and again at (x={x}, y={y})"
+                        f"map: {mark!r} is at {places[mark]} and again at (x={x}, y={y})"
                     )
                 places[mark] = (x, y)
             numbers = [mark for mark in token if mark.isdigit()]

@@ -314,7 +314,7 @@ def _bare(axes: "Axes") -> None:
 def plot_episode(
     task: "GridTask",
     demos: Demonstrations,
-    episode: int,
+    episode: int | str,
     steps: Iterable[int] | None = None,
 ) -> "Figure":
     """An episode as a film strip: the map at some steps, who did what, and what they had in mind.
@@ -324,7 +324,7 @@ def plot_episode(
     Args:
         task: The task.
         demos: Demonstrations of this task.
-        episode: Position of the episode in `demos`.
+        episode: Position of the episode in `demos`, or its id where ids are texts.
         steps: The steps to show. None: the first and the last one, and up to ten of those at which
             an item has changed hands or place or an agent has changed its mind.
 
@@ -417,7 +417,7 @@ def _caption(axes: "Axes", task: "GridTask", played: Demonstrations, step: int) 
 def animate_episode(
     task: "GridTask",
     demos: Demonstrations,
-    episode: int,
+    episode: int | str,
     path: str | PathLike[str],
     frames_per_second: int = 4,
 ) -> None:
@@ -426,7 +426,7 @@ def animate_episode(
     Args:
         task: The task.
         demos: Demonstrations of this task.
-        episode: Position of the episode in `demos`.
+        episode: Position of the episode in `demos`, or its id where ids are texts.
         path: The file, ending in .gif.
         frames_per_second: Steps a second.
 

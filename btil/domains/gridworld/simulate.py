@@ -260,7 +260,7 @@ def given_member(task: "GridTask", agent: str, policy: Any) -> TaskMember:
     """A member with a policy given, checked.
 
     Raises:
-        ValueError: If the policy has another shape, or a row that is no probability vector.
+        ValueError: If the policy has another shape, or a row that is not a probability vector.
     """
     shape = (task.num_states, task.num_latents, task.num_actions)
     if np.shape(policy) != shape:
@@ -273,7 +273,7 @@ def given_member(task: "GridTask", agent: str, policy: Any) -> TaskMember:
     if wrong.any():
         state, latent = np.argwhere(wrong)[0]
         raise ValueError(
-            f"policies: {agent}'s row of state {state}, latent {latent} is no probability "
+            f"policies: {agent}'s row of state {state}, latent {latent} is not a probability "
             f"vector: {rows[state, latent].tolist()} (non-negative entries that sum to 1)"
         )
     return TaskMember(task, agent, rows)

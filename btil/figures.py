@@ -1,12 +1,15 @@
 """How figures look: one palette, one style, and figures that nothing has to close."""
 
 import shutil
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from btil.files import check_writable, replacing
 
@@ -22,6 +25,9 @@ ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
 CATEGORY_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, "#F0E442", "0.6")
 CATEGORY_HATCHES = ("", "///", "...", "xxx", "---", "\\\\\\", "+++", "ooo")
 CATEGORY_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+# Inches that a phone shows at a size to read, and letters of a title in them.
+_NARROW, _LONGEST_TITLE = 3.8, 46
 
 _FIGURE_STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -73,6 +79,42 @@ def gif_of(
         with writer.saving(figure, film, dpi=dpi):
             yield writer.grab_frame
         shutil.copyfile(film, temporary)
+
+
+def narrow(figure: "Figure") -> None:
+    """Turn a figure into one for a phone: panels below each other, long titles in lines.
+
+    Panels beside which names are written (ArviZ's forests) stay side by side.
+    """
+    from matplotlib.gridspec import GridSpec
+
+    placed = [(axes, axes.get_subplotspec()) for axes in figure.axes]
+    panels = [(axes, place) for axes, place in placed if place is not None]
+    grids = {place.get_gridspec() for _, place in panels}
+    height = figure.get_figheight()
+    if len(grids) == 1 and grids.copy().pop().ncols > 1 and all(a.axison for a, _ in panels):
+        ratios = np.asarray(grids.pop().get_height_ratios(), float)
+        shares = [ratios[p.rowspan.start : p.rowspan.stop].sum() / ratios.sum() for _, p in panels]
+        stack = GridSpec(len(panels), 1, figure=figure, height_ratios=shares)
+        for k, (axes, _) in enumerate(panels):
+            axes.set_subplotspec(stack[k])
+        height *= sum(shares)
+    figure.set_size_inches(_NARROW, height)
+    with figure_style():
+        for axes, _ in panels:
+            for loc in ("left", "center", "right"):
+                axes.set_title(textwrap.fill(axes.get_title(loc=loc), _LONGEST_TITLE), loc=loc)
+        for legend in list(figure.legends):
+            names = [text.get_text() for text in legend.get_texts()]
+            columns = _LONGEST_TITLE // (max(map(len, names), default=0) + 8)
+            legend.remove()
+            figure.legend(
+                [handle for handle in legend.legend_handles if handle is not None],
+                names,
+                loc="outside lower center",
+                ncols=max(1, min(3, columns)),
+            )
+    figure.set_layout_engine("constrained")
 
 
 def new_figure(width: float, height: float) -> "Figure":

@@ -16,7 +16,7 @@ class Links(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.append(tag)
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "source"):
             self.open.append(tag)
         named = {"src", "href", "srcset", "data", "action", "poster", "background"}
         self.addresses += [value or "" for name, value in attributes if name in named]

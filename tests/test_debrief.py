@@ -384,7 +384,9 @@ def test_page_needs_nothing_from_outside(written: page_module.Debrief) -> None:
     assert all(address.startswith(("data:image/", "#")) for address in found.addresses)
     assert not re.search(r"https?:|url\(|@import", text)
     # Two episodes: minds and alignment each.
-    assert sum(address.startswith("data:") for address in found.addresses) == 4
+    assert (
+        sum(address.startswith("data:") for address in found.addresses) == 2 * 4
+    )  # each for phones as well
     assert found.elements.count("details") == 2
 
 

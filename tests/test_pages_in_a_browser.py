@@ -65,6 +65,19 @@ def test_pages_fit_and_everybody_can_read_them(
     tab = browser.new_context(viewport=SIZES[size], color_scheme=scheme).new_page()
     tab.goto(pages[kind].as_uri())
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    # Wide figures have a form for phones, whose letters are as large as those of the page.
+    scrolling = (
+        "[...document.querySelectorAll('figure')].filter(f => f.scrollWidth > f.clientWidth)"
+    )
+    assert tab.evaluate(f"{scrolling}.length") == 0
+    pixels = "i => i.getBoundingClientRect().width / i.naturalWidth"
+    images = "[...document.querySelectorAll('picture img')]"
+    shares = tab.evaluate(f"{images}.map(i => [i.currentSrc.slice(0, 22), ({pixels})(i)])")
+    assert shares
+    if size == "phone":
+        # Drawn at 200 dots an inch, letters of nine points are 25 dots high.
+        assert all(kind == "data:image/png;base64," for kind, _ in shares)
+        assert min(25 * share for _, share in shares) > 8
     paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     brightness = max(map(int, re.findall(r"\d+", paper)))
     assert (brightness > 200) == (scheme == "light")

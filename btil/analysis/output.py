@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
+from btil.figures import narrow
 from btil.files import flush, naming, replacing
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _LARGEST_DRAWING = 400_000
 _PNG_DPI = 150
 _SCREEN_DPI = 96
+# Inches up to which a phone shows a figure as it is; dots per inch of those made for it.
+_WIDE, _NARROW_DPI = 4.6, 200
 _WIDTH_OF_A_FILE = 120
 
 
@@ -82,11 +85,11 @@ def save_figure(figure: "Figure", stem: Path) -> dict[str, bytes]:
     """Write `<stem>.svg` and `<stem>.png`, each whole or not at all; the same figure, same bytes.
 
     Args:
-        figure: What to draw.
+        figure: What to draw; a wide one is left in its narrow form.
         stem: Path of the files without their endings.
 
     Returns:
-        The contents, by ending.
+        The contents, by ending; of a wide figure "narrow" as well, a PNG for phones.
     """
     import matplotlib as mpl
 
@@ -102,6 +105,11 @@ def save_figure(figure: "Figure", stem: Path) -> dict[str, bytes]:
             drawn[ending] = buffer.getvalue()
             with replacing(stem.with_name(f"{stem.name}.{ending}")) as temporary:
                 temporary.write_bytes(drawn[ending])
+        if figure.get_figwidth() > _WIDE:
+            narrow(figure)
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="png", bbox_inches="tight", dpi=_NARROW_DPI)
+            drawn["narrow"] = buffer.getvalue()
     return drawn
 
 
@@ -160,7 +168,9 @@ def html_figure(drawn: Mapping[str, bytes], name: str, caption: str) -> Markup:
     data = base64.b64encode(drawn[ending]).decode("ascii")
     # The size in print, whichever of the two is shown.
     width = round(struct.unpack(">I", drawn["png"][16:20])[0] * _SCREEN_DPI / _PNG_DPI)
-    return html("figure", name, caption, width, f"data:{kind};base64,{data}")
+    narrow = base64.b64encode(drawn.get("narrow", b"")).decode("ascii")
+    phone = f"data:image/png;base64,{narrow}" if narrow else ""
+    return html("figure", name, caption, width, f"data:{kind};base64,{data}", phone)
 
 
 def html_table(

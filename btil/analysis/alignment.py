@@ -200,7 +200,7 @@ def relabel_rows(bound: BoundModel, rows: Rows, permutations: Permutations) -> d
             differ in theirs; if a shape does not end as the table's does.
 
     Example:
-        >>> relabel_rows(bound, posterior_means, {"alice": [1, 0], "bob": [0, 1]})  # doctest: +SKIP
+        >>> relabel_rows(bound, rows, {"ann": [1, 0], "bob": [0, 1]})  # doctest: +SKIP
     """
     _check_shapes("rows", bound, rows)
     checked = _checked_permutations(bound, permutations)

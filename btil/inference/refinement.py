@@ -210,7 +210,8 @@ def refine(
     used = {name: context_visits(bound, name) > 0 for name in bound.learned}
     number = sweeps_needed(result.contraction_rate) if num_sweeps is None else num_sweeps
     doublings = _DOUBLINGS if num_sweeps is None else 0
-    with progress_line(number * 2**doublings, "refined", progress) as line:
+    # Counted are sweeps of all draws, which may come in parts.
+    with progress_line(number * 2**doublings * num_draws, "refined", progress) as line:
         before = chains.after(number // 2, line)
         after = chains.after(number, line)
         moved = drift(before, after, used)
@@ -271,7 +272,7 @@ class _Chains:
             while done < number:
                 stop = min(number, done + gibbs.ITERATIONS_PER_CALL)
                 states, _ = self._advance(keys, states, done, stop)
-                line.update((stop - done) / len(self._parts))
+                line.update((stop - done) * len(keys))
                 done = stop
             # What a sweep finds is told of the tables that it began with: one more is under way.
             following, log_likelihood = self._advance(keys, states, number, number + 1)

@@ -225,7 +225,7 @@ def team_dbn(
         ValueError: If `marginalize` is neither, or the model does not fit the data.
 
     Example:
-        >>> numpyro.infer.MCMC(numpyro.infer.NUTS(team_dbn(model, demos)), ...)  # doctest: +SKIP
+        >>> numpyro.infer.NUTS(team_dbn(model, demos))  # doctest: +SKIP
     """
     forms = {"forward": forward_model, "enumerate": enumerated_model}
     if marginalize not in forms:

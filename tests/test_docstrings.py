@@ -31,7 +31,7 @@ ELSEWHERE = {
     "btil.analysis.known_truth.read_truth",
     "btil.analysis.loaded_comparison.load_comparison",
     "btil.analysis.selection.compare_models",
-    "btil.analysis.verdict.Verdict",
+    "btil.analysis.verdict.judge_comparison",
     "btil.models.parametric.parameter_axes",
     "btil.numpyro_forms.numpyro_model.EpisodeData.observe",
     "btil.recordings.intervals.read_intervals",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import suggest as benchmark
+from html_pages import Links
 from scipy.special import gammaln
 from typer.testing import CliRunner
 
@@ -543,7 +544,14 @@ def test_words_table_toml_and_python(found: btil.Suggestion) -> None:
     chosen = table[table.chosen].groupby(["role", "agents"]).parents.nunique()
     assert (chosen == 1).all()
     assert len(chosen) == len(found.tables)
-    assert '<pre tabindex="0">' in found.html()
+    page = Links(str(found.html()))
+    assert not page.open
+    assert page.elements.count("h3") == len(found.tables)
+    for part in ("nats of held-out labels", "next best", "this model", found.toml):
+        assert part in page.text
+    for one in found.tables:
+        assert f"{one.role.capitalize()} of {one.agents[0]}" in page.text
+        assert one.parents_text(one.best.parents) in page.text
 
 
 def test_the_shell(team: Demonstrations, found: btil.Suggestion, tmp_path: Path) -> None:
@@ -562,6 +570,8 @@ def test_the_shell(team: Demonstrations, found: btil.Suggestion, tmp_path: Path)
         str(fitted),
         "--model",
         "auto",
+        "--role",
+        "phase=common",
         "--max-iterations",
         "2",
         "-q",
@@ -573,10 +583,24 @@ def test_the_shell(team: Demonstrations, found: btil.Suggestion, tmp_path: Path)
     for words, message in [
         (["suggest", str(data), "--role", "phase"], "COLUMN=ROLE"),
         (["fit", str(data), "--out", str(fitted), "--model", "auto", "--shared"], "leave out"),
+        (["fit", str(data), "--out", str(fitted), "--role", "phase=common"], "--model auto"),
+        (["fit", str(data), "--out", "x.nc", "--model", "auto", "--role", "y=ann"], "no state"),
     ]:
         done = runner.invoke(app, words)
         assert done.exit_code == 2
         assert message in done.output
+
+
+def test_pages_tell_where_the_model_is_from(
+    team: Demonstrations, found: btil.Suggestion, tmp_path: Path
+) -> None:
+    posterior = btil.fit(found.model, team, progress=False, max_iterations=3)
+    written = btil.analysis.debrief(
+        posterior, team, tmp_path, 1, relearn=False, progress=False, suggestion=found
+    )
+    page = Links(written.page.read_text(encoding="utf-8"))
+    assert "How the model was found" in page.text
+    assert found.toml in page.text
 
 
 def test_a_plain_fit_points_to_it() -> None:

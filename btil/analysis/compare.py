@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
+    from btil.analysis.output import PagePart
+
 # Names become file names of the report.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _AVERAGED = "smoothed, averaged"
@@ -299,12 +301,15 @@ class Comparison:
 
         return plot_confusion(self._shown(), self._posterior(name), agent)
 
-    def report(self, directory: Any, command: str | None = None) -> Path:
+    def report(
+        self, directory: Any, command: str | None = None, suggestion: "PagePart | None" = None
+    ) -> Path:
         """Write the report: one self-contained page, its figures, table and posteriors.
 
         Args:
             directory: A folder, made if it is not there. An earlier report in it is replaced.
             command: The shell command that made the comparison, to be told in the report.
+            suggestion: Where the model is from, if `suggest_model` found it: a section tells why.
 
         Returns:
             Path of the page.
@@ -314,7 +319,7 @@ class Comparison:
         """
         from btil.analysis.report import write_report
 
-        return write_report(self, directory, command)
+        return write_report(self, directory, command, suggestion)
 
     def _check_reference(self) -> None:
         if self.no_differences is not None:

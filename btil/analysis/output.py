@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from markupsafe import Markup
 
@@ -114,6 +114,14 @@ def save_figure(figure: "Figure", stem: Path) -> dict[str, bytes]:
 
 
 # ---------------------------------------------------------------------- pages
+
+
+@runtime_checkable
+class PagePart(Protocol):
+    """What has a part of a page of its own, such as what `suggest_model` returns."""
+
+    def html(self) -> Markup:
+        """The part."""
 
 
 class HtmlCell(NamedTuple):

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from btil.analysis.metrics import majority_class_error
 from btil.analysis.output import (
     HtmlCell,
+    PagePart,
     html,
     html_figure,
     html_list,
@@ -118,7 +119,12 @@ def prepare_directory(path: Any) -> Path:
     return directory
 
 
-def write_report(comparison: "Comparison", directory: Any, command: str | None = None) -> Path:
+def write_report(
+    comparison: "Comparison",
+    directory: Any,
+    command: str | None = None,
+    suggestion: PagePart | None = None,
+) -> Path:
     """Write `report.html`, `figures/`, its tables, and what its numbers come from to a folder.
 
     `btil.analysis.load_comparison` has the comparison again from there.
@@ -130,6 +136,7 @@ def write_report(comparison: "Comparison", directory: Any, command: str | None =
         comparison: What to tell.
         directory: The folder; made if it is not there.
         command: The shell command that made the comparison, to be told in the page.
+        suggestion: Where the model is from, if `suggest_model` found it.
 
     Returns:
         Path of the page.
@@ -153,7 +160,7 @@ def write_report(comparison: "Comparison", directory: Any, command: str | None =
         if comparison.reliabilities:
             comparison.reliability_table().to_csv(staging / "reliability.csv", index=False)
         save_comparison(comparison, staging)
-        page = _page(comparison, shown, command)
+        page = _page(comparison, shown, command, suggestion)
         (staging / PAGE).write_text(page, encoding="utf-8")
     return directory / PAGE
 
@@ -352,13 +359,19 @@ def _draw(picture: Picture, folder: Path) -> _Shown:
 # ---------------------------------------------------------------------- the page
 
 
-def _page(comparison: "Comparison", shown: list[_Shown], command: str | None) -> str:
+def _page(
+    comparison: "Comparison",
+    shown: list[_Shown],
+    command: str | None,
+    suggestion: PagePart | None = None,
+) -> str:
     names = listed(list(comparison.posteriors))
     title = f"What {listed(comparison.demos.agents)} had in mind, by {names}"
     sections = {
         "Verdict": html_list(comparison.verdict.sentences),
         "Data": _data(comparison),
         "Model": _models(comparison),
+        "How the model was found": Markup() if suggestion is None else suggestion.html(),
         "Results": _results(comparison),
         "Known truth": _known_truth(comparison),
         "Convergence": _convergence(comparison),

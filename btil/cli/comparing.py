@@ -94,7 +94,7 @@ def compare(
             raise ValueError(f"none of {', '.join(chosen)} has the option {flag(option)}")
     team = model_of(data, **described)
     demos = read(data, reading)
-    team = for_data(team, described["model"], demos, quiet)
+    team, suggestion = for_data(team, described, demos, quiet)
     reading = reading._replace(num_latents=None)
     held_out = None if test is None else read(test, reading, like=demos)
     truth = None
@@ -123,7 +123,8 @@ def compare(
     )
     for name, posterior in comparison.posteriors.items():
         refuse_failure(name, posterior)
-    page = comparison.report(out, command=shlex.join(["btil", *sys.argv[1:]]))
+    command = shlex.join(["btil", *sys.argv[1:]])
+    page = comparison.report(out, command, suggestion)
     print_table(comparison, every_row)
     typer.echo(f"report     {page}")
     if not quiet:
@@ -176,7 +177,7 @@ def calibrate(
 
     team = model_of(data, **described)
     demos = read(data, reading)
-    team = for_data(team, described["model"], demos, quiet)
+    team, _ = for_data(team, described, demos, quiet)
     if num_episodes is not None:
         if not 1 <= num_episodes <= demos.num_episodes:
             raise ValueError(

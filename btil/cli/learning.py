@@ -184,7 +184,7 @@ def fit(
         demos = open_demonstrations(data, **reading.arguments())
     else:
         demos = read(data, reading)
-    team = for_data(team, described["model"], demos, quiet)
+    team, _ = for_data(team, described, demos, quiet)
     posterior = infer(
         team,
         demos,

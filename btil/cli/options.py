@@ -65,6 +65,14 @@ Model = Annotated[
         "replaces the options about tables.",
     ),
 ]
+Role = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN=ROLE",
+        help="What a column is where its name does not say it: common, ignore, an agent, or the "
+        "name that it should have. With --model auto; can be given several times.",
+    ),
+]
 PolicyParents = Annotated[
     str | None,
     typer.Option(metavar="A,B,...", help="What a policy depends on; `btil info` lists what can."),
@@ -246,6 +254,7 @@ MODEL = Group(
     "described",
     {
         "model": (Model, None),
+        "role": (Role, None),
         "policy_parents": (PolicyParents, None),
         "policy_concentration": (PolicyConcentration, None),
         "transition_parents": (TransitionParents, None),

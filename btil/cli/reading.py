@@ -1,5 +1,6 @@
 """From words of a command line to data, models and options."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from btil.domains.registry import domain_names, load_domain
 if TYPE_CHECKING:
     from btil.domains.gridworld.task import GridTask
     from btil.models.team import TeamModel
+    from btil.suggestion import Suggestion
 
 # As a model file: the one that `btil.suggest_model` finds for the data.
 AUTO = Path("auto")
@@ -110,6 +112,7 @@ def sizes(num_latents: str | None) -> int | list[int] | None:
 def model_of(
     data: str,
     model: Path | None = None,
+    role: list[str] | None = None,
     policy_parents: str | None = None,
     policy_concentration: float | None = None,
     transition_parents: str | None = None,
@@ -126,6 +129,8 @@ def model_of(
         "transition": section_of("transition", transition_parents, transition_concentration),
         "initial": {} if initial is None else {"family": initial},
     }
+    if role and model != AUTO:
+        raise ValueError("--role goes with --model auto")
     if not any(description.values()) and not shared:
         if model == AUTO:
             return TeamModel()  # `for_data` has another one, once the data are read
@@ -149,23 +154,50 @@ def model_of(
     return model_from_description(description)
 
 
+def roles_of(role: list[str] | None) -> dict[str, str]:
+    """What columns are, by the options --role."""
+    roles = {}
+    for text in role or []:
+        column, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--role is {text!r}; COLUMN=ROLE is expected")
+        roles[column] = value
+    return roles
+
+
+class Chosen(NamedTuple):
+    """The model that data are learned with.
+
+    Attributes:
+        model: The model.
+        suggestion: What it was found by, with `--model auto`.
+    """
+
+    model: "TeamModel"
+    suggestion: "Suggestion | None"
+
+
 def for_data(
-    model: "TeamModel", path: Path | None, demos: Demonstrations | DemonstrationsFile, quiet: bool
-) -> "TeamModel":
-    """The model; with `--model auto` the one that the data speak for, which is told."""
-    if path != AUTO:
-        return model
+    model: "TeamModel",
+    described: Mapping[str, Any],
+    demos: Demonstrations | DemonstrationsFile,
+    quiet: bool,
+) -> Chosen:
+    """The model that options describe; with `--model auto` the one that the data speak for."""
+    if described["model"] != AUTO:
+        return Chosen(model, None)
     if not isinstance(demos, Demonstrations):
         raise ValueError("--model auto needs the data in memory; leave out --batch-size")
     import typer
 
     from btil.suggestion import suggest_model
 
-    suggestion = suggest_model(demos, progress=not quiet)
+    roles = roles_of(described["role"])
+    suggestion = suggest_model(demos, progress=not quiet, roles=roles)
     for sentence in suggestion.warnings:
         typer.echo(f"warning: {sentence}", err=True)
     typer.echo(f"{suggestion.brief()}\n")
-    return suggestion.model
+    return Chosen(suggestion.model, suggestion)
 
 
 def section_of(role: str, parents: str | None, concentration: float | None) -> dict[str, Any]:

@@ -87,10 +87,11 @@ def report(
     check_values({"max_episodes": max_episodes})
     world = None if task is None else task_named(task, map)
     directory = prepare_directory(out)
+    suggestion = None
     if posterior is None:
         team = model_of(data, **described, task=world)
         demos = of_task(world, read(data, reading))
-        team = for_data(team, described["model"], demos, quiet)
+        team, suggestion = for_data(team, described, demos, quiet)
         fitted = infer(team, demos, method or "mfvi", seed=seed, progress=not quiet, **options)
         refuse_failure(fitted.method, fitted)
         fitted.save(directory / "posterior.nc")
@@ -117,6 +118,7 @@ def report(
         relearn=relearn,
         command=shlex.join(["btil", *sys.argv[1:]]),
         progress=not quiet,
+        suggestion=suggestion,
     )
     for sentence in written.summary:
         typer.echo(f"- {sentence}")

@@ -7,7 +7,7 @@ import typer
 
 from btil.cli.app import app
 from btil.cli.options import READING, Data, Seed, takes
-from btil.cli.reading import Reading, read
+from btil.cli.reading import Reading, read, roles_of
 from btil.cli.telling import quoted
 from btil.flags import Debug, Quiet
 
@@ -55,14 +55,8 @@ def suggest(
 
     if out is not None:
         check_writable(out, (".toml",))
-    told = {}
-    for text in role or []:
-        column, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"--role is {text!r}; COLUMN=ROLE is expected")
-        told[column] = value
     demos = read(data, reading)
-    suggestion = suggest_model(demos, seed=seed, progress=not quiet, roles=told)
+    suggestion = suggest_model(demos, seed=seed, progress=not quiet, roles=roles_of(role))
     for sentence in suggestion.warnings:
         typer.echo(f"warning: {sentence}", err=True)
     typer.echo(suggestion.words())

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from markupsafe import Markup
+
+from btil.analysis.output import html, html_list, html_table
 from btil.analysis.words import listed
 from btil.demonstrations.coding import counted
 from btil.demonstrations.naming import form_of, spoken
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_RUNNERS_UP = 3
+_NATS = (
+    "The model was found by the labels: what policies and transitions depend on is what tells the "
+    "labelled steps best. Nats measure how much: one or two are little, ten are strong evidence."
+)
 UNREAD = "those of a member have its name in theirs; `btil.bin` makes one a state variable"
 
 
@@ -74,6 +80,43 @@ class Table(NamedTuple):
                 each = listed([f"{name} of {agent}" for agent, name in columns.items()])
                 told.append(f"{self.name(form, names)} is {each}")
         return told
+
+    @property
+    def of_what(self) -> str:
+        """What nats are of: of labels held out, or of all that is labelled."""
+        return "" if self.refined is None else " of held-out labels"
+
+    def gains(self) -> list[tuple[str, float]]:
+        """The parents, each with the nats that it brings, the most first."""
+        brought = self.found.brought if self.refined is None else self.refined.brought
+        names = self.found.pool.names
+        ordered = sorted(brought.items(), key=lambda item: (-item[1], item[0]))
+        return [(self.name(form, names), nats) for form, nats in ordered]
+
+    def about_parts(self) -> list[str]:
+        """Sizes and the prior."""
+        labelled = self.labelled / max(self.best.contexts, 1)
+        return [
+            f"{counted(self.contexts, 'context')} in {counted(self.steps, 'step')}; labels visit "
+            f"{self.best.contexts:,} of them, {labelled:.1f} labelled steps each",
+            f"concentration {self.best.prior.words(self.actions)}",
+        ]
+
+    def about(self) -> str:
+        """A paragraph: its parents, what they are, sizes and the prior."""
+        reads = f"Depends on {self.parents_text(self.best.parents)}."
+        parts = [*self.explanations(), *self.about_parts()]
+        return " ".join([reads, *(f"{part[0].upper()}{part[1:]}." for part in parts)])
+
+    def next_best(self) -> list[tuple[str, float]]:
+        """Other parents, and how many nats they have less."""
+        if self.refined is None:
+            best = self.found.best.score
+            others = [(o.parents, best - o.score) for o in self.found.runners_up]
+        else:
+            best = self.refined.log_conditional
+            others = [(names, best - value) for value, names, _ in self.refined.others]
+        return [(self.parents_text(names), nats) for names, nats in others[:_MOST_RUNNERS_UP]]
 
     def parents_text(self, parents: Parents) -> str:
         """Parents in words: for one agent its columns, for several what they are to each."""
@@ -182,38 +225,50 @@ class Suggestion:
         """What was found and why, without the warnings."""
         lines = []
         for one in self.tables:
-            found, refined = one.found, one.refined
-            names = found.pool.names
             lines.append(f"{one.title}: {one.parents_text(one.best.parents)}")
             lines += [f"    {sentence}" for sentence in one.explanations()]
-            brought = found.brought if refined is None else refined.brought
-            what = "" if refined is None else " of held-out labels"
-            for form, nats in sorted(brought.items(), key=lambda item: (-item[1], item[0])):
-                lines.append(f"    {one.name(form, names)} brings {nats:.1f} nats{what}")
-            labelled = one.labelled / max(one.best.contexts, 1)
-            lines.append(
-                f"    {counted(one.contexts, 'context')} in {counted(one.steps, 'step')}; "
-                "labels visit "
-                f"{one.best.contexts:,} of them, {labelled:.1f} labelled steps each"
-            )
-            lines.append(f"    concentration {one.best.prior.words(one.actions)}")
-            others = (
-                [(found.best.score - other.score, other.parents) for other in found.runners_up]
-                if refined is None
-                else [(refined.log_conditional - v, names) for v, names, _ in refined.others]
-            )
-            for nats, parents in others[:_MOST_RUNNERS_UP]:
-                less = (
-                    f"{nats:.1f} nats less"
-                    if nats >= 0
-                    else (f"{-nats:.1f} nats more, too few for its size")
-                )
-                lines.append(f"    next best: {one.parents_text(parents)} ({less})")
+            for name, nats in one.gains():
+                lines.append(f"    {name} brings {nats:.1f} nats{one.of_what}")
+            lines += [f"    {part}" for part in one.about_parts()]
+            for names, nats in one.next_best():
+                lines.append(f"    next best: {names} ({_difference(nats)})")
         for agent, errors in self.errors.items():
             lines.append(
                 f"decoding error of {agent} on labelled episodes held out: {errors['found']:.3f} "
                 f"(default model {errors['default']:.3f}, majority {errors['majority']:.3f})"
             )
+        lines += self._about_the_rest()
+        return "\n".join(lines)
+
+    def html(self) -> Markup:
+        """The same as part of a page: a table of what each policy and transition reads, and why."""
+        body = html("paragraph", _NATS)
+        body += html_list(self.warnings, "notes") if self.warnings else Markup()
+        for one in self.tables:
+            body += html("heading", one.title[0].upper() + one.title[1:])
+            body += html("paragraph", one.about())
+            rows = [(name, f"{nats:.1f}") for name, nats in one.gains()]
+            if rows:
+                body += html_table(("depends on", f"nats{one.of_what}"), rows)
+            others = one.next_best()
+            if others:
+                rows = [(names, _difference(nats)) for names, nats in others]
+                body += html_table(("next best", "explains"), rows)
+        if self.errors:
+            head = ("share of wrong steps, labels held out", "this model", "default", "majority")
+            kinds = ("found", "default", "majority")
+            shares = [
+                (agent, *(f"{errors[kind]:.3f}" for kind in kinds))
+                for agent, errors in self.errors.items()
+            ]
+            body += html_table(head, shares)
+        body += html_list(self._about_the_rest())
+        toml = html("code", "The model as a file for --model:", self.toml)
+        return body + html("folded", "The model as a file", toml)
+
+    def _about_the_rest(self) -> list[str]:
+        """Columns that emissions explain, why tables are shared, and columns left out."""
+        lines = []
         emissions = self.model.emissions
         for agent, family in emissions.items() if isinstance(emissions, Mapping) else ():
             inputs = family.covariates_of(agent)
@@ -221,16 +276,14 @@ class Suggestion:
             lines.append(f"columns of {agent}: {listed(family.columns_of(agent))}, by {by}")
         if self.unread:
             lines.append(f"measured columns that nothing reads: {listed(self.unread)}; {UNREAD}")
-        for role, reason in self.sharing.items():
-            lines.append(f"sharing of the {role}: {reason}")
-        for column, reason in self.refused.items():
-            lines.append(f"refused {column}: {reason}")
-        return "\n".join(lines)
+        lines += [f"sharing of the {role}: {reason}" for role, reason in self.sharing.items()]
+        return lines + [f"refused {column}: {reason}" for column, reason in self.refused.items()]
 
-    def html(self) -> str:
-        """The same as part of a page."""
-        texts = (escape(text) for text in (str(self), self.toml))
-        return "".join(f'<pre tabindex="0">{text}</pre>\n' for text in texts)
+
+def _difference(nats: float) -> str:
+    if nats < 0:
+        return f"{-nats:.1f} nats more, too few for its size"
+    return f"{nats:.1f} nats less"
 
 
 _FAMILIES = ("DirichletCPT", "Shared", "StickyDirichletCPT", "UniformCPT")

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from btil.analysis.debriefing.findings import Findings, find, unseen_labels
 from btil.analysis.debriefing.sections import Told, apart_word, body_of, summary
 from btil.analysis.decoding import decoded_table
-from btil.analysis.output import html, html_figure, html_page, save_figure, staged_page
+from btil.analysis.output import PagePart, html, html_figure, html_page, save_figure, staged_page
 from btil.analysis.report import prepare_directory
 from btil.analysis.words import listed
 from btil.arguments import check_values
@@ -61,6 +61,7 @@ def debrief(
     relearn: bool = True,
     command: str | None = None,
     progress: bool = True,
+    suggestion: PagePart | None = None,
 ) -> Debrief:
     """Write a debrief of a team: one page in plain words, with its tables and figures beside it.
 
@@ -85,6 +86,7 @@ def debrief(
             long as before.
         command: The shell command that asked for it, to be told in the page.
         progress: Whether to show a progress line.
+        suggestion: Where the model is from, if `suggest_model` found it: a section tells why.
 
     Returns:
         Where the page is, and what it tells.
@@ -121,7 +123,7 @@ def debrief(
                 line.update()
         for name, table in _tables(findings).items():
             table.to_csv(staging / "tables" / f"{name}.csv", index=False, lineterminator="\n")
-        body, links = body_of(told, pictures, len(chosen), command)
+        body, links = body_of(told, pictures, len(chosen), command, suggestion)
         title = f"What {listed(demos.agents)} had in mind"
         source = "what they did and what was labelled" if findings.used_labels else "what they did"
         lead = (

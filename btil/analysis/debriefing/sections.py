@@ -14,7 +14,7 @@ from btil.analysis.debriefing.findings import (
     Findings,
     moves_by,
 )
-from btil.analysis.output import html, html_list, html_sections, html_table
+from btil.analysis.output import PagePart, html, html_list, html_sections, html_table
 from btil.analysis.words import listed
 from btil.demonstrations.coding import counted
 from btil.inference.method import method_of
@@ -147,6 +147,7 @@ def body_of(
     pictures: Mapping[str, Markup],
     num_shown: int,
     command: str | None,
+    suggestion: PagePart | None,
 ) -> tuple[Markup, Markup]:
     """The sections, and the links to them."""
     sections = {
@@ -156,9 +157,10 @@ def body_of(
         "What each member tends to do": _habits(told),
         "How minds change": _changes(told),
         "How sure is this": _certainty(told),
+        "How the model was found": Markup() if suggestion is None else suggestion.html(),
         "For the technically minded": _technical(told, command),
     }
-    return html_sections(sections)
+    return html_sections({heading: content for heading, content in sections.items() if content})
 
 
 def _more(shown: int, number: int, file: str) -> Markup:

@@ -525,14 +525,6 @@ def test_what_is_wrong_is_refused():
         btil.fit(_model(), blank, "exact", progress=False)
 
 
-@pytest.mark.refuses("normal columns", "batches", remedy="leave batch_size out")
-@pytest.mark.refuses("regressions on covariates", "batches", remedy="leave batch_size out")
-@pytest.mark.refuses("blank cells of columns", "batches", remedy="leave batch_size out")
-@pytest.mark.refuses("members without actions", "batches", remedy="leave batch_size out")
-@pytest.mark.refuses("gaps beside columns", "batches", remedy="leave batch_size out")
-@pytest.mark.refuses(
-    "tables with parameters beside columns", "batches", remedy="leave batch_size out"
-)
 @pytest.mark.refuses(
     "members without actions",
     "predictive check",
@@ -545,7 +537,6 @@ def test_what_does_not_take_them_says_so(tmp_path):
     demos, model = _demos(labelled=7), _model()
     mean_field = btil.fit(model, demos, progress=False)
     for ask, message in (
-        (lambda: btil.fit(model, demos, batch_size=1), "batch_size: mfvi does not take it"),
         (lambda: btil.fit(model, demos, "svi", guide="dirichlet"), "is for tables; a model with"),
         (lambda: mean_field.policy("bob"), "bob has no actions, and so no policy"),
         (lambda: mean_field.emission("cid"), "unknown agent 'cid'"),

@@ -283,15 +283,16 @@ def _with_contexts(bound: BoundModel, contexts: Any) -> BoundModel:
         return bound
     if not isinstance(contexts, dict):
         raise ValueError(f"is damaged: contexts is {contexts!r:.80}")
-    rows = {name: np.asarray(contexts.get(name, 0)) for name in bound.tables}
-    for name, table in bound.tables.items():
-        own = table.contexts.rows
+    visited = {name: table.contexts.rows for name, table in bound.tables.items()}
+    visited |= {channel.name: channel.visited for channel in bound.channels.values()}
+    rows = {name: np.asarray(contexts.get(name, 0)) for name in visited}
+    for name, own in visited.items():
         if (
             rows[name].dtype.kind != "i"
             or rows[name].shape[1:] != own.shape[1:]
             or (match_rows(rows[name], own) < 0).any()
         ):
-            raise ValueError(f"is damaged: the contexts of {name} are not those of its table")
+            raise ValueError(f"is damaged: the contexts of {name} are not its own")
     return with_contexts(bound, rows)
 
 

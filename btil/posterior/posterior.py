@@ -458,7 +458,7 @@ class TeamPosterior(Posterior):
                 tables.parameters = prior | dict(tables.parameters)
             for agent, channel in self.bound.channels.items():
                 sites = channel_sites(channel)
-                visited = len(channel.contexts) if len(channel.observed.rows) else 0
+                visited = len(channel.visited)
                 tables.channels[agent] = DrawnChannelRows(
                     channel,
                     generator,

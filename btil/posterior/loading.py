@@ -20,6 +20,7 @@ from btil.inference.result import (
     JointNormals,
     MatrixNormalChannel,
     MixtureChannel,
+    MixtureOfRegressions,
     MixtureRows,
     MomentRows,
     NormalParameters,
@@ -48,7 +49,10 @@ _ROWS = {
 
 _PARAMETERS = {kind.__name__: kind for kind in (NormalParameters, JointNormals, DrawnParameters)}
 
-_CHANNELS = {kind.__name__: kind for kind in (MatrixNormalChannel, MixtureChannel, DrawnChannel)}
+_CHANNELS = {
+    kind.__name__: kind
+    for kind in (MatrixNormalChannel, MixtureChannel, MixtureOfRegressions, DrawnChannel)
+}
 
 _NUMBER = int | float
 
@@ -228,6 +232,13 @@ def _check_channels(bound: BoundModel, channels: Mapping[str, Any]) -> None:
             held = [part.shape for part in one]
             lead = held[0][:2]
             wanted = [(*lead, *rows, p, d), (*lead, *rows, d, d)]
+        elif isinstance(one, MixtureOfRegressions):
+            held = [part.shape for part in (one.order, *one[2:6])]
+            lead, q = (len(one.weights),), p + d - 1
+            ends = ((d, q), (d, q, q), (d,), (d,))
+            wanted = [(rows[0], d), *((*lead, *rows, *end) for end in ends)]
+            if (np.sort(one.order, axis=-1) != np.arange(d)).any():
+                raise ValueError(f"is damaged: the order of the columns of {name} is none")
         else:
             parts = (one.location, one.precision, one.scale, one.degrees)
             held = [part.shape for part in parts]

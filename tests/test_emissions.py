@@ -524,15 +524,7 @@ def test_what_is_wrong_is_refused():
         btil.fit(_model(parents=()), blank, "exact", progress=False)
 
 
-@pytest.mark.refuses(
-    "members without actions",
-    "predictive check",
-    remedy="there are no actions to replicate; simulate and compare columns",
-)
-@pytest.mark.refuses(
-    "members without actions", "debrief", remedy="it tells what members do, so give them actions"
-)
-def test_what_does_not_take_them_says_so(tmp_path):
+def test_what_does_not_take_them_says_so():
     demos, model = _demos(labelled=7), _model()
     mean_field = btil.fit(model, demos, progress=False)
     for ask, message in (
@@ -547,8 +539,6 @@ def test_what_does_not_take_them_says_so(tmp_path):
             lambda: btil.suggest_model(demos.replace(continuous={"ann_x": np.arange(7.0)})),
             r"suggest_model looks at .* no actions of bob and no continuous columns",
         ),
-        (lambda: btil.analysis.posterior_predictive_check(mean_field), "no actions of bob"),
-        (lambda: btil.analysis.debrief(mean_field, demos, tmp_path / "page"), "no actions of bob"),
         (lambda: btil.analysis.plot_policy_rows(mean_field, "bob"), "no actions of bob"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -528,7 +528,6 @@ def test_what_does_not_take_them_says_so():
     demos, model = _demos(labelled=7), _model()
     mean_field = btil.fit(model, demos, progress=False)
     for ask, message in (
-        (lambda: btil.fit(model, demos, "svi", guide="dirichlet"), "is for tables; a model with"),
         (lambda: mean_field.policy("bob"), "bob has no actions, and so no policy"),
         (lambda: mean_field.emission("cid"), "unknown agent 'cid'"),
         (

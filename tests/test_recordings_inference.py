@@ -638,6 +638,8 @@ def test_the_step_before_is_a_parent_without_a_column_of_its_own():
     "batches",
     "saved files",
     "devices",
+    "evidence",
+    "mfvi_guide",
 )
 def test_methods_are_given_the_same_contexts_and_rows():
     """Whatever method is asked then sees the same as with a column of its own."""

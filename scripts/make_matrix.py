@@ -40,12 +40,40 @@ QUESTIONS = (
     "debrief",
 )
 
+_COLUMNS_OF_NUMBERS = (
+    "normal columns",
+    "regressions on covariates",
+    "blank cells of columns",
+    "members without actions",
+    "gaps beside columns",
+    "tables with parameters beside columns",
+)
+# Cells that nothing could stand in: what they ask for is no part of the question.
+NOT_MEANT = {
+    "unsure labels": {
+        "tracker": "who is asked live says one thing or nothing",
+        "simulation": "whoever simulates knows the latents",
+    },
+    "the step before": {
+        "own NumPyro models": "the function looks back as it likes",
+        "suggest_model": "what it should look back at is a column of the recording",
+    },
+    **{
+        feature: {"own NumPyro models": "the function says what columns tell: log_likelihood=..."}
+        for feature in _COLUMNS_OF_NUMBERS
+    },
+}
+NOT_MEANT["tables with parameters beside columns"]["suggest_model"] = (
+    "what is suggested has Dirichlet rows"
+)
+
 HEAD = """\
 # What works with what
 
 Made from the tests by `python scripts/make_matrix.py`: a tick leads to the file of the test that
 holds it (its name shows when the pointer rests on it), a cross to that of the refusal. A blank cell
-is one that no test looks at.
+is one that no test looks at, a dash one in which nothing could stand (why, when the pointer rests on
+it).
 
 What the rows are: [recordings.md](../how-to/recordings.md) and
 [continuous.md](../how-to/continuous.md). "Gaps" are unseen actions, members who come and go and
@@ -112,7 +140,8 @@ def page() -> str:
     for title, columns in (("Learning", METHODS), ("Asking", QUESTIONS)):
         lines = [f"## {title}\n", f"| | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
         for feature in FEATURES:
-            cells = [_cell(held.get((feature, column))) for column in columns]
+            reasons = NOT_MEANT.get(feature, {})
+            cells = [_cell(held.get((feature, one)), reasons.get(one)) for one in columns]
             lines.append(f"| {feature} | {' | '.join(cells)} |")
         parts.append("\n".join(lines) + "\n")
     refusals: dict[tuple[str, str], list[str]] = {}
@@ -128,9 +157,9 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _cell(held: Held | None) -> str:
+def _cell(held: Held | None, not_meant: str | None) -> str:
     if held is None:
-        return ""
+        return "" if not_meant is None else f'<span title="{not_meant}">–</span>'
     sign = "✓" if held.remedy is None else "✗"
     return f'[{sign}](../../tests/{held.test[0]} "{held.test[1]}")'
 

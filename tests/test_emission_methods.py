@@ -436,3 +436,44 @@ def test_the_model_suggested_for_motion_decodes_as_the_true_one():
     errors = [(fit.decode(test) != test.latents).mean() for fit in fits]
     assert errors[1] < 1.2 * errors[0]
     assert "columns of bob: bob_vx and bob_vy, by bob_x, bob_y, previous_bob_vx" in str(found)
+
+
+def test_coverage_of_columns_is_what_intervals_say():
+    """Draws of the prior with every step labelled: intervals of the exact posterior are right."""
+    from btil.analysis.known_truth import coverage_table
+
+    _, model = _small_team()
+    demos = _demos(lengths=(40, 30), labelled=70, scale=1.0)
+    model = dataclasses.replace(
+        model,
+        emissions={
+            "ann": btil.NormalEmission(
+                ("ann_x", "ann_y"), parents=("state",), noise=0.7, degrees_of_freedom=6,
+                location=0.0, pseudo_steps=0.5,
+            ),
+            "bob": model.emissions["bob"],
+        },
+    )  # fmt: skip
+    kinds = ("coefficients", "noise")
+    covered = {kind: [] for kind in kinds}
+    for seed in range(8):
+        made = btil.analysis.simulate_truth(model, demos, seed=seed, share_labelled=1.0)
+        fitted = btil.fit(model, made.demos, progress=False, max_iterations=3)
+        table = coverage_table(fitted, made.tables, seed)
+        assert table.loc["all", "rows"] == table["rows"].iloc[:-1].sum()
+        for kind in kinds:
+            assert 4 <= table.loc[kind, "rows"] <= 7  # those held at all
+            covered[kind].append(table.loc[kind, "coverage_50"])
+        if seed == 0:  # far too sure
+            sure = {
+                name: one._replace(
+                    precision=400 * one.precision, scale=400 * one.scale, degrees=400 * one.degrees
+                )
+                for name, one in fitted.result.channels.items()
+            }
+            result = fitted.result._replace(channels=sure)
+            narrow = coverage_table(dataclasses.replace(fitted, result=result), made.tables)
+            assert narrow.loc["coefficients", "coverage_89"] < 0.5
+    for kind, number in (("coefficients", 11), ("noise", 11)):
+        # 8 teams, 11 numbers each: a standard error of some 0.05.
+        assert abs(np.mean(covered[kind]) - 0.5) < 4 * 0.5 / np.sqrt(8 * number)

@@ -158,7 +158,7 @@ def test_a_film_strip_and_a_film(tmp_path):
         ((demos, 2, where), "episode"),
         ((demos, 0, {"cid": ("ann_x", "ann_y")}), "columns: unknown agent 'cid'"),
         ((demos, 0, {"ann": ("ann_x", "z")}), "no continuous column 'z'"),
-        ((demos, 0, {"ann": "ann_x"}), r"expected two names \(x, y\)"),
+        ((demos, 0, {"ann": "ann_x"}), "expected the names of two continuous columns"),
         ((demos, 0, where, np.zeros(3, int)), "latents must be whole numbers of shape"),
         ((demos, 0, where, None, [7]), "steps"),
         ((demos, 0, where, None, []), "steps: none are given"),
@@ -285,7 +285,7 @@ def test_goals_are_found_however_members_walk():
     for agent, position, message in (
         ("cid", ("bob_x", "bob_y"), "unknown agent 'cid'"),
         ("bob", ("bob_x", "z"), "no continuous column 'z'"),
-        ("bob", ("bob_x",), "position must name two continuous columns"),
+        ("bob", ("bob_x",), "position: expected the names of two continuous columns"),
     ):
         with pytest.raises(ValueError, match=message):
             btil.analysis.goals(posterior, agent, position, speed)

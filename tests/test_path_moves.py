@@ -18,6 +18,7 @@ from scipy.special import gammaln, xlogy
 import btil
 from btil.inference import gibbs, path_moves, urns
 from btil.messages.layout import lay_out
+from btil.messages.smoother import with_drawn_actions
 from btil.models.team import bind
 
 FLOAT64 = np.dtype(np.float64)
@@ -68,13 +69,55 @@ def sharing_team():
     return model, demos
 
 
+# What is drawn of actions that nobody saw and that the own transition reads.
+DRAWN_ACTION = 1
+
+
+def team_with_gaps():
+    """Bob leaves for a step; unseen actions, of which ann's transition reads one; weights."""
+    demos = btil.Demonstrations(
+        {"light": [0, 1, 1, 0, 1]},
+        {"ann": [0, -1, 1, 1, 0], "bob": [1, 0, -1, -1, 0]},
+        {"ann": [-1, -1, -1, 1, -1], "bob": [-1, -1, -1, -1, 0]},
+        agents=("ann", "bob"),
+        episodes=[0, 0, 0, 0, 1],
+        num_actions=(2, 2),
+        num_latents=(2, 3),
+        present={"ann": [1, 1, 1, 1, 1], "bob": [1, 1, 0, 1, 1]},
+        latent_weights={"bob": [[1, 2, 0], [1, 1, 1], [1, 1, 1], [3, 1, 0.5], [1, 1, 1]]},
+        missing="allow",
+    )
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(0.05, parents=("light",)),
+        transition={
+            "ann": btil.DirichletCPT([[5.0, 0.1], [0.2, 4.0]], parents=("own_action",)),
+            "bob": btil.DirichletCPT(0.3),
+        },
+        initial=btil.DirichletCPT(0.6),
+    )
+    return model, demos
+
+
+def said_of(bound):
+    """What columns might say, beside the weights: per agent (steps, latents)."""
+    generator = np.random.default_rng(8)
+    found = []
+    for agent, latents in zip(bound.demos.agents, bound.demos.num_latents, strict=True):
+        logs = generator.normal(0, 1.0, (bound.demos.num_steps, latents))
+        logs[1] -= [0.0] * (latents - 1) + [40.0]  # less than proposals look at
+        weights = bound.demos.latent_weights.get(agent, np.ones(logs.shape))
+        with np.errstate(divide="ignore"):
+            found.append(logs + np.log(weights))
+    return found
+
+
 def all_paths(bound):
     """Every joint path that the labels allow, (paths, steps, agents), and its probability."""
     demos = bound.demos
     choices = [
-        [label] if label >= 0 else range(demos.num_latents[agent])
-        for labels in demos.latents
-        for agent, label in enumerate(labels)
+        [max(label, 0)] if label >= 0 or not there else range(demos.num_latents[agent])
+        for labels, present in zip(demos.latents, demos.present, strict=True)
+        for agent, (label, there) in enumerate(zip(labels, present, strict=True))
     ]
     paths = np.array(list(itertools.product(*choices)))
     paths = paths.reshape(-1, demos.num_steps, len(demos.agents))
@@ -84,23 +127,31 @@ def all_paths(bound):
 
 
 def log_joint(bound, path):
-    """log p(actions, path), rows integrated out."""
+    """log p(actions, path), rows integrated out, times what steps of a team with gaps say."""
     demos = bound.demos
     uses = {name: np.zeros(table.shape) for name, table in bound.tables.items()}
-    first = set(demos.episode_starts.tolist())
-    episode = np.repeat(np.arange(demos.num_episodes), demos.episode_lengths)
+    total = 0.0
     for agent, name in enumerate(demos.agents):
         rows = bound.rows[name]
         policy, transition, initial = (
             uses[bound.table(role, name).name] for role in ("policy", "transition", "initial")
         )
-        for t, latent in enumerate(path[:, agent]):
-            policy[rows.policy[t], latent, demos.actions[t, agent]] += 1
-            if t in first:
-                initial[rows.initial[episode[t]], latent] += 1
+        stays = demos.stays[agent].tolist()
+        moves = rows.transition.copy()
+        if rows.unseen is not None:
+            moves[rows.unseen.step] = rows.unseen.transition[:, DRAWN_ACTION]
+            before = path[rows.unseen.step - 1, agent]
+            np.add.at(policy, (rows.unseen.policy, before, DRAWN_ACTION), 1)
+        for t in np.flatnonzero(demos.present[:, agent]):
+            latent = path[t, agent]
+            if demos.actions[t, agent] >= 0:
+                policy[rows.policy[t], latent, demos.actions[t, agent]] += 1
+            if t in stays:
+                initial[rows.initial[stays.index(t)], latent] += 1
             else:
-                transition[rows.transition[t], path[t - 1, agent], latent] += 1
-    total = 0.0
+                transition[moves[t], path[t - 1, agent], latent] += 1
+            if demos.latent_weights:
+                total += said_of(bound)[agent][t, latent]
     for name, table in bound.tables.items():
         if table.learned:
             u = table.cpt.concentration(table.contexts)
@@ -109,6 +160,20 @@ def log_joint(bound, path):
         else:
             total += xlogy(uses[name], table.prior_mean()).sum()
     return total
+
+
+def with_action(index, policy, transition, num_initial):
+    """The steps with `DRAWN_ACTION` wherever the own transition reads an unseen one."""
+    certain = jnp.where(jnp.arange(policy.shape[-1]) == DRAWN_ACTION, 0.0, -1e9)
+    latent = jnp.zeros(index.label.shape, jnp.int32)
+    return with_drawn_actions(
+        jax.random.key(0),
+        latent,
+        index,
+        jnp.broadcast_to(certain, policy.shape),
+        0 * transition,
+        num_initial,
+    )
 
 
 class Ground:
@@ -122,6 +187,29 @@ class Ground:
             name: jnp.exp(rows) for name, rows in self.problem.log_fixed.items()
         }
         self.lanes = jnp.asarray(self.layout.lanes)
+        self.steps = [with_action(index, *self.weights_of(k)) for k, index in
+                      enumerate(self.problem.steps)]  # fmt: skip
+        if not self.bound.demos.latent_weights:
+            return
+        shapes = {name: table.shape for name, table in self.weights.items()}
+        places = urns.with_actions(
+            self.problem.places,
+            shapes,
+            set(self.bound.learned),
+            self.program.sites,
+            self.problem.steps,
+            self.steps,
+        )
+        there = self.layout.lanes[..., None] >= 0
+        said = [
+            jnp.asarray(np.where(there, logs[self.layout.lanes], 0.0))
+            for logs in said_of(self.bound)
+        ]
+        self.problem = self.problem._replace(places=urns.with_evidence(places, said))
+
+    def weights_of(self, agent):
+        policy, transition, initial = (self.weights[name] for name in self.program.sites[agent])
+        return policy, transition, len(initial)
 
     def laid(self, path):
         """A path (steps, agents) in the lanes of the moves."""
@@ -131,7 +219,7 @@ class Ground:
 
     def counted(self, laid):
         paths = jnp.split(laid[urns.BEFORE : urns.BEFORE + len(self.lanes), :-1], 2, axis=1)
-        counts = gibbs._counts(paths, self.problem.steps, self.weights, self.problem, self.program)
+        counts = gibbs._counts(paths, self.steps, self.weights, self.problem, self.program)
         return urns.fill_urns(self.weights, counts, self.problem.places)
 
     def taken(self, laid):
@@ -202,7 +290,7 @@ def few_moves(monkeypatch):
         monkeypatch.setattr(path_moves, name, value)
 
 
-@pytest.mark.parametrize("case", [unlike_team, sharing_team])
+@pytest.mark.parametrize("case", [unlike_team, sharing_team, team_with_gaps])
 @pytest.mark.parametrize("move", [windows, runs, swaps, everything])
 def test_paths_stay_distributed_as_they_are(case, move, x64):
     before, after, chances = moved(Ground(case), move, seed=3)
@@ -212,11 +300,18 @@ def test_paths_stay_distributed_as_they_are(case, move, x64):
     assert misfit(before, chances) > 1e-4
 
 
-@pytest.mark.parametrize("case", [unlike_team, sharing_team])
+@pytest.mark.parametrize("case", [unlike_team, sharing_team, team_with_gaps])
 def test_whole_episodes_in_one_window(case, x64, monkeypatch):
     monkeypatch.setattr(path_moves, "WINDOW", 6)
     before, after, chances = moved(Ground(case), windows, seed=5)
     assert (before != after).mean() > 0.2
+    assert misfit(after, chances) > 1e-4
+
+
+def test_what_proposals_do_not_look_at_decides_whether_they_are_taken(x64, monkeypatch):
+    monkeypatch.setattr(path_moves, "_LEAST_EVIDENCE", -0.3)
+    before, after, chances = moved(Ground(team_with_gaps), windows, seed=4)
+    assert (before != after).mean() > 0.05
     assert misfit(after, chances) > 1e-4
 
 

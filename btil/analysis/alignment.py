@@ -27,6 +27,7 @@ from btil.inference.result import (
     JointNormals,
     MatrixNormalChannel,
     MixtureChannel,
+    MixtureOfRegressions,
     MixtureRows,
     MomentRows,
     NormalParameters,
@@ -339,7 +340,7 @@ def _renamed_channel(
                 for part in given
             )
         )
-    at = 1 if isinstance(given, MixtureChannel) else 0
+    at = 1 if isinstance(given, MixtureChannel | MixtureOfRegressions) else 0
     parts: dict[str, Any] = {
         name: np.take(getattr(given, name), orders[0], axis=at + 1)
         for name in MatrixNormalChannel._fields

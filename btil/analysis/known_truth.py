@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from btil.analysis.calibration.ranks import Ranked, Share, coverage, place_among
 from btil.analysis.calibration.simulation import Settings, draw_data, named_as_in
@@ -15,7 +16,7 @@ from btil.demonstrations import Demonstrations
 from btil.files import replacing
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, KnownRows
-from btil.models.emission import DrawnChannelRows
+from btil.models.emission import DrawnChannelRows, channel_sites
 from btil.models.simulate import simulate
 from btil.models.team import BoundModel, TeamModel, bind
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 INTERVALS = (0.5, 0.89)
 # What is known of a channel.
 _CHANNEL_PARTS = ("contexts", "coefficients", "covariance")
+# Rows of the table that are of continuous columns.
+_OF_COLUMNS = ("coefficients", "noise")
 # Draws among which the truth is ranked.
 _DRAWS = 1000
 
@@ -188,6 +191,8 @@ def coverage_table(posterior: Posterior, truth: DrawnTables, seed: int = 0) -> "
 
     Of the rows in use, those that the posterior expects its data to have read at least once: all
     others are near their prior by any method. Latents that nothing pins are named as in the truth.
+    Of continuous columns a row is what a latent has in a context: its coefficients, and the
+    logarithms of its standard deviations.
 
     Args:
         posterior: The posterior.
@@ -195,8 +200,9 @@ def coverage_table(posterior: Posterior, truth: DrawnTables, seed: int = 0) -> "
         seed: Seeds draws, and the order of ties.
 
     Returns:
-        A row per role and one for "all": `rows`, `coverage_50`, `coverage_89`, each with a
-        standard error `*_error`, as if rows were independent of each other.
+        A row per role, "coefficients" and "noise" of columns among them, and one for "all":
+        `rows`, `coverage_50`, `coverage_89`, each with a standard error `*_error`, as if rows were
+        independent of each other.
     """
     import pandas as pd
 
@@ -244,9 +250,41 @@ def _ranked(posterior: Posterior, truth: DrawnTables, seed: int) -> dict[str, Ra
         )
         place = place_among(true.ravel(), drawn.reshape(len(drawn), -1), generator)
         found.setdefault(table.contexts.role, []).append(place.reshape(true.shape))
-    ordered = {role: found[role] for role in ROLES if role in found}
+    for agent, channel in posterior.bound.channels.items():
+        used = _channel_visits(posterior, agent) >= 1
+        points = truth.channels[agent].rows(channel.contexts)
+        sites = channel_sites(channel)
+        for kind, true, drawn in zip(
+            _OF_COLUMNS,
+            _of_columns(*points),
+            _of_columns(draws[sites[0]].reshape(number, *channel.shape), draws[sites[1]]),
+            strict=True,
+        ):
+            own = true[used]
+            place = place_among(own.ravel(), drawn[:, used].reshape(number, -1), generator)
+            found.setdefault(kind, []).append(place.reshape(own.shape))
+    ordered = {role: found[role] for role in (*ROLES, *_OF_COLUMNS) if role in found}
     ordered["all"] = [place for places in ordered.values() for place in places]
     return {role: _stacked(places) for role, places in ordered.items() if places}
+
+
+def _channel_visits(posterior: Posterior, agent: str) -> Float[np.ndarray, "contexts latents"]:
+    """How many steps of a channel are expected to have had each latent, by context."""
+    channel = posterior.bound.channels[agent]
+    belief = posterior.smooth(posterior.demos, use_labels=True)[agent]
+    visits = np.zeros(channel.shape[:2])
+    np.add.at(visits, channel.row[channel.observed.rows], belief[channel.observed.rows])
+    return visits
+
+
+def _of_columns(
+    coefficients: Float[np.ndarray, "*draws contexts latents p d"],
+    covariance: Float[np.ndarray, "*draws contexts latents d d"],
+) -> tuple[Float[np.ndarray, "*draws contexts latents pd"], Float[np.ndarray, "*draws _ _ d"]]:
+    """What is looked at of columns: coefficients, and logs of standard deviations."""
+    flat = coefficients.reshape(*coefficients.shape[:-2], -1).astype(np.float64)
+    variance = np.diagonal(covariance, axis1=-2, axis2=-1).astype(np.float64)
+    return flat, 0.5 * np.log(variance)
 
 
 def _stacked(places: list[np.ndarray]) -> Ranked:

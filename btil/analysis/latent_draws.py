@@ -23,9 +23,10 @@ from btil.messages.smoother import (
     smooth,
 )
 from btil.models.draws import DrawnTables
-from btil.models.team import BoundModel
+from btil.models.emission import step_log_density
+from btil.models.team import BoundModel, likelihood_name
 from btil.numerics.precision import precision
-from btil.posterior.beliefs import Posterior
+from btil.posterior.beliefs import Posterior, per_agent
 from btil.posterior.posterior import TeamPosterior
 
 # Draws whose messages are held at once: bounds the memory.
@@ -93,10 +94,8 @@ def _padded_logs(
 
 
 @jax.jit
-def _path(
-    key: Key[Array, ""], log_tables: LogTables, index: LaneIndex
-) -> Int[Array, "length lanes"]:
-    return sample_paths(key, filter_lanes(potentials(*log_tables, index)), index.start)
+def _path(key: Key[Array, ""], tables: Any, index: LaneIndex) -> Int[Array, "length lanes"]:
+    return sample_paths(key, filter_lanes(tables.potentials(index)), index.start)
 
 
 def draw_latents(
@@ -106,34 +105,41 @@ def draw_latents(
     rows: Mapping[str, Float[np.ndarray, "..."]],
     key: Key[Array, ""],
 ) -> Int[np.ndarray, "steps agents"]:
-    """One draw of all latents given actions, labels and the tables; labels stay as they are.
+    """One draw of all latents given actions, columns, labels and the tables; -1 while away.
+
+    Labels stay as they are.
 
     Args:
         posterior: Tells the precision.
         bound: The model on the episodes.
         layout: `lay_out(bound, coarse=True)`.
-        rows: One draw of all tables, {site: (contexts, ...)}.
+        rows: One draw of all tables, {site: (contexts, ...)}, and of what else was measured.
         key: Random key.
     """
-    latents = np.array(bound.demos.latents)
-    if (latents >= 0).all():
-        return latents
+    latents, there = np.array(bound.demos.latents), bound.demos.present
+    if (latents[there] >= 0).all():
+        return np.where(there, latents, -1)
+    keys = (jax.random.fold_in(key, position) for position in range(len(layout.sites)))
     with precision(posterior.dtype) as dtype:
-        for position, agent in enumerate(bound.demos.agents):
-            policy, transition, initial = (
-                _padded_logs(rows[site][None], layout.num_rows[site], dtype)[0]
-                for site in layout.sites[agent]
-            )
-            own_key = jax.random.fold_in(key, position)
-            path = _path(own_key, (policy, transition, initial), layout.index[agent])
-            latents[:, position] = gather(np.asarray(path), layout.lanes)
-    return latents
+        paths = per_agent(
+            lambda tables, index: _path(next(keys), tables, index), layout, rows, dtype
+        )
+    for position, agent in enumerate(bound.demos.agents):
+        latents[:, position] = gather(np.asarray(paths[agent]), layout.lanes)
+    return np.where(there, latents, -1)
 
 
 def drawn_rows(
     posterior: Posterior, bound: BoundModel, num_draws: int, seed: int
 ) -> Iterator[tuple[DrawnTables, dict[str, Any]]]:
-    """Posterior draws of all tables, each with its rows in the contexts of other episodes."""
+    """Posterior draws of all tables, each with its rows in the contexts of other episodes.
+
+    Beside the rows stands what continuous columns say under the draw (`likelihood_name`).
+    """
     assert isinstance(posterior, TeamPosterior), "those without tables are refused before"
     for tables in posterior.drawn_tables(num_draws, seed):
-        yield tables, {n: tables.rows(n, table.contexts) for n, table in bound.tables.items()}
+        rows = {n: tables.rows(n, table.contexts) for n, table in bound.tables.items()}
+        for agent, channel in bound.channels.items():
+            drawn = tables.channels[agent].rows(channel.contexts)
+            rows[likelihood_name(agent)] = step_log_density(channel, *drawn)
+        yield tables, rows

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from btil.demonstrations import Demonstrations
+from btil.demonstrations.directions import plane_columns
 from btil.posterior.posterior import TeamPosterior
 
 # Beyond so many times the breadth of the positions nearness is as good as infinite.
@@ -66,8 +66,8 @@ def goals(
     demos = posterior.demos
     if agent not in demos.agents:
         raise ValueError(f"unknown agent {agent!r}; the agents are {', '.join(demos.agents)}")
-    p, v = (_columns(demos, names, what) for names, what in ((position, "position"),
-                                                             (velocity, "velocity")))  # fmt: skip
+    p = plane_columns(demos, position, f"goals of {agent}: position")
+    v = plane_columns(demos, velocity, f"goals of {agent}: velocity")
     before = np.roll(v, 1, axis=0)
     before[demos.stays[demos.agents.index(agent)]] = np.nan
     weights = posterior.smooth(demos, use_labels=True)[agent]
@@ -80,20 +80,6 @@ def goals(
         str(latent): _goal(p, v, before, own)
         for latent, own in zip(latents, weights.T, strict=True)
     }
-
-
-def _columns(
-    demos: Demonstrations, names: Sequence[str], what: str
-) -> Float[np.ndarray, "steps 2"]:
-    if isinstance(names, str) or len(names) != 2:
-        raise ValueError(f"goals: {what} must name two continuous columns, got {names!r}")
-    for name in names:
-        if name not in demos.continuous:
-            raise ValueError(
-                f"goals: there is no continuous column {name!r}; there are "
-                f"{', '.join(demos.continuous) or 'none'}"
-            )
-    return np.stack([demos.continuous[name] for name in names], axis=1)
 
 
 def _goal(

@@ -18,7 +18,7 @@ References:
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,10 +30,11 @@ from btil.analysis.latent_draws import draw_latents, drawn_rows
 from btil.analysis.monte_carlo import blocks_of_draws, jackknife_error
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
-from btil.demonstrations.data import refuse_gaps
 from btil.messages.layout import lay_out
+from btil.models.draws import DrawnTables
+from btil.models.emission import Channel
 from btil.models.simulate import draw_values, simulate
-from btil.models.team import BoundModel, make_contexts, refuse_without_actions
+from btil.models.team import BoundModel, make_contexts
 from btil.numpyro_forms.numpyro_model import NumpyroModel
 from btil.posterior.beliefs import Posterior, refuse_excerpt
 from btil.posterior.conforming import conform
@@ -53,12 +54,15 @@ GROUPS = {
     "leaving": "share of steps that leave",
     "switches": "per episode",
     "alignment": "share of steps",
+    "columns": "units of the data",
 }
 # A value this far out on one side, in share of the replicates, is called surprising.
 SURPRISING = 0.01
 _INTERVAL = 0.89
 # A latent may be left after 1 step, 2 to 3, 4 to 7, ...
 _AGES = (1, 2, 4, 8, 16, 32)
+
+Columns = Mapping[str, Float[np.ndarray, "steps d"]]
 
 
 class Statistic(NamedTuple):
@@ -68,7 +72,7 @@ class Statistic(NamedTuple):
         group: One of `GROUPS`.
         agent: The agent; "team" where it is about all.
         name: What it is, in words.
-        given: Of the steps in one context alone: which.
+        given: Of the steps in one context alone: which. Of a continuous column its name.
     """
 
     group: str
@@ -79,17 +83,33 @@ class Statistic(NamedTuple):
     @property
     def words(self) -> str:
         """Name and context."""
+        if self.group == "columns":
+            return f"{self.given}: {self.name}"
         return f"{self.name}, given {self.given}" if self.given else self.name
+
+
+class Measured(NamedTuple):
+    """Continuous columns that a statistic looks at.
+
+    Attributes:
+        columns: Of the agents that have such.
+        before: The same, from which those of the step before are taken.
+        held: The latents that they were drawn with, or held as they were seen.
+    """
+
+    columns: Columns
+    before: Columns
+    held: Int[np.ndarray, "steps agents"]
 
 
 class Play(NamedTuple):
     """What a statistic looks at.
 
     Attributes:
-        before: The latent held one step before, -1 at an episode's first step.
+        before: The latent held one step before, -1 at the first step of a stay and while away.
         age: For how many steps it had been held by then.
-        latents: The latent held at each step.
-        actions: The action at each step.
+        latents: The latent held at each step, -1 while away.
+        actions: The action at each step, -1 where nobody saw it.
     """
 
     before: Int[np.ndarray, "steps agents"]
@@ -198,7 +218,7 @@ class PredictiveCheck:
             "posterior: where the model decides about them it is easily agreed with."
         )
         return [
-            f"{len(self.observed)} posterior draws; actions and mental states replicated {how}. "
+            f"{len(self.observed)} posterior draws; what was seen is replicated {how}. "
             "Behind ± is the Monte Carlo error of a place.",
             latents,
             "The model has seen these data if it was fitted to them: places are then nearer to 0.5 "
@@ -296,14 +316,16 @@ def posterior_predictive_check(
     most often; how often it holds each mental state; how many steps it holds one, and how often it
     leaves one after 1 step, 2 to 3, ... (a model without memory of how long leaves at a steady
     rate); how often it switches in an episode. Of the team, if its members' mental states have the
-    same names and labels tell them apart: how often they agree. With `replicate="episodes"` also
+    same names and labels tell them apart: how often they agree. Of continuous columns that the
+    model explains: mean, spread and quantiles, how much they change in a step, and mean and spread
+    in each mental state. With `replicate="episodes"` also
     how episodes and dwell times scatter.
 
     Args:
         posterior: The posterior.
         demos: The recordings; None: those it was fitted to. As in `log_likelihood` the data are
-            actions and labels: labelled steps count as they are, the mental states of others are
-            drawn given them. Of actions alone: `demos.without_labels()`.
+            actions, columns and labels: labelled steps count as they are, the mental states of
+            others are drawn given them. Of actions alone: `demos.without_labels()`.
         num_draws: Posterior draws, each with one replicate; of chains no more than they have.
         seed: Seeds everything.
         replicate: "steps", one step ahead, or "episodes", whole episodes on the recorded states:
@@ -338,16 +360,13 @@ def posterior_predictive_check(
     if demos is None:
         refuse_excerpt(posterior, "a predictive check without demos=...")
     demos = posterior.demos if demos is None else conform(demos, posterior.demos)
-    refuse_gaps(
-        demos, "predictive check", "give episodes without such steps: demos=demos.select(...)"
-    )
-    refuse_without_actions(demos, "posterior_predictive_check")
     bound = posterior.bound.on(demos)
-    if not (demos.latents >= 0).all():
+    if not (demos.latents[demos.present] >= 0).all():
         posterior.filter(demos, use_labels=True)  # refuses what is impossible
     layout = lay_out(bound, coarse=True)
     counter = _Counter(bound, num_contexts, replicate == "episodes")
     generator = np.random.default_rng([seed, 4])
+    recorded = {agent: _columns(demos, channel) for agent, channel in bound.channels.items()}
     observed, replicated = [], []
     blocks = blocks_of_draws(posterior, num_draws, seed)
     drawn = itertools.chain.from_iterable(
@@ -359,16 +378,20 @@ def posterior_predictive_check(
         if replicate == "episodes":
             made = simulate(posterior.model, demos, tables, generator)
             again = _as_play(bound, made.latents, made.actions)
+            columns = {agent: _columns(made, one) for agent, one in bound.channels.items()}
+            measured = Measured(columns, columns, again.latents)
         else:
             again = _one_step_ahead(bound, rows, seen, generator)
-        observed.append(counter.count(seen))
-        replicated.append(counter.count(again))
+            columns = _drawn_columns(bound, tables, seen.latents, generator)
+            measured = Measured(columns, recorded, seen.latents)
+        observed.append(counter.count(seen, Measured(recorded, recorded, seen.latents)))
+        replicated.append(counter.count(again, measured))
     return PredictiveCheck(
         statistics=tuple(counter.statistics),
         observed=np.array(observed),
         replicated=np.array(replicated),
         replicate=replicate,
-        share_labelled=float((demos.latents >= 0).mean()),
+        share_labelled=float((demos.latents[demos.present] >= 0).mean()),
         blocks=np.repeat(np.arange(len(blocks)), [block.num_draws for block in blocks]),
     )
 
@@ -378,33 +401,76 @@ def _as_play(
     latents: Int[np.ndarray, "steps agents"],
     actions: Int[np.ndarray, "steps agents"],
 ) -> Play:
-    first = np.zeros(len(latents), bool)
-    first[bound.demos.episode_starts] = True
+    there = bound.demos.present
+    latents = np.where(there, latents, -1)
+    first = ~there
+    for position, stays in enumerate(bound.demos.stays):
+        first[stays, position] = True
     before = np.concatenate([np.full_like(latents[:1], -1), latents[:-1]])
     before[first] = -1
     # Steps since the last change, up to and including the step before.
     place = np.arange(len(latents))[:, None]
     since = np.maximum.accumulate(np.where(latents != before, place, 0), axis=0)
     held = np.concatenate([np.zeros_like(latents[:1]), (place - since + 1)[:-1]])
-    return Play(before, np.where(before >= 0, held, 0), latents, actions)
+    seen = np.where(bound.demos.actions >= 0, actions, -1)
+    return Play(before, np.where(before >= 0, held, 0), latents, seen)
+
+
+def _columns(demos: Demonstrations, channel: Channel) -> Float[np.ndarray, "steps d"]:
+    """A channel's columns, NaN where its steps say nothing."""
+    values = [demos.continuous[name] for name in channel.family.columns_of(channel.agent)]
+    return np.where(channel.seen, np.stack(values, axis=1), np.nan)
+
+
+def _drawn_columns(
+    bound: BoundModel,
+    tables: DrawnTables,
+    latents: Int[np.ndarray, "steps agents"],
+    generator: np.random.Generator,
+) -> dict[str, Float[np.ndarray, "steps d"]]:
+    """Columns drawn anew given latents and the covariates recorded, blank where they were."""
+    found = {}
+    for position, (agent, channel) in _placed(bound):
+        coefficients, covariance = tables.channels[agent].rows(channel.contexts)
+        steps = channel.observed.rows
+        at = channel.row[steps], latents[steps, position]
+        means = np.einsum("np,npd->nd", channel.observed.inputs[steps], coefficients[at])
+        noise = generator.standard_normal(means.shape)
+        own = np.full(channel.observed.values.shape, np.nan)
+        own[steps] = means + np.einsum("nij,nj->ni", np.linalg.cholesky(covariance)[at], noise)
+        found[agent] = np.where(channel.seen, own, np.nan)
+    return found
+
+
+def _placed(bound: BoundModel) -> list[tuple[int, tuple[str, Channel]]]:
+    agents = bound.demos.agents
+    return [(agents.index(agent), (agent, one)) for agent, one in bound.channels.items()]
 
 
 def _one_step_ahead(
     bound: BoundModel, rows: dict[str, Any], seen: Play, generator: np.random.Generator
 ) -> Play:
     """Every action and every latent drawn anew, given what was before it."""
-    latents, actions = np.empty_like(seen.latents), np.empty_like(seen.actions)
-    starts = np.asarray(bound.demos.episode_starts)
+    latents, actions = np.full_like(seen.latents, -1), np.full_like(seen.actions, -1)
     for i, agent in enumerate(bound.demos.agents):
         policy, transition, initial = (
             rows[bound.table(role, agent).name] for role in ("policy", "transition", "initial")
         )
         reads = bound.rows[agent]
-        actions[:, i] = draw_values(policy[reads.policy, seen.latents[:, i]], generator)
+        acting = np.flatnonzero(seen.actions[:, i] >= 0)
+        of_acting = policy[reads.policy[acting], seen.latents[acting, i]]
+        actions[acting, i] = draw_values(of_acting, generator)
         moved = np.flatnonzero(reads.transition >= 0)
         came = transition[reads.transition[moved], seen.before[moved, i]]
         latents[moved, i] = draw_values(came, generator)
-        latents[starts, i] = draw_values(initial[reads.initial], generator)
+        if reads.unseen is not None:
+            # The action that nobody saw is drawn too, and forgotten.
+            steps = reads.unseen.step
+            before = seen.before[steps, i]
+            taken = draw_values(policy[reads.unseen.policy, before], generator)
+            row = reads.unseen.transition[np.arange(len(steps)), taken]
+            latents[steps, i] = draw_values(transition[row, before], generator)
+        latents[bound.demos.stays[i], i] = draw_values(initial[reads.initial], generator)
     return Play(seen.before, seen.age, latents, actions)
 
 
@@ -423,13 +489,17 @@ class _Counter:
         self.comparable = demos.num_agents > 1 and len(names) == 1 and pinned
         self.statistics: list[Statistic] = []
         # Names do not depend on what is counted.
-        self._count(_as_play(bound, np.maximum(demos.latents, 0), demos.actions), self.statistics)
+        columns = {agent: _columns(demos, one) for agent, one in bound.channels.items()}
+        play = _as_play(bound, np.maximum(demos.latents, 0), demos.actions)
+        self._count(play, Measured(columns, columns, play.latents), self.statistics)
 
-    def count(self, play: Play) -> Float[np.ndarray, " statistics"]:
+    def count(self, play: Play, measured: Measured) -> Float[np.ndarray, " statistics"]:
         """All statistics, in order."""
-        return self._count(play, [])
+        return self._count(play, measured, [])
 
-    def _count(self, play: Play, names: list[Statistic]) -> Float[np.ndarray, " statistics"]:
+    def _count(
+        self, play: Play, measured: Measured, names: list[Statistic]
+    ) -> Float[np.ndarray, " statistics"]:
         demos = self.bound.demos
         values: list[float] = []
 
@@ -439,22 +509,39 @@ class _Counter:
 
         for i, agent in enumerate(demos.agents):
             own = Play(*(part[:, i] for part in play))
-            actions = demos.value_names(f"action_{agent}")
+            acts = demos.num_actions[i] > 0
+            actions = demos.value_names(f"action_{agent}") if acts else ()
             latents = demos.value_names(f"latent_{agent}")
             for words, steps in self.contexts[agent]:
                 share = np.bincount(own.actions[steps], minlength=len(actions)) / len(steps)
                 for action, value in zip(actions, share, strict=True):
                     add("actions", agent, action, value, words)
+            if agent in measured.columns:
+                channel = self.bound.channels[agent]
+                first = ~demos.present[:, i]
+                first[demos.stays[i]] = True
+                before = np.roll(measured.before[agent], 1, axis=0)
+                before[first] = np.nan
+                for name, y, earlier in zip(
+                    channel.family.columns_of(agent),
+                    measured.columns[agent].T,
+                    before.T,
+                    strict=True,
+                ):
+                    held = measured.held[:, i]
+                    for words, value in _of_column(y, earlier, held, latents):
+                        add("columns", agent, words, value, name)
             if len(latents) == 1:
                 continue
-            share = np.bincount(own.latents, minlength=len(latents)) / demos.num_steps
+            there = own.latents[own.latents >= 0]
+            share = np.bincount(there, minlength=len(latents)) / len(there)
             for latent, value in zip(latents, share, strict=True):
                 add("mental states", agent, latent, value)
             left = (own.before >= 0) & (own.latents != own.before)
             for k, latent in enumerate(latents):
-                held = own.before == k
+                stay = own.before == k
                 # Steps per departure; the last stay of an episode is cut short.
-                add("dwell", agent, f"steps in {latent}", _per(held.sum(), (held & left).sum()))
+                add("dwell", agent, f"steps in {latent}", _per(stay.sum(), (stay & left).sum()))
             for low, high in _bands(int(demos.episode_lengths.max())):
                 at = (own.age >= low) & (own.age < high)
                 name = "1 step" if high == 2 else f"{low} to {high - 1} steps"
@@ -467,8 +554,33 @@ class _Counter:
                 add("dwell", agent, "standard deviation", _sd(own.age[left]))
         if self.comparable:
             same = (play.latents == play.latents[:, :1]).all(1)
-            add("alignment", "team", "all have the same in mind", float(same.mean()))
+            everybody = (play.latents >= 0).all(1)
+            agreed = _per((same & everybody).sum(), everybody.sum())
+            add("alignment", "team", "all have the same in mind", agreed)
         return np.array(values)
+
+
+def _of_column(
+    values: Float[np.ndarray, " steps"],
+    before: Float[np.ndarray, " steps"],
+    held: Int[np.ndarray, " steps"],
+    latents: Sequence[str],
+) -> Iterator[tuple[str, float]]:
+    """Statistics of a column: over all steps, from step to step, and by mental state."""
+    known = np.isfinite(values)
+    y = values[known]
+    yield "mean", float(y.mean()) if len(y) else np.nan
+    yield "standard deviation", _sd(y)
+    for level in (0.05, 0.95):
+        yield f"{level:.0%} quantile", float(np.quantile(y, level)) if len(y) else np.nan
+    yield (
+        "change in a step, standard deviation",
+        _sd((values - before)[known & np.isfinite(before)]),
+    )
+    for latent, name in enumerate(latents) if len(latents) > 1 else ():
+        own = y[held[known] == latent]
+        yield f"mean in {name}", float(own.mean()) if len(own) else np.nan
+        yield f"standard deviation in {name}", _sd(own)
 
 
 def _frequent(
@@ -476,14 +588,16 @@ def _frequent(
 ) -> list[tuple[str, Int[np.ndarray, " steps"]]]:
     """All steps, and those in the most frequent contexts of an agent's policy, with words."""
     demos = bound.demos
-    found = [("", np.arange(demos.num_steps))]
-    reads = bound.rows[agent].policy
+    position = demos.agents.index(agent)
+    acted = demos.actions[:, position] >= 0
+    found = [("", np.flatnonzero(acted))] if acted.any() else []
+    reads = np.where(acted, bound.rows[agent].policy, -1)
     contexts = bound.table("policy", agent).contexts
-    counts = np.bincount(reads, minlength=len(contexts.rows))
+    counts = np.bincount(reads[acted], minlength=len(contexts.rows))
     if len(contexts.rows) < 2:
         return found
     names = make_contexts(bound.model, "policy", agent, demos).names
-    for context in np.argsort(-counts, kind="stable")[:number]:
+    for context in np.argsort(-counts, kind="stable")[: min(number, int((counts > 0).sum()))]:
         values = zip(names, contexts.rows[context], strict=True)
         words = (
             f"{name.removeprefix(f'{agent}_')}={demos.value_text(name, int(value))}"

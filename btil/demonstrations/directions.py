@@ -1,9 +1,10 @@
 """Which way places lie: covariates of motion at a speed of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from btil.arguments import check_number
 from btil.demonstrations.data import Demonstrations
@@ -45,15 +46,9 @@ def directions(
     """
     near = check_number("directions: near", near, above=0.0)
     columns = dict(demos.continuous)
-    for name in (x, y):
-        if name not in columns:
-            raise ValueError(
-                f"directions: there is no continuous column {name!r}; there are "
-                f"{', '.join(columns) or 'none'}"
-            )
+    position = plane_columns(demos, (x, y), "directions")
     if not isinstance(places, Mapping) or not places:
         raise ValueError(f"directions: places must be {{name: (x, y)}}, got {places!r}")
-    position = np.stack([columns[x], columns[y]], axis=1)
     for place, where in places.items():
         try:
             there = np.asarray(where, np.float64)
@@ -69,3 +64,27 @@ def directions(
                 raise ValueError(f"directions: there is a column {added!r} already")
             columns[added] = values
     return demos.replace(continuous=columns)
+
+
+def plane_columns(
+    demos: Demonstrations, names: Sequence[str], what: str
+) -> Float[np.ndarray, "steps 2"]:
+    """Two continuous columns that tell a place, or how it changes.
+
+    Args:
+        demos: The demonstrations.
+        names: The columns of the first and of the second coordinate.
+        what: What they are for, for messages.
+
+    Raises:
+        ValueError: If these are not two names, or a column is not there.
+    """
+    if isinstance(names, str) or len(names) != 2:
+        raise ValueError(f"{what}: expected the names of two continuous columns, got {names!r}")
+    for name in names:
+        if name not in demos.continuous:
+            raise ValueError(
+                f"{what}: there is no continuous column {name!r}; there are "
+                f"{', '.join(demos.continuous) or 'none'}"
+            )
+    return np.stack([np.asarray(demos.continuous[name], np.float64) for name in names], axis=1)

@@ -15,7 +15,7 @@ from btil.messages.lanes import spread
 from btil.messages.layout import Layout
 from btil.models.emission import Channel, Normals, Units
 from btil.models.team import BoundModel
-from btil.numerics.matrix_normal import Hyper, Statistics, updated
+from btil.numerics.matrix_normal import Hyper, Statistics, divergence, updated
 from btil.numerics.precision import on_device
 
 # New ascents from dealt-out steps, sweeps after which it shows which are ahead, how many of them
@@ -23,6 +23,8 @@ from btil.numerics.precision import on_device
 _DEALS, _TRIAL, _FOLLOWED, _SHAKE = 8, 10, 2, 0.2
 # Starts of the regressions that a deal is made of, rounds of each, and what holds them in place.
 _TRIES, _ROUNDS, _LITTLE = 10, 15, 0.1
+# Losses that differ by less than this share are the same.
+_ROUNDING = 1e-9
 # With so many labelled steps a latent, on average, they decide which optimum is meant.
 _ENOUGH_LABELS = 10
 
@@ -133,7 +135,8 @@ def deal_latents(
     best, least = np.zeros(len(rows), np.int64), np.inf
     for _ in range(_TRIES):
         found, loss = _regressions(u, y, stretch, latents, generator)
-        if loss < least:
+        # What is equal but for rounding is the same partition, by other names.
+        if loss < (1 - _ROUNDING) * least:
             best, least = found, loss
     dealt = np.full(len(labels), -1)
     dealt[rows] = generator.permutation(latents)[best]
@@ -158,8 +161,9 @@ def _regressions(
     for _ in range(_ROUNDS):
         squares = np.stack([((y - u @ b) ** 2).sum(1) for b in coefficients], axis=1)
         of_stretch = np.stack([np.bincount(stretch, column) for column in squares.T], axis=1)
-        found = of_stretch.argmin(1)[stretch]
-        before, loss = loss, float(of_stretch.min(1).sum())
+        least = of_stretch.min(1)
+        found = (of_stretch <= (1 + _ROUNDING) * least[:, None]).argmax(1)[stretch]
+        before, loss = loss, float(least.sum())
         if not loss < (1 - 1e-3) * before:
             break
         coefficients = [_fitted(u[found == k], y[found == k]) for k in range(latents)]
@@ -172,10 +176,15 @@ def _fitted(u: Float[np.ndarray, "steps p"], y: Float[np.ndarray, "steps d"]) ->
 
 def is_doubtful(bound: BoundModel) -> bool:
     """Whether labels leave it open which optimum is meant."""
-    for labels, latents in zip(bound.demos.latents.T, bound.demos.num_latents, strict=True):
-        if latents > 1 and int(np.sum(labels >= 0)) < _ENOUGH_LABELS * latents:
-            return True
-    return False
+    return is_doubtful_with((bound.demos.latents >= 0).sum(0), bound.demos.num_latents)
+
+
+def is_doubtful_with(labelled: Int[np.ndarray, " agents"], num_latents: Sequence[int]) -> bool:
+    """The same, of so many labelled steps of each agent."""
+    return any(
+        latents > 1 and number < _ENOUGH_LABELS * latents
+        for number, latents in zip(labelled.tolist(), num_latents, strict=True)
+    )
 
 
 # A state, the bounds that led there, and what kind of place it is.
@@ -263,11 +272,13 @@ class PlainAscents:
         if not doubtful:
             return self._climb(start)
         begun = [self._climb(one, most=_TRIAL) for one in (start, *(deal() for _ in range(_DEALS)))]
-        ahead = sorted(begun[1:], key=_height, reverse=True)[:_FOLLOWED]
-        best = max((self._climb(*one[:2]) for one in (begun[0], *ahead)), key=_height)
+        ahead = self._ahead(begun[1:])
+        best = self._climb(*begun[0][:2])
+        for one in ahead:
+            best = self._higher(best, self._climb(*one[:2]))
         for mix in mixes if len(mixes) > 1 else ():
             tried = [self._climb(mix(best[0], deal()), most=_TRIAL) for _ in range(_DEALS)]
-            for one in sorted(tried, key=_height, reverse=True)[:_FOLLOWED]:
+            for one in self._ahead(tried):
                 best = self._higher(best, self._climb(*one[:2]))
         moved = jax.tree.map(
             lambda own, other: ((1 - _SHAKE) * own + _SHAKE * other).astype(own.dtype),
@@ -275,6 +286,13 @@ class PlainAscents:
             deal(),
         )
         return self._higher(best, self._climb(moved))
+
+    def _ahead(self, tried: list[_Reached]) -> list[_Reached]:
+        """Those to follow; of equal ones, but for rounding, the earlier."""
+        tolerance = self._tolerance(max(map(_height, tried)))
+        return sorted(tried, key=lambda one: np.floor(_height(one) / tolerance), reverse=True)[
+            :_FOLLOWED
+        ]
 
     def _higher(self, best: _Reached, other: _Reached) -> _Reached:
         """The second where it is higher by more than is tolerated."""
@@ -362,8 +380,7 @@ def _height(end: tuple[Any, np.ndarray, End]) -> float:
 
 def posterior_normals(laid: LaidChannel, statistics: Statistics) -> Normals:
     """The posterior of a channel in the units of the data, without padding."""
-    inside = updated_normals(laid, statistics)
-    return laid.units.outside(inside)
+    return laid.units.outside(updated_normals(laid, statistics))
 
 
 def updated_normals(laid: LaidChannel, statistics: Statistics) -> Normals:
@@ -372,9 +389,24 @@ def updated_normals(laid: LaidChannel, statistics: Statistics) -> Normals:
     prior = laid.units.inside(laid.channel.prior())
     count = np.asarray(statistics.number, np.float64)[:number]
     outer = np.asarray(statistics.outer, np.float64)[:number]
+    return updated_on_host(prior, Statistics(count, outer))
+
+
+def updated_on_host(prior: Normals, statistics: Statistics) -> Normals:
+    """The posterior, given a prior and sums of double precision."""
     with jax.enable_x64(True):
-        hyper = updated(
-            Hyper(*(on_device(part, np.float64) for part in prior)),
-            Statistics(on_device(count, np.float64), on_device(outer, np.float64)),
-        )
-        return Normals(*(np.asarray(part) for part in hyper))
+        return Normals(*(np.asarray(part) for part in updated(*_doubles(prior, statistics))))
+
+
+def divergence_on_host(prior: Normals, statistics: Statistics) -> float:
+    """KL(posterior || prior), all contexts and latents together, in double precision."""
+    with jax.enable_x64(True):
+        given, sums = _doubles(prior, statistics)
+        return float(jnp.sum(divergence(updated(given, sums), given)))
+
+
+def _doubles(prior: Normals, statistics: Statistics) -> tuple[Hyper, Statistics]:
+    return (
+        Hyper(*(on_device(part, np.float64) for part in prior)),
+        Statistics(*(on_device(part, np.float64) for part in statistics)),
+    )

@@ -12,12 +12,14 @@ these Dirichlets, weighted by the evidence. Sequences of equal counts are one co
 merged while they grow, step by step, so that few are ever held.
 
 Continuous channels are integrated out too, once a sequence is complete: which latent each of its
-steps had is kept beside the counts, so that no two sequences are taken together then.
+steps had is kept beside the counts, so that no two sequences are taken together then. Blank cells
+have a closed form where they are monotone (`btil.models.monotone`).
 
 Agents are independent of each other unless they share a learned table; those that do form a
 group, whose sequences are summed over jointly.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,10 +29,16 @@ from jaxtyping import Array, Float, Int
 from scipy.special import logsumexp
 
 from btil.inference.checkpoint import NOWHERE, Checkpoint, Saved
-from btil.inference.result import FitResult, MixtureChannel, MixtureRows
+from btil.inference.result import (
+    FitResult,
+    MixtureChannel,
+    MixtureOfRegressions,
+    MixtureRows,
+)
 from btil.messages.layout import lay_out, log_rows, pad_rows
 from btil.messages.smoother import filter_lanes, potentials
-from btil.models.emission import Channel, Normals
+from btil.models.emission import Channel, Normals, Units, groups_of
+from btil.models.monotone import column_order, inputs_of, regressions_of, units_of
 from btil.models.team import BoundModel, Table
 from btil.numerics.matrix_normal import Hyper, Statistics, log_marginal, updated
 from btil.numerics.precision import on_device, precision
@@ -149,11 +157,7 @@ def fit(
                 f"{type(table.cpt).__name__}; use mfvi, svi, nuts or gibbs"
             )
     for channel in bound.channels.values():
-        if not channel.is_whole:
-            raise ValueError(
-                f"{channel.name}: exact inference needs steps that were seen in all columns of the "
-                "channel, or in none; use gibbs or mfvi for blank cells"
-            )
+        _orders(channel)
     if bound.channels and checkpoint.path is not None:
         raise ValueError("checkpoint: exact does not take it for models with emissions")
     groups = coupled_agents(bound)
@@ -254,48 +258,166 @@ def fit_group(bound: BoundModel, group: tuple[str, ...]) -> tuple[dict[str, Any]
     rows: dict[str, Any] = {
         name: MixtureRows(weights, w, _label(group)) for name, w in concentration.items()
     }
-    for name, normals in posteriors.items():
-        rows[name] = MixtureChannel(weights, *normals, _label(group))
+    for name, posterior in posteriors.items():
+        rows[name] = posterior(weights, _label(group))
     return rows, log_total
+
+
+def _orders(channel: Channel) -> Int[np.ndarray, "contexts d"] | None:
+    """The columns of each context in an order in which a blank is followed by blanks alone.
+
+    None where no step has only some of its columns.
+
+    Raises:
+        ValueError: If there is no such order.
+    """
+    if channel.is_whole:
+        return None
+    groups = groups_of(channel)
+    orders = []
+    for row in range(len(channel.contexts)):
+        seen = groups.seen[groups.context == row]
+        order = column_order(seen)
+        if order is None:
+            columns = channel.family.columns_of(channel.agent)
+            i, j = next(
+                (i, j)
+                for i in range(len(columns))
+                for j in range(i)
+                if (seen[:, i] > seen[:, j]).any() and (seen[:, j] > seen[:, i]).any()
+            )
+            raise ValueError(
+                f"{channel.name}: steps with {columns[j]} but not {columns[i]} stand beside steps "
+                f"with {columns[i]} but not {columns[j]}; the sum over such blank cells has no "
+                "closed form, so exact inference needs columns of which one is blank wherever the "
+                "other is; use gibbs or mfvi"
+            )
+        orders.append(order)
+    return np.array(orders)
+
+
+class _Terms(NamedTuple):
+    """What a channel's steps add to regressions with conjugate priors.
+
+    Attributes:
+        prior: Of every regression and latent, in the units of the fit.
+        regression: Which one each term belongs to.
+        step: Of which step it is.
+        products: a a^T, flat.
+    """
+
+    prior: Normals
+    regression: Int[np.ndarray, " terms"]
+    step: Int[np.ndarray, " terms"]
+    products: Float[np.ndarray, "terms products"]
+
+
+def _products(a: Float[np.ndarray, "steps pd"]) -> Float[np.ndarray, "steps products"]:
+    return (a[:, :, None] * a[:, None]).reshape(len(a), -1)
+
+
+def _whole_terms(channel: Channel, units: Units) -> _Terms:
+    """One regression a context."""
+    steps = channel.observed.rows
+    a = units.steps(channel.observed.inputs[steps], channel.observed.values[steps])
+    return _Terms(units.inside(channel.prior()), channel.row[steps], steps, _products(a))
+
+
+def _ordered_terms(channel: Channel, units: Units, orders: Int[np.ndarray, "_ d"]) -> _Terms:
+    """A regression for each column of each context: see `models.monotone`."""
+    prior = units.inside(channel.prior())
+    filled = np.where(channel.seen, channel.observed.values, 0.0)
+    inputs = np.where(np.isfinite(channel.observed.inputs), channel.observed.inputs, 0.0)
+    a = units.steps(inputs, filled)
+    priors, regression, step, products = [], [], [], []
+    for row, order in enumerate(orders):
+        priors.append(regressions_of(Normals(*(part[row] for part in prior)), order))
+        for j in range(len(order)):
+            own = np.flatnonzero((channel.row == row) & channel.seen[:, order[j]])
+            step.append(own)
+            regression.append(np.full(len(own), row * len(order) + j))
+            products.append(_products(inputs_of(a[own], order, j)))
+    # (contexts, latents, columns, ...) -> (contexts * columns, latents, ...)
+    stacked = [
+        np.swapaxes(np.stack(parts), 1, 2).reshape(-1, channel.num_latents, *parts[0].shape[2:])
+        for parts in zip(*priors, strict=True)
+    ]
+    location, precision, scale, degrees = stacked
+    return _Terms(
+        Normals(location[..., None], precision, scale[..., None, None], degrees),
+        *(np.concatenate(parts) for parts in (regression, step, products)),
+    )
 
 
 def integrated(
     channel: Channel, paths: Int[np.ndarray, "sequences steps"]
+) -> tuple[Callable[..., Any], Float[np.ndarray, " sequences"]]:
+    """A channel's posterior and log marginal density under each of some latent paths.
+
+    Returns:
+        What makes the posterior of the paths' weights and the name of their group, and the log
+        densities.
+    """
+    units, orders = channel.units(), _orders(channel)
+    if orders is None:
+        normals, logs = _integrated(_whole_terms(channel, units), paths)
+        normals = units.outside(normals)
+        return lambda weights, group: MixtureChannel(weights, *normals, group), logs + float(
+            channel.log_jacobian(units).sum()
+        )
+    contexts, _, _, d = channel.shape
+    normals, logs = _integrated(_ordered_terms(channel, units, orders), paths)
+    outside = []
+    for row, order in enumerate(orders):
+        for j in range(d):
+            own = Normals(*(part[:, row * d + j] for part in normals))
+            outside.append(units_of(units, order, j).outside(own))
+    location, precision, scale, degrees = (
+        # (sequences, contexts, latents, columns, ...)
+        np.swapaxes(
+            np.stack(parts, axis=1).reshape(len(paths), contexts, d, *parts[0].shape[1:]), 2, 3
+        )
+        for parts in zip(*outside, strict=True)
+    )
+    parts = orders, location[..., 0], precision, scale[..., 0, 0], degrees
+    return lambda weights, group: MixtureOfRegressions(weights, *parts, group), logs + float(
+        channel.log_jacobian(units).sum()
+    )
+
+
+def _integrated(
+    terms: _Terms, paths: Int[np.ndarray, "sequences steps"]
 ) -> tuple[Normals, Float[np.ndarray, " sequences"]]:
-    """A channel's posterior and log marginal density under each of some latent paths."""
-    units = channel.units()
-    contexts, latents, p, d = channel.shape
-    prior = units.inside(channel.prior())
-    steps = channel.observed.rows
-    a = units.steps(channel.observed.inputs[steps], channel.observed.values[steps])
-    products = (a[:, :, None] * a[:, None]).reshape(len(steps), -1)
-    context = channel.row[steps]
-    jacobian = -len(steps) * np.log(units.spread).sum()
+    """Posteriors and log marginal densities in the units of the fit."""
+    regressions, latents = terms.prior.degrees.shape
+    width = terms.products.shape[1]
+    side = terms.prior.location.shape[-2] + terms.prior.location.shape[-1]
     found, logs = [], []
     size = min(_AT_ONCE, 1 << (len(paths) - 1).bit_length())
     with precision(np.float64) as dtype:
-        hyper = Hyper(*(on_device(part, dtype) for part in prior))
+        hyper = Hyper(*(on_device(part, dtype) for part in terms.prior))
         for begin in range(0, len(paths), size):
             part = paths[begin : begin + size]
             # Whole blocks: one program serves them all.
             part = part[np.minimum(np.arange(size), len(part) - 1)]
-            count = np.zeros((size, contexts, latents))
-            outer = np.zeros((size, contexts, latents, (p + d) ** 2))
-            for row in range(contexts):
-                own = context == row
+            count = np.zeros((size, regressions, latents))
+            outer = np.zeros((size, regressions, latents, width))
+            for row in range(regressions):
+                own = terms.regression == row
                 for latent in range(latents):
-                    chosen = (part[:, steps[own]] == latent).astype(np.float64)
+                    chosen = (part[:, terms.step[own]] == latent).astype(np.float64)
                     count[:, row, latent] = chosen.sum(1)
-                    outer[:, row, latent] = chosen @ products[own]
+                    outer[:, row, latent] = chosen @ terms.products[own]
             statistics = Statistics(
-                on_device(count, dtype), on_device(outer.reshape(*count.shape, p + d, p + d), dtype)
+                on_device(count, dtype), on_device(outer.reshape(*count.shape, side, side), dtype)
             )
             number = min(size, len(paths) - begin)
             posterior, log_density = _integrate(hyper, statistics)
             found.append([np.asarray(values)[:number] for values in posterior])
             logs.append(np.asarray(log_density)[:number])
-    normals = Normals(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
-    return units.outside(normals), np.concatenate(logs) + jacobian
+    return Normals(*(np.concatenate(parts) for parts in zip(*found, strict=True))), np.concatenate(
+        logs
+    )
 
 
 @jax.jit

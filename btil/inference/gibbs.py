@@ -78,6 +78,7 @@ from btil.inference.result import (
 )
 from btil.inference.starting import labelled_counts
 from btil.inference.urns import (
+    BEFORE,
     Blocks,
     Places,
     Stretches,
@@ -85,6 +86,8 @@ from btil.inference.urns import (
     fill_urns,
     lay_places,
     padded_paths,
+    with_actions,
+    with_evidence,
 )
 from btil.messages.channels import (
     ChannelSteps,
@@ -335,6 +338,7 @@ def step(
     log_likelihood = jnp.zeros(program.num_episodes, next(iter(tables.values())).dtype)
     paths: list[Array] = []
     drawn_steps: list[LaneIndex] = []
+    said: list[Any] = []
     channels = program.channels or ("",) * len(sites)
     for agent_key, names, index, channel in zip(
         keys[1:], sites, problem.steps, channels, strict=True
@@ -347,6 +351,7 @@ def step(
         )
         path = sample_paths(agent_key, filtered, index.start)
         paths.append(path)
+        said.append(_all_said(evidence, index))
         drawn_steps.append(
             with_drawn_actions(
                 jax.random.fold_in(agent_key, 1), path, index, policy, transition, len(initial)
@@ -358,8 +363,8 @@ def step(
     if program.blocks is not None:
         window_key, row_key = jax.random.split(row_key)
         known = {n: jnp.exp(rows) for n, rows in tables.items() if n not in concentration}
-        counts, moved = _collapsed_moves(
-            window_key, paths, counts, concentration | known, problem, program.blocks
+        paths, counts, moved = _collapsed_moves(
+            window_key, paths, counts, concentration | known, problem, program, drawn_steps, said
         )
     if families:
         assert moving is not None
@@ -395,6 +400,17 @@ def _said(state: State, problem: Problem, channel: str) -> Float[Array, "length 
     location, covariance = (part[data.context] for part in state.channels[channel])
     seen = patterns(data, location.shape[1])
     return log_evidence(log_kernel(location, covariance, seen), data)
+
+
+def _all_said(
+    evidence: Float[Array, "length latents lanes"] | None, index: LaneIndex
+) -> Float[Array, "length lanes latents"] | None:
+    """What columns and weights of annotations say of every step's latent."""
+    weights = index.log_weights
+    if evidence is None:
+        return None if weights is None else jnp.asarray(weights)
+    said = jnp.swapaxes(evidence, 1, 2)
+    return said if weights is None else said + jnp.asarray(weights, said.dtype)
 
 
 def _conditional(
@@ -457,17 +473,36 @@ def _collapsed_moves(
     counts: dict[str, Float[Array, "..."]],
     weights: Mapping[str, Float[Array, "..."]],
     problem: Problem,
-    blocks: Blocks,
-) -> tuple[dict[str, Float[Array, "..."]], Moved]:
-    """Counts after `move_paths`: `weights` are concentrations, of given tables probabilities."""
+    program: Program,
+    drawn_steps: Sequence[LaneIndex],
+    said: Sequence[Float[Array, "length lanes _"] | None],
+) -> tuple[list[Int[Array, "length lanes"]], dict[str, Float[Array, "..."]], Moved]:
+    """Paths and counts after `move_paths`.
+
+    Args:
+        key: Random key.
+        paths: The paths of all agents.
+        counts: What they use.
+        weights: Concentrations, of given tables probabilities.
+        problem: The fit's arrays.
+        program: What is to be done with them.
+        drawn_steps: Where steps look, actions that nobody saw as they were drawn: they are held.
+        said: What else steps say of their latents: coefficients of columns are held.
+    """
     assert problem.places is not None
     assert problem.stretches is not None
-    urns = fill_urns(weights, counts, problem.places)
-    _, urns, moved = move_paths(
-        key, padded_paths(paths), urns, problem.places, problem.stretches, blocks
-    )
+    assert program.blocks is not None
     shapes = {name: table.shape for name, table in weights.items()}
-    return {n: c for n, c in counts_of(urns, shapes).items() if n in counts}, moved
+    places = with_actions(problem.places, shapes, counts, program.sites, problem.steps, drawn_steps)
+    places = with_evidence(places, said)
+    urns = fill_urns(weights, counts, places)
+    laid, urns, moved = move_paths(
+        key, padded_paths(paths), urns, places, problem.stretches, program.blocks
+    )
+    length, width = paths[0].shape
+    inside = laid[BEFORE : BEFORE + length]
+    after = [inside[:, k * width : (k + 1) * width] for k in range(len(paths))]
+    return after, {n: c for n, c in counts_of(urns, shapes).items() if n in counts}, moved
 
 
 def learned_sites(problem: Problem, families: Families) -> tuple[str, ...]:
@@ -921,15 +956,12 @@ def prepare(
     sites = tuple(layout.sites[agent] for agent in demos.agents)
     program = Program(sites, rounded_up(demos.num_episodes), parametric_sites(bound))
     if bound.channels:
-        # The collapsed moves know of tables alone.
         names = tuple(
             bound.channels[agent].name if agent in bound.channels else "" for agent in demos.agents
         )
         whole = tuple(one.name for one in bound.channels.values() if one.is_whole)
-        return problem, program._replace(channels=names, whole=whole)
-    # The moves know tables, labels and episodes, and nothing of weights, stays or unseen actions.
-    plain = not bound.demos.away and all(layout.index[a].plain for a in bound.demos.agents)
-    if not plain or not (_hardly_moves(bound) if collapsed is None else collapsed):
+        program = program._replace(channels=names, whole=whole)
+    if not bound.learned or not (_hardly_moves(bound) if collapsed is None else collapsed):
         return problem, program
     shapes = {
         name: (layout.num_rows[name], *table.shape[1:]) for name, table in bound.tables.items()

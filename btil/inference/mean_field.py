@@ -223,7 +223,7 @@ def sweep(
             taken.append(jnp.sum(divergence(hyper, steps.prior)))
             measured = split_lanes(partial(local_step_with_marginals, scaled=chain.scaled), mesh)
             uses, evidence, marginal = measured(
-                policy, transition, initial, index, _said(hyper, steps)
+                policy, transition, initial, index, said(hyper, steps)
             )
             statistics[chain.channel] = expected_statistics(
                 marginal, steps.data, hyper, chain.whole
@@ -249,7 +249,7 @@ def sweep(
     return following, Info(total_evidence - total, total_evidence, total)
 
 
-def _said(hyper: Hyper, steps: ChannelSteps) -> Float[Array, "length latents lanes"]:
+def said(hyper: Hyper, steps: ChannelSteps) -> Float[Array, "length latents lanes"]:
     """E[log density] of every step of a channel under each latent."""
     own, data = of_groups(hyper, steps.data), steps.data
     kernel = expected_log_kernel(own, patterns(data, hyper.degrees.shape[1]))

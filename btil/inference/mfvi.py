@@ -55,6 +55,7 @@ from btil.inference.starting import (
 )
 from btil.messages.layout import Layout, lay_out, log_rows, pad_rows
 from btil.models.team import BoundModel
+from btil.numerics.matrix_normal import Statistics
 from btil.numerics.precision import on_device
 from btil.numerics.special import stirling_remainder
 from btil.progress import progress_line
@@ -64,6 +65,8 @@ _OWN_POINTS = 0
 _FRESH_POINTS = 8
 # Sweeps of an outline, and how often so many.
 _OUTLINE_SWEEPS, _OUTLINE_CALLS = np.asarray(SWEEPS_PER_CALL, np.int32), 3
+# Most sweeps over the episodes that a fit by batches is begun on.
+_SAMPLE_SWEEPS = 200
 
 
 def fit(
@@ -130,7 +133,7 @@ def fit(
         stochastic.check_tables(bound)
         if batch_size < bound.demos.num_episodes:
             return stochastic.fit(
-                stochastic.in_memory(bound),
+                stochastic.in_memory(bound, batch_size),
                 seed=seed,
                 progress=progress,
                 dtype=dtype,
@@ -143,6 +146,7 @@ def fit(
                 devices=devices,
                 delay=delay,
                 forgetting_rate=forgetting_rate,
+                outline=channel_outline,
             )
     elif delay is not None or forgetting_rate is not None:
         raise ValueError("delay and forgetting_rate are of steps by batches: give batch_size too")
@@ -200,6 +204,38 @@ def outlines(
         rows = run.rows(state)
         found.append({name: one.concentration for name, one in rows.items()})
     return found
+
+
+def channel_outline(
+    bound: BoundModel, dtype: np.dtype, generator: np.random.Generator, from_labels: bool
+) -> tuple[dict[str, np.ndarray], dict[str, Statistics]]:
+    """Where coordinate ascent leads on some episodes, from the best of several starts.
+
+    Args:
+        bound: The model on them.
+        dtype: float32 or float64.
+        generator: Deals out the unlabelled steps.
+        from_labels: Whether the labelled steps are one of the starts.
+
+    Returns:
+        Counts of every learned table, and sums of every channel, without padding.
+    """
+    run = Run(bound, dtype, None, None, None)
+    with progress_line(_SAMPLE_SWEEPS, "", False) as line:
+        ascents = PlainAscents(run.proceed, run.tolerance, _SAMPLE_SWEEPS, run.dtype, NOWHERE, line)
+        deal = partial(run.deal, run.known, generator)
+        ascents.run(run.begin(run.known) if from_labels else deal(), deal, True, run.mixes)
+    state = ascents.best[0]
+    counts = {
+        name: rows.concentration - run.prior[name][: len(rows.concentration)]
+        for name, rows in run.rows(state).items()
+    }
+    sums = {}
+    for channel in bound.channels.values():
+        number = len(channel.contexts)
+        own = state.channels[channel.name]
+        sums[channel.name] = Statistics(*(np.asarray(part)[:number] for part in own))
+    return counts, sums
 
 
 def _fit_channels(

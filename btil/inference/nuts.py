@@ -514,10 +514,12 @@ def fit(
         refuse_large_priors(bound, dtype, _LARGEST_PRIORS, "nuts")
         structure, data = collapsed_data(bound, dtype)
         programs = make_programs(structure, settings, np.dtype(dtype), mesh)
-        starts = _outlines(bound, dtype, seed, num_chains)
+        # Elsewhere they tell the order of sticks alone, for which one start will do.
+        outlined = _has_outline(structure)
+        starts = _outlines(bound, dtype, seed, num_chains if outlined else 1)
         order = _orders(starts)
         inputs = Inputs(data, {site: jnp.asarray(o, np.int32) for site, o in order.items()})
-        if _has_outline(structure):
+        if outlined:
             begin = _begin(begin, starts, order, dtype, seed)
     found = sample_chains(
         programs,

@@ -15,6 +15,9 @@ of a Polya urn, which is small but not nothing. Two moves, both exact:
 - *Runs*: the latent of a run of steps, in which it stays the same, is drawn from the exact Polya
   weights of all latents that leave the ends of the run where they are.
 
+What else steps say of their latents (columns under given coefficients, weights of annotations)
+multiplies the probabilities in all of them.
+
 References:
     Scott (2002), Bayesian methods for hidden Markov models, JASA 97 (the filter); Liu (1994), The
     collapsed Gibbs sampler in Bayesian computations, JASA 89; Blackwell, MacQueen (1973), Ferguson
@@ -56,6 +59,8 @@ RUNS = 192
 SWAPS = 8
 # What the stretches of a swap have in common.
 _ALONE, _BEGIN, _MOMENT, _ROW, _CELL = range(5)
+# Proposals take what a step says of a latent for no less than this below the others, as a log.
+_LEAST_EVIDENCE = -30.0
 # Swaps that change more steps are refused.
 MOST_CHANGED = 4096
 
@@ -147,8 +152,8 @@ def _move_windows(
         begin = first + (turn + k) % along * length
         lanes = chosen[k // along]
         old = lax.dynamic_slice_in_dim(latents, begin - 1, length + 2)[:, lanes]
-        own = Places(
-            *(lax.dynamic_slice_in_dim(leaf, begin, length + 1)[:, lanes] for leaf in places)
+        own = jax.tree.map(
+            lambda leaf: lax.dynamic_slice_in_dim(leaf, begin, length + 1)[:, lanes], places
         )
 
         def uses(path: Int[Array, "window lanes"]) -> tuple[Uses, Uses]:
@@ -162,6 +167,10 @@ def _move_windows(
         new_uses = uses(proposed)
         both = jax.tree.map(lambda *pair: jnp.stack(pair), old_uses, new_uses)
         gained = log_polya(rest, both[0])[1] + log_polya(rest, both[1])[1]
+        if own.evidence is not None:
+            # The proposal looks at what steps say no closer than filters can take.
+            untold = jnp.stack([_untold(own.evidence[:-1], p[1:-1]) for p in (old, proposed)])
+            gained = gained + untold.sum(1).reshape(2, len(blocks), width).sum(-1)
         accepted = level < gained[1] - gained[0]
         new = jnp.where(jnp.repeat(accepted, width), proposed, old)
         kept = jax.tree.map(
@@ -191,13 +200,15 @@ def _propose(
 ) -> Int[Array, "two_more lanes"]:
     """New paths through a window under the predictive means, given the steps around it."""
     shape = places.allowed.shape
-    own = Places(*(jnp.broadcast_to(leaf.reshape(*shape[:2], -1), shape) for leaf in places))
-    inside = Places(*(leaf[:-1] for leaf in own))
+    own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf.reshape(*shape[:2], -1), shape), places)
+    inside = jax.tree.map(lambda leaf: leaf[:-1], own)
     every = lax.broadcasted_iota(jnp.int32, shape, 2)
     acting = predictive(urns, action_uses(inside, every[:-1]))
+    if inside.evidence is not None:
+        acting = acting * jnp.exp(_proposal_evidence(inside.evidence))
     likelihood = jnp.where(inside.allowed, acting, 0.0)
     pairs = (*shape, shape[-1])
-    own = Places(*(jnp.broadcast_to(leaf[..., None], pairs) for leaf in own))
+    own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[..., None], pairs), own)
     before, after = (lax.broadcasted_iota(jnp.int32, pairs, axis) for axis in (2, 3))
     moves = predictive(urns, move_uses(own, before, after))
 
@@ -224,6 +235,25 @@ def _propose(
 
     _, drawn = lax.scan(backward, path[-1], (filtered, moves[1:], uniforms), reverse=True)
     return jnp.concatenate([path[:1], drawn, path[-1:]])
+
+
+def _proposal_evidence(
+    evidence: Float[Array, "window lanes latents"],
+) -> Float[Array, "window lanes latents"]:
+    """Log likelihoods relative to the largest, the finite ones no smaller than filters can take."""
+    relative = evidence - jnp.max(evidence, -1, keepdims=True)
+    return jnp.where(jnp.isneginf(evidence), relative, jnp.maximum(relative, _LEAST_EVIDENCE))
+
+
+def _untold(
+    evidence: Float[Array, "window lanes latents"], path: Int[Array, "window lanes"]
+) -> Float[Array, "window lanes"]:
+    """What the steps of a path say beyond what proposals look at."""
+    excluded = jnp.isneginf(evidence)
+    whole, looked_at = (
+        jnp.where(excluded, 0.0, one) for one in (evidence, _proposal_evidence(evidence))
+    )
+    return jnp.take_along_axis(whole - looked_at, path[..., None], -1)[..., 0]
 
 
 # ---------------------------------------------------------------------- runs
@@ -290,12 +320,14 @@ def _move_runs(
         every = jnp.broadcast_to(latent_axis, (len(old), latent_axis.shape[1]))
         candidates = jax.vmap(uses)(every.T)
         score = jnp.stack([*log_polya(rest, candidates[0]), *log_polya(rest, candidates[1])])
+        said = jnp.zeros((), dtype)
+        if inside.evidence is not None:
+            said = jnp.sum(inside.evidence, 1)
         possible = places.allowed[begin, lane]
         possible &= places.forced[begin, lane][:, None] | (latent_axis != before[:, None])
         possible &= places.forced[end, lane][:, None] | (latent_axis != after[:, None])
-        new = jnp.argmax(jnp.where(possible, score.sum(0).T + gumbel, -jnp.inf), -1).astype(
-            old.dtype
-        )
+        levels = score.sum(0).T + gumbel + said
+        new = jnp.argmax(jnp.where(possible, levels, -jnp.inf), -1).astype(old.dtype)
         inner = jnp.where(span < end[:, None], span, steps)[:, :-1]
         latents = latents.at[inner, lane[:, None]].set(new[:, None], mode="drop")
         changed = changed + jnp.sum(new != old, dtype=dtype)
@@ -307,7 +339,7 @@ def _move_runs(
 
 def _at(places: Places, steps: Int[Array, "blocks span"], lanes: Int[Array, " blocks"]) -> Places:
     """Some steps of one lane of every block."""
-    return Places(*(leaf[steps, lanes[:, None]] for leaf in places))
+    return jax.tree.map(lambda leaf: leaf[steps, lanes[:, None]], places)
 
 
 # ---------------------------------------------------------------------- swaps
@@ -363,9 +395,10 @@ def _swap(
         member = members(here, kind, wanted)[stretches.number] & (jnp.sum(places.allowed, -1) > 1)
         exchanged = jnp.where(latents == one, two, jnp.where(latents == two, one, latents))
         new = jnp.where(member, exchanged, latents)
-        before, after, possible = _changed_uses(latents, new, places)
+        before, after, said, possible = _changed_uses(latents, new, places)
         drawn = with_uses(with_uses(urns, before, -1.0), after, 1.0)
         gained = log_probability_change(urns, drawn) + log_ratio_of_given(urns, before, after)
+        gained = gained + said
         accepted = possible & (level < gained)
         latents = jnp.where(accepted, new, latents)
         urns = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), drawn, urns)
@@ -377,19 +410,30 @@ def _swap(
 
 def _changed_uses(
     old: Int[Array, "length lanes"], new: Int[Array, "length lanes"], places: Places
-) -> tuple[list[Uses], list[Uses], Bool[Array, ""]]:
-    """What the steps use whose own latent changes or the one before; whether these are not many."""
+) -> tuple[list[Uses], list[Uses], Float[Array, ""], Bool[Array, ""]]:
+    """What the steps use whose own latent changes or the one before.
+
+    Returns:
+        Uses before and after, what else the steps say of the change, and whether these are not
+        too many.
+    """
     lanes = old.shape[1]
     acted = old != new
     moved = acted | jnp.concatenate([jnp.zeros_like(acted[:1]), acted[:-1]])
     # Past the last of them the first place, which is padding.
     flat = jnp.nonzero(moved.ravel(), size=min(MOST_CHANGED, moved.size), fill_value=0)[0]
     here = flat // lanes, flat % lanes
-    own = Places(*(leaf[here] for leaf in places))
+    own = jax.tree.map(lambda leaf: leaf[here], places)
     own = own._replace(acts=jnp.where(acted[here], own.acts, 0.0))
     before = jnp.maximum(here[0] - 1, 0), here[1]
     uses = [
         [action_uses(own, path[here]), move_uses(own, path[before], path[here])]
         for path in (old, new)
     ]
-    return uses[0], uses[1], jnp.sum(moved) <= len(flat)
+    said = jnp.zeros((), places.acts.dtype)
+    if own.evidence is not None:
+        of_old, of_new = (
+            jnp.take_along_axis(own.evidence, path[here][:, None], -1)[:, 0] for path in (old, new)
+        )
+        said = jnp.sum(jnp.where(acted[here], of_new - of_old, 0.0))
+    return uses[0], uses[1], said, jnp.sum(moved) <= len(flat)

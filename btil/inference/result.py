@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 
 from btil.models.draws import dirichlet_draws
 from btil.models.emission import Normals, channel_draws
+from btil.models.monotone import composed
 
 KEEP_ALL = "for every row's draws fit with keep_rows=None"
 
@@ -426,6 +427,65 @@ class MixtureChannel(NamedTuple):
         return matrix_normal_draws(chance.generator, *(part[chosen] for part in parts))
 
 
+class MixtureOfRegressions(NamedTuple):
+    """A finite mixture for channels with blank cells, a regression of each column (`exact`).
+
+    Attributes:
+        weights: Posterior probability of each component.
+        order: Columns of each context, in the order of the regressions (`models.monotone`).
+        location: Expected coefficients, (components, contexts, latents, columns, inputs); inputs
+            are the covariates, then the columns before.
+        precision: Their precision in units of the noise.
+        scale: Psi of the noise.
+        degrees: nu of the noise.
+        group: Tables and channels with the same group share the component of a draw.
+    """
+
+    weights: Float[np.ndarray, " components"]
+    order: Int[np.ndarray, "contexts d"]
+    location: Float[np.ndarray, "components contexts latents d q"]
+    precision: Float[np.ndarray, "components contexts latents d q q"]
+    scale: Float[np.ndarray, "components contexts latents d"]
+    degrees: Float[np.ndarray, "components contexts latents d"]
+    group: str
+
+    def mean(self) -> "ChannelPoint":
+        """E[coefficients] and E[covariance]."""
+        noise = self.scale / (self.degrees - 2)
+        each = self._composed(self.location, noise, np.linalg.inv(self.precision))
+        return ChannelPoint(*(np.tensordot(self.weights, part, 1) for part in each))
+
+    def draw(self, num_draws: int, chance: Chance) -> "ChannelPoint":
+        """Draws, of the same components in all tables and channels of the group."""
+        chosen = chance.pick(self.group, self.weights / self.weights.sum(), num_draws)
+        coefficients, noise = matrix_normal_draws(
+            chance.generator,
+            self.location[chosen][..., None],
+            self.precision[chosen],
+            self.scale[chosen][..., None, None],
+            self.degrees[chosen],
+        )
+        return self._composed(coefficients[..., 0], noise[..., 0, 0])
+
+    def _composed(
+        self,
+        coefficients: Float[np.ndarray, "some contexts latents d q"],
+        noise: Float[np.ndarray, "some contexts latents d"],
+        uncertain: Float[np.ndarray, "some contexts latents d q q"] | None = None,
+    ) -> "ChannelPoint":
+        """Of each context in the order of its columns."""
+        parts = [
+            composed(
+                coefficients[:, row],
+                noise[:, row],
+                order,
+                None if uncertain is None else uncertain[:, row],
+            )
+            for row, order in enumerate(self.order)
+        ]
+        return ChannelPoint(*(np.stack(part, axis=1) for part in zip(*parts, strict=True)))
+
+
 class DrawnChannel(NamedTuple):
     """Draws of a channel's coefficients and covariances.
 
@@ -446,7 +506,7 @@ class DrawnChannel(NamedTuple):
         return ChannelPoint(*(_some(part, num_draws, chance) for part in self))
 
 
-ChannelPosterior = MatrixNormalChannel | MixtureChannel | DrawnChannel
+ChannelPosterior = MatrixNormalChannel | MixtureChannel | MixtureOfRegressions | DrawnChannel
 
 
 class ChannelPoint(NamedTuple):

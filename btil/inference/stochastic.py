@@ -21,7 +21,8 @@ References:
     A stochastic approximation method.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,7 +31,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from btil.demonstrations import Demonstrations
 from btil.inference.ascents import End, judge
+from btil.inference.channel_batches import (
+    ChannelRows,
+    ChannelSource,
+    contexts_read,
+    divergence_of,
+    labelled_rows,
+    lay_batch,
+    needed_room,
+    normals_of,
+    nothing,
+    packed,
+    size_of_blocks,
+    sources_in_memory,
+    unpacked,
+)
+from btil.inference.channels import is_doubtful_with
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.contraction import fisher_information, step_length, still_to_come
 from btil.inference.mean_field import (
@@ -40,8 +58,9 @@ from btil.inference.mean_field import (
     counts_of_start,
     dirichlet_moments,
     extremes,
+    said,
 )
-from btil.inference.result import DirichletRows, FitResult, RowsPosterior
+from btil.inference.result import DirichletRows, FitResult, MatrixNormalChannel, RowsPosterior
 from btil.inference.starting import (
     OpenUses,
     agent_sites,
@@ -52,10 +71,13 @@ from btil.inference.starting import (
     open_uses,
 )
 from btil.messages import scaled as forward_backward
+from btil.messages.channels import ChannelSteps, Room, expected_statistics
 from btil.messages.lanes import pack_lanes, spread
 from btil.messages.layout import LaneIndex, UnseenRows, log_rows, pad_rows
 from btil.models.contexts import match_rows, unique_rows
-from btil.models.team import BoundModel
+from btil.models.emission import Units
+from btil.models.team import BoundModel, bind
+from btil.numerics.matrix_normal import Statistics, updated
 from btil.numerics.rounding import rounded_up
 from btil.numerics.special import rows_divergence
 from btil.progress import progress_line
@@ -74,11 +96,20 @@ _SMALLEST_SCALE = 1e-3
 # Batches of which the shape of most batches is foreseen, and what is added to it.
 _TRIAL_BATCHES = 32
 _ALLOWANCE = 1.1
+# Steps that a fit with channels is begun on, where a batch has fewer: enough to tell intents apart.
+_SAMPLE_STEPS = 4000
 
 Sites = tuple[tuple[str, str, str], ...]
 Steps = Int[np.ndarray, "steps columns agents"]
 Chosen = Int[np.ndarray, " chosen"]
 Weights = dict[str, Float[np.ndarray, "steps latents"]]
+# (a model on some episodes, type, randomness, whether labels are where to begin) -> where
+# coordinate ascent leads: counts of its learned tables, sums of its channels
+# (`mfvi.channel_outline`).
+Outline = Callable[
+    [BoundModel, np.dtype, np.random.Generator, bool],
+    tuple[dict[str, np.ndarray], dict[str, Statistics]],
+]
 
 
 class Data(NamedTuple):
@@ -95,6 +126,8 @@ class Data(NamedTuple):
         weights: Log weights of the annotations of some episodes' steps, of the agents that have
             such, one episode after the other.
         extremes: Per agent, those of all its steps.
+        channels: Agent to its continuous columns, where it has any.
+        sample: With channels, the model on some episodes in memory, labelled ones among them.
     """
 
     bound: BoundModel
@@ -105,6 +138,8 @@ class Data(NamedTuple):
     summed: dict[str, Int[np.ndarray, "sums actions"]]
     weights: Callable[[Chosen], Weights]
     extremes: dict[str, Extremes]
+    channels: dict[str, ChannelSource] = {}  # noqa: RUF012  # never mutated
+    sample: BoundModel | None = None
 
 
 class Shape(NamedTuple):
@@ -113,14 +148,16 @@ class Shape(NamedTuple):
     Attributes:
         length: Steps of a lane.
         lanes: Number of lanes.
-        rows: Rows of every table that are read.
+        rows: Rows of every table, and contexts of every channel, that are read.
         sums: Per agent, moves that are summed over an action.
+        rooms: Agent to the room of its channel's steps.
     """
 
     length: int
     lanes: int
     rows: dict[str, int]
     sums: tuple[int, ...]
+    rooms: dict[str, Room] = {}  # noqa: RUF012  # never mutated
 
 
 class Problem(NamedTuple):
@@ -138,6 +175,7 @@ class Problem(NamedTuple):
         delay: tau.
         forgetting_rate: kappa.
         seed: Orders the episodes of each epoch.
+        dtype: Type of what is computed of a batch.
     """
 
     data: Data
@@ -151,6 +189,7 @@ class Problem(NamedTuple):
     delay: float
     forgetting_rate: float
     seed: tuple[int, ...]
+    dtype: np.dtype
 
     @property
     def batches(self) -> int:
@@ -162,6 +201,11 @@ class Problem(NamedTuple):
         """How often a batch's counts count: M / B."""
         return len(self.data.lengths) / self.batch_size
 
+    def size_of(self, bound: float) -> float:
+        """What a bound is measured against: that of densities may be near 0 by chance."""
+        steps = int(self.data.lengths.sum()) if self.data.channels else 0
+        return max(abs(bound), float(steps))
+
 
 class State(NamedTuple):
     """What the next iteration needs.
@@ -169,7 +213,7 @@ class State(NamedTuple):
     Attributes:
         iteration: Batches seen.
         scale: c in w = u + c m.
-        counts: m of every learned site.
+        counts: m of every learned site; of every channel its sums (`channel_batches.packed`).
         log_evidence: Sum of log Z over the episodes seen in this epoch.
         steps: Their steps.
         trace: Estimates of the bound, one per finished epoch.
@@ -191,23 +235,26 @@ class Batch(NamedTuple):
     """Some episodes laid out for message passing over the rows they read.
 
     Attributes:
-        rows: Which rows of every table these are.
+        rows: Which rows of every table, and contexts of every channel, these are.
         shape: What they are padded to.
         steps: Per agent, where its steps look among them.
         num_steps: Number of steps.
+        channels: The steps of every channel.
     """
 
     rows: dict[str, Int[np.ndarray, " read"]]
     shape: Shape
     steps: tuple[LaneIndex, ...]
     num_steps: int
+    channels: dict[str, ChannelSteps] = {}  # noqa: RUF012  # never mutated
 
 
 class Info(NamedTuple):
     """What a local step found.
 
     Attributes:
-        counts: Expected uses of each cell of the learned rows that the batch reads.
+        counts: Expected uses of each cell of the learned rows that the batch reads, and sums of
+            the channels.
         log_evidence: Sum of its episodes' log Z.
     """
 
@@ -278,8 +325,51 @@ def summed_rows(bound: BoundModel) -> dict[str, Int[np.ndarray, "sums actions"]]
     return found
 
 
-def in_memory(bound: BoundModel) -> Data:
-    """The episodes that a model is bound to."""
+class Excerpt:
+    """The first episode, and those in which an agent's latent is labelled for the first time.
+
+    They tell what all labels tell about which latents have a name.
+
+    Args:
+        num_latents: Of each agent.
+        others: Further episodes, by their numbers.
+    """
+
+    def __init__(self, num_latents: tuple[int, ...], others: Chosen | None = None) -> None:
+        self._labelled = [np.zeros(size, bool) for size in num_latents]
+        self._others = np.zeros(0, np.int64) if others is None else others
+        self._passed = 0
+        self.parts: list[Demonstrations] = []
+
+    def look_at(self, part: Demonstrations) -> None:
+        """Keep what the next part has of them."""
+        chosen = set() if self.parts else {0}
+        for seen, labels in zip(self._labelled, part.latents.T, strict=True):
+            latents, rows = np.unique(labels, return_index=True)
+            new = (latents >= 0) & ~seen[latents]
+            seen[latents[new]] = True
+            episodes = np.searchsorted(part.episode_starts, rows[new], side="right") - 1
+            chosen.update(episodes.tolist())
+        others = self._others - self._passed
+        chosen.update(others[(others >= 0) & (others < part.num_episodes)].tolist())
+        self._passed += part.num_episodes
+        if chosen:
+            self.parts.append(part.select(sorted(chosen)))
+
+
+def sampled_episodes(num_episodes: int, num_steps: int, batch_size: int) -> Chosen:
+    """Episodes that a fit with channels is begun on."""
+    size = min(num_episodes, max(batch_size, -(-_SAMPLE_STEPS * num_episodes // num_steps)))
+    return np.sort(np.random.default_rng(0).choice(num_episodes, size, replace=False))
+
+
+def in_memory(bound: BoundModel, batch_size: int = 1) -> Data:
+    """The episodes that a model is bound to.
+
+    Args:
+        bound: The model on them.
+        batch_size: Episodes of a batch: with channels a fit is begun on so many at least.
+    """
     demos, summed = bound.demos, summed_rows(bound)
     columns = step_columns(bound, summed)
     weights = {agent: log_rows(given) for agent, given in demos.latent_weights.items()}
@@ -299,7 +389,28 @@ def in_memory(bound: BoundModel) -> Data:
         summed,
         lambda chosen: {agent: logs[rows_of(chosen)] for agent, logs in weights.items()},
         {agent: extremes(bound, agent) for agent in demos.agents},
+        sources_in_memory(bound, rows_of),
+        _sample(bound, batch_size) if bound.channels else None,
     )
+
+
+def _sample(bound: BoundModel, batch_size: int) -> BoundModel:
+    demos = bound.demos
+    chosen = sampled_episodes(demos.num_episodes, demos.num_steps, batch_size)
+    excerpt = Excerpt(demos.num_latents, chosen)
+    excerpt.look_at(demos)
+    return in_units(
+        bind(bound.model, excerpt.parts[0]),
+        {agent: channel.units() for agent, channel in bound.channels.items()},
+    )
+
+
+def in_units(bound: BoundModel, units: Mapping[str, Units]) -> BoundModel:
+    """The same, its channels measured in given units."""
+    channels = {
+        agent: replace(channel, own_units=units[agent]) for agent, channel in bound.channels.items()
+    }
+    return replace(bound, channels=channels)
 
 
 def _rows_read(columns: Steps, sites: Sites, data: Data) -> dict[str, list[Int[np.ndarray, " _"]]]:
@@ -332,9 +443,15 @@ def _distinct(parts: list[Int[np.ndarray, " _"]], num_rows: int) -> Int[np.ndarr
 
 
 def lay_out_batch(
-    columns: Steps, weights: Weights, lengths: Int[np.ndarray, " chosen"], problem: Problem
+    columns: Steps,
+    weights: Weights,
+    lengths: Int[np.ndarray, " chosen"],
+    problem: Problem,
+    measured: Mapping[str, ChannelRows] | None = None,
 ) -> Batch:
     """Lay some episodes into lanes, their tables' rows numbered anew from 0."""
+    measured = {} if measured is None else measured
+    sources = problem.data.channels
     sites, demos = problem.sites, problem.data.bound.demos
     rows, codes = {}, {}
     sums = (columns[:, SUMMED] >= 0).sum(0)
@@ -345,6 +462,8 @@ def lay_out_batch(
         numbers = np.empty(num_rows, np.int32)
         numbers[rows[name]] = np.arange(len(rows[name]))
         codes[name] = iter([numbers[part] for part in parts])
+    for agent, found in measured.items():
+        rows[sources[agent].channel.name] = contexts_read(sources[agent], found)
     for shape in problem.shapes:
         if lengths.max() > shape.length:
             continue
@@ -353,6 +472,10 @@ def lay_out_batch(
             lanes.shape[1] <= shape.lanes
             and all(len(read) <= shape.rows[name] for name, read in rows.items())
             and all(sums <= shape.sums)
+            and all(
+                _fits(needed_room(sources[agent], found, shape.rooms[agent].size), shape, agent)
+                for agent, found in measured.items()
+            )
         ):
             break
     lanes = np.pad(lanes, ((0, 0), (0, shape.lanes - lanes.shape[1])), constant_values=-1)
@@ -397,7 +520,49 @@ def lay_out_batch(
                 unseen=unseen,
             )
         )
-    return Batch(rows, shape, tuple(steps), len(columns))
+    channels = {
+        source.channel.name: lay_batch(
+            source,
+            measured[agent],
+            rows[source.channel.name],
+            lanes,
+            shape.rooms[agent],
+            problem.dtype,
+        )
+        for agent, source in sources.items()
+    }
+    return Batch(rows, shape, tuple(steps), len(columns), channels)
+
+
+def _fits(needed: Room, shape: Shape, agent: str) -> bool:
+    return needed.blocks <= shape.rooms[agent].blocks and needed.groups <= shape.rooms[agent].groups
+
+
+def _rooms(
+    data: Data, trials: list[Chosen], most_steps: int
+) -> tuple[dict[str, int], dict[str, Room], dict[str, int], dict[str, Room]]:
+    """Contexts and rooms of the channels, in most batches and at most."""
+    usual_rows, usual, most_rows, most = {}, {}, {}, {}
+    for agent, source in data.channels.items():
+        steps = [source.read(chosen) for chosen in trials]
+        size = size_of_blocks(source, steps)
+        name = source.channel.name
+        groups = max(1, min(most_steps, len(source.context)))
+        most[agent] = Room(size, most_steps // size + groups, groups)
+        most_rows[name] = max(1, min(most_steps, len(source.channel.contexts)))
+        rooms = [needed_room(source, rows, size) for rows in steps]
+        read = max(len(contexts_read(source, rows)) for rows in steps)
+
+        def roomy(numbers: Sequence[int], most: int) -> int:
+            return min(most, rounded_up(int(np.ceil(_ALLOWANCE * max(1, *numbers))), 1))
+
+        usual[agent] = Room(
+            size,
+            roomy([room.blocks for room in rooms], most[agent].blocks),
+            roomy([room.groups for room in rooms], groups),
+        )
+        usual_rows[name] = roomy([read, 1], most_rows[name])
+    return usual_rows, usual, most_rows, most
 
 
 def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
@@ -426,12 +591,15 @@ def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
         for name in contexts
     }
     any_sums = [len(rows) > 0 for rows in data.summed.values()]
+    usual_rows, usual_rooms, most_rows, most_rooms = _rooms(data, trials, most_steps)
     # Any two lanes hold more than a lane's height: else the later one had not been begun.
     roomy = Shape(
         length=tallest,
         lanes=rounded_up(min(batch_size, 2 * most_steps // tallest + 1), 1, 8),
-        rows={name: max(1, min(most_steps * users[name], n)) for name, n in contexts.items()},
+        rows={name: max(1, min(most_steps * users[name], n)) for name, n in contexts.items()}
+        | most_rows,
         sums=tuple(most_steps if some else 0 for some in any_sums),
+        rooms=most_rooms,
     )
     usual = Shape(
         length=length,
@@ -439,11 +607,14 @@ def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
         rows={
             name: min(most, rounded_up(int(np.ceil(_ALLOWANCE * max(n[name] for n in read))), 1))
             for name, most in roomy.rows.items()
-        },
+            if name in contexts
+        }
+        | usual_rows,
         sums=tuple(
             min(most, rounded_up(int(np.ceil(_ALLOWANCE * max(n, 1))), 1))
             for n, most in zip(sums.tolist(), roomy.sums, strict=True)
         ),
+        rooms=usual_rooms,
     )
     return usual, roomy
 
@@ -468,7 +639,12 @@ def make_problem(
     return Problem(
         data=data,
         sites=sites,
-        chains=chains(bound, known, most, dtype, data.extremes),
+        chains=tuple(
+            chain._replace(whole=data.channels[agent].whole) if chain.channel else chain
+            for agent, chain in zip(
+                bound.demos.agents, chains(bound, known, most, dtype, data.extremes), strict=True
+            )
+        ),
         prior={name: u.astype(dtype) for name, u in prior.items()},
         start=known,
         log_fixed={
@@ -481,6 +657,7 @@ def make_problem(
         delay=_DELAY if delay is None else float(delay),
         forgetting_rate=_FORGETTING_RATE if forgetting_rate is None else float(forgetting_rate),
         seed=(seed, 0),
+        dtype=dtype,
     )
 
 
@@ -504,7 +681,10 @@ def _batches(problem: Problem, first: int, number: int) -> Iterator[Batch]:
 def batch_of(problem: Problem, chosen: Int[np.ndarray, " chosen"]) -> Batch:
     """The batch of some episodes."""
     data = problem.data
-    return lay_out_batch(data.read(chosen), data.weights(chosen), data.lengths[chosen], problem)
+    measured = {agent: source.read(chosen) for agent, source in data.channels.items()}
+    return lay_out_batch(
+        data.read(chosen), data.weights(chosen), data.lengths[chosen], problem, measured
+    )
 
 
 # ---------------------------------------------------------------------- the algorithm
@@ -516,6 +696,8 @@ def local_step(
     log_fixed: dict[str, Float[Array, "..."]],
     steps: tuple[LaneIndex, ...],
     chains: tuple[Chain, ...],
+    sums: dict[str, Float[Array, "..."]],
+    channels: dict[str, ChannelSteps],
 ) -> Info:
     """Expected counts under the best q(latents) for given rows (the paper, Eqs. 7 and 8).
 
@@ -524,6 +706,8 @@ def local_step(
         log_fixed: Log rows of the other tables.
         steps: Per agent, where its steps look.
         chains: Per agent, the names of its tables and the form of its messages.
+        sums: What q(coefficients, covariances) of the channels has on top of the prior.
+        channels: The steps of the channels.
     """
     moments = dirichlet_moments(concentration)
     tables = log_fixed | {name: one.log_mean for name, one in moments.items()}
@@ -531,9 +715,19 @@ def local_step(
     log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
     for chain, index in zip(chains, steps, strict=True):
         policy, transition, initial = (tables[name] for name in chain.sites)
-        uses, evidence = forward_backward.local_step(
-            policy, transition, initial, index, chain.scaled
-        )
+        if chain.channel:
+            own = channels[chain.channel]
+            hyper = updated(own.prior, unpacked(sums[chain.channel]))
+            uses, evidence, marginal = forward_backward.local_step_with_marginals(
+                policy, transition, initial, index, said(hyper, own), chain.scaled
+            )
+            counts[chain.channel] = packed(
+                expected_statistics(marginal, own.data, hyper, chain.whole)
+            )
+        else:
+            uses, evidence = forward_backward.local_step(
+                policy, transition, initial, index, chain.scaled
+            )
         log_evidence = log_evidence + jnp.sum(evidence)
         for name, use in zip(chain.sites, uses, strict=True):
             if name in counts:
@@ -553,7 +747,15 @@ def look(state: State, batch: Batch, problem: Problem) -> Info:
         name: pad_rows(logs[batch.rows[name]], padded[name], 0.0)
         for name, logs in problem.log_fixed.items()
     }
-    return local_step(concentration, log_fixed, batch.steps, problem.chains)
+    sums = {
+        name: pad_rows(
+            (state.scale * state.counts[name][batch.rows[name]]).astype(problem.dtype),
+            padded[name],
+            0.0,
+        )
+        for name in batch.channels
+    }
+    return local_step(concentration, log_fixed, batch.steps, problem.chains, sums, batch.channels)
 
 
 def move(state: State, batch: Batch, info: Info, problem: Problem) -> State:
@@ -601,9 +803,12 @@ def concentrations(state: State, problem: Problem) -> dict[str, Float[np.ndarray
 
 
 def divergence(state: State, problem: Problem) -> float:
-    """Sum of the KL divergences of all rows from their priors; on the host, in double precision."""
+    """Sum of the KL divergences from the priors; on the host, in double precision."""
     rows = concentrations(state, problem)
-    return sum(rows_divergence(w, problem.prior[name]) for name, w in rows.items())
+    total = sum(rows_divergence(w, problem.prior[name]) for name, w in rows.items())
+    for source in problem.data.channels.values():
+        total += divergence_of(source, state.scale * state.counts[source.channel.name])
+    return total
 
 
 def _in_order(problem: Problem) -> Iterator[Batch]:
@@ -642,7 +847,7 @@ def sweep(state: State, problem: Problem) -> tuple[State, float]:
         (u + counts[name] - w).ravel()
         for (name, u), w in zip(problem.prior.items(), rows, strict=True)
     ]
-    length = step_length(np.concatenate(residual), fisher_information(rows))
+    length = step_length(np.concatenate(residual), fisher_information(rows)) if residual else np.inf
     counts = {name: values.astype(state.counts[name].dtype) for name, values in counts.items()}
     following = state._replace(
         counts=counts,
@@ -667,14 +872,32 @@ def end_of(lengths: Float[np.ndarray, " sweeps"]) -> End:
     return End(rate, still_to_come(float(lengths[-1]), rate))
 
 
-def has_settled(trace: Float[np.ndarray, " epochs"]) -> bool:
+def _end(state: State, problem: Problem) -> End:
+    """What kind of place the last sweeps led to.
+
+    With channels the last gains of the bound tell it, which fall by the rate's square a sweep.
+    """
+    if not problem.data.channels:
+        return end_of(state.lengths)
+    gains = np.diff(state.bounds[-3:])
+    if len(gains) < 2 or not np.all(np.isfinite(gains)):
+        return End()
+    if not gains[0] > gains[1] > 0:
+        # It hardly moves, or not yet as it will in the end.
+        return End(0.0, abs(float(gains[1]))) if abs(gains[1]) < abs(gains[0]) else End()
+    ratio = float(gains[1] / gains[0])
+    return End(ratio**0.5, float(gains[1]) * ratio / (1 - ratio))
+
+
+def has_settled(trace: Float[np.ndarray, " epochs"], least: float = 0.0) -> bool:
     """Whether batches have done what they can: the bound's estimate hardly moves any more.
 
     The estimates are noisy, as each batch is seen under the concentrations of its time. The mean
     of the last quarter of the epochs is compared with that of the quarter before: with n epochs
     each the drift per epoch is their difference divided by n, known up to a standard error s by
     the scatter within the quarters. Settled means |drift| + 2 s below a thousandth of the bound;
-    a bound that is not finite will not get better either.
+    a bound that is not finite will not get better either. A bound of less than `least` counts as
+    that.
     """
     if not np.all(np.isfinite(trace)):
         return True
@@ -684,19 +907,15 @@ def has_settled(trace: Float[np.ndarray, " epochs"]) -> bool:
     before, last = trace[-2 * size : -size], trace[-size:]
     drift = (last.mean() - before.mean()) / size
     error = np.sqrt((last.var(ddof=1) + before.var(ddof=1)) / size) / size
-    return bool(abs(drift) + 2 * error < _SETTLED * abs(last.mean()))
+    return bool(abs(drift) + 2 * error < _SETTLED * max(abs(last.mean()), least))
 
 
 def check_tables(bound: BoundModel) -> None:
     """Refuse what cannot be learned batch by batch.
 
     Raises:
-        ValueError: If a table's rows depend on parameters, or there are continuous channels.
+        ValueError: If a table's rows depend on parameters.
     """
-    if bound.channels:
-        raise ValueError(
-            "batch_size: mfvi does not take it for models with emissions; leave it out"
-        )
     for name, table in bound.tables.items():
         if table.parametric:
             raise ValueError(
@@ -720,6 +939,7 @@ def fit(
     devices: int | None = None,
     delay: float | None = None,
     forgetting_rate: float | None = None,
+    outline: Outline | None = None,
 ) -> FitResult:
     """Learn from more episodes than one iteration looks at; options as in `mfvi.fit`.
 
@@ -737,6 +957,7 @@ def fit(
         devices: None or 1: a batch is learned from on one device.
         delay: tau; larger ones make the first steps smaller.
         forgetting_rate: kappa, the power by which steps become smaller.
+        outline: With channels, where a run begins that labels do not tell.
 
     Returns:
         Dirichlet rows and their exact bound. `elbo_trace` has an estimate per epoch (log Z of
@@ -757,7 +978,7 @@ def fit(
     with progress_line(most, "mfvi, epochs", progress, at_most=True) as line:
         for restart in range(len(runs), num_restarts):
             own = problem._replace(seed=(seed, restart))
-            state = going or first_state(own, again=restart > 0)
+            state = going or first_state(own, restart > 0, outline)
             going = None
             for now, finished in _run(state, own, allowed, max_iterations):
                 line.update(1)
@@ -771,10 +992,12 @@ def fit(
             line.refresh()
     state = max(runs, key=lambda run: (np.isfinite(run.bounds[-1]), run.bounds[-1]))
     elbo = float(state.bounds[-1])
-    end = end_of(state.lengths)
+    end = _end(state, problem)
     verdict = judge(
-        state.bounds, allowed * abs(elbo), max_iterations - len(state.trace), dtype, end
+        state.bounds, allowed * problem.size_of(elbo), max_iterations - len(state.trace), dtype, end
     )
+    # Of densities in the units of the data.
+    shift = sum(source.log_jacobian for source in data.channels.values())
     rows: dict[str, RowsPosterior] = {
         name: DirichletRows(w) for name, w in concentrations(state, problem).items()
     }
@@ -782,40 +1005,104 @@ def fit(
         rows=rows,
         converged=verdict.converged,
         reason=f"{verdict.reason}, after {len(state.trace)} epochs of batches",
-        elbo=elbo,
-        elbo_trace=np.concatenate([state.trace, state.bounds]),
-        restart_traces=tuple(np.concatenate([run.trace, run.bounds]) for run in runs),
+        elbo=elbo + shift,
+        elbo_trace=np.concatenate([state.trace, state.bounds]) + shift,
+        restart_traces=tuple(np.concatenate([run.trace, run.bounds]) + shift for run in runs),
         notes={
             "iterations": state.iteration,
             "epochs": len(state.trace),
             "sweeps": len(state.bounds),
         },
         contraction_rate=None if np.isnan(end.rate) else end.rate,
+        channels={
+            source.channel.name: MatrixNormalChannel(
+                *normals_of(source, state.scale * state.counts[source.channel.name])
+            )
+            for source in data.channels.values()
+        },
     )
 
 
-def first_state(problem: Problem, again: bool = False) -> State:
+def first_state(problem: Problem, again: bool = False, outline: Outline | None = None) -> State:
     """Where a run starts: the labelled counts, or what a start has.
 
     The other steps are dealt out at random where that is symmetric in some latents, and `again`,
-    in further runs.
+    in further runs. With channels a few episodes are fitted instead (`outline`), where there are
+    few labels, and `again`.
     """
     data, bound = problem.data, problem.data.bound
     counts = data.labelled if again else problem.start
+    if data.channels:
+        sums, doubtful = _labelled_sums(problem)
+        given = not again and problem.start is not data.labelled
+        if outline is not None and (again or (doubtful and not given)):
+            return _state(problem, *_outlined(problem, again, outline))
+        return _state(problem, counts, sums)
     signature = {name: u + counts[name] for name, u in problem.prior.items()}
     if again or is_symmetric(bound, signature):
         others = deal_out(bound, data.uses, np.random.default_rng(problem.seed))
         counts = {name: counts[name] + others[name] for name in problem.prior}
+    return _state(problem, counts, {})
+
+
+def _state(
+    problem: Problem, counts: Mapping[str, np.ndarray], sums: Mapping[str, np.ndarray]
+) -> State:
+    """A state before any iteration."""
+    of_tables = {name: counts[name].astype(u.dtype) for name, u in problem.prior.items()}
     return State(
         iteration=0,
         scale=1.0,
-        counts={name: counts[name].astype(u.dtype) for name, u in problem.prior.items()},
+        counts={**of_tables, **sums},
         log_evidence=0.0,
         steps=0,
         trace=np.zeros(0),
         bounds=np.zeros(0),
         lengths=np.zeros(0),
     )
+
+
+def _no_sums(problem: Problem) -> dict[str, np.ndarray]:
+    return {source.channel.name: nothing(source) for source in problem.data.channels.values()}
+
+
+def _labelled_sums(problem: Problem) -> tuple[dict[str, np.ndarray], bool]:
+    """Sums of the channels over the labelled steps, and whether there are few of these."""
+    demos = problem.data.bound.demos
+    found, labelled = _no_sums(problem), np.zeros(demos.num_agents, np.int64)
+    for batch in _in_order(problem):
+        for position, chain in enumerate(problem.chains):
+            label = batch.steps[position].label
+            labelled[position] += int(np.sum(np.asarray(label) >= 0))
+            if chain.channel:
+                contexts = batch.shape.rows[chain.channel]
+                own = labelled_rows(label, batch.channels[chain.channel], contexts, chain.whole)
+                read = batch.rows[chain.channel]
+                found[chain.channel][read] += np.asarray(own)[: len(read)]
+    return found, is_doubtful_with(labelled, demos.num_latents)
+
+
+def _outlined(
+    problem: Problem, again: bool, outline: Outline
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Counts and sums where a fit to a sample leads, as if all episodes were like it."""
+    data, sample = problem.data, problem.data.sample
+    assert sample is not None
+    generator = np.random.default_rng(problem.seed)
+    few, few_sums = outline(sample, problem.dtype, generator, not again)
+    share = int(data.lengths.sum()) / sample.demos.num_steps
+    counts = {name: data.labelled[name].astype(np.float64) for name in problem.prior}
+    for name, found in few.items():
+        rows = sample.tables[name].contexts.rows
+        counts[name][match_rows(data.bound.tables[name].contexts.rows, rows)] = share * found
+    sums = _no_sums(problem)
+    for agent, source in data.channels.items():
+        own = sample.channels[agent]
+        at = match_rows(source.channel.visited, own.visited)
+        given = few_sums[own.name]
+        numbers = Statistics(*(np.asarray(part, np.float64)[: len(at)] for part in given))
+        sums[own.name][at] = share * np.asarray(packed(numbers))
+    return counts, sums
 
 
 def _run(
@@ -826,15 +1113,21 @@ def _run(
     Yields:
         The state after each, and whether it is the last one: that whose exact bound is known.
     """
-    while not (len(state.bounds) or has_settled(state.trace) or len(state.trace) >= max_iterations):
+    least = problem.size_of(0.0)
+    # Two gains, and so three bounds, tell where a fit with channels ends.
+    fewest = 3 if problem.data.channels else 2
+    while not (
+        len(state.bounds) or has_settled(state.trace, least) or len(state.trace) >= max_iterations
+    ):
         state = advance(state, problem, problem.batches)
         yield state, False
     while True:
         following, bound = sweep(state, problem)
         if len(state.bounds):
-            end = end_of(following.lengths)
+            end = _end(following, problem)
             capped = len(state.trace) + len(following.bounds) >= max_iterations
-            if capped or not end.to_come >= tolerance * abs(bound):
+            enough = len(following.bounds) >= fewest
+            if capped or (enough and not end.to_come >= tolerance * problem.size_of(bound)):
                 yield state._replace(bounds=following.bounds, lengths=following.lengths), True
                 return
         state = following
@@ -846,7 +1139,7 @@ def _restored(checkpoint: Checkpoint, problem: Problem) -> tuple[list[State], St
     saved = checkpoint.saved
     if saved is None:
         return [], None
-    like, structure = jax.tree.flatten(first_state(problem))
+    like, structure = jax.tree.flatten(_state(problem, problem.data.labelled, _no_sums(problem)))
 
     def states(name: str) -> list[State]:
         leaves, size = saved.arrays(name), len(like)

@@ -2,7 +2,9 @@
 
 The pass takes the file part by part. Contexts get numbers as they appear, and where each step
 looks is written to a compact scratch file, 20 bytes per step and agent, from which the steps of
-single episodes are read by their position. Weights of annotations have files of their own.
+single episodes are read by their position. Weights of annotations have files of their own, and so
+have continuous columns, which an earlier pass keeps: what a prior leaves open is taken from all of
+them.
 """
 
 import hashlib
@@ -10,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +20,7 @@ from jaxtyping import Int
 
 from btil.demonstrations import Demonstrations, concatenate
 from btil.demonstrations.stream import DemonstrationsFile
+from btil.inference.channel_batches import ChannelRows, ChannelSource
 from btil.inference.mean_field import Extremes, extremes
 from btil.inference.starting import (
     OpenUses,
@@ -30,15 +34,22 @@ from btil.inference.stochastic import (
     COLUMNS,
     POLICY,
     Data,
+    Excerpt,
     Steps,
     Weights,
     arrivals,
+    in_units,
+    sampled_episodes,
     step_columns,
     summed_rows,
 )
 from btil.messages.layout import log_rows
 from btil.models.contexts import match_rows, unique_rows
+from btil.models.emission import Channel, Trend, groups_of, observed, trend_of
 from btil.models.team import BoundModel, TeamModel, bind, renumbered, with_contexts
+
+# Steps of which the columns are in memory at once.
+_CHUNK = 1 << 16
 
 
 class Streamed(NamedTuple):
@@ -57,7 +68,10 @@ class Streamed(NamedTuple):
 
 @contextmanager
 def streamed(
-    model: TeamModel, file: DemonstrationsFile, check: Callable[[BoundModel], float]
+    model: TeamModel,
+    file: DemonstrationsFile,
+    check: Callable[[BoundModel], float],
+    batch_size: int = 1,
 ) -> Iterator[Streamed]:
     """Make the episodes of a file ready to be drawn from, for as long as the block lasts.
 
@@ -69,14 +83,15 @@ def streamed(
         file: The file.
         check: Refuses a part that is impossible under the model; returns the log evidence where
             nothing is learned.
+        batch_size: Episodes of a batch: with channels a fit is begun on so many at least.
 
     Raises:
         ValueError: If a part of the file is refused.
     """
     with ExitStack() as files:
         scratch = files.enter_context(tempfile.TemporaryFile())
-        weights = _ScratchWeights(files)
-        yield _pass(model, file, check, scratch, weights)
+        weights, channels = _ScratchWeights(files), _ScratchChannels(files)
+        yield _pass(model, file, check, scratch, weights, channels, batch_size)
 
 
 class _ScratchWeights:
@@ -138,27 +153,107 @@ def _read_runs(
     return np.concatenate(parts)
 
 
-class _Excerpt:
-    """The first episode, and those in which an agent's latent is labelled for the first time.
+class _ScratchChannels:
+    """Columns and covariates of every agent's channel, and to which group each step belongs.
 
-    They tell what all labels tell about which latents have a name.
+    Args:
+        files: Closes the files.
     """
 
-    def __init__(self, file: DemonstrationsFile) -> None:
-        self.labelled = [np.zeros(size, bool) for size in file.num_latents]
-        self.parts: list[Demonstrations] = []
+    def __init__(self, files: ExitStack) -> None:
+        self._files = files
+        self._numbers: dict[str, IO[bytes]] = {}
+        self._groups: dict[str, IO[bytes]] = {}
+        self._sizes: dict[str, tuple[int, int]] = {}
+        # Contexts and patterns in order of appearance.
+        self._known: dict[str, np.ndarray] = {}
 
-    def look_at(self, part: Demonstrations) -> None:
-        """Keep what the part has of them."""
-        chosen = set() if self.parts else {0}
-        for seen, labels in zip(self.labelled, part.latents.T, strict=True):
-            latents, rows = np.unique(labels, return_index=True)
-            new = (latents >= 0) & ~seen[latents]
-            seen[latents[new]] = True
-            episodes = np.searchsorted(part.episode_starts, rows[new], side="right") - 1
-            chosen.update(episodes.tolist())
-        if chosen:
-            self.parts.append(part.select(sorted(chosen)))
+    def trends(self, model: TeamModel, file: DemonstrationsFile) -> dict[str, Trend]:
+        """One pass that keeps the columns of all agents; the regression of each one's."""
+        found = {}
+        families = {agent: model.emission(agent) for agent in file.agents}
+        for part in file:
+            for agent, family in families.items():
+                if family is None:
+                    continue
+                if agent not in self._numbers:
+                    own = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+                    self._numbers[agent] = own
+                seen = observed(family, part, agent)
+                self._sizes[agent] = seen.inputs.shape[1], seen.values.shape[1]
+                # A step that says nothing has no covariates either.
+                inputs = np.full(seen.inputs.shape, np.nan)
+                inputs[seen.rows] = seen.inputs[seen.rows]
+                np.concatenate([inputs, seen.values], axis=1).tofile(self._numbers[agent])
+        for agent, family in families.items():
+            if family is not None:
+                parts = partial(self._parts, agent)
+                found[agent] = trend_of(parts, self._sizes[agent], family.intercept)
+        return found
+
+    def _parts(self, agent: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Covariates and columns of the steps that say something, from the first on."""
+        scratch, (p, d) = self._numbers[agent], self._sizes[agent]
+        scratch.seek(0)
+        while len(numbers := np.fromfile(scratch, np.float64, _CHUNK * (p + d))):
+            steps = numbers.reshape(-1, p + d)
+            steps = steps[np.isfinite(steps[:, :p]).all(1)]
+            yield steps[:, :p], steps[:, p:]
+
+    def write(self, bound: BoundModel, checksum: Any) -> None:
+        """Add the groups of a part."""
+        for agent, channel in bound.channels.items():
+            if agent not in self._groups:
+                own = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+                self._groups[agent] = own
+            groups = groups_of(channel)
+            keys = np.concatenate([channel.contexts[groups.context], groups.seen], axis=1)
+            known = self._known.get(agent, keys[:0])
+            number = match_rows(known, keys)
+            new = number < 0
+            number[new] = len(known) + np.arange(new.sum())
+            self._known[agent] = np.concatenate([known, keys[new]])
+            codes = np.append(number, -1)[groups.number].astype(np.int32)
+            codes.tofile(self._groups[agent])
+            said = groups.number >= 0
+            checksum.update(np.ascontiguousarray(channel.observed.inputs[said]).data)
+            checksum.update(np.ascontiguousarray(channel.observed.values[said]).data)
+            checksum.update(codes.data)
+
+    def contexts(self) -> dict[str, Int[np.ndarray, "contexts parents"]]:
+        """The contexts of every channel, in lexicographic order."""
+        return {
+            f"emission_{agent}": unique_rows(keys[:, : keys.shape[1] - self._sizes[agent][1]])[0]
+            for agent, keys in self._known.items()
+        }
+
+    def sources(
+        self, bound: BoundModel, lengths: Int[np.ndarray, " episodes"]
+    ) -> dict[str, ChannelSource]:
+        """The channels, of which batches are read."""
+        return {
+            agent: self._source(bound.channels[agent], agent, lengths) for agent in self._groups
+        }
+
+    def _source(
+        self, channel: Channel, agent: str, lengths: Int[np.ndarray, " episodes"]
+    ) -> ChannelSource:
+        p, d = self._sizes[agent]
+        # In lexicographic order, as in memory.
+        keys, rank = unique_rows(self._known[agent])
+        ranks, ends = np.append(rank, -1), np.cumsum(lengths)
+        numbers, groups = self._numbers[agent], self._groups[agent]
+        cells = sum((np.isfinite(y).sum(0) for _, y in self._parts(agent)), np.zeros(d, np.int64))
+
+        def read(chosen: Int[np.ndarray, " chosen"]) -> ChannelRows:
+            codes = _read_runs(groups, np.int32, ends, lengths, chosen, 1)
+            values = _read_runs(numbers, np.float64, ends, lengths, chosen, p + d)
+            values = values.reshape(-1, p + d)
+            return ChannelRows(ranks[codes], values[:, :p], values[:, p:])
+
+        context = match_rows(channel.visited, keys[:, : keys.shape[1] - d])
+        seen = keys[:, keys.shape[1] - d :].astype(np.float64)
+        return ChannelSource(channel, channel.units(), context, seen, cells, read)
 
 
 def _pass(
@@ -167,14 +262,22 @@ def _pass(
     check: Callable[[BoundModel], float],
     scratch: IO[bytes],
     weights: _ScratchWeights,
+    channels: _ScratchChannels,
+    batch_size: int,
 ) -> Streamed:
+    trends: dict[str, Trend] = {}
+    others = None
+    if model.emissions is not None:
+        trends = channels.trends(model, file)
+        model = model.resolved(file.first, trends)
+        others = sampled_episodes(file.num_episodes, file.num_steps, batch_size)
     summed: dict[str, np.ndarray] = {}
     of_steps = dict.fromkeys(file.agents, Extremes())
     contexts: dict[str, np.ndarray] = {}
     labelled: dict[str, np.ndarray] = {}
     uses: dict[str, OpenUses] = {}
     lengths: list[np.ndarray] = []
-    excerpt = _Excerpt(file)
+    excerpt = Excerpt(file.num_latents, others)
     log_evidence = 0.0
     checksum = hashlib.sha256()
     for part in file:
@@ -211,13 +314,16 @@ def _pass(
         checksum.update(steps.data)
         steps.tofile(scratch)
         weights.write(part, int(sum(one.sum() for one in lengths)), checksum)
+        channels.write(bound, checksum)
         lengths.append(part.episode_lengths)
         excerpt.look_at(part)
     # Rows of a site are in lexicographic order, not in that of appearance.
     ordered, ranks = {}, {}
     for name, rows in contexts.items():
         ordered[name], ranks[name] = unique_rows(rows)
-    bound = with_contexts(bind(model, concatenate(excerpt.parts)), ordered)
+    units = {agent: trend.units for agent, trend in trends.items()}
+    few = in_units(bind(model, concatenate(excerpt.parts)), units)
+    bound = with_contexts(few, ordered | channels.contexts(), units)
     of_agents = {agent: agent_sites(bound, agent) for agent in bound.demos.agents}
     data = Data(
         bound=bound,
@@ -241,6 +347,8 @@ def _pass(
         },
         weights=weights.reader(np.concatenate(lengths)),
         extremes=of_steps,
+        channels=channels.sources(bound, np.concatenate(lengths)),
+        sample=few if trends else None,
     )
     return Streamed(data, log_evidence, checksum.hexdigest())
 

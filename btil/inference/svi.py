@@ -26,6 +26,12 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO, autoguide
 from numpyro.infer.util import potential_energy
 
+from btil.inference.channel_guide import (
+    channel_density,
+    channel_start,
+    outside,
+    sample_guide,
+)
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import (
     collapsed_data,
@@ -36,18 +42,22 @@ from btil.inference.collapsed import (
     rows_given_parameters,
 )
 from btil.inference.result import (
+    ChannelPosterior,
     DirichletRows,
-    DrawnChannel,
     DrawnParameters,
     DrawnRows,
     FitResult,
+    MatrixNormalChannel,
     NormalParameters,
     ParameterPosterior,
     RowsPosterior,
 )
 from btil.inference.starting import starting_concentrations
+from btil.models.emission import Normals, channel_draws
 from btil.models.parametric import normal_of_unconstrained
 from btil.models.team import BoundModel
+from btil.numerics.matrix_normal import Hyper
+from btil.numerics.matrix_normal import divergence as kl_of_normals
 from btil.numerics.promotion import promotion_allowed
 from btil.numerics.special import rows_divergence
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, Evaluated, evaluate
@@ -110,10 +120,12 @@ class Inputs(NamedTuple):
     Attributes:
         data: The model's.
         start: Concentrations from which the Dirichlet guide starts, per learned site.
+        channels: Densities from which it starts, per agent with continuous columns.
     """
 
     data: ModelData
     start: dict[str, Float[Array, "..."]]
+    channels: dict[str, Hyper] = {}  # noqa: RUF012  # never mutated
 
 
 class Programs(NamedTuple):
@@ -139,7 +151,7 @@ class Kept(NamedTuple):
     rows: dict[str, RowsPosterior]
     parameters: Mapping[str, ParameterPosterior]
     log_likelihood: Float[np.ndarray, "chain draw episodes"] | None
-    channels: Mapping[str, DrawnChannel] = {}  # never mutated
+    channels: Mapping[str, ChannelPosterior] = {}  # never mutated
 
 
 class Problem(NamedTuple):
@@ -191,7 +203,16 @@ def dirichlet_guide(structure: Structure, inputs: Inputs) -> None:
     """One Dirichlet per row, one normal per unconstrained value of the families' parameters.
 
     What is optimised are the logs of the concentrations, and means and log scales of the normals.
+    Continuous columns have a density of the conjugate family (`channel_guide`).
     """
+    _sample_rows(structure, inputs)
+    for site in structure.channels:
+        sample_guide(
+            site, inputs.channels[site.agent], inputs.data.channels[site.agent].steps.prior
+        )
+
+
+def _sample_rows(structure: Structure, inputs: Inputs) -> None:
     for site, prior in structure.priors.items():
         shape = biject_to(prior.support).inverse_shape(prior.shape())
         numpyro.sample(site, normal_of_unconstrained(prior, *_normal(site, shape)))
@@ -239,8 +260,8 @@ def _table_target(structure: Structure, guide: Guide) -> Target:
 
     def dirichlet(
         guide: Any, params: Any, key: Array, inputs: Inputs, number: int
-    ) -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
-        """Concentrations of the rows, means and scales of the parameters' normals."""
+    ) -> tuple[dict[str, Array], dict[str, tuple[Array, Array]], dict[str, Hyper]]:
+        """Concentrations of the rows, means and scales of the parameters' normals, densities."""
         concentrations = {
             name: jnp.exp(params[f"{name}_log_concentration"]) for name in structure.dirichlet_sites
         }
@@ -248,7 +269,8 @@ def _table_target(structure: Structure, guide: Guide) -> Target:
             site: (params[f"{site}_location"], jnp.exp(params[f"{site}_log_scale"]))
             for site in structure.priors
         }
-        return concentrations, normals
+        channels = {site.agent: channel_density(site, params) for site in structure.channels}
+        return concentrations, normals, channels
 
     def drawn(
         guide: Any, params: Any, key: Array, inputs: Inputs, number: int
@@ -460,9 +482,9 @@ def fit(
         checkpoint: Where progress is saved.
         guide: "dirichlet" (one Dirichlet per row, started from the prior plus the counts of the
             labelled steps; where that is symmetric in two latents the unlabelled steps are dealt
-            out at random first), the name of a NumPyro AutoGuide, or an AutoGuide class. None:
-            "dirichlet" for tables, "AutoNormal" for a `NumpyroModel`, which has no rows, and for
-            models with emissions.
+            out at random first; for continuous columns matrix-normal inverse-Wishart densities),
+            the name of a NumPyro AutoGuide, or an AutoGuide class. None: "dirichlet" for tables,
+            "AutoNormal" for a `NumpyroModel`, which has no rows.
         max_iterations: Most updates.
         tolerance: Change of the bound per iteration that counts as none; see `judge`.
         learning_rate: Adam's.
@@ -483,12 +505,7 @@ def fit(
     """
     own = isinstance(bound, BoundNumpyroModel)
     if guide is None:
-        guide = "AutoNormal" if own or bound.channels else DIRICHLET
-    if bound.channels and guide == DIRICHLET:
-        raise ValueError(
-            f"guide {DIRICHLET!r} is for tables; a model with emissions takes "
-            f"{', '.join(AUTOGUIDES)}, or a subclass of numpyro.infer.autoguide.AutoGuide"
-        )
+        guide = "AutoNormal" if own else DIRICHLET
     if own and guide == DIRICHLET:
         raise ValueError(
             f"guide {DIRICHLET!r} is for tables; a NumpyroModel takes {', '.join(AUTOGUIDES)}, or "
@@ -569,21 +586,34 @@ def _table_problem(
         name: jnp.asarray(values, dtype)
         for name, values in starting_concentrations(bound, np.random.default_rng(seed)).items()
     }
+    channels: dict[str, Hyper] = {}
+    if settings.guide == DIRICHLET and structure.channels:
+        counts, channels = channel_start(bound, dtype, np.random.default_rng(seed))
+        start |= {
+            name: jnp.asarray(
+                bound.tables[name].cpt.concentration(bound.tables[name].contexts) + found, dtype
+            )
+            for name, found in counts.items()
+        }
     nothing_else = not structure.parametric and not structure.channels
     if nothing_else and all(values.shape[-1] == 1 for values in start.values()):
         # Nothing is uncertain, which this guide alone can say.
         settings = settings._replace(guide=DIRICHLET)
-    programs, inputs = make_programs(structure, settings), Inputs(data, start)
+    programs, inputs = make_programs(structure, settings), Inputs(data, start, channels)
 
     def keep_dirichlet(collected: Any) -> Kept:
-        concentrations, given = collected
+        concentrations, given, densities = collected
         rows: dict[str, RowsPosterior] = {
             name: DirichletRows(np.asarray(values)) for name, values in concentrations.items()
         }
         normals = {site: NormalParameters(*map(np.asarray, one)) for site, one in given.items()}
         if structure.functional:
             rows |= rows_given_parameters(bound, normals, {})
-        return Kept(rows, normals, None)
+        columns = {
+            bound.channels[agent].name: MatrixNormalChannel(*outside(bound, agent, density))
+            for agent, density in densities.items()
+        }
+        return Kept(rows, normals, None, columns)
 
     def keep_draws(collected: Any) -> Kept:
         draws, given = dict(collected[0]), dict(collected[1])
@@ -601,7 +631,7 @@ def _table_problem(
 
     def closed_form(collected: Any) -> Float[np.ndarray, " particles"]:
         generator = np.random.default_rng([seed, 1])
-        return _dirichlet_bounds(structure, data, collected[0], generator)
+        return _dirichlet_bounds(structure, data, collected[0], collected[2], generator)
 
     if settings.guide != DIRICHLET:
         return Problem(settings.guide, programs, inputs, keep_draws)
@@ -613,6 +643,7 @@ def _dirichlet_bounds(
     structure: Structure,
     data: ModelData,
     concentrations: dict[str, Float[Array, "..."]],
+    channels: dict[str, Hyper],
     generator: np.random.Generator,
 ) -> Float[np.ndarray, " particles"]:
     """Independent estimates of the Dirichlet guide's bound; only the likelihood is random.
@@ -625,8 +656,22 @@ def _dirichlet_bounds(
         )
         for name, values in concentrations.items()
     }
+    for site in structure.channels:
+        density = channels[site.agent]
+        parts: Any = [
+            np.broadcast_to(part, (_BOUND_PARTICLES, *part.shape)).astype(np.float64)
+            for part in map(np.asarray, density)
+        ]
+        coefficients, covariance = channel_draws(generator, Normals(*parts))
+        dtype = density.location.dtype
+        draws[site.standardised] = jnp.asarray(coefficients, dtype)
+        draws[site.factor] = jnp.asarray(np.linalg.cholesky(covariance), dtype)
     log_likelihood = np.asarray(drawn_log_likelihood(structure, data, draws), np.float64).sum(-1)
-    divergence = sum(
+    of_channels = sum(
+        float(jnp.sum(kl_of_normals(channels[site.agent], data.channels[site.agent].steps.prior)))
+        for site in structure.channels
+    )
+    divergence = of_channels + sum(
         rows_divergence(np.asarray(values), np.asarray(data.concentration[name]))
         for name, values in concentrations.items()
     )

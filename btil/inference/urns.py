@@ -56,6 +56,8 @@ class Places(NamedTuple):
         allowed: Latents that the step may have.
         forced: Steps that begin a stretch, whatever the latents are: those that begin an episode,
             at which labels begin or end, or whose moves mostly do not stay; and padding.
+        evidence: What else every step says of its latent, as a log likelihood: columns under given
+            coefficients, weights of annotations. None: nothing.
     """
 
     cell: Int[Array, "length lanes"]
@@ -69,6 +71,7 @@ class Places(NamedTuple):
     moves: Float[Array, "length lanes"]
     allowed: Bool[Array, "length lanes latents"]
     forced: Bool[Array, "length lanes"]
+    evidence: Float[Array, "length lanes latents"] | None = None
 
 
 class Stretches(NamedTuple):
@@ -261,6 +264,99 @@ def padded_paths(paths: Sequence[Int[Array, "length lanes"]]) -> Int[Array, "pad
     return jnp.pad(joined, ((BEFORE, AROUND - BEFORE), (0, 1)))
 
 
+def with_evidence(
+    places: Places, evidence: Sequence[Float[Array, "length lanes _"] | None]
+) -> Places:
+    """The places with what else the steps of each agent say of its latent."""
+    if all(one is None for one in evidence):
+        return places
+    *_, latents = places.allowed.shape
+    length = len(places.allowed) - AROUND
+    width = (places.allowed.shape[1] - 1) // len(evidence)
+    parts = [
+        jnp.zeros((length, width, latents), places.acts.dtype)
+        if one is None
+        else jnp.pad(one.astype(places.acts.dtype), ((0, 0), (0, 0), (0, latents - one.shape[2])))
+        for one in evidence
+    ]
+    around = ((BEFORE, AROUND - BEFORE), (0, 1), (0, 0))
+    return places._replace(evidence=jnp.pad(jnp.concatenate(parts, 1), around))
+
+
+def with_actions(
+    places: Places,
+    shapes: Mapping[str, tuple[int, ...]],
+    learned: Collection[str],
+    sites: Sequence[tuple[str, str, str]],
+    steps: Sequence[LaneIndex],
+    drawn: Sequence[LaneIndex],
+) -> Places:
+    """The places with actions that nobody saw as they were drawn, where an own transition reads it.
+
+    Args:
+        places: Where the steps look.
+        shapes: As in `lay_places`.
+        learned: As in `lay_places`.
+        sites: As in `lay_places`.
+        steps: As in `lay_places`.
+        drawn: The same with such actions drawn (`smoother.with_drawn_actions`).
+    """
+    length, width = steps[0].label.shape
+    for number, (names, before, after) in enumerate(zip(sites, steps, drawn, strict=True)):
+        if before.unseen is None:
+            continue
+        found = _looked_up(jnp, shapes, learned, names, after.policy, after.transition, after.real)
+        lanes = slice(number * width, (number + 1) * width)
+        places = places._replace(
+            **{
+                name: getattr(places, name)
+                .at[BEFORE : BEFORE + length, lanes]
+                .set(jnp.asarray(values).astype(getattr(places, name).dtype))
+                for name, values in found.items()
+            }
+        )
+    return places
+
+
+def _looked_up(
+    space: Any,
+    shapes: Mapping[str, tuple[int, ...]],
+    learned: Collection[str],
+    names: tuple[str, str, str],
+    action: Any,
+    arrived: Any,
+    real: Any,
+) -> dict[str, Any]:
+    """Cells and rows of steps, by NumPy or JAX.
+
+    An action that nobody saw, and that no transition reads, looks where padding looks.
+    """
+    policy, transition, initial = names
+    offset = _offsets(shapes)
+    spare_cell, spare_row = offset[""]
+    rows, latents, actions = shapes[policy]
+    number = shapes[transition][0]
+    acts, begins = real & (action < rows * actions), arrived >= number
+    row, first = action // actions, arrived - number
+    move = space.where(
+        begins,
+        offset[initial][0] + first * latents,
+        offset[transition][0] + arrived * latents**2,
+    )
+    origin = space.where(
+        begins, offset[initial][1] + first, offset[transition][1] + arrived * latents
+    )
+    cell = offset[policy][0] + row * latents * actions + action % actions
+    return {
+        "cell": space.where(acts, cell, spare_cell),
+        "cell_stride": space.where(acts, actions, 0),
+        "row": space.where(acts, offset[policy][1] + row * latents, spare_row),
+        "move": space.where(real, move, spare_cell),
+        "origin": space.where(real, origin, spare_row),
+        "acts": space.where(acts, float(policy in learned), 0.0),
+    }
+
+
 def lay_places(
     shapes: Mapping[str, tuple[int, ...]],
     learned: Collection[str],
@@ -284,8 +380,7 @@ def lay_places(
     Returns:
         The places, the stretches, and the blocks.
     """
-    offset = _offsets(shapes)
-    spare_cell, spare_row = offset[""]
+    spare_cell, spare_row = _offsets(shapes)[""]
     every = np.arange(max(shapes[policy][1] for policy, *_ in sites))
     order = sorted(contexts)
     columns = max(rows.shape[1] for rows in contexts.values())
@@ -295,31 +390,25 @@ def lay_places(
         action, arrived, label, start, real = (np.asarray(leaf) for leaf in index[:5])
         _, latents, actions = shapes[policy]
         number = shapes[transition][0]
-        row, begins = action // actions, arrived >= number
-        cell = offset[policy][0] + row * latents * actions + action % actions
+        if index.unseen is not None:
+            # Of moves whose action is drawn anew in every iteration the first one, for features.
+            last = number + shapes[initial][0]
+            summed = np.maximum(arrived - last - 1, 0)
+            rows = np.asarray(index.unseen.transition)[summed, 0]
+            arrived = np.where(arrived > last, rows, arrived)
+        begins = arrived >= number
+        row, acted = action // actions, real & (action < shapes[policy][0] * actions)
         first = arrived - number
         labelled = label >= 0
         allowed = np.where(labelled[..., None], label[..., None] == every, every < latents)
         switched = np.concatenate([labelled[:1], labelled[1:] != labelled[:-1]])
         loose = ~sticky[transition][np.where(begins, 0, arrived)]
-        move = np.where(
-            begins,
-            offset[initial][0] + first * latents,
-            offset[transition][0] + arrived * latents**2,
-        )
-        origin = np.where(
-            begins, offset[initial][1] + first, offset[transition][1] + arrived * latents
-        )
         moves = np.where(begins, initial in learned, transition in learned)
+        names = (policy, transition, initial)
         parts.append({
-            "cell": np.where(real, cell, spare_cell),
-            "cell_stride": np.where(real, actions, 0),
-            "row": np.where(real, offset[policy][1] + row * latents, spare_row),
-            "move": np.where(real, move, spare_cell),
+            **_looked_up(np, shapes, learned, names, action, arrived, real),
             "move_stride": np.where(begins, 0, latents),
-            "origin": np.where(real, origin, spare_row),
             "origin_stride": np.where(begins, 0, 1),
-            "acts": real * float(policy in learned),
             "moves": real * moves.astype(float),
             "allowed": np.where(real[..., None], allowed, every == 0),
             "forced": start | ~real | switched | (~begins & loose),
@@ -329,7 +418,7 @@ def lay_places(
         for name, rows, here, column in (
             (initial, first, begins & real, 2),
             (transition, arrived, ~begins, 2),
-            (policy, row, real, 2 + columns),
+            (policy, row, acted, 2 + columns),
         ):
             if column == 2:
                 about[here, 0] = order.index(name)
@@ -347,7 +436,7 @@ def lay_places(
 
     whole = {
         name: padded(np.concatenate([part[name] for part in parts], 1), outside.get(name, 0))
-        for name in Places._fields
+        for name in parts[0]
     }
     places = Places(**{name: jnp.asarray(values) for name, values in whole.items()})
     width = steps[0].label.shape[1]

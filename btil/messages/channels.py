@@ -6,6 +6,7 @@ a = (u, y) (`btil.numerics.matrix_normal.Kernel`), and all that is kept of the s
 a a^T.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from btil.models.emission import Channel, Normals, Units, by_pattern
+from btil.models.emission import (
+    Channel,
+    Groups,
+    Normals,
+    Observed,
+    Units,
+    groups_of,
+    steps_of_groups,
+)
 from btil.numerics.matrix_normal import Hyper, Kernel, Statistics, completed, completion
 from btil.numerics.precision import on_device
 from btil.numerics.rounding import rounded_up
@@ -56,6 +65,32 @@ class ChannelSteps(NamedTuple):
     prior: Hyper
 
 
+class Room(NamedTuple):
+    """Sizes to which a channel's steps are padded.
+
+    Attributes:
+        size: Steps of a block.
+        blocks: Number of blocks.
+        groups: Number of groups.
+    """
+
+    size: int
+    blocks: int
+    groups: int
+
+
+def block_size(steps_of_groups: Sequence[int]) -> int:
+    """Steps of a block: about as many as groups have, given how many these have."""
+    typical = int(np.median(steps_of_groups)) if len(steps_of_groups) else 1
+    return int(np.clip(1 << (typical - 1).bit_length(), _FEWEST_STEPS, _MOST_STEPS))
+
+
+def room_for(steps_of_groups: Sequence[int], size: int) -> Room:
+    """The room that groups of so many steps take."""
+    blocks = sum(-(-number // size) for number in steps_of_groups)
+    return Room(size, blocks, len(steps_of_groups))
+
+
 def lay_channel(
     channel: Channel,
     units: Units,
@@ -70,40 +105,73 @@ def lay_channel(
         lanes: Row of the demonstrations at each place of the lanes, -1 in padding.
         dtype: Floating-point type; None: NumPy arrays of double precision.
     """
-    groups = by_pattern(channel)
-    num_contexts, _, p, d = channel.shape
-    contexts = rounded_up(num_contexts, 1, 4)
-    typical = int(np.median([len(steps) for *_, steps in groups])) if groups else 1
-    size = int(np.clip(1 << (typical - 1).bit_length(), _FEWEST_STEPS, _MOST_STEPS))
+    groups = groups_of(channel)
+    sizes = np.bincount(groups.number[groups.number >= 0]).tolist()
+    room = room_for(sizes, block_size(sizes))
+    room = room._replace(blocks=rounded_up(room.blocks, 1, 4), groups=rounded_up(room.groups, 1, 4))
+    data = lay_steps(channel.observed, groups, units, lanes, room)
+    contexts = rounded_up(len(channel.contexts), 1, 4)
+    made: Any = [
+        np.broadcast_to(part, (contexts, *part.shape[1:])) for part in prior_inside(channel, units)
+    ]
+    laid = ChannelSteps(data, Hyper(*made))
+    if dtype is None:
+        return laid
+    return jax.tree.map(
+        lambda leaf: on_device(leaf, dtype if leaf.dtype.kind == "f" else np.int32), laid
+    )
+
+
+def prior_inside(channel: Channel, units: Units) -> Normals:
+    """The prior of a context in the units of a fit, with an axis of one for contexts."""
+    return units.inside(Normals(*(part[:1] for part in channel.prior())))
+
+
+def lay_steps(
+    observed: Observed,
+    groups: Groups,
+    units: Units,
+    lanes: Int[np.ndarray, "length lanes"],
+    room: Room,
+) -> ChannelData:
+    """Lay steps into blocks.
+
+    Args:
+        observed: What they hold.
+        groups: To which context and pattern each belongs.
+        units: In which the numbers are.
+        lanes: As in `lay_channel`.
+        room: How many blocks and groups there are, with padding.
+    """
+    size = room.size
+    number_of_steps = len(groups.number)
     blocks, of_block = [], []
-    for number, (_, _, steps) in enumerate(groups):
+    for number, steps in enumerate(steps_of_groups(groups.number, len(groups.context))):
         for begin in range(0, len(steps), size):
             block = np.full(size, -1, np.int64)
             part = steps[begin : begin + size]
             block[: len(part)] = part
             blocks.append(block)
             of_block.append(number)
-    height = rounded_up(len(blocks), 1, 4)
-    rows = np.full((height, size), -1, np.int64)
-    group = np.zeros(height, np.int64)
+    rows = np.full((room.blocks, size), -1, np.int64)
+    group = np.zeros(room.blocks, np.int64)
     if blocks:
         rows[: len(blocks)] = blocks
         group[: len(blocks)] = of_block
     real = rows >= 0
-    inputs = np.where(np.isfinite(channel.observed.inputs), channel.observed.inputs, 0.0)
-    known = np.isfinite(channel.observed.values)
-    a = units.steps(inputs, np.where(known, channel.observed.values, 0.0))
+    inputs = np.where(np.isfinite(observed.inputs), observed.inputs, 0.0)
+    known = np.isfinite(observed.values)
+    a = units.steps(inputs, np.where(known, observed.values, 0.0))
+    p, d = inputs.shape[1], known.shape[1]
     a[:, p:] = np.where(known, a[:, p:], 0.0)
-    number = rounded_up(len(groups), 1, 4)
-    context, seen = np.zeros(number, np.int64), np.ones((number, d))
-    for i, (row, pattern, _) in enumerate(groups):
-        context[i], seen[i] = row, pattern
-    step_place = np.full(len(channel.row) + 1, rows.size, np.int64)
+    context, seen = np.zeros(room.groups, np.int64), np.ones((room.groups, d))
+    context[: len(groups.context)], seen[: len(groups.seen)] = groups.context, groups.seen
+    step_place = np.full(number_of_steps + 1, rows.size, np.int64)
     step_place[rows[real]] = np.flatnonzero(real)
-    lane_place = np.zeros(len(channel.row), np.int64)
+    lane_place = np.zeros(number_of_steps, np.int64)
     within = lanes >= 0
     lane_place[lanes[within]] = np.flatnonzero(within)
-    data = ChannelData(
+    return ChannelData(
         values=np.where(real[..., None], a[rows], 0.0),
         real=real.astype(np.float64),
         group=group.astype(np.int32),
@@ -111,14 +179,6 @@ def lay_channel(
         seen=seen,
         place=step_place[lanes].astype(np.int32),
         source=np.where(real, lane_place[rows], 0).astype(np.int32),
-    )
-    prior = units.inside(Normals(*(part[:1] for part in channel.prior())))
-    made: Any = [np.broadcast_to(part, (contexts, *part.shape[1:])) for part in prior]
-    laid = ChannelSteps(data, Hyper(*made))
-    if dtype is None:
-        return laid
-    return jax.tree.map(
-        lambda leaf: on_device(leaf, dtype if leaf.dtype.kind == "f" else np.int32), laid
     )
 
 

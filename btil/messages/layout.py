@@ -36,11 +36,6 @@ class LaneIndex(NamedTuple):
     log_weights: Float[Array | np.ndarray, "length lanes latents"] | None = None
     unseen: "UnseenRows | None" = None
 
-    @property
-    def plain(self) -> bool:
-        """Whether tables and labels say all."""
-        return self.log_weights is None and self.unseen is None
-
 
 class UnseenRows(NamedTuple):
     """Rows of the tables over which moves with an unseen action are summed.

@@ -11,7 +11,7 @@ Priors are said in the units of the data. What is left open is taken from the de
 are learned from, latents aside (`resolved`), and stays what it is on others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -212,13 +212,20 @@ class Emission(MadeOfArguments):
             np.asarray(degrees),
         )
 
-    def resolved(self, demos: Demonstrations, agent: str) -> "Emission":
+    def resolved(
+        self, demos: Demonstrations, agent: str, trend: "Trend | None" = None
+    ) -> "Emission":
         """The family of one agent, with numbers for all that was left open.
 
         Means and coefficients are expected to be what all steps together have (a regression),
         with a precision of `pseudo_steps` steps; the noise is what that leaves, divided by the
         d-th root of the number of latents, with d + 2 degrees of freedom (after Fraley and
         Raftery, 2007).
+
+        Args:
+            demos: The demonstrations.
+            agent: The agent.
+            trend: The regression of all steps, where `demos` are only some of them.
 
         Raises:
             ValueError: If a column is unknown or not continuous, or numbers do not fit.
@@ -227,7 +234,7 @@ class Emission(MadeOfArguments):
         columns, names = self.columns_of(agent), self.input_names(agent)
         d, p = len(columns), len(names)
         seen = observed(self, demos, agent)
-        units = _trend(seen, self.intercept)
+        units, num_steps = _trend(seen, self.intercept) if trend is None else trend
         latents = demos.num_latents[demos.agents.index(agent)]
         degrees = float(d + 2 if self.degrees_of_freedom is None else self.degrees_of_freedom)
         if degrees <= d + 1:
@@ -237,7 +244,7 @@ class Emission(MadeOfArguments):
             )
         noise = self.noise
         if noise is None:
-            if len(seen.rows) == 0:
+            if num_steps == 0:
                 raise ValueError(
                     f"{family} of {agent}: no step has all it takes ({', '.join(columns)}; "
                     f"{', '.join(names)}), so give the prior: location, noise"
@@ -458,39 +465,84 @@ def _column(
     raise ValueError(f"{what}: there is no continuous column {name!r}; {remedy}")
 
 
-def _trend(seen: Observed, intercept: bool) -> Units:
-    """Units of some steps."""
-    p, d = seen.inputs.shape[1], seen.values.shape[1]
-    u = seen.inputs[seen.rows]
-    if not len(u):
-        return Units(np.eye(p), np.zeros((p, d)), np.ones(d))
+class Trend(NamedTuple):
+    """The regression of all steps together.
+
+    Attributes:
+        units: In which the numbers of these steps are near 1.
+        num_steps: How many steps say something.
+    """
+
+    units: Units
+    num_steps: int
+
+
+def _trend(seen: Observed, intercept: bool) -> Trend:
+    """That of some steps."""
+    size = seen.inputs.shape[1], seen.values.shape[1]
+    return trend_of(
+        lambda: iter([(seen.inputs[seen.rows], seen.values[seen.rows])]), size, intercept
+    )
+
+
+def trend_of(
+    parts: Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]],
+    size: tuple[int, int],
+    intercept: bool,
+) -> Trend:
+    """The regression of steps that come part by part; they are gone through four times.
+
+    Args:
+        parts: Gives covariates (steps, p) and columns (steps, d) of the steps that say something,
+            part by part, NaN for cells that nobody saw; the same ones whenever it is called.
+        size: p and d.
+        intercept: Whether the first covariate is the number 1.
+    """
+    p, d = size
+    number, total = 0, np.zeros(p)
+    for u, _ in parts():
+        number, total = number + len(u), total + u.sum(0)
+    if not number:
+        return Trend(Units(np.eye(p), np.zeros((p, d)), np.ones(d)), 0)
     # Covariates far from 0 are nearly multiples of the intercept: from their means they are not.
-    centring = np.eye(p)
+    centre = total / number if intercept else np.zeros(p)
     if intercept:
-        centring[0, 1:] = -u[:, 1:].mean(0)
-        u = np.concatenate([u[:, :1], u[:, 1:] + centring[0, 1:]], axis=1)
-    moments = u.T @ u / len(u)
-    size = np.sqrt(np.diag(moments))
-    size = np.where(size > 0, size, 1.0)
-    values, vectors = np.linalg.eigh(moments / np.outer(size, size))
+        centre[0] = 0.0
+    centring = np.eye(p)
+    centring[0] -= centre
+    moments = np.zeros((p, p))
+    for u, _ in parts():
+        moments += (u - centre).T @ (u - centre)
+    moments /= number
+    sizes = np.sqrt(np.diag(moments))
+    sizes = np.where(sizes > 0, sizes, 1.0)
+    values, vectors = np.linalg.eigh(moments / np.outer(sizes, sizes))
     # Where two covariates are the same the units, and the prior made of them, stay proper.
     roots = np.sqrt(np.maximum(values, _RIDGE * values.max()))
-    own = vectors / roots / size[:, None]
-    whitening = centring @ own
-    trend, spread = np.zeros((p, d)), np.ones(d)
-    for j in range(d):
-        y = seen.values[seen.rows, j]
+    own = vectors / roots / sizes[:, None]
+    gram, cross = np.zeros((d, p, p)), np.zeros((d, p))
+    for u, y in parts():
+        white, known = (u - centre) @ own, np.isfinite(y)
+        for j in range(d):
+            gram[j] += white[known[:, j]].T @ white[known[:, j]]
+            cross[j] += y[known[:, j], j] @ white[known[:, j]]
+    # Directions that hardly vary where a column was seen have no slope.
+    slopes = np.stack(
+        [np.linalg.pinv(g, 1e-12, True) @ c for g, c in zip(gram, cross, strict=True)]
+    )
+    many, squares, left = np.zeros(d), np.zeros(d), np.zeros(d)
+    for u, y in parts():
         known = np.isfinite(y)
-        if known.any():
-            white = u[known] @ own
-            slopes = np.linalg.lstsq(white, y[known], rcond=None)[0]
-            trend[:, j] = whitening @ slopes
-            residual = y[known] - white @ slopes
-            spread[j] = np.sqrt(np.mean(residual**2))
-            # What rounding leaves of a column that the covariates tell is no noise.
-            if spread[j] < 1e-10 * max(np.sqrt(np.mean(y[known] ** 2)), 1e-300):
-                spread[j] = 0.0
-    return Units(whitening, trend, spread)
+        residual = y - (u - centre) @ own @ slopes.T
+        many += known.sum(0)
+        squares += np.where(known, y**2, 0.0).sum(0)
+        left += np.where(known, residual**2, 0.0).sum(0)
+    spread = np.sqrt(np.divide(left, many, out=np.ones(d), where=many > 0))
+    # What rounding leaves of a column that the covariates tell is no noise.
+    little = 1e-10 * np.maximum(np.sqrt(squares / np.maximum(many, 1)), 1e-300)
+    spread[spread < little] = 0.0
+    whitening = centring @ own
+    return Trend(Units(whitening, whitening @ slopes.T, spread), number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -506,6 +558,8 @@ class Channel:
         row: Context of each step; -1 where the step says nothing.
         observed: What the steps hold.
         num_latents: Number of latents K.
+        visits: Whether any step says something: else the context is one that nobody visited.
+        own_units: Units of all steps, where those here are only some of them; None: of those here.
     """
 
     name: str
@@ -516,6 +570,13 @@ class Channel:
     row: Int[np.ndarray, " steps"]
     observed: Observed
     num_latents: int
+    visits: bool = True
+    own_units: Units | None = None
+
+    @property
+    def visited(self) -> Int[np.ndarray, "contexts parents"]:
+        """The contexts in which steps say something."""
+        return self.contexts if self.visits else self.contexts[:0]
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -535,7 +596,7 @@ class Channel:
 
     def units(self) -> Units:
         """Units in which the numbers of these steps are near 1."""
-        units = _trend(self.observed, self.family.intercept)
+        units = self.own_units or _trend(self.observed, self.family.intercept).units
         return units._replace(spread=np.where(units.spread > 0, units.spread, 1.0))
 
     def log_jacobian(self, units: Units) -> Float[np.ndarray, " steps"]:
@@ -573,7 +634,8 @@ def bind_channel(family: Emission, demos: Demonstrations, agent: str) -> Channel
     contexts, codes = unique_rows(parent_columns(names, states, {}, {}, len(seen.rows)))
     row = np.full(demos.num_steps, -1, np.int64)
     row[seen.rows] = codes
-    if not len(contexts):
+    visits = len(contexts) > 0
+    if not visits:
         contexts = np.zeros((1, len(names)), np.int64)
     return Channel(
         name=f"emission_{agent}",
@@ -584,6 +646,7 @@ def bind_channel(family: Emission, demos: Demonstrations, agent: str) -> Channel
         row=row,
         observed=seen,
         num_latents=demos.num_latents[demos.agents.index(agent)],
+        visits=visits,
     )
 
 
@@ -689,8 +752,7 @@ def channel_sites(channel: Channel) -> tuple[str, str]:
 
 def matched(channel: Channel, contexts: Int[np.ndarray, "k parents"]) -> Int[np.ndarray, " k"]:
     """Which of a channel's contexts are asked for; -1 where it has no such."""
-    visited = channel.contexts if len(channel.observed.rows) else channel.contexts[:0]
-    return match_rows(visited, contexts)
+    return match_rows(channel.visited, contexts)
 
 
 def step_log_density(
@@ -727,20 +789,46 @@ def step_inputs(
     return np.where(there[:, None], channel.observed.inputs, np.nan), rows
 
 
+class Groups(NamedTuple):
+    """Steps by their context and by which columns were seen.
+
+    Attributes:
+        number: Group of each step; -1 where it says nothing.
+        context: Context of each group.
+        seen: Which columns were seen in each group.
+    """
+
+    number: Int[np.ndarray, " steps"]
+    context: Int[np.ndarray, " groups"]
+    seen: Bool[np.ndarray, "groups d"]
+
+
+def groups_of(channel: Channel) -> Groups:
+    """The groups of a channel's steps."""
+    steps = channel.observed.rows
+    number = np.full(len(channel.row), -1, np.int64)
+    keys = np.concatenate([channel.row[steps, None], channel.seen[steps]], axis=1)
+    groups, number[steps] = unique_rows(keys)
+    return Groups(number, groups[:, 0], groups[:, 1:].astype(bool))
+
+
+def steps_of_groups(number: Int[np.ndarray, " steps"], groups: int) -> list[np.ndarray]:
+    """The steps of each group, in order."""
+    order = np.argsort(number, kind="stable")
+    ends = np.cumsum(np.bincount(number[number >= 0], minlength=groups))
+    # Steps that say nothing come first.
+    return np.split(order, len(number) - ends[-1:] + np.append(0, ends[:-1]))[1:] if groups else []
+
+
 def by_pattern(
     channel: Channel,
 ) -> list[tuple[int, Bool[np.ndarray, " d"], Int[np.ndarray, " some"]]]:
     """The steps that say something, by their context and by which columns were seen."""
-    steps = channel.observed.rows
-    if not len(steps):
-        return []
-    keys = np.concatenate([channel.row[steps, None], channel.seen[steps]], axis=1)
-    groups, code = unique_rows(keys)
-    order = np.argsort(code, kind="stable")
-    ends = np.cumsum(np.bincount(code, minlength=len(groups)))[:-1]
-    parts = np.split(steps[order], ends)
+    groups = groups_of(channel)
+    parts = steps_of_groups(groups.number, len(groups.context))
     return [
-        (int(key[0]), key[1:].astype(bool), part) for key, part in zip(groups, parts, strict=True)
+        (int(context), seen, part)
+        for context, seen, part in zip(groups.context, groups.seen, parts, strict=True)
     ]
 
 

@@ -19,7 +19,7 @@ from btil.models.contexts import (
     unique_rows,
 )
 from btil.models.cpt import CPT, ROLES, Contexts, DirichletCPT, Shared, UniformCPT
-from btil.models.emission import Channel, Emission, bind_channel
+from btil.models.emission import Channel, Emission, Trend, Units, bind_channel
 
 Family = CPT | Shared
 
@@ -139,17 +139,24 @@ class TeamModel:
             return self.emissions.get(agent)
         return self.emissions
 
-    def resolved(self, demos: Demonstrations) -> "TeamModel":
+    def resolved(
+        self, demos: Demonstrations, trends: Mapping[str, Trend] | None = None
+    ) -> "TeamModel":
         """The model as it is on some demonstrations.
 
         Its emissions have numbers for what they leave open, and agents without actions no policy.
+
+        Args:
+            demos: The demonstrations.
+            trends: The regressions of the agents' columns, where `demos` are only some episodes
+                of those that the numbers are taken from.
 
         Raises:
             ValueError: If a column is unknown, or explained by two agents, or an agent has actions
                 and no policy.
         """
         model = self._without_idle_policies(demos)
-        return model if self.emissions is None else model._with_numbers(demos)
+        return model if self.emissions is None else model._with_numbers(demos, trends or {})
 
     def _without_idle_policies(self, demos: Demonstrations) -> "TeamModel":
         acting = {
@@ -172,7 +179,7 @@ class TeamModel:
         }
         return replace(self, policy=policy if any(acting.values()) else None)
 
-    def _with_numbers(self, demos: Demonstrations) -> "TeamModel":
+    def _with_numbers(self, demos: Demonstrations, trends: Mapping[str, Trend]) -> "TeamModel":
         if isinstance(self.emissions, Mapping):
             unknown = set(self.emissions) - set(demos.agents)
             if unknown:
@@ -194,7 +201,7 @@ class TeamModel:
         return replace(
             self,
             emissions={
-                agent: family.resolved(demos, agent)
+                agent: family.resolved(demos, agent, trends.get(agent))
                 for agent, family in families.items()
                 if family is not None
             },
@@ -542,13 +549,16 @@ def renumbered(
 
 
 def with_contexts(
-    bound: BoundModel, contexts: Mapping[str, Int[np.ndarray, "contexts parents"]]
+    bound: BoundModel,
+    contexts: Mapping[str, Int[np.ndarray, "contexts parents"]],
+    units: Mapping[str, Units] | None = None,
 ) -> BoundModel:
     """The same episodes, as an excerpt of data in which further contexts occur.
 
     Args:
         bound: The model on the episodes.
-        contexts: All contexts of every table, {site: rows in lexicographic order}.
+        contexts: All contexts of every table and channel, {site: rows in lexicographic order}.
+        units: Units of the agents' channels; None: those of these episodes.
     """
     numbers = {
         name: match_rows(contexts[name], table.contexts.rows)
@@ -558,7 +568,27 @@ def with_contexts(
         name: replace(table, contexts=table.contexts._replace(rows=contexts[name]))
         for name, table in bound.tables.items()
     }
-    return replace(bound, tables=tables, rows=renumbered(bound, numbers), excerpt=True)
+    channels = {
+        agent: _with_rows(one, contexts[one.name], (units or {}).get(agent))
+        for agent, one in bound.channels.items()
+    }
+    rows = renumbered(bound, numbers)
+    return replace(bound, tables=tables, rows=rows, channels=channels, excerpt=True)
+
+
+def _with_rows(
+    channel: Channel, contexts: Int[np.ndarray, "contexts parents"], units: Units | None
+) -> Channel:
+    """A channel with further contexts; no rows are a channel that nobody says anything in."""
+    visits = len(contexts) > 0
+    number = np.append(match_rows(contexts, channel.visited), -1)
+    return replace(
+        channel,
+        contexts=contexts if visits else channel.contexts,
+        row=number[channel.row],
+        visits=visits,
+        own_units=units,
+    )
 
 
 def _check_agreement(role: str, agents: list[str], contexts: list[Contexts]) -> None:

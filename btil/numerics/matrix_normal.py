@@ -19,7 +19,7 @@ References:
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
@@ -52,8 +52,8 @@ class Statistics(NamedTuple):
         outer: Sum of a a^T, a = (u, y).
     """
 
-    number: Float[Array, "*batch"]
-    outer: Float[Array, "*batch pd pd"]
+    number: Float[Any, "*batch"]
+    outer: Float[Any, "*batch pd pd"]
 
 
 class Kernel(NamedTuple):

@@ -264,7 +264,6 @@ def _check_file(method: str, model: TeamModel, options: dict[str, Any]) -> None:
     instead = "read_demonstrations reads the file whole, for all methods"
     if isinstance(model, NumpyroModel):
         raise ValueError(f"{model} is fitted to demonstrations in memory; {instead}")
-    refuse_emissions(model, "a file opened by open_demonstrations", instead)
     if not method_of(method).reads_files or options.get("batch_size") is None:
         raise ValueError(
             "a file opened by open_demonstrations is learned from batch by batch, by method "
@@ -284,23 +283,32 @@ def _fit_file(
 ) -> Posterior:
     """Mean field by batches that are read from a file when they are needed."""
     from btil.inference import stochastic
+    from btil.inference.mfvi import channel_outline
     from btil.inference.streaming import streamed
 
     begun = time.perf_counter()
     chosen = _dtype_of("mfvi", dtype)
-    stochastic.check_tables(bind(model, file.first))
+    # Numbers that emissions leave open are taken from all episodes, which takes a pass.
+    stochastic.check_tables(bind(replace(model, emissions=None), file.first))
     if checkpoint is None or not resume:
         Checkpoint(checkpoint, resume=resume)  # what it refuses, it refuses before a long pass
-    with streamed(model, file, _check_possible) as (data, log_evidence, checksum):
+    size = options["batch_size"]
+    with streamed(model, file, _check_possible, size) as (data, log_evidence, checksum):
         warn(crowded(data.bound, file.num_steps, file.num_episodes))
-        if data.bound.learned:
+        if data.bound.learns:
             every_option = method_options("mfvi", model) | options
             every_option["episodes"] = (data.lengths, checksum)
             run = describe_run(data.bound, "mfvi", seed, chosen, every_option)
             saving = Checkpoint(checkpoint, run, resume)
             with precision(chosen), saving.kept():
                 result = stochastic.fit(
-                    data, seed=seed, progress=progress, dtype=chosen, checkpoint=saving, **options
+                    data,
+                    seed=seed,
+                    progress=progress,
+                    dtype=chosen,
+                    checkpoint=saving,
+                    outline=channel_outline,
+                    **options,
                 )
         else:
             result = _nothing_to_learn("mfvi", log_evidence)

@@ -20,6 +20,7 @@ from btil.inference.result import (
     JointNormals,
     MatrixNormalChannel,
     MixtureChannel,
+    MixtureOfRegressions,
     MixtureRows,
     MomentRows,
     NormalParameters,
@@ -48,7 +49,10 @@ _ROWS = {
 
 _PARAMETERS = {kind.__name__: kind for kind in (NormalParameters, JointNormals, DrawnParameters)}
 
-_CHANNELS = {kind.__name__: kind for kind in (MatrixNormalChannel, MixtureChannel, DrawnChannel)}
+_CHANNELS = {
+    kind.__name__: kind
+    for kind in (MatrixNormalChannel, MixtureChannel, MixtureOfRegressions, DrawnChannel)
+}
 
 _NUMBER = int | float
 
@@ -228,6 +232,13 @@ def _check_channels(bound: BoundModel, channels: Mapping[str, Any]) -> None:
             held = [part.shape for part in one]
             lead = held[0][:2]
             wanted = [(*lead, *rows, p, d), (*lead, *rows, d, d)]
+        elif isinstance(one, MixtureOfRegressions):
+            held = [part.shape for part in (one.order, *one[2:6])]
+            lead, q = (len(one.weights),), p + d - 1
+            ends = ((d, q), (d, q, q), (d,), (d,))
+            wanted = [(rows[0], d), *((*lead, *rows, *end) for end in ends)]
+            if (np.sort(one.order, axis=-1) != np.arange(d)).any():
+                raise ValueError(f"is damaged: the order of the columns of {name} is none")
         else:
             parts = (one.location, one.precision, one.scale, one.degrees)
             held = [part.shape for part in parts]
@@ -283,15 +294,16 @@ def _with_contexts(bound: BoundModel, contexts: Any) -> BoundModel:
         return bound
     if not isinstance(contexts, dict):
         raise ValueError(f"is damaged: contexts is {contexts!r:.80}")
-    rows = {name: np.asarray(contexts.get(name, 0)) for name in bound.tables}
-    for name, table in bound.tables.items():
-        own = table.contexts.rows
+    visited = {name: table.contexts.rows for name, table in bound.tables.items()}
+    visited |= {channel.name: channel.visited for channel in bound.channels.values()}
+    rows = {name: np.asarray(contexts.get(name, 0)) for name in visited}
+    for name, own in visited.items():
         if (
             rows[name].dtype.kind != "i"
             or rows[name].shape[1:] != own.shape[1:]
             or (match_rows(rows[name], own) < 0).any()
         ):
-            raise ValueError(f"is damaged: the contexts of {name} are not those of its table")
+            raise ValueError(f"is damaged: the contexts of {name} are not its own")
     return with_contexts(bound, rows)
 
 

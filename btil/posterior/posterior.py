@@ -403,6 +403,15 @@ class TeamPosterior(Posterior):
                     found[agent] = found.get(agent, 0.0) + one / (num_draws or 1)
         return found
 
+    def channel_mean(self, agent: str, contexts: Int[np.ndarray, "k parents"]) -> ChannelPoint:
+        """Posterior means of a channel in any contexts, those not visited as a priori.
+
+        Args:
+            agent: The agent.
+            contexts: Values of the channel's parents.
+        """
+        return self._channel_point(agent, contexts, "mean")
+
     def _channel_point(
         self, agent: str, contexts: Int[np.ndarray, "k parents"], estimate: str
     ) -> ChannelPoint:
@@ -458,7 +467,7 @@ class TeamPosterior(Posterior):
                 tables.parameters = prior | dict(tables.parameters)
             for agent, channel in self.bound.channels.items():
                 sites = channel_sites(channel)
-                visited = len(channel.contexts) if len(channel.observed.rows) else 0
+                visited = len(channel.visited)
                 tables.channels[agent] = DrawnChannelRows(
                     channel,
                     generator,

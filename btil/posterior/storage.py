@@ -82,7 +82,8 @@ def _contexts_record(posterior: "Posterior") -> dict[str, Any]:
     """Contexts of every table where the demonstrations are an excerpt; else these tell them."""
     if not posterior.bound.excerpt:
         return {}
-    return {name: table.contexts.rows for name, table in posterior.bound.tables.items()}
+    found = {name: table.contexts.rows for name, table in posterior.bound.tables.items()}
+    return found | {one.name: one.visited for one in posterior.bound.channels.values()}
 
 
 def _kinds(posteriors: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from btil.models.cpt import StaticCPT
 from btil.models.team import BoundModel, make_contexts
 from btil.posterior.beliefs import Posterior
 from btil.posterior.conforming import conform
+from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,12 +161,15 @@ def unseen_labels(
 ) -> Bool[np.ndarray, "steps agents"]:
     """Which labels of some recordings were not learned from.
 
-    Episodes are recognised by their states and actions, whatever they are called.
+    Episodes are recognised by their states, actions and columns, whatever they are called.
     """
 
     def prints(some: Demonstrations) -> list[bytes]:
         columns = [some.state_variables[name] for name in training.num_states]
+        measured = [some.continuous[n] for n in training.continuous if n in some.continuous]
         table = np.concatenate([np.stack(columns, 1), some.actions], axis=1)
+        if measured:
+            table = np.concatenate([table, np.stack(measured, 1)], axis=1)
         return [part.tobytes() for part in np.split(table, some.episode_starts[1:])]
 
     learned: dict[bytes, Any] = {}
@@ -373,7 +377,7 @@ class _Held(NamedTuple):
         latent: The mental state's index.
         mind: Its name.
         weights: How many steps were spent in each context of the policy with it.
-        actions: Names of the agent's actions.
+        actions: Names of the agent's actions; empty without any.
     """
 
     agent: str
@@ -391,7 +395,8 @@ def _all_held(
         if posterior.bound.table("policy", agent).cpt.learned:
             # Rows without data are the prior's: no habit of anybody.
             weights = np.where(_behind(posterior, agent) >= 1, weights, 0.0)
-        actions = bound.demos.value_names(f"action_{agent}")
+        acts = bound.demos.num_actions[bound.demos.agents.index(agent)] > 0
+        actions = bound.demos.value_names(f"action_{agent}") if acts else ()
         for latent, name in enumerate(_minds(bound.demos, agent)):
             yield _Held(agent, latent, name, weights[:, latent], actions)
 
@@ -402,22 +407,63 @@ def _behind(posterior: Posterior, agent: str) -> Float[np.ndarray, "contexts lat
     return np.sum([read_counts(posterior, "policy", one) for one in table.agents], axis=0)
 
 
+class _Expected(NamedTuple):
+    """What a continuous column is expected to be, and the ends of an 89% interval."""
+
+    column: str
+    mean: float
+    low: float
+    high: float
+
+
+def _expected(
+    posterior: Posterior, bound: BoundModel, agent: str, latent: int, belief: Any
+) -> list[_Expected]:
+    """The columns of an agent in a mental state, averaged over the steps at which it had that."""
+    channel = bound.channels.get(agent)
+    if channel is None or not isinstance(posterior, TeamPosterior):
+        return []
+    steps = channel.observed.rows
+    weights = belief[steps, latent]
+    if weights.sum() < 1:
+        return []
+    inputs = np.zeros((len(channel.contexts), channel.observed.inputs.shape[1]))
+    shares = (weights / weights.sum())[:, None] * channel.observed.inputs[steps]
+    np.add.at(inputs, channel.row[steps], shares)
+    point = posterior.channel_mean(agent, channel.contexts).coefficients[:, latent]
+    draws = posterior.drawn_channel(agent, channel.contexts, _NUM_DRAWS, 0).coefficients
+    mean = np.einsum("cp,cpd->d", inputs, point)
+    low, high = interval(np.einsum("cp,ncpd->nd", inputs, draws[:, :, latent]))
+    columns = channel.family.columns_of(agent)
+    return [_Expected(*one) for one in zip(columns, *map(list, (mean, low, high)), strict=True)]
+
+
 def _habits(posterior: Posterior, bound: BoundModel, beliefs: Mapping[str, Any]) -> "pd.DataFrame":
     import pandas as pd
 
     records = []
     for agent, latent, mind, weights, actions in _all_held(posterior, bound, beliefs):
-        estimate = _average(posterior, agent, latent, weights)
+        there = bound.demos.present[:, bound.demos.agents.index(agent)]
+        belief = np.where(there[:, None], beliefs[agent], 0.0)
+        expected = _expected(posterior, bound, agent, latent, belief)
+        told = [f"{c} {mean:.3g} ({low:.3g} to {high:.3g})" for c, mean, low, high in expected]
         record = {
             "agent": agent,
             "mind": mind,
-            "steps": float(beliefs[agent][:, latent].sum()),
-            "share_of_steps": float(beliefs[agent][:, latent].mean()),
-            "does": _told(estimate, actions) if weights.sum() >= 1 else "",
+            "steps": float(belief[:, latent].sum()),
+            "share_of_steps": float(belief[there, latent].mean()),
         }
-        for action, text in enumerate(actions):
-            for kind, values in zip(("probability", "low", "high"), estimate, strict=True):
-                record[f"{kind}_{text}"] = values[action]
+        if actions:
+            estimate = _average(posterior, agent, latent, weights)
+            if weights.sum() >= 1:
+                told.insert(0, _told(estimate, actions))
+            for action, text in enumerate(actions):
+                for kind, values in zip(("probability", "low", "high"), estimate, strict=True):
+                    record[f"{kind}_{text}"] = values[action]
+        for column, mean, low, high in expected:
+            record |= {f"expected_{column}": mean}
+            record |= {f"low_of_{column}": low, f"high_of_{column}": high}
+        record["does"] = "; ".join(told)
         records.append(record)
     return pd.DataFrame(records)
 
@@ -431,7 +477,7 @@ def _situations(
     for agent, latent, mind, weights, actions in _all_held(posterior, bound, beliefs):
         for context in np.argsort(-weights, kind="stable")[:_SITUATIONS_TOLD]:
             given = context_values(posterior, "policy", agent, int(context))
-            if weights[context] < 1 or not given:
+            if weights[context] < 1 or not given or not actions:
                 continue
             there = np.arange(len(weights)) == context
             records.append(
@@ -590,6 +636,7 @@ def _certainty(
     for i, agent in enumerate(demos.agents):
         known = use_labels & (demos.latents[:, i] >= 0)
         kinds = np.where(known, -1, certainty_of(beliefs[agent].max(-1)))
+        there = demos.present[:, i]
         sureness = judged[agent].max(-1)
         right = judged[agent].argmax(-1) == demos.latents[:, i]
         for number, name in enumerate((LABELLED, *CERTAINTIES), -1):
@@ -598,8 +645,8 @@ def _certainty(
                 {
                     "agent": agent,
                     "certainty": name,
-                    "steps": int((kinds == number).sum()),
-                    "share_of_steps": float((kinds == number).mean()),
+                    "steps": int((kinds[there] == number).sum()),
+                    "share_of_steps": float((kinds[there] == number).mean()),
                     "tested_steps": int(tested.sum()),
                     "mean_probability": float(sureness[tested].mean()) if tested.any() else np.nan,
                     "share_right": float(right[tested].mean()) if tested.any() else np.nan,
@@ -623,6 +670,7 @@ def _experience(
         behind = np.where((reads >= 0)[:, None], visits[np.maximum(reads, 0)], 0.0)
         kinds = np.where(behind >= WELL_KNOWN, 0, np.where(behind >= 1, 1, 2))
         for number, name in enumerate(EXPERIENCES):
-            share = float((beliefs[agent] * (kinds == number)).sum(-1).mean())
+            there = bound.demos.present[:, bound.demos.agents.index(agent)]
+            share = float((beliefs[agent] * (kinds == number))[there].sum(-1).mean())
             records.append({"agent": agent, "experience": name, "share_of_steps": share})
     return pd.DataFrame(records, columns=["agent", "experience", "share_of_steps"])

@@ -18,7 +18,6 @@ from btil.analysis.words import listed
 from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import counted
-from btil.models.team import refuse_without_actions
 from btil.posterior.beliefs import Posterior, refuse_excerpt
 from btil.posterior.conforming import conform
 from btil.posterior.fit import fit
@@ -101,7 +100,6 @@ def debrief(
     """
     check_values({"max_episodes": max_episodes})
     refuse_excerpt(posterior, "a debrief")
-    refuse_without_actions(posterior.demos, "a debrief")
     directory = prepare_directory(directory)
     judge = _learn_again(posterior, demos, progress) if relearn else None
     findings = find(posterior, demos, task, use_labels, judge)

@@ -105,7 +105,7 @@ def summary(told: Told) -> list[str]:
     if told_by_labels and not findings.used_labels:
         sentences.append(
             f"{_percent(told_by_labels)} of the steps are labelled. The labels were left aside "
-            "here: the results come from the actions."
+            "here: the results come from all else that was recorded."
         )
     tested = _outcome_of_test(table)
     if tested is not None:
@@ -323,6 +323,12 @@ def _habits(told: Told) -> Markup:
         "the second is about the situations in which it most often had that in mind. Left out are "
         "situations from which no step was learned, and actions below 5%.",
     )
+    if told.posterior.bound.channels:
+        body += html(
+            "paragraph",
+            "Of measured columns: their expected values with each thing in mind, averaged over "
+            "the steps at which it was.",
+        )
     for agent in findings.demos.agents:
         own = findings.habits[findings.habits["agent"] == agent]
         own = own.sort_values("share_of_steps", ascending=False, kind="stable")

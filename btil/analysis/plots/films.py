@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from btil.analysis.plots.layout import look
 from btil.arguments import check_index, check_values
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.directions import plane_columns
 from btil.figures import CATEGORY_MARKERS, figure_style, gif_of, new_figure
 
 if TYPE_CHECKING:
@@ -170,15 +171,7 @@ def _scene(
             raise ValueError(
                 f"columns: unknown agent {agent!r}; the agents are {', '.join(demos.agents)}"
             )
-        if isinstance(pair, str) or len(pair) != 2:
-            raise ValueError(f"columns of {agent}: expected two names (x, y), got {pair!r}")
-        for name in pair:
-            if name not in demos.continuous:
-                raise ValueError(
-                    f"columns of {agent}: there is no continuous column {name!r}; there are "
-                    f"{', '.join(demos.continuous) or 'none'}"
-                )
-        at.append(np.stack([demos.continuous[name][rows] for name in pair], axis=1))
+        at.append(plane_columns(demos, pair, f"columns of {agent}")[rows])
         own = [str(name) for name in demos.value_names(f"latent_{agent}")]
         names += [name for name in own if name not in names]
         colors.append(tuple(names.index(name) for name in own))

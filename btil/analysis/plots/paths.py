@@ -7,6 +7,7 @@ from jaxtyping import Int
 
 from btil.analysis.plots.layout import look, make_axes
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.directions import plane_columns
 from btil.figures import figure_style
 from btil.models.emission import PREVIOUS
 from btil.posterior.posterior import TeamPosterior
@@ -53,7 +54,7 @@ def plot_paths(
     from matplotlib.lines import Line2D
 
     position = _position(demos, agent)
-    at = np.stack([_column(demos, name) for name in (x, y)], axis=1)
+    at = plane_columns(demos, (x, y), f"plot_paths of {agent}")
     found = _latents(demos, latents)[:, position]
     chosen = np.arange(min(demos.num_episodes, _MOST_EPISODES)) if episodes is None else episodes
     chosen = np.atleast_1d(np.asarray(chosen))
@@ -160,15 +161,6 @@ def _position(demos: Demonstrations, agent: str) -> int:
     if agent not in demos.agents:
         raise ValueError(f"unknown agent {agent!r}; the agents are {', '.join(demos.agents)}")
     return demos.agents.index(agent)
-
-
-def _column(demos: Demonstrations, name: str) -> np.ndarray:
-    if name not in demos.continuous:
-        raise ValueError(
-            f"there is no continuous column {name!r}; there are "
-            f"{', '.join(demos.continuous) or 'none'}"
-        )
-    return demos.continuous[name]
 
 
 def _latents(demos: Demonstrations, latents: Any) -> Int[np.ndarray, "steps agents"]:

@@ -80,7 +80,9 @@ def plot_predictive_check(check: "PredictiveCheck", axes: Any = None) -> "matplo
             margin = 0.05 * max(np.ptp(ends), 1e-3)
             panel.set_xlim(ends.min() - margin, ends.max() + margin)
             panel.set(xlabel=check.units[group])
-            title = fill(f"{agent}: {group}{f', given {given}' if given else ''}", _TITLE)
+            of = group if group != "columns" else given
+            context = f", given {given}" if given and group != "columns" else ""
+            title = fill(f"{agent}: {of}{context}", _TITLE)
             panel.set_title(title, loc="left")
         handles = [
             Line2D([], [], color=BLUE, marker="o", ms=4, lw=0, label="seen"),

@@ -24,7 +24,8 @@ def by_cell(function: Callable[..., Any], *arrays: Float[Array, "*shape"]) -> An
     It runs on flat arrays, apart from what comes before and after: on CPUs only long inner loops
     become vector code, and tables end in axes of a few values.
     """
-    flat = lax.optimization_barrier(tuple(array.ravel() for array in arrays))
+    whole = lax.optimization_barrier(arrays)
+    flat = lax.optimization_barrier(tuple(array.ravel() for array in whole))
     results = lax.optimization_barrier(function(*flat))
     return jax.tree.map(lambda values: values.reshape(arrays[0].shape), results)
 

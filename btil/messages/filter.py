@@ -9,7 +9,21 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from btil.numerics.special import by_cell
+
+class Backward(NamedTuple):
+    """What a backward pass needs, to smooth or to sample.
+
+    p(x_{t-1} = k | x_t = j, o_0..o_{t-1}) is exp(log_before(k) + log_moves(k, j) - log_reached(j)).
+
+    Attributes:
+        log_before: log p(x_{t-1} | o_0..o_{t-1}) at [t], up to a constant; 0 at a start.
+        log_moves: log T_t(k, j).
+        log_reached: The sum over k of what the two say of j; 0, not -inf, where j is unreachable.
+    """
+
+    log_before: Float[Array, "length latents lanes"]
+    log_moves: Float[Array, "length latents latents lanes"]
+    log_reached: Float[Array, "length latents lanes"]
 
 
 class Filtered(NamedTuple):
@@ -19,14 +33,13 @@ class Filtered(NamedTuple):
         log_normalizer: log p(o_t | o_0..o_{t-1}) of each step; they add up to the log evidence.
         log_predicted: log p(x_t | o_0..o_{t-1}), before the step's own observation.
         log_filtered: log p(x_t | o_0..o_t).
-        backward_kernel: p(x_{t-1} = k | x_t = j, o_0..o_{t-1}) at [t, k, j]: what a backward pass
-            multiplies with, to smooth or to sample. Columns of unreachable x_t are zero.
+        backward: What a backward pass needs; None where none is wanted.
     """
 
     log_normalizer: Float[Array, "length lanes"]
     log_predicted: Float[Array, "length latents lanes"]
     log_filtered: Float[Array, "length latents lanes"]
-    backward_kernel: Float[Array, "length latents latents lanes"]
+    backward: Backward | None
 
 
 def forward_filter(
@@ -49,8 +62,8 @@ def forward_filter(
         start: True at the first step of an episode, where the past is forgotten.
 
     Returns:
-        Normalisers, predicted and filtered beliefs, backward kernels. After an impossible
-        observation the beliefs are -inf until the lane's next episode starts.
+        Normalisers, predicted and filtered beliefs, and what a backward pass needs. After an
+        impossible observation the beliefs are -inf until the lane's next episode starts.
 
     References:
         Rabiner (1989), A tutorial on hidden Markov models, Section III.
@@ -75,7 +88,7 @@ def forward_filter(
         log_normalizer=jnp.where(possible, log_total - excess, -jnp.inf),
         log_predicted=arrived - jnp.where(excess > -jnp.inf, excess, 0.0)[:, None],
         log_filtered=jnp.where(possible[:, None], log_joint - log_total[:, None], -jnp.inf),
-        backward_kernel=by_cell(jnp.exp, begun[:, :, None] + log_transition - reached[:, None]),
+        backward=Backward(begun, log_transition, reached),
     )
 
 

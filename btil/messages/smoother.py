@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from btil.messages.filter import Filtered, forward_filter, label_log_mask
+from btil.messages.filter import Backward, Filtered, forward_filter, label_log_mask
 from btil.messages.layout import LaneIndex, UnseenRows
 from btil.numerics.special import by_cell
 
@@ -137,12 +138,20 @@ def smooth(filtered: Filtered, start: Bool[Array, "length lanes"]) -> Smoothed:
         return before, from_next
 
     belief = by_cell(jnp.exp, filtered.log_filtered)
-    inputs = lax.optimization_barrier((belief, filtered.backward_kernel, ended))
+    kernel = _kernel(filtered)
+    inputs = lax.optimization_barrier((belief, kernel, ended))
     found = lax.scan(step, jnp.zeros_like(belief[0]), inputs, reverse=True)[1]
     found = lax.optimization_barrier(found)
     total = jnp.sum(found, axis=1, keepdims=True)
     marginal = jnp.where(ended[:, None], belief, found / jnp.where(total > 0, total, 1.0))
-    return Smoothed(marginal, filtered.backward_kernel * marginal[:, None])
+    return Smoothed(marginal, kernel * marginal[:, None])
+
+
+def _kernel(filtered: Filtered) -> Float[Array, "length latents latents lanes"]:
+    """p(x_{t-1} = k | x_t = j, o_0..o_{t-1}) at [t, k, j]; zero where j is unreachable."""
+    assert filtered.backward is not None
+    log_before, log_moves, log_reached = filtered.backward
+    return by_cell(jnp.exp, log_before[:, :, None] + log_moves - log_reached[:, None])
 
 
 @jax.custom_jvp
@@ -191,25 +200,77 @@ def sample_paths(
         Fruehwirth-Schnatter (1994), Data augmentation and dynamic linear models; Scott (2002),
         Bayesian methods for hidden Markov models.
     """
-    dtype = filtered.log_filtered.dtype
-    # Scaled below one so that rounding never picks a latent past the last possible one.
-    uniforms = jax.random.uniform(key, start.shape, dtype) * (1 - 4 * jnp.finfo(dtype).eps)
+    return _paths_at(_uniforms(key, start.shape, filtered.log_filtered.dtype), filtered, start)
 
+
+def filter_and_sample(
+    key: Key[Array, ""] | Array, factors: Potentials
+) -> tuple[Float[Array, "length lanes"], Int[Array, "length lanes"]]:
+    """Log normalisers of `filter_lanes`, and a draw of `sample_paths`.
+
+    Under `jax.vmap` it runs many as one, side by side as lanes: loops over steps are few and long
+    then, and nothing in them is moved about.
+    """
+    uniforms = _uniforms(key, factors.start.shape, factors.log_likelihood.dtype)
+    return _filter_and_sample(uniforms, *factors)
+
+
+@custom_vmap
+def _filter_and_sample(
+    uniforms: Float[Array, "length lanes"],
+    log_transition: Float[Array, "length latents latents lanes"],
+    log_likelihood: Float[Array, "length latents lanes"],
+    start: Bool[Array, "length lanes"],
+) -> tuple[Float[Array, "length lanes"], Int[Array, "length lanes"]]:
+    filtered = forward_filter(log_transition, log_likelihood, start)
+    return filtered.log_normalizer, _paths_at(uniforms, filtered, start)
+
+
+@_filter_and_sample.def_vmap
+def _filter_and_sample_of_many(
+    number: int, batched: list[bool], *inputs: Array
+) -> tuple[tuple[Array, Array], tuple[bool, bool]]:
+    lanes = inputs[-1].shape[-1]
+    side_by_side = [
+        jnp.moveaxis(values, 0, -1).reshape(*values.shape[1:-1], lanes * number)
+        if several
+        else jnp.repeat(values, number, axis=-1)
+        for values, several in zip(inputs, batched, strict=True)
+    ]
+    found = _filter_and_sample(*side_by_side)
+    apart = [jnp.moveaxis(one.reshape(len(one), lanes, number), -1, 0) for one in found]
+    return (apart[0], apart[1]), (True, True)
+
+
+def _uniforms(
+    key: Key[Array, ""] | Array, shape: tuple[int, ...], dtype: Any
+) -> Float[Array, "length lanes"]:
+    # Scaled below one so that rounding never picks a latent past the last possible one.
+    return jax.random.uniform(key, shape, dtype) * (1 - 4 * jnp.finfo(dtype).eps)
+
+
+def _paths_at(
+    uniforms: Float[Array, "length lanes"],
+    filtered: Filtered,
+    start: Bool[Array, "length lanes"],
+) -> Int[Array, "length lanes"]:
+    """The paths that given uniform numbers pick."""
     latents = range(filtered.log_filtered.shape[1])
     ended = jnp.concatenate([start[1:], jnp.ones_like(start[:1])])
 
     def step(
-        from_next: Float[Array, "latents lanes"], inputs: tuple[Array, Array, Array, Array]
+        from_next: Float[Array, "latents lanes"], inputs: tuple[Array, Backward, Array, Array]
     ) -> tuple[Array, Array]:
-        belief, kernel, last, uniform = inputs
+        belief, (log_before, log_moves, log_reached), last, uniform = inputs
         cumulative = list(accumulate(jnp.where(last, belief[k], from_next[k]) for k in latents))
         below = [(one <= uniform * cumulative[-1]).astype(jnp.int32) for one in cumulative]
         latent = lax.optimization_barrier(reduce(jnp.add, below))
-        chosen = [jnp.where((latent == j)[None], kernel[:, j], 0.0) for j in latents]
-        return reduce(jnp.add, chosen), latent
+        log_kernel = [log_before + (log_moves[:, j] - log_reached[j][None]) for j in latents]
+        chosen = [jnp.where((latent == j)[None], log_kernel[j], 0.0) for j in latents]
+        return jnp.exp(reduce(jnp.add, chosen)), latent
 
     belief = by_cell(jnp.exp, filtered.log_filtered)
-    inputs = lax.optimization_barrier((belief, filtered.backward_kernel, ended, uniforms))
+    inputs = lax.optimization_barrier((belief, filtered.backward, ended, uniforms))
     return lax.scan(step, jnp.zeros_like(belief[0]), inputs, reverse=True)[1]
 
 

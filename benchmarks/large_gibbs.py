@@ -28,7 +28,7 @@ import numpy as np
 import btil
 from btil.inference.chains import ess, moments_split_rhat, rhat
 from btil.inference.collapsed import collapsed_data
-from btil.inference.nuts import Inputs, Settings, _weight_shapes, make_programs
+from btil.inference.nuts import Begin, Inputs, Settings, make_programs
 from btil.inference.result import MomentRows
 from btil.models.team import bind
 from btil.numerics.precision import precision
@@ -82,10 +82,11 @@ def nuts(demos: btil.Demonstrations, num_warmup: int, num_samples: int, depth: i
     with precision(np.float64) as dtype:
         bound = bind(btil.TeamModel(), demos)
         structure, data = collapsed_data(bound, dtype)
-        inputs = Inputs(data, _weight_shapes(bound, dtype))
+        order = {name: in_order(table.shape) for name, table in bound.learned.items()}
+        inputs = Inputs(data, order)
         programs = make_programs(structure, Settings(few, 0.8, depth), np.dtype(dtype))
         begun = time.perf_counter()
-        states = programs.start(jax.random.split(jax.random.key(0), 1), inputs)
+        states = programs.start(Begin(jax.random.split(jax.random.key(0), 1)), inputs)
         states, _ = programs.advance(states, inputs, jnp.asarray(1, jnp.int32))
         jax.block_until_ready(states)
         compiling = time.perf_counter() - begun
@@ -111,6 +112,11 @@ def nuts(demos: btil.Demonstrations, num_warmup: int, num_samples: int, depth: i
     print(f"  peak memory of the process  {_peak():.2f} GB")
     print(f"  {CHAINS} x ({num_warmup} + {num_samples}) would take   {hours:.1f} hours"
           f"{' or more' if at_limit else ''}")  # fmt: skip
+
+
+def in_order(shape: tuple[int, ...]) -> jax.Array:
+    """The cells of every row as they are numbered: a chain from a random start knows no better."""
+    return jnp.broadcast_to(jnp.arange(shape[-1], dtype=jnp.int32), shape)
 
 
 def _load() -> str:

@@ -29,7 +29,7 @@ import btil
 from btil.inference import gibbs, parameters, path_moves
 from btil.inference.parameters import Families, Moving
 from btil.messages.layout import Layout, lay_out, pad_rows
-from btil.messages.smoother import path_counts, smooth
+from btil.messages.smoother import filter_lanes, path_counts, smooth
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, KnownRows, dirichlet_draws, prior_tables
 from btil.models.parametric import (
@@ -183,20 +183,24 @@ def forgets_the_concentration(monkeypatch):
 def draws_latents_from_the_filter(monkeypatch):
     """Given the past alone, where it should be the whole episode."""
 
-    def paths(key, filtered, start):
-        return jax.random.categorical(key, filtered.log_filtered, axis=1)
+    def draw(key, factors):
+        filtered = filter_lanes(factors)
+        path = jax.random.categorical(key, filtered.log_filtered, axis=1)
+        return filtered.log_normalizer, path
 
-    monkeypatch.setattr(gibbs, "sample_paths", paths)
+    monkeypatch.setattr(gibbs, "filter_and_sample", draw)
     return gibbs.step
 
 
 def draws_latents_one_by_one(monkeypatch):
     """Each from its own smoothed probabilities, as if steps were independent."""
 
-    def paths(key, filtered, start):
-        return jax.random.categorical(key, jnp.log(smooth(filtered, start).marginal), axis=1)
+    def draw(key, factors):
+        filtered = filter_lanes(factors)
+        marginal = smooth(filtered, factors.start).marginal
+        return filtered.log_normalizer, jax.random.categorical(key, jnp.log(marginal), axis=1)
 
-    monkeypatch.setattr(gibbs, "sample_paths", paths)
+    monkeypatch.setattr(gibbs, "filter_and_sample", draw)
     return gibbs.step
 
 

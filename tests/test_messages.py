@@ -242,6 +242,84 @@ def test_sampled_paths_have_the_right_frequencies(name: str) -> None:
                 assert abs(frequency[path] - probability) <= 5 * error + 3 / num_draws
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("many episodes a lane", np.float64), ("zeros", np.float64), ("zeros", np.float32)],
+)
+def test_gradients_of_the_evidence_are_the_marginals(name: str, dtype: type) -> None:
+    def evidence(moves: Any, said: Any, start: Any) -> jax.Array:
+        everywhere = jnp.ones(start.shape, bool)
+        return jnp.sum(messages.log_evidence(moves, said, start, everywhere))
+
+    @jax.jit
+    def compute_gradients(moves: Any, said: Any, start: Any, direction: Any) -> Any:
+        def gradient(said: Any) -> Any:
+            return jax.grad(evidence, 1)(moves, said, start)
+
+        value, (of_moves, of_said) = jax.value_and_grad(evidence, (0, 1))(moves, said, start)
+        zeros = (jnp.zeros_like(moves), direction, np.zeros(start.shape, jax.dtypes.float0))
+        forward = jax.jvp(evidence, (moves, said, start), zeros)[1]
+        # Guides of second order ask for the derivative of the gradient.
+        curvature = jax.jvp(gradient, (said,), (direction,))[1]
+        small = 1e-5 * direction
+        return value, of_moves, of_said, forward, curvature, gradient(said + small)
+
+    exact = dtype == np.float64
+    for _, _, run, truth in runs(name):
+        logs = tuple(jnp.asarray(table, dtype) for table in run.logs)
+        moves, said, start = messages.potentials(*logs, run.index)
+        direction = jnp.asarray(np.random.default_rng(0).normal(size=said.shape), dtype)
+        value, of_moves, of_said, forward, curvature, beside = map(
+            np.asarray, compute_gradients(moves, said, start, direction)
+        )
+        atol = 1e-12 if exact else 2e-6
+        assert value == pytest.approx(truth.log_likelihood.sum(), rel=1e-12 if exact else 1e-6)
+        for found, expected in ((of_moves, run.pair), (of_said, truth.smoothed)):
+            found = gather(found, run.layout.lanes)
+            np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+        assert forward == pytest.approx(np.sum(of_said * np.asarray(direction)), rel=1e-5)
+        assert np.isfinite(curvature).all()
+        if exact:
+            np.testing.assert_allclose(curvature, (beside - of_said) / 1e-5, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gradients_of_what_is_impossible_are_no_nans(dtype: type) -> None:
+    """No latent fits, no move leads there, nothing to begin with; and what a label calls back."""
+    length, low = 60, -40.0
+    stay = np.log(np.where(np.eye(2, dtype=bool), 1.0, 0.0), where=np.eye(2, dtype=bool),
+                   out=np.full((2, 2), -np.inf))  # fmt: skip
+    moves = np.tile(stay[..., None], (length, 1, 1, 4))
+    moves[0] = np.log(0.5)
+    said = np.zeros((length, 2, 4))
+    said[5, :, 0] = -np.inf  # lane 0: no latent fits
+    moves[7, :, :, 1] = -np.inf  # lane 1: no move
+    moves[0, :, :, 2] = -np.inf  # lane 2: nothing to begin with
+    said[1:-1, 1, 3] = low  # lane 3: latent 1 fades to exp(-2320), and is known at the end
+    said[-1, 0, 3] = -np.inf
+    start = np.zeros((length, 4), bool)
+    start[0] = True
+
+    @jax.jit
+    def compute_all(moves: Any, said: Any) -> Any:
+        def evidence(moves: Any, said: Any) -> tuple[jax.Array, jax.Array]:
+            found = messages.log_evidence(
+                moves, said, jnp.asarray(start), jnp.ones(start.shape, bool)
+            )
+            return jnp.sum(found), found
+
+        return jax.value_and_grad(evidence, (0, 1), has_aux=True)(moves, said)
+
+    (_, found), (of_moves, of_said) = compute_all(
+        jnp.asarray(moves, dtype), jnp.asarray(said, dtype)
+    )
+    assert np.isneginf(found[:3]).all()
+    assert float(found[3]) == pytest.approx(np.log(0.5) + (length - 2) * low, rel=1e-6)
+    assert np.isfinite(of_moves).all()
+    assert np.isfinite(of_said).all()
+    assert np.asarray(of_said)[:, :, 3].tolist() == [[0.0, 1.0]] * length
+
+
 def test_packing_changes_nothing() -> None:
     ((_, _, packed, _),) = runs("many episodes a lane")
     bound = bind(*CASES["many episodes a lane"])

@@ -105,10 +105,9 @@ from btil.messages.layout import (
     pad_rows,
 )
 from btil.messages.smoother import (
-    filter_lanes,
+    filter_and_sample,
     path_counts,
     potentials,
-    sample_paths,
     with_drawn_actions,
 )
 from btil.models.cpt import ROLES
@@ -123,6 +122,7 @@ from btil.models.team import BoundModel, Table, context_visits
 from btil.numerics.matrix_normal import Hyper, Noise, gamma_shapes, log_kernel, updated
 from btil.numerics.matrix_normal import drawn as draw_matrix_normal
 from btil.numerics.rounding import rounded_up
+from btil.numerics.special import erf_inv
 from btil.progress import progress_line
 
 ITERATIONS_PER_CALL = 25
@@ -273,17 +273,21 @@ def _propose(
     """One try of `draw_log_gammas` for some cells; `_REFUSED` where it is refused."""
     shape, dtype = concentration.shape, concentration.dtype
     uniforms = jax.random.uniform(jax.random.fold_in(key, turn), (3, *shape), dtype)
-    scale = concentration + 2 / 3
-    normal = math.sqrt(2) * lax.erf_inv(2 * uniforms[0] - 1)
-    root = 1 + normal / jnp.sqrt(9 * scale)
-    possible = root > 0
-    log_cube = 3 * jnp.log(jnp.where(possible, root, 1.0))
-    log_ratio = normal**2 / 2 + scale * (1 - root**3 + log_cube)
+    # Between barriers are loops that CPUs have vector code for: together they have none.
+    uniforms, scale = lax.optimization_barrier((uniforms, concentration + 2 / 3))
+    centred = 2 * uniforms[0] - 1
+    inside = centred > -1
+    normal = math.sqrt(2) * erf_inv(jnp.where(inside, centred, 0.0))
+    root = lax.optimization_barrier(1 + normal * lax.rsqrt(9 * scale))
+    possible = inside & (root > 0)
+    # One less a uniform number is exact, and no zero.
+    logs = (jnp.where(possible, root, 1.0), 1 - uniforms[1], 1 - uniforms[2], scale)
+    log_root, log_accept, log_rest, log_scale = lax.optimization_barrier(tuple(map(jnp.log, logs)))
+    log_ratio = normal**2 / 2 + scale * (1 - root**3 + 3 * log_root)
     # Sufficient, and free of the cancellation in log_ratio at large concentrations.
     surely = uniforms[1] > 0.0331 * normal**4
-    fits = possible & (surely | (jnp.log1p(-uniforms[1]) < log_ratio))
-    proposed = jnp.log(scale) + log_cube + jnp.log1p(-uniforms[2]) / concentration
-    return jnp.where(fits, proposed, _REFUSED)
+    fits = possible & (surely | (log_accept < log_ratio))
+    return jnp.where(fits, log_scale + 3 * log_root + log_rest / concentration, _REFUSED)
 
 
 def draw_log_tables(
@@ -345,11 +349,9 @@ def step(
     ):
         policy, transition, initial = (tables[name] for name in names)
         evidence = _said(state, problem, channel) if channel else None
-        filtered = filter_lanes(potentials(policy, transition, initial, index, evidence))
-        log_likelihood = log_likelihood.at[problem.episode].add(
-            filtered.log_normalizer, mode="drop"
-        )
-        path = sample_paths(agent_key, filtered, index.start)
+        factors = potentials(policy, transition, initial, index, evidence)
+        log_normalizer, path = filter_and_sample(agent_key, factors)
+        log_likelihood = log_likelihood.at[problem.episode].add(log_normalizer, mode="drop")
         paths.append(path)
         said.append(_all_said(evidence, index))
         drawn_steps.append(

@@ -7,16 +7,20 @@ per agent, O(h n |X|^2).
 """
 
 import math
-from typing import NamedTuple
+from functools import reduce
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from btil.messages.filter import Filtered, forward_filter, label_log_mask
+from btil.messages.filter import Backward, Filtered, forward_filter, label_log_mask
 from btil.messages.layout import LaneIndex, UnseenRows
+from btil.numerics.special import by_cell
 
 
 class Counts(NamedTuple):
@@ -119,23 +123,72 @@ def smooth(filtered: Filtered, start: Bool[Array, "length lanes"]) -> Smoothed:
 
     Equal to the paper's F times B (Section 5), without a second set of logarithms.
     """
+    latents = range(filtered.log_filtered.shape[1])
+    ended = jnp.concatenate([start[1:], jnp.ones_like(start[:1])])
 
     def step(
-        carry: tuple[Array, Array], inputs: tuple[Array, Array, Array]
-    ) -> tuple[tuple[Array, Array], Smoothed]:
-        from_next, last = carry
-        log_filtered, kernel, fresh = inputs
-        marginal = jnp.where(last[None], jnp.exp(log_filtered), from_next)
+        from_next: Float[Array, "latents lanes"], inputs: tuple[Array, Array, Array]
+    ) -> tuple[Array, Array]:
+        belief, kernel, last = inputs
         # Rounding would otherwise build up over 100,000 steps.
-        total = jnp.sum(marginal, axis=0)
-        marginal = marginal / jnp.where(total > 0, total, 1.0)[None]
-        pair = kernel * marginal[None]
-        return (jnp.sum(pair, axis=1), fresh), Smoothed(marginal, pair)
+        total = reduce(jnp.add, [from_next[j] for j in latents])
+        scale = 1 / jnp.where(total > 0, total, 1.0)
+        marginal = [jnp.where(last, belief[j], from_next[j] * scale) for j in latents]
+        before = reduce(jnp.add, [kernel[:, j] * marginal[j][None] for j in latents])
+        return before, from_next
 
-    shape = filtered.log_filtered.shape[1:]
-    carry = (jnp.zeros(shape, filtered.log_filtered.dtype), jnp.ones(shape[-1], bool))
-    inputs = (filtered.log_filtered, filtered.backward_kernel, start)
-    return lax.scan(step, carry, inputs, reverse=True)[1]
+    belief = by_cell(jnp.exp, filtered.log_filtered)
+    kernel = _kernel(filtered)
+    inputs = lax.optimization_barrier((belief, kernel, ended))
+    found = lax.scan(step, jnp.zeros_like(belief[0]), inputs, reverse=True)[1]
+    found = lax.optimization_barrier(found)
+    total = jnp.sum(found, axis=1, keepdims=True)
+    marginal = jnp.where(ended[:, None], belief, found / jnp.where(total > 0, total, 1.0))
+    return Smoothed(marginal, kernel * marginal[:, None])
+
+
+def _kernel(filtered: Filtered) -> Float[Array, "length latents latents lanes"]:
+    """p(x_{t-1} = k | x_t = j, o_0..o_{t-1}) at [t, k, j]; zero where j is unreachable."""
+    assert filtered.backward is not None
+    log_before, log_moves, log_reached = filtered.backward
+    return by_cell(jnp.exp, log_before[:, :, None] + log_moves - log_reached[:, None])
+
+
+@jax.custom_jvp
+def log_evidence(
+    log_transition: Float[Array, "length latents latents lanes"],
+    log_likelihood: Float[Array, "length latents lanes"],
+    start: Bool[Array, "length lanes"],
+    real: Bool[Array, "length lanes"],
+) -> Float[Array, " lanes"]:
+    r"""The log evidence of each lane; its gradients are the marginals, by one backward pass.
+
+    .. math:: \frac{\partial \log Z}{\partial \log T_t(k, j)} = P(x_{t-1} = k, x_t = j \mid o),
+              \quad \frac{\partial \log Z}{\partial \log \ell_t(j)} = P(x_t = j \mid o)
+
+    Args:
+        log_transition: As in `forward_filter`.
+        log_likelihood: As in `forward_filter`.
+        start: As in `forward_filter`.
+        real: False in padding, whose steps say nothing and move anyhow: they count 0 exactly.
+
+    Returns:
+        Its sums over each lane's episodes; -inf where one of them is impossible, with gradients
+        that are finite.
+    """
+    filtered = forward_filter(log_transition, log_likelihood, start)
+    return jnp.sum(jnp.where(real, filtered.log_normalizer, 0.0), axis=0)
+
+
+@log_evidence.defjvp
+def _log_evidence_jvp(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+    log_transition, log_likelihood, start, real = primals
+    filtered = forward_filter(log_transition, log_likelihood, start)
+    smoothed = smooth(filtered, start)
+    of_moves = jnp.sum(smoothed.pair * tangents[0], axis=(0, 1, 2))
+    of_steps = jnp.sum(smoothed.marginal * tangents[1], axis=(0, 1))
+    value = jnp.sum(jnp.where(real, filtered.log_normalizer, 0.0), axis=0)
+    return value, of_moves + of_steps
 
 
 def sample_paths(
@@ -147,26 +200,78 @@ def sample_paths(
         Fruehwirth-Schnatter (1994), Data augmentation and dynamic linear models; Scott (2002),
         Bayesian methods for hidden Markov models.
     """
-    dtype = filtered.log_filtered.dtype
+    return _paths_at(_uniforms(key, start.shape, filtered.log_filtered.dtype), filtered, start)
+
+
+def filter_and_sample(
+    key: Key[Array, ""] | Array, factors: Potentials
+) -> tuple[Float[Array, "length lanes"], Int[Array, "length lanes"]]:
+    """Log normalisers of `filter_lanes`, and a draw of `sample_paths`.
+
+    Under `jax.vmap` it runs many as one, side by side as lanes: loops over steps are few and long
+    then, and nothing in them is moved about.
+    """
+    uniforms = _uniforms(key, factors.start.shape, factors.log_likelihood.dtype)
+    return _filter_and_sample(uniforms, *factors)
+
+
+@custom_vmap
+def _filter_and_sample(
+    uniforms: Float[Array, "length lanes"],
+    log_transition: Float[Array, "length latents latents lanes"],
+    log_likelihood: Float[Array, "length latents lanes"],
+    start: Bool[Array, "length lanes"],
+) -> tuple[Float[Array, "length lanes"], Int[Array, "length lanes"]]:
+    filtered = forward_filter(log_transition, log_likelihood, start)
+    return filtered.log_normalizer, _paths_at(uniforms, filtered, start)
+
+
+@_filter_and_sample.def_vmap
+def _filter_and_sample_of_many(
+    number: int, batched: list[bool], *inputs: Array
+) -> tuple[tuple[Array, Array], tuple[bool, bool]]:
+    lanes = inputs[-1].shape[-1]
+    side_by_side = [
+        jnp.moveaxis(values, 0, -1).reshape(*values.shape[1:-1], lanes * number)
+        if several
+        else jnp.repeat(values, number, axis=-1)
+        for values, several in zip(inputs, batched, strict=True)
+    ]
+    found = _filter_and_sample(*side_by_side)
+    apart = [jnp.moveaxis(one.reshape(len(one), lanes, number), -1, 0) for one in found]
+    return (apart[0], apart[1]), (True, True)
+
+
+def _uniforms(
+    key: Key[Array, ""] | Array, shape: tuple[int, ...], dtype: Any
+) -> Float[Array, "length lanes"]:
     # Scaled below one so that rounding never picks a latent past the last possible one.
-    uniforms = jax.random.uniform(key, start.shape, dtype) * (1 - 4 * jnp.finfo(dtype).eps)
+    return jax.random.uniform(key, shape, dtype) * (1 - 4 * jnp.finfo(dtype).eps)
+
+
+def _paths_at(
+    uniforms: Float[Array, "length lanes"],
+    filtered: Filtered,
+    start: Bool[Array, "length lanes"],
+) -> Int[Array, "length lanes"]:
+    """The paths that given uniform numbers pick."""
+    latents = range(filtered.log_filtered.shape[1])
+    ended = jnp.concatenate([start[1:], jnp.ones_like(start[:1])])
 
     def step(
-        carry: tuple[Array, Array], inputs: tuple[Array, Array, Array, Array]
-    ) -> tuple[tuple[Array, Array], Array]:
-        from_next, last = carry
-        log_filtered, kernel, fresh, uniform = inputs
-        weights = jnp.where(last[None], jnp.exp(log_filtered), from_next)
-        cumulative = jnp.cumsum(weights, axis=0)
-        below = cumulative <= (uniform * cumulative[-1])[None]
-        latent = jnp.sum(below, axis=0, dtype=jnp.int32)
-        before = jnp.take_along_axis(kernel, latent[None, None], axis=1)[:, 0]
-        return (before, fresh), latent
+        from_next: Float[Array, "latents lanes"], inputs: tuple[Array, Backward, Array, Array]
+    ) -> tuple[Array, Array]:
+        belief, (log_before, log_moves, log_reached), last, uniform = inputs
+        cumulative = list(accumulate(jnp.where(last, belief[k], from_next[k]) for k in latents))
+        below = [(one <= uniform * cumulative[-1]).astype(jnp.int32) for one in cumulative]
+        latent = lax.optimization_barrier(reduce(jnp.add, below))
+        log_kernel = [log_before + (log_moves[:, j] - log_reached[j][None]) for j in latents]
+        chosen = [jnp.where((latent == j)[None], log_kernel[j], 0.0) for j in latents]
+        return jnp.exp(reduce(jnp.add, chosen)), latent
 
-    shape = filtered.log_filtered.shape[1:]
-    carry = (jnp.zeros(shape, dtype), jnp.ones(shape[-1], bool))
-    inputs = (filtered.log_filtered, filtered.backward_kernel, start, uniforms)
-    return lax.scan(step, carry, inputs, reverse=True)[1]
+    belief = by_cell(jnp.exp, filtered.log_filtered)
+    inputs = lax.optimization_barrier((belief, filtered.backward, ended, uniforms))
+    return lax.scan(step, jnp.zeros_like(belief[0]), inputs, reverse=True)[1]
 
 
 def best_paths(factors: Potentials) -> Int[Array, "length lanes"]:

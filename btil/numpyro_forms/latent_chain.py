@@ -8,7 +8,8 @@ from jaxtyping import Array, Float, Int
 from numpyro import distributions as dist
 from numpyro.distributions import constraints
 
-from btil.messages.filter import forward_filter, label_log_mask
+from btil.messages.filter import label_log_mask
+from btil.messages.smoother import log_evidence
 
 
 class LatentChain(dist.Distribution):
@@ -108,10 +109,12 @@ class LatentChain(dist.Distribution):
         moves = jnp.concatenate([first, self.log_transition], axis=1)
         moves = jnp.where(real[..., None, None], moves, -math.log(latents))
         start = jnp.broadcast_to((jnp.arange(steps) == 0)[:, None], (steps, len(value)))
-        filtered = forward_filter(
-            jnp.transpose(moves, (1, 2, 3, 0)), jnp.transpose(log_likelihood, (1, 2, 0)), start
+        return log_evidence(
+            jnp.transpose(moves, (1, 2, 3, 0)),
+            jnp.transpose(log_likelihood, (1, 2, 0)),
+            start,
+            real.T,
         )
-        return jnp.sum(jnp.where(real.T, filtered.log_normalizer, 0.0), axis=0)
 
     def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:
         """Refused: later states depend on the actions through the task, which is not modelled."""

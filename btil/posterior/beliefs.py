@@ -70,7 +70,7 @@ class LogTables(NamedTuple):
 def _forward(tables: LogTables, index: LaneIndex) -> Any:
     """Normalisers, predicted and filtered log beliefs."""
     filtered = filter_lanes(tables.potentials(index))
-    return filtered._replace(backward_kernel=jnp.zeros(()))
+    return filtered._replace(backward=None)
 
 
 @jax.jit

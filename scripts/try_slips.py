@@ -356,8 +356,8 @@ SLIPS = (
     Slip(
         "btil/analysis/latent_draws.py",
         "agents' latents come from the same random numbers",
-        "own_key = jax.random.fold_in(key, position)",
-        "own_key = key",
+        "(jax.random.fold_in(key, position) for",
+        "(key for",
         ("test_predictive.py", "test_compare.py"),
     ),
     Slip(

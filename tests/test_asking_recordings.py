@@ -40,6 +40,14 @@ def test_the_evidence_is_the_sum_over_all_that_nobody_saw(case):
     assert abs(found.value - exact.elbo) < 4.5 * found.standard_error
 
 
+def test_the_evidence_by_tempering_draws_unseen_actions_at_the_temperature_of_paths():
+    exact = btil.fit(model(), team(), "exact", progress=False)
+    options = {"num_replicates": 20, "num_particles": 128, "num_temperatures": 20, "seed": 1}
+    found = btil.analysis.log_evidence(model(), team(), progress=False, **options)
+    assert found.standard_error < 0.03
+    assert abs(found.value - exact.elbo) < 4.5 * found.standard_error
+
+
 @pytest.mark.covers("unseen actions and states", "mfvi_guide")
 @pytest.mark.covers("members who come and go", "mfvi_guide")
 @pytest.mark.covers("unsure labels", "mfvi_guide")

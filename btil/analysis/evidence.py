@@ -420,14 +420,16 @@ def _heat(
     def one(inputs: tuple[Array, Tables]) -> tuple[Array, Tables]:
         own_key, tables = inputs
         before = _log_mass(_filtered(between(tables, temperature), setting, sites), setting)
-        filtered = _filtered(between(tables, following), setting, sites)
+        there = between(tables, following)
+        filtered = _filtered(there, setting, sites)
         increment = _log_mass(filtered, setting) - before
         for name, prior in setting.prior.items():
             # log of the prior density over the reference's
             added = reference.concentration[name] - prior
             ratio = jnp.sum(log_beta_ratio(prior, added)) - jnp.sum(added * tables[name])
             increment = increment + (following - temperature) * ratio
-        counts = _drawn_counts(own_key, filtered, tables, setting, sites)
+        # Actions that nobody saw are drawn at the temperature of the paths.
+        counts = _drawn_counts(own_key, filtered, there, setting, sites)
         concentration = {
             name: (1 - following) * reference.concentration[name] + following * (u + counts[name])
             for name, u in setting.prior.items()

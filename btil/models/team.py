@@ -393,7 +393,7 @@ def refuse_without_actions(demos: Demonstrations, what: str, agent: str | None =
     if idle:
         raise ValueError(
             f"{what} looks at what members do, but there are no actions of {', '.join(idle)}; "
-            "continuous columns are explained by emissions (docs/how-to/continuous.md)"
+            "what columns do is drawn by plot_motion and plot_paths (docs/how-to/continuous.md)"
         )
 
 

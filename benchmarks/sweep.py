@@ -1,10 +1,10 @@
 """One full sweep of the mean field, beside dynamax's smoother alone.
 
 `python benchmarks/sweep.py` (a minute) fits 200 simulated Movers episodes, 20 of them labelled, and
-takes the time of one sweep (messages, expected counts, digammas, the bound) of a warm fit: what
-`btil.fit` takes for 41 sweeps less what it takes for one, over 40. Beside it stands dynamax's
-`hmm_smoother` under `vmap` on as many chains of the same lengths: the messages alone. A sweep is to
-cost at most twice that.
+takes the time of one sweep (messages, expected counts, digammas, the bound) of its ascent, warm: a
+call of 20 sweeps over 20. What a fit does beside, to see where it has led, is left out. Beside it
+stands dynamax's `hmm_smoother` under `vmap` on as many chains of the same lengths: the messages
+alone. A sweep is to cost at most twice that.
 
 Needs dynamax: see benchmarks/README.md.
 """
@@ -18,6 +18,9 @@ from e_step import draw_chains, dynamax
 from timing import conditions, timed
 
 import btil
+from btil.inference.ascents import SWEEPS_PER_CALL
+from btil.inference.mfvi import Run
+from btil.models.team import bind
 
 
 def movers(num_episodes: int, num_labelled: int) -> btil.Demonstrations:
@@ -26,21 +29,20 @@ def movers(num_episodes: int, num_labelled: int) -> btil.Demonstrations:
     return demos.without_labels(np.arange(num_labelled, num_episodes))
 
 
-def measure(demos: btil.Demonstrations, repeats: int, sweeps: int = 40) -> tuple[float, float]:
+def measure(demos: btil.Demonstrations, repeats: int) -> tuple[float, float]:
     """Median seconds of a sweep, and of dynamax on the agents' chains, taken in turn."""
-
-    def fit(sweeps: int) -> None:
-        btil.fit(btil.TeamModel(), demos, progress=False, max_iterations=sweeps, tolerance=1e-300)
-
+    run = Run(bind(btil.TeamModel(), demos), np.dtype(np.float32), None, None, None)
+    start, nothing = run.begin(run.known), jnp.asarray(-jnp.inf, jnp.float32)
+    sweeps = np.asarray(SWEEPS_PER_CALL, np.int32)
     lengths = np.tile(demos.episode_lengths, demos.num_agents)
     chains = draw_chains(lengths, max(demos.num_latents))
     theirs = tuple(map(jnp.asarray, (chains.initial, chains.transition, np.log(chains.likelihood))))
-    timed(fit, 1)
+    timed(run.proceed, start, nothing, sweeps, False)
     timed(dynamax, *theirs)
     ours, peer = [], []
     for _ in range(repeats):
-        ours.append((timed(fit, sweeps + 1) - timed(fit, 1)) / sweeps)
-        peer.append(statistics.median(timed(dynamax, *theirs) for _ in range(sweeps)))
+        ours.append(timed(run.proceed, start, nothing, sweeps, False) / SWEEPS_PER_CALL)
+        peer.append(statistics.median(timed(dynamax, *theirs) for _ in range(SWEEPS_PER_CALL)))
     return statistics.median(ours), statistics.median(peer)
 
 

@@ -266,6 +266,13 @@ def test_gamma_draws_have_their_distribution(dtype):
         assert stats.kstest(draws, stats.gamma(concentration).cdf).pvalue > 1e-3
 
 
+def test_gamma_draws_of_many_cells_are_independent():
+    """They are proposed in parts: cells at equal places of two parts have nothing in common."""
+    draws = np.asarray(gibbs.draw_log_gammas(jax.random.key(2), jnp.full(3 * 16384, 1.3)))
+    correlation = np.corrcoef(draws.reshape(3, 16384))
+    assert np.abs(correlation[np.triu_indices(3, 1)]).max() < 5 / np.sqrt(16384)
+
+
 @pytest.mark.parametrize("options", [{"num_chains": 0}, {"num_samples": 0}, {"num_warmup": -1}])
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match="must be a whole number of at least"):

@@ -122,12 +122,11 @@ from btil.models.team import BoundModel, Table, context_visits
 from btil.numerics.matrix_normal import Hyper, Noise, gamma_shapes, log_kernel, updated
 from btil.numerics.matrix_normal import drawn as draw_matrix_normal
 from btil.numerics.rounding import rounded_up
-from btil.numerics.special import erf_inv
 from btil.progress import progress_line
 
 ITERATIONS_PER_CALL = 25
-# Gamma draws of more cells than so many are tried again where they are refused (one in thirty), not
-# all together; so large a share of them at a time.
+# Gamma draws of more cells than so many are proposed so many at a time, and tried again where they
+# are refused (one in thirty), not all together; so large a share of them at a time.
 _MANY_CELLS = 16384
 _SHARE_AGAIN = 32
 # With a smaller concentration than this a row's cell is often drawn as next to nothing.
@@ -234,8 +233,17 @@ def draw_log_gammas(
 def _draw_many(
     key: Key[Array, ""], concentration: Float[Array, " cells"]
 ) -> Float[Array, " cells"]:
-    """`draw_log_gammas` of many cells: the few that are refused are gathered and tried again."""
-    number = len(concentration)
+    """`draw_log_gammas` of many cells: the few that are refused are gathered and tried again.
+
+    They are proposed part by part, so that what is between stays in the cache of the processor.
+    """
+    number, first_key, key = len(concentration), *jax.random.split(key)
+    parts = -(-number // _MANY_CELLS)
+    padded = jnp.pad(concentration, (0, parts * _MANY_CELLS - number), constant_values=1)
+    proposed = lax.map(
+        lambda part: _propose(first_key, *part),
+        (jnp.arange(parts, dtype=jnp.int32), padded.reshape(parts, _MANY_CELLS)),
+    )
 
     def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         turn, draws = carry
@@ -245,7 +253,7 @@ def _draw_many(
         turn, drawn = _draw_in_turns(key, turn, own)
         return turn, draws.at[places].set(drawn, mode="drop")
 
-    begin = (jnp.ones((), jnp.int32), _propose(key, 0, concentration))
+    begin = (jnp.ones((), jnp.int32), proposed.ravel()[:number])
     return lax.while_loop(_any_refused, again, begin)[1]
 
 
@@ -273,21 +281,17 @@ def _propose(
     """One try of `draw_log_gammas` for some cells; `_REFUSED` where it is refused."""
     shape, dtype = concentration.shape, concentration.dtype
     uniforms = jax.random.uniform(jax.random.fold_in(key, turn), (3, *shape), dtype)
-    # Between barriers are loops that CPUs have vector code for: together they have none.
-    uniforms, scale = lax.optimization_barrier((uniforms, concentration + 2 / 3))
-    centred = 2 * uniforms[0] - 1
-    inside = centred > -1
-    normal = math.sqrt(2) * erf_inv(jnp.where(inside, centred, 0.0))
-    root = lax.optimization_barrier(1 + normal * lax.rsqrt(9 * scale))
-    possible = inside & (root > 0)
-    # One less a uniform number is exact, and no zero.
-    logs = (jnp.where(possible, root, 1.0), 1 - uniforms[1], 1 - uniforms[2], scale)
-    log_root, log_accept, log_rest, log_scale = lax.optimization_barrier(tuple(map(jnp.log, logs)))
-    log_ratio = normal**2 / 2 + scale * (1 - root**3 + 3 * log_root)
+    scale = concentration + 2 / 3
+    normal = math.sqrt(2) * lax.erf_inv(2 * uniforms[0] - 1)
+    root = 1 + normal / jnp.sqrt(9 * scale)
+    possible = root > 0
+    log_cube = 3 * jnp.log(jnp.where(possible, root, 1.0))
+    log_ratio = normal**2 / 2 + scale * (1 - root**3 + log_cube)
     # Sufficient, and free of the cancellation in log_ratio at large concentrations.
     surely = uniforms[1] > 0.0331 * normal**4
-    fits = possible & (surely | (log_accept < log_ratio))
-    return jnp.where(fits, log_scale + 3 * log_root + log_rest / concentration, _REFUSED)
+    fits = possible & (surely | (jnp.log1p(-uniforms[1]) < log_ratio))
+    proposed = jnp.log(scale) + log_cube + jnp.log1p(-uniforms[2]) / concentration
+    return jnp.where(fits, proposed, _REFUSED)
 
 
 def draw_log_tables(

@@ -151,7 +151,9 @@ def _kernel(filtered: Filtered) -> Float[Array, "length latents latents lanes"]:
     """p(x_{t-1} = k | x_t = j, o_0..o_{t-1}) at [t, k, j]; zero where j is unreachable."""
     assert filtered.backward is not None
     log_before, log_moves, log_reached = filtered.backward
-    return by_cell(jnp.exp, log_before[:, :, None] + log_moves - log_reached[:, None])
+    log_kernel = log_before[:, :, None] + log_moves - log_reached[:, None]
+    # Sums that broadcast are slow in the flat loop that takes exponentials.
+    return by_cell(jnp.exp, lax.optimization_barrier(log_kernel))
 
 
 @jax.custom_jvp

@@ -24,8 +24,7 @@ def by_cell(function: Callable[..., Any], *arrays: Float[Array, "*shape"]) -> An
     It runs on flat arrays, apart from what comes before and after: on CPUs only long inner loops
     become vector code, and tables end in axes of a few values.
     """
-    whole = lax.optimization_barrier(arrays)
-    flat = lax.optimization_barrier(tuple(array.ravel() for array in whole))
+    flat = lax.optimization_barrier(tuple(array.ravel() for array in arrays))
     results = lax.optimization_barrier(function(*flat))
     return jax.tree.map(lambda values: values.reshape(arrays[0].shape), results)
 
@@ -193,47 +192,6 @@ def _digamma_and_remainder(
     ratio = jnp.where(small, lax.integer_pow(z * math.exp(-1), n) / product, 1.0)
     shifted = jnp.where(small, (x - 0.5) * (log_z - log_x), 0.0)
     return psi, log_x, of_log_gamma * inverse + (shifted + jnp.log(ratio))
-
-
-# Giles (2010), single precision: for w = -log(1 - x^2) below 5, and from there on.
-_ERF_INV_NEAR = (
-    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 2.1858087e-04,
-    -1.25372503e-03, -4.17768164e-03, 2.46640727e-01, 1.50140941,
-)  # fmt: skip
-_ERF_INV_FAR = (
-    -2.00214257e-04, 1.00950558e-04, 1.34934322e-03, -3.67342844e-03, 5.73950773e-03,
-    -7.6224613e-03, 9.43887047e-03, 1.00167406, 2.83297682,
-)  # fmt: skip
-
-
-def erf_inv(x: Float[Array, " cells"]) -> Float[Array, " cells"]:
-    """The inverse error function of numbers between -1 and 1, which they may not reach.
-
-    In single precision it is the approximation that JAX takes too, with a logarithm that CPUs have
-    vector code for: five times as fast. In double precision it is JAX's own.
-
-    Args:
-        x: More than -1 and less than 1.
-
-    Returns:
-        y with erf(y) = x; relative errors are a few units in the last place of single precision.
-
-    References:
-        Giles (2010), Approximating the erfinv function, GPU Computing Gems.
-
-    Example:
-        >>> round(float(erf_inv(jnp.array([0.5]))[0]), 6)
-        0.476936
-    """
-    if x.dtype != jnp.float32:
-        return lax.erf_inv(x)
-    w = -jnp.log((1 - x) * (1 + x))
-    near = w < 5
-    v = jnp.where(near, w - 2.5, jnp.sqrt(w) - 3)
-    ratio = jnp.zeros_like(x)
-    for of_near, of_far in zip(_ERF_INV_NEAR, _ERF_INV_FAR, strict=True):
-        ratio = ratio * v + jnp.where(near, of_near, of_far).astype(x.dtype)
-    return ratio * x
 
 
 def trigamma(x: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:

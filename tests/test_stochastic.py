@@ -8,7 +8,7 @@ import pytest
 from teams import hmm_model, random_demos, rich_model
 
 import btil
-from btil.demonstrations import stream
+from btil.demonstrations import row_groups
 from btil.inference import checkpoint, stochastic
 from btil.inference.starting import labelled_counts, num_contexts, open_uses
 from btil.inference.streaming import streamed
@@ -72,14 +72,14 @@ def by_batches() -> btil.TeamPosterior:
 def of_file(file) -> btil.TeamPosterior:
     """The same from a file, read some 50 steps at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream, "ROW_GROUP_STEPS", 50)
+        patch.setattr(row_groups, "ROW_GROUP_STEPS", 50)
         return fit(rich_model(), file, batch_size=7)
 
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are read some 50 steps at a time."""
-    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 50)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 50)
 
 
 def assert_same_rows(left: btil.TeamPosterior, right: btil.TeamPosterior) -> None:
@@ -358,7 +358,7 @@ def test_the_pass_over_a_file_finds_what_memory_holds(model, file, small_parts) 
 
 
 def test_episodes_of_one_step_and_tables_that_nothing_reads(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 2)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 2)
     demos = random_demos(lengths=(1, 1, 1, 1, 1, 1))
     path = tmp_path / "ones.parquet"
     btil.write_demonstrations((demos.select([k]) for k in range(6)), path)
@@ -445,7 +445,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
 
 
 def test_given_tables_are_checked_part_by_part(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 3)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 3)
     demos = btil.Demonstrations(
         states=np.zeros(9, int),
         actions=[0, 1, 0, 1, 0, 0, 0, 2, 1],

@@ -10,14 +10,15 @@ import typer
 from btil import (
     Demonstrations,
     DemonstrationsFile,
-    open_demonstrations,
 )
 from btil.cli.app import app
 from btil.cli.options import METHOD, MODEL, READING, CheckpointFile, Data, Resume, Seed, takes
 from btil.cli.reading import (
     Reading,
     for_data,
+    is_large,
     model_of,
+    opened,
     read,
 )
 from btil.cli.telling import quoted, refuse_failure, summary, warn_unless_converged
@@ -160,7 +161,7 @@ def fit(
         btil fit team.csv --out team.nc --policy-parents x,y --transition-parents actions
         btil fit team.csv --out team.nc --method gibbs --num-samples 1000 --model model.toml
         btil fit team.csv --out team.nc --method nuts --checkpoint team.checkpoint --resume
-        btil fit many.parquet --out team.nc --batch-size 500
+        btil fit folder/ --out team.nc --batch-size 500
     """  # noqa: D301  # click needs the character itself
     from btil.files import check_writable
     from btil.posterior.fit import fit as infer
@@ -172,8 +173,8 @@ def fit(
         raise ValueError("--resume needs the --checkpoint FILE to go on from")
     team = model_of(data, **described)
     demos: Demonstrations | DemonstrationsFile
-    if "batch_size" in options and Path(data).suffix.lower() == ".parquet":
-        demos = open_demonstrations(data, **reading.arguments())
+    if "batch_size" in options and is_large(data):
+        demos = opened(data, reading)
     else:
         demos = read(data, reading)
     team = for_data(team, described["model"], demos, quiet)

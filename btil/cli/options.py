@@ -15,8 +15,8 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A table (.csv, .parquet or .npz), or carried data: overcooked:LAYOUT[:train|test], "
-        "such as overcooked:cramped_room:test.",
+        help="A table (.csv, .parquet or .npz), a folder of .parquet files, or carried data: "
+        "overcooked:LAYOUT[:train|test], such as overcooked:cramped_room:test.",
         show_default=False,
     ),
 ]

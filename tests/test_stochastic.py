@@ -120,7 +120,9 @@ def test_a_step_moves_by_the_rate_to_the_scaled_counts() -> None:
         before = stochastic.concentrations(state, problem)
         batch = stochastic.batch_of(problem, np.array([2, 4]))
         info = stochastic.look(state, batch, problem)
-        after = stochastic.concentrations(stochastic.move(state, batch, info, problem), problem)
+        after = stochastic.concentrations(
+            stochastic.move(state, stochastic.tell(batch, info, problem), problem), problem
+        )
     rate = 3.0**-0.75
     for name, u in problem.prior.items():
         target = np.array(u)
@@ -299,7 +301,7 @@ def test_what_is_settled() -> None:
         ({"batch_size": 2, "delay": 0.5}, "delay must be a finite number of at least 1"),
         ({"batch_size": 2, "forgetting_rate": 0.5}, "above 0.5 and at most 1, got 0.5"),
         ({"batch_size": 2, "forgetting_rate": 1.5}, "above 0.5 and at most 1, got 1.5"),
-        ({"batch_size": 2, "devices": 2}, "on one device, got devices=2"),
+        ({"batch_size": 2, "devices": 9}, "devices must be at most 4"),
         ({"delay": 5.0}, "give batch_size too"),
     ],
 )

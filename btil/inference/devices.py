@@ -48,6 +48,19 @@ def make_mesh(devices: int | None) -> Mesh | None:
     return Mesh(np.array(found[:devices]), (AXIS,)) if devices > 1 else None
 
 
+def own_mesh(devices: int | None) -> Mesh | None:
+    """A mesh of this process's own among so many devices; None for one, or for None.
+
+    Raises:
+        ValueError: As `make_mesh`.
+    """
+    mesh = make_mesh(devices)
+    if mesh is None or jax.process_count() == 1:
+        return mesh
+    own = jax.local_devices()
+    return Mesh(np.array(own), (AXIS,)) if len(own) > 1 else None
+
+
 def provide_devices(devices: int) -> None:
     """Let the CPU count as so many devices, where that is still open: for commands.
 

@@ -41,6 +41,7 @@ from btil.inference.parameters import (
     first_normals,
     joint_normals,
 )
+from btil.inference.processes import processes_of
 from btil.inference.result import (
     DirichletRows,
     FitResult,
@@ -130,7 +131,7 @@ def fit(
         stochastic.check_tables(bound)
         if batch_size < bound.demos.num_episodes:
             return stochastic.fit(
-                stochastic.in_memory(bound),
+                stochastic.in_memory(bound, processes_of(devices)),
                 seed=seed,
                 progress=progress,
                 dtype=dtype,

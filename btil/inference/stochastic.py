@@ -16,6 +16,11 @@ costs, however many contexts there are.
 Once the bound's estimate has settled, sweeps of Algorithm 1 over all episodes, batch by batch,
 remove the noise that the last batches left; they give the exact bound, and tell convergence.
 
+Devices split the lanes of a batch. Of several processes each keeps episodes of its own, and of
+every batch looks at those that are among them: the batches are the same however many there are.
+After each batch they tell each other what they counted in the rows that they read; after a sweep
+they add up whole tables, once. The concentrations are everywhere.
+
 References:
     Hoffman, Blei, Wang, Paisley (2013), Stochastic variational inference; Robbins, Monro (1951),
     A stochastic approximation method.
@@ -28,11 +33,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from btil.inference.ascents import End, judge
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.contraction import fisher_information, step_length, still_to_come
+from btil.inference.devices import own_mesh, place_lanes, size_of, split_lanes
 from btil.inference.mean_field import (
     Chain,
     Extremes,
@@ -41,6 +48,7 @@ from btil.inference.mean_field import (
     dirichlet_moments,
     extremes,
 )
+from btil.inference.processes import ALONE, Processes, add_up, gather_bytes
 from btil.inference.result import DirichletRows, FitResult, RowsPosterior
 from btil.inference.starting import (
     OpenUses,
@@ -74,6 +82,8 @@ _SMALLEST_SCALE = 1e-3
 # Batches of which the shape of most batches is foreseen, and what is added to it.
 _TRIAL_BATCHES = 32
 _ALLOWANCE = 1.1
+# No table has this name.
+_LOG_EVIDENCE = "log evidence"
 
 Sites = tuple[tuple[str, str, str], ...]
 Steps = Int[np.ndarray, "steps columns agents"]
@@ -95,6 +105,9 @@ class Data(NamedTuple):
         weights: Log weights of the annotations of some episodes' steps, of the agents that have
             such, one episode after the other.
         extremes: Per agent, those of all its steps.
+        own: The first episode that this process keeps, and the first that it does not any more.
+            `read` and `weights` give no others.
+        processes: Who shares the work.
     """
 
     bound: BoundModel
@@ -105,6 +118,13 @@ class Data(NamedTuple):
     summed: dict[str, Int[np.ndarray, "sums actions"]]
     weights: Callable[[Chosen], Weights]
     extremes: dict[str, Extremes]
+    own: tuple[int, int]
+    processes: Processes
+
+    def own_of(self, chosen: Chosen) -> Int[np.ndarray, " own"]:
+        """Those of some episodes that this process keeps."""
+        first, end = self.own
+        return chosen[(chosen >= first) & (chosen < end)]
 
 
 class Shape(NamedTuple):
@@ -138,6 +158,7 @@ class Problem(NamedTuple):
         delay: tau.
         forgetting_rate: kappa.
         seed: Orders the episodes of each epoch.
+        mesh: The devices of this process, over which the lanes of a batch are split.
     """
 
     data: Data
@@ -151,6 +172,7 @@ class Problem(NamedTuple):
     delay: float
     forgetting_rate: float
     seed: tuple[int, ...]
+    mesh: Mesh | None
 
     @property
     def batches(self) -> int:
@@ -278,8 +300,8 @@ def summed_rows(bound: BoundModel) -> dict[str, Int[np.ndarray, "sums actions"]]
     return found
 
 
-def in_memory(bound: BoundModel) -> Data:
-    """The episodes that a model is bound to."""
+def in_memory(bound: BoundModel, processes: Processes = ALONE) -> Data:
+    """The episodes that a model is bound to; of several processes each keeps some of them."""
     demos, summed = bound.demos, summed_rows(bound)
     columns = step_columns(bound, summed)
     weights = {agent: log_rows(given) for agent, given in demos.latent_weights.items()}
@@ -299,7 +321,17 @@ def in_memory(bound: BoundModel) -> Data:
         summed,
         lambda chosen: {agent: logs[rows_of(chosen)] for agent, logs in weights.items()},
         {agent: extremes(bound, agent) for agent in demos.agents},
+        _share(demos.episode_lengths, processes),
+        processes,
     )
+
+
+def _share(lengths: Int[np.ndarray, " episodes"], processes: Processes) -> tuple[int, int]:
+    """The episodes of a process: consecutive ones, of about as many steps as those of others."""
+    middles = np.cumsum(lengths) - lengths / 2
+    ends = lengths.sum() * np.array([processes.own, processes.own + 1]) / processes.number
+    first, end = np.searchsorted(middles, ends).tolist()
+    return first, end if processes.own + 1 < processes.number else len(lengths)
 
 
 def _rows_read(columns: Steps, sites: Sites, data: Data) -> dict[str, list[Int[np.ndarray, " _"]]]:
@@ -397,17 +429,31 @@ def lay_out_batch(
                 unseen=unseen,
             )
         )
-    return Batch(rows, shape, tuple(steps), len(columns))
+    return Batch(rows, shape, place_lanes(tuple(steps), problem.mesh), len(columns))
 
 
-def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
-    """The shape that most batches fit, as a few trial batches tell, and one that all do."""
+def _shapes(data: Data, sites: Sites, batch_size: int, devices: int) -> tuple[Shape, ...]:
+    """The shape that most batches fit, as a few trial batches tell, and one that all do.
+
+    Of batches as this process has them, with a number of lanes that its devices can share.
+    """
     lengths = data.lengths
     generator = np.random.default_rng(0)
-    trials = [
+    everything = (
         np.sort(generator.choice(len(lengths), batch_size, replace=False))
         for _ in range(_TRIAL_BATCHES)
-    ]
+    )
+    trials = [own for chosen in everything for own in (data.own_of(chosen),) if len(own)]
+    if not trials:
+        trials = [np.arange(*data.own)[:batch_size]]
+    if not len(trials[0]):
+        return ()  # no episode is its own
+    own_lengths = lengths[slice(*data.own)]
+    most_episodes = min(batch_size, len(own_lengths))
+
+    def shared(lanes: int) -> int:
+        return -(-rounded_up(lanes, 1, 8) // devices) * devices
+
     length = rounded_up(max(int(lengths[chosen].max()) for chosen in trials))
     lanes = max(pack_lanes(lengths[chosen], length).shape[1] for chosen in trials)
     contexts = num_contexts(data.bound)
@@ -417,8 +463,8 @@ def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
         for reads in (_rows_read(columns, sites, data) for columns in steps)
     ]
     sums = np.max([(columns[:, SUMMED] >= 0).sum(0) for columns in steps], axis=0)
-    most_steps = int(np.partition(lengths, -batch_size)[-batch_size:].sum())
-    tallest = rounded_up(int(lengths.max()))
+    most_steps = int(np.partition(own_lengths, -most_episodes)[-most_episodes:].sum())
+    tallest = rounded_up(int(own_lengths.max()))
     # A step may be summed over all actions.
     per_step = np.maximum([rows.shape[1] for rows in data.summed.values()], 1)
     users = {
@@ -429,13 +475,13 @@ def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
     # Any two lanes hold more than a lane's height: else the later one had not been begun.
     roomy = Shape(
         length=tallest,
-        lanes=rounded_up(min(batch_size, 2 * most_steps // tallest + 1), 1, 8),
+        lanes=shared(min(most_episodes, 2 * most_steps // tallest + 1)),
         rows={name: max(1, min(most_steps * users[name], n)) for name, n in contexts.items()},
         sums=tuple(most_steps if some else 0 for some in any_sums),
     )
     usual = Shape(
         length=length,
-        lanes=rounded_up(int(np.ceil(_ALLOWANCE * lanes)), 1, 8),
+        lanes=shared(int(np.ceil(_ALLOWANCE * lanes))),
         rows={
             name: min(most, rounded_up(int(np.ceil(_ALLOWANCE * max(n[name] for n in read))), 1))
             for name, most in roomy.rows.items()
@@ -456,6 +502,7 @@ def make_problem(
     seed: int,
     dtype: np.dtype,
     start: Mapping[str, Any] | None = None,
+    mesh: Mesh | None = None,
 ) -> Problem:
     """The arrays and settings of a fit."""
     bound = data.bound
@@ -476,11 +523,12 @@ def make_problem(
             for name, table in bound.tables.items()
             if not table.learned
         },
-        shapes=_shapes(data, sites, batch_size),
+        shapes=_shapes(data, sites, batch_size, size_of(mesh)),
         batch_size=batch_size,
         delay=_DELAY if delay is None else float(delay),
         forgetting_rate=_FORGETTING_RATE if forgetting_rate is None else float(forgetting_rate),
         seed=(seed, 0),
+        mesh=mesh,
     )
 
 
@@ -490,8 +538,8 @@ def epoch_order(problem: Problem, epoch: int) -> Int[np.ndarray, " episodes"]:
     return generator.permutation(len(problem.data.lengths))
 
 
-def _batches(problem: Problem, first: int, number: int) -> Iterator[Batch]:
-    """The batches of some iterations."""
+def _batches(problem: Problem, first: int, number: int) -> Iterator[Batch | None]:
+    """The batches of some iterations, as far as this process has their episodes."""
     epoch, order = -1, np.zeros(0, np.int64)
     for iteration in range(first, first + number):
         if iteration // problem.batches != epoch:
@@ -501,21 +549,25 @@ def _batches(problem: Problem, first: int, number: int) -> Iterator[Batch]:
         yield batch_of(problem, np.sort(order[place : place + problem.batch_size]))
 
 
-def batch_of(problem: Problem, chosen: Int[np.ndarray, " chosen"]) -> Batch:
-    """The batch of some episodes."""
+def batch_of(problem: Problem, chosen: Int[np.ndarray, " chosen"]) -> Batch | None:
+    """The batch of some episodes; None where none of them is its own."""
     data = problem.data
+    chosen = data.own_of(chosen)
+    if not len(chosen):
+        return None
     return lay_out_batch(data.read(chosen), data.weights(chosen), data.lengths[chosen], problem)
 
 
 # ---------------------------------------------------------------------- the algorithm
 
 
-@partial(jax.jit, static_argnames=("chains",))
+@partial(jax.jit, static_argnames=("chains", "mesh"))
 def local_step(
     concentration: dict[str, Float[Array, "..."]],
     log_fixed: dict[str, Float[Array, "..."]],
     steps: tuple[LaneIndex, ...],
     chains: tuple[Chain, ...],
+    mesh: Mesh | None = None,
 ) -> Info:
     """Expected counts under the best q(latents) for given rows (the paper, Eqs. 7 and 8).
 
@@ -524,6 +576,7 @@ def local_step(
         log_fixed: Log rows of the other tables.
         steps: Per agent, where its steps look.
         chains: Per agent, the names of its tables and the form of its messages.
+        mesh: The devices over which lanes are split.
     """
     moments = dirichlet_moments(concentration)
     tables = log_fixed | {name: one.log_mean for name, one in moments.items()}
@@ -531,9 +584,8 @@ def local_step(
     log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
     for chain, index in zip(chains, steps, strict=True):
         policy, transition, initial = (tables[name] for name in chain.sites)
-        uses, evidence = forward_backward.local_step(
-            policy, transition, initial, index, chain.scaled
-        )
+        local = split_lanes(partial(forward_backward.local_step, scaled=chain.scaled), mesh)
+        uses, evidence = local(policy, transition, initial, index)
         log_evidence = log_evidence + jnp.sum(evidence)
         for name, use in zip(chain.sites, uses, strict=True):
             if name in counts:
@@ -553,10 +605,82 @@ def look(state: State, batch: Batch, problem: Problem) -> Info:
         name: pad_rows(logs[batch.rows[name]], padded[name], 0.0)
         for name, logs in problem.log_fixed.items()
     }
-    return local_step(concentration, log_fixed, batch.steps, problem.chains)
+    return local_step(concentration, log_fixed, batch.steps, problem.chains, problem.mesh)
 
 
-def move(state: State, batch: Batch, info: Info, problem: Problem) -> State:
+class Told(NamedTuple):
+    """What a process found in a batch.
+
+    Attributes:
+        rows: The rows of the learned tables that it read.
+        counts: Expected uses of their cells.
+        log_evidence: Sum of its episodes' log Z.
+        steps: Their steps.
+    """
+
+    rows: dict[str, Int[np.ndarray, " read"]]
+    counts: dict[str, Float[np.ndarray, "..."]]
+    log_evidence: float
+    steps: int
+
+
+def tell(
+    batch: Batch | None, info: Info | None, problem: Problem, failure: Exception | None = None
+) -> list[Told]:
+    """What all processes found in a batch, in the same order everywhere.
+
+    Raises:
+        Exception: The failure, if there is one; in other processes its words.
+    """
+
+    def own() -> Told:
+        if failure is not None:
+            raise failure
+        if batch is None or info is None:
+            nothing = np.zeros(0, np.int64)
+            return Told(
+                dict.fromkeys(problem.prior, nothing),
+                {name: u[:0] for name, u in problem.prior.items()},
+                0.0,
+                0,
+            )
+        rows = {name: batch.rows[name] for name in problem.prior}
+        counts = {name: np.asarray(info.counts[name])[: len(read)] for name, read in rows.items()}
+        return Told(rows, counts, float(info.log_evidence), batch.num_steps)
+
+    if problem.data.processes.number == 1:
+        return [own()]
+    parts = gather_bytes(problem.data.processes, lambda: _as_bytes(own()))
+    return [_from_bytes(part, problem.prior) for part in parts]
+
+
+def _as_bytes(told: Told) -> bytes:
+    head = np.array([told.steps, *(len(read) for read in told.rows.values())], np.int64)
+    arrays = [head, np.array(told.log_evidence, np.float64)]
+    for name, read in told.rows.items():
+        arrays += [read.astype(np.int64), told.counts[name]]
+    return b"".join(one.tobytes() for one in arrays)
+
+
+def _from_bytes(part: bytes, like: Mapping[str, np.ndarray]) -> Told:
+    place = 0
+
+    def take(dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+        nonlocal place
+        found = np.frombuffer(part, dtype, int(np.prod(shape)), place).reshape(shape)
+        place += found.nbytes
+        return found
+
+    steps, *numbers = take(np.int64, (1 + len(like),)).tolist()
+    log_evidence = float(take(np.float64, (1,))[0])
+    rows, counts = {}, {}
+    for number, (name, u) in zip(numbers, like.items(), strict=True):
+        rows[name] = take(np.int64, (number,))
+        counts[name] = take(u.dtype, (number, *u.shape[1:]))
+    return Told(rows, counts, log_evidence, steps)
+
+
+def move(state: State, told: list[Told], problem: Problem) -> State:
     """The global step. The counts of `state` are changed in place: it must cost the batch alone."""
     rate = (state.iteration + problem.delay) ** -problem.forgetting_rate
     scale = state.scale * (1.0 - rate)
@@ -564,14 +688,14 @@ def move(state: State, batch: Batch, info: Info, problem: Problem) -> State:
         for counts in state.counts.values():
             counts *= scale
         scale = 1.0
-    for name, found in info.counts.items():
-        read = batch.rows[name]
-        state.counts[name][read] += (rate * problem.weight / scale) * np.asarray(found)[: len(read)]
+    for one in told:
+        for name, found in one.counts.items():
+            state.counts[name][one.rows[name]] += (rate * problem.weight / scale) * found
     return state._replace(
         iteration=state.iteration + 1,
         scale=scale,
-        log_evidence=state.log_evidence + float(info.log_evidence),
-        steps=state.steps + batch.num_steps,
+        log_evidence=state.log_evidence + sum(one.log_evidence for one in told),
+        steps=state.steps + sum(one.steps for one in told),
     )
 
 
@@ -580,11 +704,15 @@ def advance(state: State, problem: Problem, number: int) -> State:
     state = state._replace(counts={name: m.copy() for name, m in state.counts.items()})
     batches = _batches(problem, state.iteration, number)
     batch = next(batches, None)
-    while batch is not None:
-        info = look(state, batch, problem)
-        # It is being computed while the next batch is read and laid out.
-        following = next(batches, None)
-        state = move(state, batch, info, problem)
+    for left in reversed(range(number)):
+        info = following = failure = None
+        try:
+            info = None if batch is None else look(state, batch, problem)
+            # It is being computed while the next batch is read and laid out.
+            following = next(batches, None) if left else None
+        except Exception as error:
+            failure = error
+        state = move(state, tell(batch, info, problem, failure), problem)
         batch = following
         if state.iteration % problem.batches == 0:
             # Per step log Z varies less than per episode.
@@ -607,19 +735,23 @@ def divergence(state: State, problem: Problem) -> float:
 
 
 def _in_order(problem: Problem) -> Iterator[Batch]:
-    """All episodes, each once."""
-    everything = np.arange(len(problem.data.lengths))
-    for first in range(0, len(everything), problem.batch_size):
-        yield batch_of(problem, everything[first : first + problem.batch_size])
+    """All episodes of this process, each once; as many at a time as it has in a batch."""
+    everything = np.arange(*problem.data.own)
+    at_once = -(-problem.batch_size // problem.data.processes.number)
+    for first in range(0, len(everything), at_once):
+        batch = batch_of(problem, everything[first : first + at_once])
+        assert batch is not None
+        yield batch
 
 
 def _ahead(items: Iterator[Any]) -> Iterator[Any]:
     """The same items, each when the next has been begun: devices compute while hosts prepare."""
-    previous = next(items)
+    previous = next(items, None)
     for item in items:
         yield previous
         previous = item
-    yield previous
+    if previous is not None:
+        yield previous
 
 
 def sweep(state: State, problem: Problem) -> tuple[State, float]:
@@ -628,15 +760,21 @@ def sweep(state: State, problem: Problem) -> tuple[State, float]:
     Returns:
         The state of w = u + expected counts, and the exact bound of the state before.
     """
-    # In double precision: a row may be read by very many batches.
-    counts = {name: np.zeros(m.shape) for name, m in state.counts.items()}
-    log_evidence = 0.0
-    for batch, info in _ahead((batch, look(state, batch, problem)) for batch in _in_order(problem)):
-        log_evidence += float(info.log_evidence)
-        for name, found in info.counts.items():
-            read = batch.rows[name]
-            counts[name][read] += np.asarray(found)[: len(read)]
-    bound = log_evidence - divergence(state, problem)
+
+    def sums_of_own() -> dict[str, np.ndarray]:
+        # In double precision: a row may be read by very many batches.
+        counts = {name: np.zeros(m.shape) for name, m in state.counts.items()}
+        log_evidence = 0.0
+        looked = ((batch, look(state, batch, problem)) for batch in _in_order(problem))
+        for batch, info in _ahead(looked):
+            log_evidence += float(info.log_evidence)
+            for name, found in info.counts.items():
+                read = batch.rows[name]
+                counts[name][read] += np.asarray(found)[: len(read)]
+        return counts | {_LOG_EVIDENCE: np.array(log_evidence)}
+
+    counts = add_up(problem.data.processes, sums_of_own)
+    bound = float(counts.pop(_LOG_EVIDENCE)) - divergence(state, problem)
     rows = [w.astype(np.float64) for w in concentrations(state, problem).values()]
     residual = [
         (u + counts[name] - w).ravel()
@@ -734,7 +872,7 @@ def fit(
         tolerance: What the exact bound may still gain, as a share of it; ends a run.
         max_iterations: Most epochs and sweeps of a run; the last two sweeps are made in any case.
         start: Concentrations to start the first run from.
-        devices: None or 1: a batch is learned from on one device.
+        devices: Number of devices over which a batch is split; of several processes all devices.
         delay: tau; larger ones make the first steps smaller.
         forgetting_rate: kappa, the power by which steps become smaller.
 
@@ -744,13 +882,13 @@ def fit(
         at the epoch's end), then the exact bound of each sweep over everything.
 
     Raises:
-        ValueError: If a table has parameters, or more than one device is asked for.
+        ValueError: If a table has parameters, or there are not so many devices.
+        RuntimeError: If another process failed or has ended.
     """
     bound = data.bound
     check_tables(bound)
-    if devices not in (None, 1):
-        raise ValueError(f"batches are learned from on one device, got devices={devices!r}")
-    problem = make_problem(data, batch_size, delay, forgetting_rate, seed, dtype, start)
+    mesh = own_mesh(devices)
+    problem = make_problem(data, batch_size, delay, forgetting_rate, seed, dtype, start, mesh)
     allowed = _TOLERANCE if tolerance is None else float(tolerance)
     runs, going = _restored(checkpoint, problem)
     most = num_restarts * max_iterations

@@ -3,21 +3,28 @@
 The pass takes the file part by part. Contexts get numbers as they appear, and where each step
 looks is written to a compact scratch file, 20 bytes per step and agent, from which the steps of
 single episodes are read by their position. Weights of annotations have files of their own.
+
+Of several processes each passes over its own part of the files (`DemonstrationsFile.shard`) and
+keeps its own episodes. Then they tell each other, once, which contexts there are.
 """
 
 import hashlib
+import io
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations, concatenate
+from btil.demonstrations.row_groups import EPISODE, runs_of
 from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.mean_field import Extremes, extremes
+from btil.inference.processes import ALONE, Processes, add_up, gather, gather_bytes
 from btil.inference.starting import (
     OpenUses,
     agent_sites,
@@ -40,6 +47,9 @@ from btil.messages.layout import log_rows
 from btil.models.contexts import match_rows, unique_rows
 from btil.models.team import BoundModel, TeamModel, bind, renumbered, with_contexts
 
+# Bytes of a checksum of an episode.
+_DIGEST = 16
+
 
 class Streamed(NamedTuple):
     """What the pass over a file leaves.
@@ -47,7 +57,7 @@ class Streamed(NamedTuple):
     Attributes:
         data: The episodes, on disk.
         log_evidence: Sum of what `check` returned for the parts.
-        checksum: Of the steps, in the order of the file.
+        checksum: Of the episodes, in the order of the file.
     """
 
     data: Data
@@ -57,7 +67,10 @@ class Streamed(NamedTuple):
 
 @contextmanager
 def streamed(
-    model: TeamModel, file: DemonstrationsFile, check: Callable[[BoundModel], float]
+    model: TeamModel,
+    file: DemonstrationsFile,
+    check: Callable[[BoundModel], float],
+    processes: Processes = ALONE,
 ) -> Iterator[Streamed]:
     """Make the episodes of a file ready to be drawn from, for as long as the block lasts.
 
@@ -66,17 +79,19 @@ def streamed(
 
     Args:
         model: The model.
-        file: The file.
+        file: The whole file; each process takes its part.
         check: Refuses a part that is impossible under the model; returns the log evidence where
             nothing is learned.
+        processes: Who shares the work.
 
     Raises:
         ValueError: If a part of the file is refused.
+        RuntimeError: If another process refused its part.
     """
     with ExitStack() as files:
         scratch = files.enter_context(tempfile.TemporaryFile())
         weights = _ScratchWeights(files)
-        yield _pass(model, file, check, scratch, weights)
+        yield _agreed(model, file, check, scratch, weights, processes)
 
 
 class _ScratchWeights:
@@ -91,7 +106,7 @@ class _ScratchWeights:
         self._scratch: dict[str, IO[bytes]] = {}
         self._num_latents: dict[str, int] = {}
 
-    def write(self, part: Demonstrations, before: int, checksum: Any) -> None:
+    def write(self, part: Demonstrations, before: int) -> None:
         """Add those of a part that follows on so many steps; others are 0."""
         for agent, latents in zip(part.agents, part.num_latents, strict=True):
             given = part.latent_weights.get(agent)
@@ -103,7 +118,6 @@ class _ScratchWeights:
                 self._scratch[agent], self._num_latents[agent] = own, latents
             logs = np.zeros((part.num_steps, latents)) if given is None else log_rows(given)
             logs.tofile(self._scratch[agent])
-            checksum.update(np.ascontiguousarray(logs).data)
 
     def reader(self, lengths: Int[np.ndarray, " episodes"]) -> Callable[[Any], Weights]:
         """Reads those of some episodes."""
@@ -161,28 +175,56 @@ class _Excerpt:
             self.parts.append(part.select(sorted(chosen)))
 
 
+class _Found(NamedTuple):
+    """What a process finds in its own part of a file; contexts are numbered as they appear.
+
+    Attributes:
+        contexts: Those of every table.
+        labelled: As in `Data`.
+        uses: As in `Data`.
+        summed: As in `Data`.
+        extremes: As in `Data`.
+        lengths: Steps of its episodes.
+        digests: Checksums of its episodes, and of their ids before them.
+        excerpt: Some of its episodes.
+        log_evidence: As in `Streamed`.
+    """
+
+    contexts: dict[str, Int[np.ndarray, "contexts variables"]]
+    labelled: dict[str, Float[np.ndarray, "..."]]
+    uses: dict[str, OpenUses]
+    summed: dict[str, Int[np.ndarray, "sums actions"]]
+    extremes: dict[str, Extremes]
+    lengths: Int[np.ndarray, " episodes"]
+    digests: bytes
+    excerpt: list[Demonstrations]
+    log_evidence: float
+
+
 def _pass(
     model: TeamModel,
     file: DemonstrationsFile,
     check: Callable[[BoundModel], float],
     scratch: IO[bytes],
     weights: _ScratchWeights,
-) -> Streamed:
-    summed: dict[str, np.ndarray] = {}
-    of_steps = dict.fromkeys(file.agents, Extremes())
-    contexts: dict[str, np.ndarray] = {}
+) -> _Found:
+    """Pass over a file or a part of one, which may have no episodes."""
+    first = bind(model, file.first)
+    contexts = {name: table.contexts.rows[:0] for name, table in first.tables.items()}
     labelled: dict[str, np.ndarray] = {}
-    uses: dict[str, OpenUses] = {}
+    uses = dict.fromkeys(file.agents, OpenUses(None, None, None))
+    summed = {agent: rows[:0] for agent, rows in summed_rows(first).items()}
+    of_steps = dict.fromkeys(file.agents, Extremes())
     lengths: list[np.ndarray] = []
+    digests: list[bytes] = []
     excerpt = _Excerpt(file)
     log_evidence = 0.0
-    checksum = hashlib.sha256()
     for part in file:
         bound = bind(model, part)
         log_evidence += check(bound)
         numbers = {}
         for name, table in bound.tables.items():
-            known = contexts.get(name, table.contexts.rows[:0])
+            known = contexts[name]
             found = match_rows(known, table.contexts.rows)
             new = found < 0
             found[new] = len(known) + np.arange(new.sum())
@@ -192,57 +234,193 @@ def _pass(
         for name, counts in labelled_counts(bound, sizes).items():
             labelled[name] = _added(labelled.get(name), counts, numbers[name])
         for agent, found_uses in open_uses(bound, sizes).items():
-            before = uses.get(agent, OpenUses(None, None, None))
             uses[agent] = OpenUses(
                 *(
                     was if more is None else _added(was, more, numbers[name])
                     for was, more, name in zip(
-                        before, found_uses, agent_sites(bound, agent), strict=True
+                        uses[agent], found_uses, agent_sites(bound, agent), strict=True
                     )
                 )
             )
         again = replace(bound, rows=renumbered(bound, numbers))
         for agent, rows in summed_rows(again).items():
-            known = summed.get(agent, rows[:0])
+            known = summed[agent]
             summed[agent] = np.concatenate([known, rows[match_rows(known, rows) < 0]])
             own, now = of_steps[agent], extremes(bound, agent)
             of_steps[agent] = Extremes(own.sums or now.sums, min(own.log_weight, now.log_weight))
-        steps = step_columns(again, summed)
-        checksum.update(steps.data)
-        steps.tofile(scratch)
-        weights.write(part, int(sum(one.sum() for one in lengths)), checksum)
+        step_columns(again, summed).tofile(scratch)
+        weights.write(part, int(sum(one.sum() for one in lengths)))
         lengths.append(part.episode_lengths)
+        digests.append(_digests(part))
         excerpt.look_at(part)
+    return _Found(
+        contexts,
+        labelled,
+        uses,
+        summed,
+        of_steps,
+        np.concatenate([np.zeros(0, np.int64), *lengths]),
+        b"".join(digests),
+        excerpt.parts,
+        log_evidence,
+    )
+
+
+def _digests(part: Demonstrations) -> bytes:
+    """A checksum of every episode: however a file is cut into parts, its episodes have the same."""
+    columns = [*part.state_variables.values(), *part.actions.T, *part.latents.T, *part.present.T]
+    rows = np.stack([column.astype(np.int64) for column in columns], axis=1)
+    weights = [np.ascontiguousarray(given) for given in part.latent_weights.values()]
+    found = []
+    ends = np.cumsum(part.episode_lengths).tolist()
+    for name, first, end in zip(part.episode_ids.tolist(), [0, *ends], ends, strict=False):
+        digest = hashlib.blake2b(rows[first:end].data, digest_size=_DIGEST)
+        for given in weights:
+            digest.update(given[first:end].data)
+        found += [_digest_of_id(name), digest.digest()]
+    return b"".join(found)
+
+
+def _digest_of_id(name: Any) -> bytes:
+    return hashlib.blake2b(repr(name).encode(), digest_size=_DIGEST).digest()
+
+
+def _refuse_twice(own: DemonstrationsFile, found: _Found, processes: Processes) -> None:
+    """Refuse an episode id that two processes have found.
+
+    Raises:
+        ValueError: Naming both files.
+    """
+    digests = np.concatenate(
+        gather(processes, lambda: np.frombuffer(found.digests, f"S{_DIGEST}")[::2])
+    )
+    ids, counts = np.unique(digests, return_counts=True)
+    if not np.any(counts > 1):
+        return
+    again = ids[np.argmax(counts > 1)]
+
+    def place() -> bytes:
+        for file, _, runs in runs_of(own.source, [EPISODE], own.reading):
+            for one in runs.new_ids:
+                if np.bytes_(_digest_of_id(one)) == again:
+                    return f"{file.path}: episode: {one!r}".encode()
+        return b""
+
+    places = [one.decode() for one in gather_bytes(processes, place) if one]
+    other = places[1].split(": episode: ")[0]
+    raise ValueError(
+        f"{places[0]} returns in {other}; the rows of an episode must be contiguous, and "
+        "ids_by_file=True takes ids to count within their file only"
+    )
+
+
+def _agreed(
+    model: TeamModel,
+    file: DemonstrationsFile,
+    check: Callable[[BoundModel], float],
+    scratch: IO[bytes],
+    weights: _ScratchWeights,
+    processes: Processes,
+) -> Streamed:
+    """The pass over a file, and what processes tell each other afterwards."""
+    several = processes.number > 1
+    passed: list[_Found] = []
+
+    def lengths_of_own() -> Int[np.ndarray, " episodes"]:
+        own = file.shard(*processes) if several else file
+        passed.append(_pass(model, own, check, scratch, weights))
+        return passed[0].lengths
+
+    of_all = gather(processes, lengths_of_own)
+    (found,), lengths = passed, np.concatenate(of_all)
+    begin = int(sum(len(one) for one in of_all[: processes.own]))
     # Rows of a site are in lexicographic order, not in that of appearance.
     ordered, ranks = {}, {}
-    for name, rows in contexts.items():
-        ordered[name], ranks[name] = unique_rows(rows)
-    bound = with_contexts(bind(model, concatenate(excerpt.parts)), ordered)
+    for name, rows in found.contexts.items():
+        of_each = gather(processes, partial(found.contexts.__getitem__, name))
+        before = sum(len(one) for one in of_each[: processes.own])
+        ordered[name], places = unique_rows(np.concatenate(of_each))
+        ranks[name] = places[before : before + len(rows)]
+    parts = found.excerpt
+    if several:
+        shown = gather_bytes(processes, lambda: _written(found.excerpt))
+        excerpt = _Excerpt(file)
+        for one in shown:
+            for part in _read(one):
+                excerpt.look_at(part)
+        parts = excerpt.parts
+    bound = with_contexts(bind(model, concatenate(parts)), ordered)
     of_agents = {agent: agent_sites(bound, agent) for agent in bound.demos.agents}
+
+    def ranked(like: np.ndarray, counts: np.ndarray | None, name: str) -> np.ndarray:
+        nothing = np.zeros(like.shape, like.dtype)
+        return nothing if counts is None else _added(nothing, counts, ranks[name])
+
+    def counts_of_own() -> dict[str, np.ndarray]:
+        sizes = num_contexts(bound)
+        counts = {
+            f"labelled {name}": ranked(like, found.labelled.get(name), name)
+            for name, like in labelled_counts(bound, sizes).items()
+        }
+        for agent, of_excerpt in open_uses(bound, sizes).items():
+            own = zip(of_excerpt, found.uses[agent], of_agents[agent], strict=True)
+            for place, (like, n, name) in enumerate(own):
+                if like is not None:
+                    counts[f"uses {place} {agent}"] = ranked(like, n, name)
+        return counts | {"log evidence": np.array(found.log_evidence)}
+
+    sums = add_up(processes, counts_of_own)
+    ends = np.array([[one.sums, one.log_weight] for one in found.extremes.values()])
+    of_steps = np.stack(gather(processes, lambda: ends[None]))[:, 0]
+    digests = b"".join(gather_bytes(processes, lambda: found.digests))
+    if several:
+        _refuse_twice(file.shard(*processes), found, processes)
+    read_own = _reader(scratch, found.lengths, list(of_agents.values()), ranks)
+    weights_of_own = weights.reader(found.lengths)
     data = Data(
         bound=bound,
-        lengths=np.concatenate(lengths),
-        read=_reader(scratch, np.concatenate(lengths), list(of_agents.values()), ranks),
-        labelled={name: _added(None, counts, ranks[name]) for name, counts in labelled.items()},
+        lengths=lengths,
+        read=lambda chosen: read_own(chosen - begin),
+        labelled={name: sums[f"labelled {name}"] for name in bound.learned},
         uses={
-            agent: OpenUses(
-                *(
-                    None if counts is None else _added(None, counts, ranks[name])
-                    for counts, name in zip(uses[agent], names, strict=True)
-                )
-            )
+            agent: OpenUses(*(sums.get(f"uses {place} {agent}") for place in range(len(names))))
             for agent, names in of_agents.items()
         },
         summed={
             agent: ranks[transition][rows] if len(rows) else rows
             for (agent, (_, transition, _)), rows in zip(
-                of_agents.items(), summed.values(), strict=True
+                of_agents.items(), found.summed.values(), strict=True
             )
         },
-        weights=weights.reader(np.concatenate(lengths)),
-        extremes=of_steps,
+        weights=lambda chosen: weights_of_own(chosen - begin),
+        extremes={
+            agent: Extremes(bool(sums_of.any()), float(least.min()))
+            for agent, (sums_of, least) in zip(of_agents, of_steps.T.swapaxes(0, 1), strict=True)
+        },
+        own=(begin, begin + len(found.lengths)),
+        processes=processes,
     )
-    return Streamed(data, log_evidence, checksum.hexdigest())
+    return Streamed(data, float(sums["log evidence"]), hashlib.sha256(digests).hexdigest())
+
+
+def _written(parts: list[Demonstrations]) -> bytes:
+    """Demonstrations as bytes, none as no bytes."""
+    from btil.demonstrations.formats import parquet
+
+    with io.BytesIO() as handle:
+        if parts:
+            parquet.write(concatenate(parts), handle)
+        return handle.getvalue()
+
+
+def _read(written: bytes) -> list[Demonstrations]:
+    from btil.demonstrations.formats import parquet
+    from btil.demonstrations.tables import from_columns
+
+    if not written:
+        return []
+    columns, record = parquet.read(io.BytesIO(written))
+    return [from_columns(columns, record, {})[0]]
 
 
 def _added(

@@ -14,6 +14,7 @@ from btil.demonstrations.coding import warn
 from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.checkpoint import Checkpoint, describe_run
 from btil.inference.method import fit_function, method_names, method_of
+from btil.inference.processes import Processes, ending_with_others, gather, processes_of
 from btil.inference.result import FitResult
 from btil.messages.layout import lay_out
 from btil.models.crowding import crowded
@@ -101,7 +102,7 @@ def fit(
     begun = time.perf_counter()
     if isinstance(demos, DemonstrationsFile):
         _check_file(method, model, options)
-        if options["batch_size"] < demos.num_episodes:
+        if options["batch_size"] < _count_episodes(demos, processes_of(options.get("devices"))):
             return _fit_file(model, demos, seed, progress, dtype, checkpoint, resume, options)
         demos = demos.read()
     elif not isinstance(demos, Demonstrations):
@@ -150,7 +151,7 @@ def fit_bound(
     saving = Checkpoint(checkpoint, run, resume)
     log_evidence = _check_possible(bound)
     if bound.learns:
-        with precision(chosen), saving.kept():
+        with precision(chosen), saving.kept(), ending_with_others():
             result = function(
                 bound, seed=seed, progress=progress, dtype=chosen, checkpoint=saving, **options
             )
@@ -272,6 +273,14 @@ def _check_file(method: str, model: TeamModel, options: dict[str, Any]) -> None:
         )
 
 
+def _count_episodes(file: DemonstrationsFile, processes: Processes) -> int:
+    """Episodes of a file; of several processes each counts those of its part."""
+    if processes.number == 1:
+        return file.num_episodes
+    counts = gather(processes, lambda: np.array([file.shard(*processes).num_episodes]))
+    return int(np.sum(counts))
+
+
 def _fit_file(
     model: TeamModel,
     file: DemonstrationsFile,
@@ -291,14 +300,15 @@ def _fit_file(
     stochastic.check_tables(bind(model, file.first))
     if checkpoint is None or not resume:
         Checkpoint(checkpoint, resume=resume)  # what it refuses, it refuses before a long pass
-    with streamed(model, file, _check_possible) as (data, log_evidence, checksum):
-        warn(crowded(data.bound, file.num_steps, file.num_episodes))
+    processes = processes_of(options.get("devices"))
+    with streamed(model, file, _check_possible, processes) as (data, log_evidence, checksum):
+        warn(crowded(data.bound, int(data.lengths.sum()), len(data.lengths)))
         if data.bound.learned:
             every_option = method_options("mfvi", model) | options
             every_option["episodes"] = (data.lengths, checksum)
             run = describe_run(data.bound, "mfvi", seed, chosen, every_option)
             saving = Checkpoint(checkpoint, run, resume)
-            with precision(chosen), saving.kept():
+            with precision(chosen), saving.kept(), ending_with_others():
                 result = stochastic.fit(
                     data, seed=seed, progress=progress, dtype=chosen, checkpoint=saving, **options
                 )

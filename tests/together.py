@@ -1,0 +1,133 @@
+"""Several processes of one run, on this machine: what tests of them share, and what they run.
+
+Run as a program it is one of them: `together.py ADDRESS NUMBER PROCESS TASK FOLDER`.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+LENGTHS = (5, 1, 14, 19, 2, 17, 3, 1, 1, 26, 12, 22)
+
+
+def run_together(number: int, task: str, folder: Path, devices: int = 1) -> list[tuple[int, str]]:
+    """Run a task in so many processes; exit status and output of each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    root = Path(__file__).parent
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(root.parent), str(root)]),
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(root / "together.py"), address, str(number), str(k), task, folder],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for k in range(number)
+    ]
+    try:
+        told = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, text) for process, text in zip(processes, told, strict=True)]
+
+
+def model() -> Any:
+    """Tables with states, actions and next states as parents, one of them given."""
+    from teams import rich_model
+
+    return rich_model()
+
+
+OPTIONS: dict[str, Any] = {"progress": False, "dtype": "float64", "seed": 3}
+BATCHES = {**OPTIONS, "batch_size": 5, "max_iterations": 14}
+
+
+def fits(folder: Path) -> dict[str, Any]:
+    """What is fitted by several processes, and by one for comparison."""
+    import jax
+
+    import btil
+
+    devices = jax.device_count()
+    found = {}
+    for name, data in (
+        ("folder", btil.open_demonstrations(folder / "days")),
+        ("file", btil.open_demonstrations(folder / "one.parquet")),
+        ("memory", btil.read_demonstrations(folder / "all.npz")),
+    ):
+        found[name] = btil.fit(model(), data, devices=devices, **BATCHES)
+    file = btil.open_demonstrations(folder / "one.parquet")
+    found["whole"] = btil.fit(model(), file, batch_size=12, devices=devices, **OPTIONS)
+    return found
+
+
+def refused(folder: Path) -> list[str]:
+    """What is told where one process finds what another cannot see."""
+    import jax
+
+    import btil
+
+    told = []
+    for name in ("broken", "twice"):
+        try:
+            sizes = {"num_states": {"x": 9, "y": 9}, "num_latents": 3, "num_actions": 4}
+            data = btil.open_demonstrations(folder / name, **sizes)
+            btil.fit(model(), data, batch_size=2, devices=jax.device_count(), **OPTIONS)
+        except (ValueError, RuntimeError) as error:
+            told.append(f"{type(error).__name__}: {error}")
+    return told
+
+
+def main() -> None:
+    """One of the processes."""
+    address, number, process, task, name = sys.argv[1:]
+    import jax
+
+    import btil
+
+    jax.distributed.initialize(address, int(number), int(process), heartbeat_timeout_seconds=5)
+    folder = Path(name)
+    if task == "fits":
+        for name, posterior in fits(folder).items():
+            posterior.save(folder / f"{name}-{process}.nc")
+    elif task == "few":
+        data = btil.open_demonstrations(folder / "few.parquet")
+        from teams import hmm_model
+
+        posterior = btil.fit(hmm_model(), data, batch_size=1, max_iterations=9,
+                             devices=int(number), **OPTIONS)  # fmt: skip
+        posterior.save(folder / f"few-{process}.nc")
+    elif task == "refused":
+        print("\n".join(refused(folder)))
+    elif task == "killed":
+        from btil.inference import checkpoint, stochastic
+
+        checkpoint.LEAST_SECONDS = checkpoint._TIMES_A_WRITE = 0.0
+        if process == "1":
+            tell, left = stochastic.tell, [6]
+
+            def dying(*given: Any) -> Any:
+                left[0] -= 1
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return tell(*given)
+
+            stochastic.tell = dying
+        data = btil.open_demonstrations(folder / "days")
+        path = folder / "run.checkpoint"
+        btil.fit(model(), data, devices=int(number), checkpoint=path, resume=True, **BATCHES)
+
+
+if __name__ == "__main__":
+    main()

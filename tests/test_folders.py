@@ -267,3 +267,25 @@ def test_a_fit_to_a_folder_is_that_to_one_file(tmp_path) -> None:
     )
     for name, rows in one.result.rows.items():
         np.testing.assert_array_equal(several.result.rows[name].concentration, rows.concentration)
+
+
+@pytest.mark.parametrize("at_once", [4, 1000])
+def test_columns_that_some_files_lack(at_once, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", at_once)
+    present = np.ones((26, 2), bool)
+    present[1, 0] = False
+    away = demos().replace(present=present, latents=np.where(present, demos().latents, -1))
+    for name, chosen in (("a", [2, 3]), ("b", [0, 1]), ("c", [4])):
+        part = (away if name == "b" else demos()).select(chosen)
+        if name == "c":
+            part = part.without_labels()
+        btil.write_demonstrations(part, tmp_path / f"{name}.parquet")
+    table = parquet.read_table(tmp_path / "c.parquet")
+    names = [name for name in table.column_names if not name.startswith(("latent_", "present_"))]
+    parquet.write_table(table.select(names), tmp_path / "c.parquet")
+    read = btil.open_demonstrations(tmp_path).read()
+    assert read.present.sum() == 2 * read.num_steps - 1
+    rows = [*range(4, 10), *range(4), *range(10, 19)]
+    np.testing.assert_array_equal(read.latents[:10], away.latents[rows[:10]])
+    assert (read.latents[10:] == -1).all()
+    np.testing.assert_array_equal(read.actions[:6], demos().actions[4:10])

@@ -110,6 +110,16 @@ def main() -> None:
         posterior.save(folder / f"few-{process}.nc")
     elif task == "refused":
         print("\n".join(refused(folder)))
+    elif task == "parts":
+        import numpy as np
+
+        posterior = btil.load_posterior(folder / "p.nc")
+        data = btil.open_demonstrations(folder / "days")
+        options = {"distributed": True, "progress": False}
+        btil.analysis.decode_file(posterior, data, folder / "decoded", **options)
+        scores = btil.analysis.score_file(posterior, data, **options)
+        np.savez(folder / f"scores-{process}.npz", log_likelihood=scores.log_likelihood,
+                 **scores.metrics)  # fmt: skip
     elif task == "killed":
         from btil.inference import checkpoint, stochastic
 

@@ -23,6 +23,7 @@ from btil.cli.reading import (
 )
 from btil.cli.telling import quoted, refuse_failure, summary, warn_unless_converged
 from btil.demonstrations.coding import warn
+from btil.demonstrations.formats.parquet import ROW_GROUP_STEPS
 from btil.flags import Debug, Quiet
 from btil.inference.method import methods_help
 
@@ -235,14 +236,17 @@ def decode(
     The most probable latents of each episode (Viterbi). Labels in the data are not looked at, but
     compared with afterwards: the error is the share of labelled steps decoded wrongly (mean over
     episodes). With --use-labels they count as observed, and the steps between them are decoded.
+    From .parquet, or a folder of such, to .parquet it goes part by part, in little memory.
 
     \b
     Examples:
         btil decode kitchen.nc overcooked:cramped_room:test --out decoded.csv
         btil decode team.nc new.csv --smooth | head
         btil decode team.nc partly.csv --use-labels --out completed.csv
+        btil decode team.nc folder/ --out decoded.parquet
     """  # noqa: D301  # click needs the character itself
     from btil.analysis.alignment import agents_pinned
+    from btil.analysis.by_parts import decode_file
     from btil.analysis.decoding import TABLE_ENDINGS, decoded_table, write_table
     from btil.analysis.metrics import hamming_distance
     from btil.files import check_writable
@@ -251,25 +255,37 @@ def decode(
     if out is not None:
         check_writable(out, TABLE_ENDINGS)
     fitted = load_posterior(posterior)
-    demos = read(data, reading, like=fitted.demos)
-    decoded = fitted.decode(demos, use_labels)
-    table = decoded_table(demos, decoded, fitted.smooth(demos, use_labels) if smooth else None)
-    if out is None:
-        table.to_csv(sys.stdout, index=False, lineterminator="\n")
+    if out is not None and out.suffix.lower() == ".parquet" and is_large(data):
+        file = opened(data, reading, fitted.demos)
+        large = file.source.num_rows > ROW_GROUP_STEPS
+        scores = decode_file(
+            fitted, file, out, smooth=smooth, use_labels=use_labels, progress=large
+        )
+        errors, shares, steps = (
+            scores.metrics["viterbi_error"], scores.share_labelled, scores.num_steps
+        )  # fmt: skip
     else:
-        write_table(table, out)
-        typer.echo(f"saved {out} ({len(table):,} steps)")
+        demos = read(data, reading, like=fitted.demos)
+        decoded = fitted.decode(demos, use_labels)
+        table = decoded_table(demos, decoded, fitted.smooth(demos, use_labels) if smooth else None)
+        steps = len(table)
+        if out is None:
+            table.to_csv(sys.stdout, index=False, lineterminator="\n")
+        else:
+            write_table(table, out)
+        errors = hamming_distance(demos, decoded)
+        shares = (demos.latents >= 0).mean(axis=0)
+    if out is not None:
+        typer.echo(f"saved {out} ({steps:,} steps)")
     pinned = agents_pinned(fitted.bound)
-    for agent in demos.agents:
+    for agent in fitted.demos.agents:
         if not pinned[agent]:
             typer.echo(
                 f"note: {posterior} was learned without labels of {agent}: which of its latents is "
                 "which is arbitrary, whatever names they have in this table",
                 err=True,
             )
-    errors = hamming_distance(demos, decoded)
-    shares = (demos.latents >= 0).mean(axis=0)
-    for agent, error, share in zip(demos.agents, errors, shares, strict=True):
+    for agent, error, share in zip(fitted.demos.agents, errors, shares, strict=True):
         told = None
         if use_labels:
             told = f"labels of {agent} used: {share:.1%} of the steps are labelled"

@@ -103,11 +103,13 @@ def is_large(data: str) -> bool:
 
 
 def opened(data: str, reading: Reading, like: Demonstrations | None = None) -> DemonstrationsFile:
-    """A file or folder that is read part by part; with `like` as in `read`."""
+    """A file or folder that is read part by part; with `like` by the latents of others."""
     arguments = reading.arguments()
     if like is not None:
-        del arguments["num_latents"], arguments["continuous"]
-    return open_demonstrations(data, like=like, **arguments)
+        latents = dict(zip(like.agents, like.num_latents, strict=True))
+        arguments |= {"num_latents": latents, "latent_names": like.latent_names or None}
+        arguments["continuous"] = list(like.continuous)
+    return open_demonstrations(data, **arguments)
 
 
 def sizes(num_latents: str | None) -> int | list[int] | None:

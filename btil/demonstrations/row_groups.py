@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EPISODE = "episode"
+PRESENT = "present_"
+# Columns that some of several files may lack.
+OPTIONAL = ("latent_", PRESENT)
 
 
 class File(NamedTuple):
@@ -257,6 +260,9 @@ def _label(file: Path, folder: Path) -> str:
 def unified(schemas: dict[Path, pa.Schema]) -> pa.Schema:
     """One schema for all files: the same columns, of types that go together.
 
+    Columns of labels and of who is there may be missing in some: nobody is labelled then, and all
+    are there.
+
     Raises:
         ValueError: Naming the file, the column and what it is elsewhere.
     """
@@ -265,8 +271,9 @@ def unified(schemas: dict[Path, pa.Schema]) -> pa.Schema:
     (first, whole), *others = schemas.items()
     known = {name: _plain(kind) for name, kind in zip(whole.names, whole.types, strict=True)}
     for path, schema in others:
-        if set(schema.names) != set(known):
-            odd = sorted(set(schema.names) ^ set(known))[0]
+        differ = [name for name in {*schema.names} ^ {*known} if not _is_optional(name)]
+        if differ:
+            odd = sorted(differ)[0]
             has = odd in schema.names
             raise ValueError(
                 f"{path}: column {odd!r} is {'there' if has else 'missing'}, but "
@@ -274,14 +281,20 @@ def unified(schemas: dict[Path, pa.Schema]) -> pa.Schema:
             )
         for name, kind in zip(schema.names, schema.types, strict=True):
             try:
-                both = [pa.schema([(name, one)]) for one in (known[name], _plain(kind))]
+                before = known.get(name, _plain(kind))
+                both = [pa.schema([(name, one)]) for one in (before, _plain(kind))]
                 known[name] = pa.unify_schemas(both, promote_options="permissive").field(0).type
             except pa.ArrowTypeError:
                 raise ValueError(
                     f"{path}: column {name!r} is {_plain(kind)}, but {known[name]} in the files "
                     "before it; all files must have the same types"
                 ) from None
-    return whole if not others else pa.schema([(name, known[name]) for name in whole.names])
+    return pa.schema(list(known.items())) if others else whole
+
+
+def _is_optional(name: str) -> bool:
+    # Weights of latents, `latent_ann[help]`, are given for all steps or for none.
+    return name.startswith(OPTIONAL) and not name.endswith("]")
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

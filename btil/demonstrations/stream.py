@@ -36,6 +36,7 @@ from btil.demonstrations.formats.parquet import record_of_schema
 from btil.demonstrations.formats.record import record_of
 from btil.demonstrations.row_groups import (
     EPISODE,
+    PRESENT,
     File,
     Source,
     named_columns,
@@ -359,20 +360,31 @@ def _put_together(field: str, known: Any, value: Any, first: Path) -> Any:
     return known
 
 
+def _put_side_by_side(tables: list[pa.Table]) -> pa.Table:
+    """Rows of several tables; who is there in all rows has no column in some of them."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if len(tables) == 1:
+        return tables[0]
+    plain = [
+        pa.table({name: plain_values(table.column(name)) for name in table.column_names})
+        for table in tables
+    ]
+    whole = pa.concat_tables(plain, promote_options="permissive")
+    for place, name in enumerate(whole.column_names):
+        if name.startswith(PRESENT):
+            there = compute.fill_null(whole.column(name), True)
+            whole = whole.set_column(place, name, there)
+    return whole
+
+
 def _part_of(
     tables: list[tuple[File, pa.Table]], record: dict[str, Any], reading: Reading
 ) -> Demonstrations:
     """A part of whole episodes; its last rows that are no steps are gone already."""
-    import pyarrow as pa
-
     try:
-        whole = [table for _, table in tables]
-        if len(whole) > 1:
-            plain = [
-                pa.table({n: plain_values(t.column(n)) for n in t.column_names}) for t in whole
-            ]
-            whole = [pa.concat_tables(plain, promote_options="permissive")]
-        columns = columns_from_arrow(whole[0])
+        columns = columns_from_arrow(_put_side_by_side([table for _, table in tables]))
         return from_columns(columns, record, {}, reading._replace(drop_last=False))[0]
     except ValueError as error:
         if len(tables) > 1:

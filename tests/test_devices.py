@@ -78,6 +78,19 @@ def test_chains_of_nuts_on_several_devices():
     )
 
 
+def test_svi_on_several_devices():
+    demos = random_demos(seed=4, lengths=LENGTHS[2], num_latents=(2,), num_actions=(3,))
+    model = btil.TeamModel(btil.DirichletCPT(0.7, ("x",)), btil.DirichletCPT(0.9, ("y",)))
+    one, several = (
+        btil.fit(model, demos, "svi", progress=False, devices=n, max_iterations=9, dtype="float64")
+        for n in (None, 3)
+    )
+    np.testing.assert_allclose(several.elbo_trace, one.elbo_trace, rtol=1e-9)
+    np.testing.assert_allclose(several.elbo, one.elbo, rtol=1e-9)
+    for name, rows in one.result.rows.items():
+        np.testing.assert_allclose(several.result.rows[name].mean(), rows.mean(), rtol=1e-7)
+
+
 @pytest.mark.parametrize("keep_rows", [None, 1])
 def test_chains_of_gibbs_on_several_devices(keep_rows):
     demos = team(LENGTHS[0])

@@ -183,6 +183,22 @@ def check_chains(num_chains: int, mesh: Mesh | None) -> None:
         )
 
 
+def place_episodes(tree: Any, mesh: Mesh | None) -> Any:
+    """A tree of arrays with episodes on their first axis, split over a mesh.
+
+    Episodes of zeros are added behind, so that devices have equally many.
+    """
+    if mesh is None:
+        return tree
+
+    def padded(leaf: Any) -> np.ndarray:
+        values = np.asarray(leaf)
+        more = -len(values) % mesh.size
+        return np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1))
+
+    return place(jax.tree.map(padded, tree), mesh, SPLIT)
+
+
 def gather(tree: Any, mesh: Mesh | None) -> Any:
     """A tree of which every process has all parts; as it is where there is one process."""
     if mesh is None or jax.process_count() == 1:

@@ -49,6 +49,18 @@ def test_batches_on_several_devices(devices) -> None:
     same_rows(several, one, 1e-9)
 
 
+def test_batches_of_families_on_several_devices() -> None:
+    family = btil.TeamModel(policy=btil.HierarchicalDirichletCPT(parents=("x",)))
+    one, several = (
+        btil.fit(family, team(), devices=number, **{**BATCHES, "max_iterations": 3})
+        for number in (1, 2)
+    )
+    np.testing.assert_allclose(several.elbo_trace, one.elbo_trace, rtol=1e-9)
+    for site, normals in one.result.parameters.items():
+        np.testing.assert_allclose(several.result.parameters[site].location, normals.location,
+                                   rtol=1e-6, atol=1e-9)  # fmt: skip
+
+
 def test_the_answer_is_that_of_one_process(folder) -> None:
     for status, told in run_together(2, "fits", folder, devices=2):
         assert status == 0, told

@@ -315,13 +315,37 @@ def test_a_batch_of_half_an_episode_is_refused() -> None:
         fit(rich_model(), five_episodes(), batch_size=2.5)
 
 
-def test_families_with_parameters_are_refused(file) -> None:
-    model = btil.TeamModel(policy=btil.HierarchicalDirichletCPT(parents=("x",)))
-    message = r"policy_ann is a HierarchicalDirichletCPT.*leave batch_size out"
-    with pytest.raises(ValueError, match=message):
-        fit(model, file, batch_size=2)
-    with pytest.raises(ValueError, match=message):
-        stochastic.check_tables(bind(model, five_episodes()))
+PARAMETRIC = {
+    "hierarchical": btil.TeamModel(
+        policy=btil.HierarchicalDirichletCPT(parents=("x",)),
+        transition=btil.DirichletCPT(0.9, parents=("y",)),
+    ),
+    "softmax": btil.TeamModel(
+        policy=btil.SoftmaxCPT(parents=("x",)),
+        transition=btil.DirichletCPT(0.9, parents=("y",)),
+    ),
+}
+
+
+@pytest.mark.parametrize("family", PARAMETRIC)
+def test_families_with_parameters_end_where_the_full_batch_does(family, file) -> None:
+    model = PARAMETRIC[family]
+    options = {"max_iterations": 400, "dtype": "float64"}
+    whole = fit(model, many_episodes(), tolerance=1e-9, **options)
+    batches = fit(model, file, batch_size=20, tolerance=1e-12, **options)
+    assert batches.converged, batches.reason
+    assert batches.elbo == pytest.approx(whole.elbo, abs=0.02)
+    assert batches.elbo_se == pytest.approx(whole.elbo_se, rel=0.1)
+    for site, normals in whole.result.parameters.items():
+        found = batches.result.parameters[site]
+        np.testing.assert_allclose(found.location, normals.location, atol=0.01)
+        np.testing.assert_allclose(found.factor, normals.factor, atol=0.01)
+    for role in ("policy", "transition"):
+        for agent in ("ann", "bob"):
+            query = {"states": {"x": [0, 3], "y": [1, 2]}}
+            query |= {"actions": [[0, 0], [1, 1]]} if role == "transition" else {}
+            rows = [getattr(one, role)(agent, **query) for one in (batches, whole)]
+            np.testing.assert_allclose(rows[0], rows[1], atol=0.003)
 
 
 # ---------------------------------------------------------------------- from a file

@@ -21,6 +21,10 @@ every batch looks at those that are among them: the batches are the same however
 After each batch they tell each other what they counted in the rows that they read; after a sweep
 they add up whole tables, once. The concentrations are everywhere.
 
+Tables with parameters have counts that move in the same way. Before each batch, and each sweep, the
+normals of the parameters are fitted to them from where they are (`parameters.fit_normals`); that
+costs what the tables cost, however small the batch.
+
 References:
     Hoffman, Blei, Wang, Paisley (2013), Stochastic variational inference; Robbins, Monro (1951),
     A stochastic approximation method.
@@ -48,6 +52,18 @@ from btil.inference.mean_field import (
     dirichlet_moments,
     extremes,
 )
+from btil.inference.parameters import (
+    FRESH_POINTS,
+    OWN_POINTS,
+    Families,
+    FamilyData,
+    Normals,
+    excess,
+    family_data,
+    first_normals,
+    fit_normals,
+    with_parameters,
+)
 from btil.inference.processes import ALONE, Processes, add_up, gather_bytes
 from btil.inference.result import DirichletRows, FitResult, RowsPosterior
 from btil.inference.starting import (
@@ -61,7 +77,7 @@ from btil.inference.starting import (
 )
 from btil.messages import scaled as forward_backward
 from btil.messages.lanes import pack_lanes, spread
-from btil.messages.layout import LaneIndex, UnseenRows, log_rows, pad_rows
+from btil.messages.layout import LaneIndex, UnseenRows, lay_out, log_rows, pad_rows
 from btil.models.contexts import match_rows, unique_rows
 from btil.models.team import BoundModel
 from btil.numerics.rounding import rounded_up
@@ -82,6 +98,8 @@ _SMALLEST_SCALE = 1e-3
 # Batches of which the shape of most batches is foreseen, and what is added to it.
 _TRIAL_BATCHES = 32
 _ALLOWANCE = 1.1
+# With parametric families: how often the bound may be evaluated to fit normals, before a batch.
+_EVALUATIONS = 3
 # No table has this name.
 _LOG_EVIDENCE = "log evidence"
 
@@ -150,8 +168,11 @@ class Problem(NamedTuple):
         data: The episodes.
         sites: Per agent, the names of its policy, transition and initial tables.
         chains: How each agent's local step is taken.
-        prior: u of every learned site.
+        prior: u of every learned site; of tables with parameters the rows that are expected.
         start: What the first run's first state has on top of it.
+        families: The tables with parameters.
+        family_data: Their arrays; None without such.
+        num_rows: Rows to which they are padded.
         log_fixed: Log rows of the other tables.
         shapes: The shape that most batches fit, and one that all do.
         batch_size: Episodes in a batch.
@@ -166,6 +187,9 @@ class Problem(NamedTuple):
     chains: tuple[Chain, ...]
     prior: dict[str, Float[np.ndarray, "..."]]
     start: dict[str, Float[np.ndarray, "..."]]
+    families: Families
+    family_data: FamilyData | None
+    num_rows: dict[str, int]
     log_fixed: dict[str, Float[np.ndarray, "..."]]
     shapes: tuple[Shape, ...]
     batch_size: int
@@ -197,6 +221,7 @@ class State(NamedTuple):
         trace: Estimates of the bound, one per finished epoch.
         bounds: The exact bound at each sweep over everything.
         lengths: The length of each such sweep's step (`contraction.step_length`).
+        normals: From where the normals of parameters are fitted; None without such.
     """
 
     iteration: int
@@ -207,6 +232,7 @@ class State(NamedTuple):
     trace: Float[np.ndarray, " epochs"]
     bounds: Float[np.ndarray, " sweeps"]
     lengths: Float[np.ndarray, " sweeps"]
+    normals: Normals | None = None
 
 
 class Batch(NamedTuple):
@@ -507,8 +533,24 @@ def make_problem(
     """The arrays and settings of a fit."""
     bound = data.bound
     sites = tuple(agent_sites(bound, agent) for agent in bound.demos.agents)
-    prior = {name: table.cpt.concentration(table.contexts) for name, table in bound.learned.items()}
-    known = data.labelled if start is None else counts_of_start(start, bound, prior)
+    plain = {
+        name: table.cpt.concentration(table.contexts)
+        for name, table in bound.learned.items()
+        if not table.parametric
+    }
+    prior = {
+        name: plain[name] if name in plain else table.prior_mean()
+        for name, table in bound.learned.items()
+    }
+    known = data.labelled
+    if start is not None:
+        known = known | counts_of_start(start, bound, plain)
+    families: Families = ()
+    of_families, num_rows = None, {}
+    if len(plain) < len(prior):
+        layout = lay_out(bound)
+        families, of_families = family_data(bound, layout, dtype, OWN_POINTS)
+        num_rows = {family.name: layout.num_rows[family.name] for family in families}
     # No batch of longer episodes counts for more.
     longest = int(np.partition(data.lengths, -batch_size)[-batch_size:].sum())
     most = len(data.lengths) / batch_size * longest * len(sites)
@@ -518,6 +560,9 @@ def make_problem(
         chains=chains(bound, known, most, dtype, data.extremes),
         prior={name: u.astype(dtype) for name, u in prior.items()},
         start=known,
+        families=families,
+        family_data=of_families,
+        num_rows=num_rows,
         log_fixed={
             name: log_rows(table.prior_mean()).astype(dtype)
             for name, table in bound.tables.items()
@@ -568,6 +613,7 @@ def local_step(
     steps: tuple[LaneIndex, ...],
     chains: tuple[Chain, ...],
     mesh: Mesh | None = None,
+    log_given: dict[str, Float[Array, "..."]] = {},  # noqa: B006  # never mutated
 ) -> Info:
     """Expected counts under the best q(latents) for given rows (the paper, Eqs. 7 and 8).
 
@@ -577,10 +623,12 @@ def local_step(
         steps: Per agent, where its steps look.
         chains: Per agent, the names of its tables and the form of its messages.
         mesh: The devices over which lanes are split.
+        log_given: E[log row] of the tables with parameters.
     """
-    moments = dirichlet_moments(concentration)
-    tables = log_fixed | {name: one.log_mean for name, one in moments.items()}
-    counts = {name: jnp.zeros_like(tables[name]) for name in concentration}
+    moments = dirichlet_moments(concentration) if concentration else {}
+    learned = log_given | {name: one.log_mean for name, one in moments.items()}
+    tables = log_fixed | learned
+    counts = {name: jnp.zeros_like(rows) for name, rows in learned.items()}
     log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
     for chain, index in zip(chains, steps, strict=True):
         policy, transition, initial = (tables[name] for name in chain.sites)
@@ -593,19 +641,69 @@ def local_step(
     return Info(counts, log_evidence)
 
 
-def look(state: State, batch: Batch, problem: Problem) -> Info:
+_fit_normals = jax.jit(fit_normals, static_argnames="families")
+
+
+class Given(NamedTuple):
+    """What the parameters' normals say of the tables with parameters.
+
+    Attributes:
+        log_means: E[log row].
+        divergence: What the tables take from the bound.
+    """
+
+    log_means: dict[str, Float[np.ndarray, "..."]]
+    divergence: float
+
+
+NOTHING_GIVEN = Given({}, 0.0)
+
+
+def with_normals(
+    state: State, problem: Problem, data: FamilyData | None = None
+) -> tuple[State, Given]:
+    """The state with normals fitted to its counts, and what they say.
+
+    Args:
+        state: The state.
+        problem: What stays the same.
+        data: The points, and how long to fit; None: those of the problem.
+    """
+    if not problem.families:
+        return state, NOTHING_GIVEN
+    dtype = next(iter(problem.prior.values())).dtype
+    counts = {
+        name: pad_rows(state.scale * state.counts[name], number, 0.0).astype(dtype)
+        for name, number in problem.num_rows.items()
+    }
+    data = problem.family_data if data is None else data
+    assert state.normals is not None
+    assert data is not None
+    fitted = _fit_normals(problem.families, state.normals, data, counts)
+    log_means = {name: np.asarray(rows) for name, rows in fitted.log_means.items()}
+    return state._replace(normals=fitted.normals), Given(log_means, float(fitted.divergence))
+
+
+def look(state: State, batch: Batch, problem: Problem, given: Given = NOTHING_GIVEN) -> Info:
     """`local_step` on a batch, given the rows that it reads at their present concentrations."""
     padded = batch.shape.rows
     concentration = {
         name: pad_rows(u[read] + state.scale * state.counts[name][read], padded[name], 1.0)
         for name, u in problem.prior.items()
+        if name not in problem.num_rows
         for read in (batch.rows[name],)
+    }
+    log_given = {
+        name: pad_rows(rows[batch.rows[name]], padded[name], 0.0)
+        for name, rows in given.log_means.items()
     }
     log_fixed = {
         name: pad_rows(logs[batch.rows[name]], padded[name], 0.0)
         for name, logs in problem.log_fixed.items()
     }
-    return local_step(concentration, log_fixed, batch.steps, problem.chains, problem.mesh)
+    return local_step(
+        concentration, log_fixed, batch.steps, problem.chains, problem.mesh, log_given
+    )
 
 
 class Told(NamedTuple):
@@ -702,12 +800,16 @@ def move(state: State, told: list[Told], problem: Problem) -> State:
 def advance(state: State, problem: Problem, number: int) -> State:
     """So many iterations; `state` stays as it is."""
     state = state._replace(counts={name: m.copy() for name, m in state.counts.items()})
+    quick = problem.family_data
+    if quick is not None:
+        quick = quick._replace(evaluations=jnp.asarray(_EVALUATIONS, jnp.int32))
     batches = _batches(problem, state.iteration, number)
     batch = next(batches, None)
     for left in reversed(range(number)):
         info = following = failure = None
+        state, given = with_normals(state, problem, quick)
         try:
-            info = None if batch is None else look(state, batch, problem)
+            info = None if batch is None else look(state, batch, problem, given)
             # It is being computed while the next batch is read and laid out.
             following = next(batches, None) if left else None
         except Exception as error:
@@ -717,7 +819,9 @@ def advance(state: State, problem: Problem, number: int) -> State:
         if state.iteration % problem.batches == 0:
             # Per step log Z varies less than per episode.
             share = state.steps / int(problem.data.lengths.sum())
-            bound = state.log_evidence / share - divergence(state, problem)
+            state, given = with_normals(state, problem)
+            bound = state.log_evidence / share - divergence(state, problem, given)
+            (bound,) = _as_the_first_says(problem, bound)
             trace = np.append(state.trace, bound)
             state = state._replace(log_evidence=0.0, steps=0, trace=trace)
     return state
@@ -728,10 +832,20 @@ def concentrations(state: State, problem: Problem) -> dict[str, Float[np.ndarray
     return {name: u + state.scale * state.counts[name] for name, u in problem.prior.items()}
 
 
-def divergence(state: State, problem: Problem) -> float:
+def divergence(state: State, problem: Problem, given: Given) -> float:
     """Sum of the KL divergences of all rows from their priors; on the host, in double precision."""
-    rows = concentrations(state, problem)
-    return sum(rows_divergence(w, problem.prior[name]) for name, w in rows.items())
+    return given.divergence + sum(
+        rows_divergence(w, problem.prior[name])
+        for name, w in concentrations(state, problem).items()
+        if name not in problem.num_rows
+    )
+
+
+def _as_the_first_says(problem: Problem, *values: float) -> list[float]:
+    """Numbers that decide how a run goes on: where machines differ in a last digit, the first's."""
+    processes = problem.data.processes
+    own = np.array(values) if processes.own == 0 else np.zeros(len(values))
+    return add_up(processes, lambda: {"": own})[""].tolist()
 
 
 def _in_order(problem: Problem) -> Iterator[Batch]:
@@ -760,12 +874,33 @@ def sweep(state: State, problem: Problem) -> tuple[State, float]:
     Returns:
         The state of w = u + expected counts, and the exact bound of the state before.
     """
+    state, given = with_normals(state, problem)
+    sums = pass_over(state, problem, given)
+    bound = float(sums.pop(_LOG_EVIDENCE)) - divergence(state, problem, given)
+    rows = [w.astype(np.float64) for w in concentrations(state, problem).values()]
+    residual = [
+        (u + sums[name] - w).ravel()
+        for (name, u), w in zip(problem.prior.items(), rows, strict=True)
+    ]
+    length = step_length(np.concatenate(residual), fisher_information(rows))
+    bound, length = _as_the_first_says(problem, bound, length)
+    following = state._replace(
+        counts={name: values.astype(state.counts[name].dtype) for name, values in sums.items()},
+        scale=1.0,
+        bounds=np.append(state.bounds, bound),
+        lengths=np.append(state.lengths, length),
+    )
+    return following, bound
+
+
+def pass_over(state: State, problem: Problem, given: Given) -> dict[str, np.ndarray]:
+    """Expected counts of all episodes, and under the name `_LOG_EVIDENCE` the sum of log Z."""
 
     def sums_of_own() -> dict[str, np.ndarray]:
         # In double precision: a row may be read by very many batches.
         counts = {name: np.zeros(m.shape) for name, m in state.counts.items()}
         log_evidence = 0.0
-        looked = ((batch, look(state, batch, problem)) for batch in _in_order(problem))
+        looked = ((batch, look(state, batch, problem, given)) for batch in _in_order(problem))
         for batch, info in _ahead(looked):
             log_evidence += float(info.log_evidence)
             for name, found in info.counts.items():
@@ -773,22 +908,7 @@ def sweep(state: State, problem: Problem) -> tuple[State, float]:
                 counts[name][read] += np.asarray(found)[: len(read)]
         return counts | {_LOG_EVIDENCE: np.array(log_evidence)}
 
-    counts = add_up(problem.data.processes, sums_of_own)
-    bound = float(counts.pop(_LOG_EVIDENCE)) - divergence(state, problem)
-    rows = [w.astype(np.float64) for w in concentrations(state, problem).values()]
-    residual = [
-        (u + counts[name] - w).ravel()
-        for (name, u), w in zip(problem.prior.items(), rows, strict=True)
-    ]
-    length = step_length(np.concatenate(residual), fisher_information(rows))
-    counts = {name: values.astype(state.counts[name].dtype) for name, values in counts.items()}
-    following = state._replace(
-        counts=counts,
-        scale=1.0,
-        bounds=np.append(state.bounds, bound),
-        lengths=np.append(state.lengths, length),
-    )
-    return following, bound
+    return add_up(problem.data.processes, sums_of_own)
 
 
 def end_of(lengths: Float[np.ndarray, " sweeps"]) -> End:
@@ -829,18 +949,12 @@ def check_tables(bound: BoundModel) -> None:
     """Refuse what cannot be learned batch by batch.
 
     Raises:
-        ValueError: If a table's rows depend on parameters, or there are continuous channels.
+        ValueError: If there are continuous channels.
     """
     if bound.channels:
         raise ValueError(
             "batch_size: mfvi does not take it for models with emissions; leave it out"
         )
-    for name, table in bound.tables.items():
-        if table.parametric:
-            raise ValueError(
-                f"batch_size: {name} is a {type(table.cpt).__name__}, whose parameters are learned "
-                "from all episodes at once; leave batch_size out"
-            )
 
 
 def fit(
@@ -882,7 +996,7 @@ def fit(
         at the epoch's end), then the exact bound of each sweep over everything.
 
     Raises:
-        ValueError: If a table has parameters, or there are not so many devices.
+        ValueError: If there are not so many devices.
         RuntimeError: If another process failed or has ended.
     """
     bound = data.bound
@@ -914,9 +1028,11 @@ def fit(
         state.bounds, allowed * abs(elbo), max_iterations - len(state.trace), dtype, end
     )
     rows: dict[str, RowsPosterior] = {
-        name: DirichletRows(w) for name, w in concentrations(state, problem).items()
+        name: DirichletRows(w)
+        for name, w in concentrations(state, problem).items()
+        if name not in problem.num_rows
     }
-    return FitResult(
+    result = FitResult(
         rows=rows,
         converged=verdict.converged,
         reason=f"{verdict.reason}, after {len(state.trace)} epochs of batches",
@@ -930,6 +1046,29 @@ def fit(
         },
         contraction_rate=None if np.isnan(end.rate) else end.rate,
     )
+    return _with_families(result, state, problem) if problem.families else result
+
+
+def _with_families(result: FitResult, state: State, problem: Problem) -> FitResult:
+    """The result with parameters, and with the bound at points that the fit has not seen.
+
+    A pass over all episodes for each set of points.
+    """
+    bound, families = problem.data.bound, problem.families
+    dtype = next(iter(problem.prior.values())).dtype
+    state, _ = with_normals(state, problem)
+    bounds = []
+    for number in FRESH_POINTS:
+        fresh = family_data(bound, lay_out(bound), dtype, number)[1]
+        _, given = with_normals(state, problem, fresh)
+        log_evidence = float(pass_over(state, problem, given)[_LOG_EVIDENCE])
+        found = log_evidence - divergence(state, problem, given)
+        bounds.append(found + excess(families, fresh))
+    counts = {name: state.scale * state.counts[name] for name in problem.num_rows}
+    assert state.normals is not None
+    return with_parameters(
+        result, bound, families, state.normals, counts, _as_the_first_says(problem, *bounds)
+    )
 
 
 def first_state(problem: Problem, again: bool = False) -> State:
@@ -939,6 +1078,7 @@ def first_state(problem: Problem, again: bool = False) -> State:
     in further runs.
     """
     data, bound = problem.data, problem.data.bound
+    dtype = next(iter(problem.prior.values())).dtype
     counts = data.labelled if again else problem.start
     signature = {name: u + counts[name] for name, u in problem.prior.items()}
     if again or is_symmetric(bound, signature):
@@ -953,6 +1093,7 @@ def first_state(problem: Problem, again: bool = False) -> State:
         trace=np.zeros(0),
         bounds=np.zeros(0),
         lengths=np.zeros(0),
+        normals=first_normals(problem.families, dtype) if problem.families else None,
     )
 
 

@@ -10,8 +10,10 @@ import pytest
 from pyarrow import parquet
 from teams import hmm_model, random_demos, rich_model
 from together import BATCHES, LENGTHS, OPTIONS, model, run_together
+from typer.testing import CliRunner
 
 import btil
+from btil.cli import app
 from btil.inference import processes, stochastic
 from btil.inference.processes import ALONE, Processes
 from btil.models.team import bind
@@ -116,6 +118,36 @@ def test_a_process_that_dies_ends_the_others_and_the_run_goes_on(folder) -> None
     assert path.exists()
     again = btil.fit(model(), data, checkpoint=path, resume=True, **BATCHES)
     same_rows(again, btil.fit(model(), data, **BATCHES), 1e-8)
+
+
+def test_the_shell_under_slurm(folder) -> None:
+    out, decoded = folder / "team.nc", folder / "decoded"
+    words = ["--policy-parents", "x", "--transition-parents", "y", "--batch-size", "5", "--quiet"]
+    words += ["--max-iterations", "3", "--dtype", "float64"]
+    command = ["fit", str(folder / "days"), "--out", str(out), "--distributed", "auto", *words]
+    (status, told), (other, silent) = run_together(2, command, folder)
+    assert (status, other) == (0, 0), told + silent
+    assert f"saved      {out}" in told
+    assert "saved" not in silent
+    shared = btil.TeamModel(btil.DirichletCPT(1.2, ("x",)), btil.DirichletCPT(1.01, ("y",)))
+    file = btil.open_demonstrations(folder / "days")
+    options = {"batch_size": 5, "max_iterations": 3, "dtype": "float64", "progress": False}
+    found = btil.load_posterior(out)
+    same_rows(found, btil.fit(shared, file, **options), 1e-8)
+    command = ["decode", str(out), str(folder / "days"), "--out", str(decoded)]
+    (status, told), (other, silent) = run_together(2, [*command, "--distributed", "auto"], folder)
+    assert (status, other) == (0, 0), told + silent
+    assert f"saved {decoded} ({sum(LENGTHS)} steps)" in told
+    rows = sum(parquet.read_table(part).num_rows for part in decoded.iterdir())
+    assert rows == sum(LENGTHS)
+
+
+@pytest.mark.parametrize("given", ["here", "host,2,0", "host:x,2,0", "host:1,2,2", "host:1,2"])
+def test_how_processes_find_each_other(given, folder) -> None:
+    command = ["fit", str(folder / "days"), "--out", str(folder / "p.nc"), "--distributed", given]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert "--distributed" in done.output
 
 
 # ---------------------------------------------------------------------- without other processes

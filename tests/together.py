@@ -14,8 +14,13 @@ from typing import Any
 LENGTHS = (5, 1, 14, 19, 2, 17, 3, 1, 1, 26, 12, 22)
 
 
-def run_together(number: int, task: str, folder: Path, devices: int = 1) -> list[tuple[int, str]]:
-    """Run a task in so many processes; exit status and output of each."""
+def run_together(
+    number: int, task: str | list[str], folder: Path, devices: int = 1
+) -> list[tuple[int, str]]:
+    """Run a task, or a command of the shell, in so many processes; exit status and output of each.
+
+    A command finds the processes as Slurm would have started them.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -24,10 +29,20 @@ def run_together(number: int, task: str, folder: Path, devices: int = 1) -> list
         "PYTHONPATH": os.pathsep.join([str(root.parent), str(root)]),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     }
+
+    def own(k: int) -> list[str]:
+        return [str(root / "together.py"), address, str(number), str(k), task, str(folder)]
+
+    def slurm(k: int) -> dict[str, str]:
+        job = address.rsplit(":", 1)[1]
+        settings = {"JOB_ID": job, "NTASKS": number, "PROCID": k, "LOCALID": k}
+        settings |= {"STEP_NODELIST": "127.0.0.1", "STEP_NUM_NODES": 1}
+        return {f"SLURM_{name}": str(value) for name, value in settings.items()}
+
     processes = [
         subprocess.Popen(
-            [sys.executable, str(root / "together.py"), address, str(number), str(k), task, folder],
-            env=environment,
+            [sys.executable, *(own(k) if isinstance(task, str) else ["-m", "btil", *task])],
+            env=environment | (slurm(k) if not isinstance(task, str) else {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

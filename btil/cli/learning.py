@@ -22,6 +22,7 @@ from btil.cli.reading import (
     read,
 )
 from btil.cli.telling import quoted, refuse_failure, summary, warn_unless_converged
+from btil.cli.together import Distributed, join
 from btil.demonstrations.coding import warn
 from btil.demonstrations.formats.parquet import ROW_GROUP_STEPS
 from btil.flags import Debug, Quiet
@@ -142,6 +143,7 @@ def fit(
     options: dict[str, Any],
     checkpoint: CheckpointFile = None,
     resume: Resume = False,
+    distributed: Distributed = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -163,6 +165,7 @@ def fit(
         btil fit team.csv --out team.nc --method gibbs --num-samples 1000 --model model.toml
         btil fit team.csv --out team.nc --method nuts --checkpoint team.checkpoint --resume
         btil fit folder/ --out team.nc --batch-size 500
+        srun btil fit folder/ --out team.nc --batch-size 500 --distributed auto
     """  # noqa: D301  # click needs the character itself
     from btil.files import check_writable
     from btil.posterior.fit import fit as infer
@@ -172,6 +175,11 @@ def fit(
         raise ValueError(f"{out}: --out and --checkpoint must be two files")
     if resume and checkpoint is None:
         raise ValueError("--resume needs the --checkpoint FILE to go on from")
+    first = join(distributed)
+    if distributed is not None:
+        import jax
+
+        options["devices"] = jax.device_count()
     team = model_of(data, **described)
     demos: Demonstrations | DemonstrationsFile
     if "batch_size" in options and is_large(data):
@@ -190,6 +198,8 @@ def fit(
         **options,
     )
     refuse_failure(method, posterior)
+    if not first:
+        return
     posterior.save(out)
     typer.echo(summary(posterior))
     typer.echo(f"saved      {out}\n\nnext       btil decode {quoted(out)} {quoted(data)}")
@@ -227,6 +237,7 @@ def decode(
             "is counted.",
         ),
     ] = False,
+    distributed: Distributed = None,
     *,
     reading: Reading,
     debug: Debug = False,
@@ -236,7 +247,8 @@ def decode(
     The most probable latents of each episode (Viterbi). Labels in the data are not looked at, but
     compared with afterwards: the error is the share of labelled steps decoded wrongly (mean over
     episodes). With --use-labels they count as observed, and the steps between them are decoded.
-    From .parquet, or a folder of such, to .parquet it goes part by part, in little memory.
+    From .parquet, or a folder of such, to .parquet it goes part by part, in little memory. With
+    --distributed each process writes its part into the folder that --out names.
 
     \b
     Examples:
@@ -252,14 +264,25 @@ def decode(
     from btil.files import check_writable
     from btil.posterior.loading import load_posterior
 
-    if out is not None:
+    if distributed is not None and (out is None or out.suffix or not is_large(data)):
+        raise ValueError(
+            "--distributed: DATA must be .parquet or a folder of such, and --out a folder"
+        )
+    if out is not None and distributed is None:
         check_writable(out, TABLE_ENDINGS)
+    first = join(distributed)
     fitted = load_posterior(posterior)
-    if out is not None and out.suffix.lower() == ".parquet" and is_large(data):
+    if out is not None and out.suffix.lower() in ("", ".parquet") and is_large(data):
         file = opened(data, reading, fitted.demos)
         large = file.source.num_rows > ROW_GROUP_STEPS
         scores = decode_file(
-            fitted, file, out, smooth=smooth, use_labels=use_labels, progress=large
+            fitted,
+            file,
+            out,
+            smooth=smooth,
+            use_labels=use_labels,
+            distributed=distributed is not None,
+            progress=large,
         )
         errors, shares, steps = (
             scores.metrics["viterbi_error"], scores.share_labelled, scores.num_steps
@@ -275,6 +298,8 @@ def decode(
             write_table(table, out)
         errors = hamming_distance(demos, decoded)
         shares = (demos.latents >= 0).mean(axis=0)
+    if not first:
+        return
     if out is not None:
         typer.echo(f"saved {out} ({steps:,} steps)")
     pinned = agents_pinned(fitted.bound)

@@ -113,8 +113,8 @@ Devices = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="mfvi, gibbs, nuts: devices over which episodes or chains are spread; cores of a CPU "
-        "count as devices then.",
+        help="mfvi, svi, gibbs, nuts: devices over which episodes or chains are spread; cores of a "
+        "CPU count as devices then.",
     ),
 ]
 Dtype = Annotated[

@@ -42,6 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "days"
 
 
+@pytest.mark.covers("files larger than memory", "smoothing and decoding")
 @pytest.mark.parametrize("options", [{}, {"smooth": True}, {"use_labels": True}])
 def test_decoded_as_in_memory(options, posterior, folder, tmp_path) -> None:
     file = btil.open_demonstrations(folder)

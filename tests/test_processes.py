@@ -45,6 +45,7 @@ def same_rows(found: btil.TeamPosterior, expected: btil.TeamPosterior, rtol: flo
         )
 
 
+@pytest.mark.covers("several devices", "batches")
 @pytest.mark.parametrize("devices", [2, 3])
 def test_batches_on_several_devices(devices) -> None:
     one, several = (btil.fit(model(), team(), devices=number, **BATCHES) for number in (1, devices))

@@ -351,6 +351,7 @@ def test_families_with_parameters_end_where_the_full_batch_does(family, file) ->
 # ---------------------------------------------------------------------- from a file
 
 
+@pytest.mark.covers("files larger than memory", "batches")
 def test_a_file_gives_the_bits_of_memory(file, of_file, by_batches) -> None:
     assert_same_rows(of_file, by_batches)
     # In other parts, too: contexts then appear in another order.
@@ -494,8 +495,18 @@ def test_given_tables_are_checked_part_by_part(tmp_path, monkeypatch) -> None:
     np.testing.assert_allclose(of_file.elbo, in_memory.elbo, rtol=1e-12)
 
 
+@pytest.mark.refuses(
+    "files larger than memory",
+    "exact",
+    "mfvi",
+    "svi",
+    "nuts",
+    "gibbs",
+    "refined",
+    remedy="mfvi takes batch_size; read_demonstrations reads them whole",
+)
 def test_only_batches_learn_from_a_file(file) -> None:
-    for options in ({}, {"method": "gibbs"}):
+    for options in ({}, *({"method": one} for one in ("exact", "svi", "nuts", "gibbs", "refined"))):
         with pytest.raises(ValueError, match=r"with batch_size=\.\.\.; read_demonstrations reads"):
             fit(rich_model(), file, **options)
 

@@ -445,7 +445,7 @@ def _with_ids(table: pa.Table, ids: np.ndarray, starts: np.ndarray) -> pa.Table:
     column = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(ids[starts].tolist()))
     if EPISODE in table.column_names:
         return table.set_column(table.column_names.index(EPISODE), EPISODE, column)
-    return table.add_column(0, EPISODE, column)
+    return table.append_column(EPISODE, column)
 
 
 def _own_rows(

@@ -123,3 +123,40 @@ def test_two_processes_write_a_folder(posterior, folder, tmp_path) -> None:
         told = np.load(tmp_path / f"scores-{k}.npz")
         assert told["log_likelihood"] == pytest.approx(one.log_likelihood, rel=1e-6)
         np.testing.assert_allclose(told["viterbi_error"], one.metrics["viterbi_error"], rtol=1e-12)
+        names, seen = told["names"].tolist(), told["observed"]
+        check = btil.analysis.posterior_predictive_check(posterior, team(), num_draws=4)
+        assert names == [one.words for one in check.statistics]
+        given = [one.group == "actions" for one in check.statistics]
+        np.testing.assert_allclose(seen[:, given], check.observed[:, given], rtol=1e-12)
+
+
+def test_a_predictive_check_of_files_counts_what_memory_has(posterior, folder) -> None:
+    from btil.analysis import posterior_predictive_check
+
+    file = btil.open_demonstrations(folder)
+    richer = btil.fit(
+        btil.TeamModel(btil.DirichletCPT(1.2, ("x",)), btil.DirichletCPT(1.1)),
+        team(),
+        progress=False,
+        max_iterations=3,
+    )
+    for fitted in (posterior, richer):
+        options = {"num_draws": 40, "num_contexts": 2}
+        whole = posterior_predictive_check(fitted, team(), **options)
+        parts = posterior_predictive_check(fitted, file, **options)
+        assert parts.statistics == whole.statistics
+        assert parts.share_labelled == pytest.approx(whole.share_labelled)
+        np.testing.assert_array_equal(parts.blocks, whole.blocks)
+        given = [one.group == "actions" for one in whole.statistics]
+        np.testing.assert_allclose(parts.observed[:, given], whole.observed[:, given], rtol=1e-12)
+        # Latents and replicates are drawn: means over draws agree within their errors.
+        for name in ("observed", "replicated"):
+            found, expected = getattr(parts, name), getattr(whole, name)
+            known = ~(np.isnan(found).any(0) | np.isnan(expected).any(0))
+            found, expected = found[:, known], expected[:, known]
+            error = np.sqrt((found.var(0) + expected.var(0)) / 40) + 1e-9
+            assert np.all(np.abs(found.mean(0) - expected.mean(0)) < 5 * error)
+    with pytest.raises(ValueError, match="takes demonstrations in memory"):
+        posterior_predictive_check(posterior, file, replicate="episodes")
+    with pytest.raises(ValueError, match="distributed: processes share files"):
+        posterior_predictive_check(posterior, team(), distributed=True)

@@ -133,8 +133,16 @@ def main() -> None:
         options = {"distributed": True, "progress": False}
         btil.analysis.decode_file(posterior, data, folder / "decoded", **options)
         scores = btil.analysis.score_file(posterior, data, **options)
-        np.savez(folder / f"scores-{process}.npz", log_likelihood=scores.log_likelihood,
-                 **scores.metrics)  # fmt: skip
+        check = btil.analysis.posterior_predictive_check(
+            posterior, data, num_draws=4, distributed=True
+        )
+        np.savez(
+            folder / f"scores-{process}.npz",
+            names=[one.words for one in check.statistics],
+            observed=check.observed,
+            log_likelihood=scores.log_likelihood,
+            **scores.metrics,
+        )
     elif task == "killed":
         from btil.inference import checkpoint, stochastic
 

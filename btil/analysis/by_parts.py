@@ -19,7 +19,7 @@ from btil.analysis.metrics import hamming_distance
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.stream import DemonstrationsFile
 from btil.files import check_writable, replacing
-from btil.inference.processes import ALONE, Processes, add_up, gather
+from btil.inference.processes import ALONE, Processes, add_up, gather, present_processes
 from btil.posterior.beliefs import Posterior
 from btil.progress import progress_line
 
@@ -152,7 +152,7 @@ def _passed(
             "file must be what open_demonstrations opened, got "
             f"{type(file).__name__}; posteriors take demonstrations in memory themselves"
         )
-    processes = _processes() if distributed else ALONE
+    processes = present_processes() if distributed else ALONE
     own = file.shard(*processes) if processes.number > 1 else file
     agents = len(file.agents)
 
@@ -204,13 +204,6 @@ def _passed(
         metrics,
         float(totals["log_likelihood"]),
     )
-
-
-def _processes() -> Processes:
-    import jax
-
-    number = jax.process_count()
-    return Processes(number, jax.process_index()) if number > 1 else ALONE
 
 
 @contextmanager

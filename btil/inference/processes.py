@@ -35,9 +35,13 @@ ALONE = Processes(1, 0)
 
 def processes_of(devices: int | None) -> Processes:
     """Those that share the work on so many devices; without a number each works alone."""
-    if devices is None or jax.process_count() == 1:
-        return ALONE
-    return Processes(jax.process_count(), jax.process_index())
+    return ALONE if devices is None else present_processes()
+
+
+def present_processes() -> Processes:
+    """All that there are."""
+    number = jax.process_count()
+    return ALONE if number == 1 else Processes(number, jax.process_index())
 
 
 @contextmanager

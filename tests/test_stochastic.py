@@ -271,6 +271,7 @@ def test_start_and_cap_are_heeded(whole) -> None:
     # One epoch of batches from there loses little.
     assert abs(capped.elbo - whole.elbo) < 1e-3 * abs(whole.elbo)
     assert not capped.converged or len(capped.elbo_trace) == 3
+    assert capped.converged or capped.reason.startswith("the cap of 2 sweeps was reached")
     assert capped.result.notes["epochs"] == 1
     assert capped.result.notes["sweeps"] == 2
     with pytest.raises(ValueError, match="start names the sites"):

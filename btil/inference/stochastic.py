@@ -1024,9 +1024,9 @@ def fit(
     state = max(runs, key=lambda run: (np.isfinite(run.bounds[-1]), run.bounds[-1]))
     elbo = float(state.bounds[-1])
     end = end_of(state.lengths)
-    verdict = judge(
-        state.bounds, allowed * abs(elbo), max_iterations - len(state.trace), dtype, end
-    )
+    # Two sweeps are made in any case.
+    cap = max(max_iterations - len(state.trace), len(state.bounds))
+    verdict = judge(state.bounds, allowed * abs(elbo), cap, dtype, end)
     rows: dict[str, RowsPosterior] = {
         name: DirichletRows(w)
         for name, w in concentrations(state, problem).items()

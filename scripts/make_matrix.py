@@ -23,6 +23,8 @@ FEATURES = (
     "members without actions",
     "gaps beside columns",
     "tables with parameters beside columns",
+    "several devices",
+    "files larger than memory",
 )
 METHODS = ("exact", "mfvi", "svi", "nuts", "gibbs", "refined", "batches")
 QUESTIONS = (
@@ -72,8 +74,8 @@ HEAD = """\
 
 Made from the tests by `python scripts/make_matrix.py`: a tick leads to the file of the test that
 holds it (its name shows when the pointer rests on it), a cross to that of the refusal. A blank cell
-is one that no test looks at, a dash one in which nothing could stand (why, when the pointer rests on
-it).
+is one that no test looks at, a dash one in which nothing could stand (why, when the pointer rests
+on it).
 
 What the rows are: [recordings.md](../how-to/recordings.md) and
 [continuous.md](../how-to/continuous.md). "Gaps" are unseen actions, members who come and go and

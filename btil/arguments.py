@@ -37,6 +37,7 @@ _WHOLE = {
     "num_restarts": 1,
     "num_runs": 1,
     "num_samples": 1,
+    "num_shards": 1,
     "num_simulations": 1,
     "num_sweeps": 2,
     "num_temperatures": 1,

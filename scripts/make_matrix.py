@@ -23,6 +23,8 @@ FEATURES = (
     "members without actions",
     "gaps beside columns",
     "tables with parameters beside columns",
+    "several devices",
+    "files larger than memory",
 )
 METHODS = ("exact", "mfvi", "svi", "nuts", "gibbs", "refined", "batches")
 QUESTIONS = (

@@ -3,6 +3,8 @@
 import e_step
 import growth
 import numpy as np
+import on_gpu
+import processes
 import pytest
 from against_hmmlearn import btil_fit, hmmlearn_fit, setting
 from timing import side_by_side
@@ -55,3 +57,29 @@ def test_random_teams_have_the_sizes_asked_for() -> None:
     assert (demos.num_steps, demos.num_episodes, demos.num_agents) == (50, 7, 2)
     assert demos.num_latents == (3, 3)
     assert demos.num_states == {"state": 11}
+
+
+def test_claims_about_gpus_are_checked_as_far_as_a_cpu_can() -> None:
+    found = on_gpu.claims(small=True)
+    assert len(found) == 6
+    assert [claim.holds for claim in found[:2]] == [True, True]  # bytes of a step and of a cell
+    assert found[-1].holds  # batches on four devices
+    assert not any(claim.holds is False for claim in found)
+
+
+def test_cost_on_paper() -> None:
+    one, many = (
+        processes.on_paper({"sweep": 1e-6}, steps=1e10, nodes=n, cells=1e6, bandwidth=1e9)
+        for n in (1, 64)
+    )
+    assert one["compute_s"] == pytest.approx(1e4)
+    assert one["message_s"] == 0
+    assert many["compute_s"] == pytest.approx(1e4 / 64)
+    assert many["message_s"] == pytest.approx(2 * 8e6 * 63 / 64 / 1e9)
+    assert many["scratch_gb"] == pytest.approx(one["scratch_gb"] / 64)
+
+
+def test_made_up_files_have_the_steps_asked_for() -> None:
+    (part,) = processes.made_up(1_000)
+    assert part.num_steps == 1_080
+    assert part.num_latents == (5, 5)

@@ -687,7 +687,7 @@ def test_last_rows_are_dropped_part_by_part(
 ) -> None:
     path = tmp_path / "ends.parquet"
     parquet.write_table(pa.table(ENDS), path, row_group_size=2)
-    monkeypatch.setattr("btil.demonstrations.stream.ROW_GROUP_STEPS", 2)
+    monkeypatch.setattr("btil.demonstrations.row_groups.ROW_GROUP_STEPS", 2)
     whole = btil.read_demonstrations(path, drop_last=True, num_latents={"bob": 2})
     file = btil.open_demonstrations(path, drop_last=True, num_latents={"bob": 2})
     assert file.read() == whole

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from teams import random_demos
 
 import btil
-from btil.demonstrations import stream
+from btil.demonstrations import row_groups
 
 LENGTHS = (3, 1, 4, 2, 9, 1, 1, 5)
 _SIZES = ("agents", "num_states", "num_actions", "num_latents", "state_names", "action_names")
@@ -22,7 +22,7 @@ _SIZES = ("agents", "num_states", "num_actions", "num_latents", "state_names", "
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups of three steps are written, about so many steps are read at a time."""
     monkeypatch.setattr("btil.demonstrations.formats.parquet.ROW_GROUP_STEPS", 3)
-    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 3)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 3)
 
 
 def named_demos() -> btil.Demonstrations:

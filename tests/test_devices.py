@@ -31,6 +31,7 @@ def team(lengths):
     return random_demos(seed=4, lengths=lengths, labelled=0.4)
 
 
+@pytest.mark.covers("several devices", "mfvi")
 @pytest.mark.parametrize(
     ("lengths", "devices"), [(LENGTHS[0], 4), (LENGTHS[1], 2), (LENGTHS[2], 3)]
 )
@@ -58,6 +59,7 @@ def test_shared_tables_and_single_precision():
         np.testing.assert_allclose(several.result.rows[name].mean(), rows.mean(), atol=2e-3)
 
 
+@pytest.mark.covers("several devices", "nuts")
 def test_chains_of_nuts_on_several_devices():
     options = {"num_warmup": 10, "num_samples": 6, "max_tree_depth": 3}
     one, several = (
@@ -78,6 +80,21 @@ def test_chains_of_nuts_on_several_devices():
     )
 
 
+@pytest.mark.covers("several devices", "svi")
+def test_svi_on_several_devices():
+    demos = random_demos(seed=4, lengths=LENGTHS[2], num_latents=(2,), num_actions=(3,))
+    model = btil.TeamModel(btil.DirichletCPT(0.7, ("x",)), btil.DirichletCPT(0.9, ("y",)))
+    one, several = (
+        btil.fit(model, demos, "svi", progress=False, devices=n, max_iterations=9, dtype="float64")
+        for n in (None, 3)
+    )
+    np.testing.assert_allclose(several.elbo_trace, one.elbo_trace, rtol=1e-9)
+    np.testing.assert_allclose(several.elbo, one.elbo, rtol=1e-9)
+    for name, rows in one.result.rows.items():
+        np.testing.assert_allclose(several.result.rows[name].mean(), rows.mean(), rtol=1e-7)
+
+
+@pytest.mark.covers("several devices", "gibbs")
 @pytest.mark.parametrize("keep_rows", [None, 1])
 def test_chains_of_gibbs_on_several_devices(keep_rows):
     demos = team(LENGTHS[0])
@@ -119,6 +136,13 @@ def test_a_wrong_number_of_devices_is_refused(devices):
 def test_chains_that_devices_cannot_share_are_refused():
     with pytest.raises(ValueError, match="num_chains must be a multiple of devices=3, got 4"):
         btil.fit(rich_model(), team((3, 1)), "nuts", progress=False, devices=3)
+
+
+@pytest.mark.refuses("several devices", "exact", "refined", remedy="they run on one")
+def test_methods_of_one_device():
+    for method in ("exact", "refined"):
+        with pytest.raises(TypeError, match=f"{method} has no option 'devices'; it has"):
+            btil.fit(rich_model(), team((3, 1)), method, progress=False, devices=2)
 
 
 def test_a_mesh_of_one_device_is_none():

@@ -222,7 +222,7 @@ def test_pages_have_blocks_and_no_other_python() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert set(re.findall(r"^```(\S+)", text, flags=re.MULTILINE)) <= {
-            *("python", "sh", "toml", "text", "bibtex", "nginx", "output", "{toctree}")
+            *("python", "sh", "toml", "text", "bibtex", "yaml", "nginx", "output", "{toctree}")
         }
         rest = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
         assert not re.search(r"^ {4}(import|from) ", rest, flags=re.MULTILINE)

@@ -5,7 +5,7 @@ import pytest
 from test_emissions import _demos, _model
 
 import btil
-from btil.demonstrations import stream
+from btil.demonstrations import row_groups
 from btil.inference import stochastic
 from btil.inference.channel_batches import normals_of
 from btil.inference.channels import posterior_normals
@@ -77,7 +77,7 @@ def test_batches_add_up_to_a_sweep_over_everything():
 def test_a_file_is_learned_from_as_what_is_in_memory(tmp_path, monkeypatch):
     demos = team()
     btil.write_demonstrations(demos, tmp_path / "team.parquet")
-    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 7)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 7)
     monkeypatch.setattr(stochastic, "_SAMPLE_STEPS", 9)
     file = btil.open_demonstrations(tmp_path / "team.parquet", missing="allow")
     options = {"batch_size": 3, "max_iterations": 12, "progress": False, "dtype": "float64"}
@@ -105,7 +105,7 @@ def test_contexts_that_the_excerpt_lacks_are_learned(tmp_path, monkeypatch):
     zone = np.where(np.arange(demos.num_steps) < demos.num_steps - 3, demos.states, 2)
     demos = demos.replace(states=zone, num_states=3)
     btil.write_demonstrations(demos, tmp_path / "team.parquet")
-    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 7)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 7)
     monkeypatch.setattr(stochastic, "_SAMPLE_STEPS", 1)
     file = btil.open_demonstrations(tmp_path / "team.parquet", missing="allow")
     posterior = btil.fit(_model(), file, batch_size=1, max_iterations=10, progress=False)
@@ -170,13 +170,42 @@ def test_a_run_by_batches_goes_on_from_its_checkpoint(tmp_path):
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.refuses(
-    "tables with parameters beside columns", "batches", remedy="leave batch_size out"
-)
-def test_tables_with_parameters_are_not_learned_in_batches():
+@pytest.mark.covers("several devices", "batches")
+def test_batches_of_columns_on_several_devices():
+    options = {"batch_size": 3, "max_iterations": 4, "progress": False, "dtype": "float64"}
+    one, two = (btil.fit(model(), team(), devices=number, **options) for number in (1, 2))
+    np.testing.assert_allclose(two.elbo_trace, one.elbo_trace, rtol=1e-9)
+    for mine, theirs in zip(two.emission("ann", 1), one.emission("ann", 1), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-7)
+
+
+@pytest.mark.covers("tables with parameters beside columns", "batches")
+def test_tables_with_parameters_are_learned_in_batches_beside_columns():
+    """Sweeps by batches are those over everything, and so is the bound of what is learned."""
+    from btil.inference.mfvi import Run
+
     given = btil.TeamModel(
         policy={"ann": btil.SoftmaxCPT(parents=("state",)), "bob": None},
         emissions={"ann": btil.NormalEmission(("ann_x",))},
     )
-    with pytest.raises(ValueError, match=r"policy_ann is a SoftmaxCPT.*leave batch_size out"):
-        btil.fit(given, team(), batch_size=2, progress=False)
+    bound = bind(given, team())
+    with precision(np.float64) as dtype:
+        run = Run(bound, dtype, None, None, None)
+        state = run.begin(run.known)
+        problem = stochastic.make_problem(stochastic.in_memory(bound, 3), 3, None, None, 0, dtype)
+        own = stochastic.first_state(problem)
+        for _ in range(2):
+            step = run.proceed(state, run._nowhere, np.asarray(1, np.int32), False)
+            own, found = stochastic.sweep(own, problem)
+            assert found == pytest.approx(float(step.elbo), abs=1e-9)
+            state = step.upcoming
+            counts = np.asarray(state.counts["policy_ann"])[: len(own.counts["policy_ann"])]
+            np.testing.assert_allclose(own.counts["policy_ann"], counts, rtol=1e-6)
+    demos = team(labelled=sum(LENGTHS), blank=())
+    options = {"progress": False, "dtype": "float64", "max_iterations": 60}
+    whole = btil.fit(given, demos, tolerance=1e-9, **options)
+    parts = btil.fit(given, demos, batch_size=4, tolerance=1e-12, **options)
+    assert parts.elbo == pytest.approx(whole.elbo, abs=1e-3)
+    for site, normals in whole.result.parameters.items():
+        np.testing.assert_allclose(parts.result.parameters[site].location, normals.location,
+                                   atol=1e-3)  # fmt: skip

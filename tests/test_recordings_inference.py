@@ -487,11 +487,11 @@ def test_batches_add_up_to_all_that_is_recorded():
 
 
 def test_batches_of_a_file_are_those_in_memory(tmp_path, monkeypatch):
-    from btil.demonstrations import stream
+    from btil.demonstrations import row_groups
 
     demos = many()
     btil.write_demonstrations(demos, tmp_path / "team.parquet")
-    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 7)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 7)
     file = btil.open_demonstrations(tmp_path / "team.parquet", missing="allow")
     options = {"batch_size": 2, "max_iterations": 12, "progress": False, "dtype": "float64"}
     one, other = (btil.fit(model(), given, **options) for given in (demos, file))

@@ -8,7 +8,7 @@ import pytest
 from teams import hmm_model, random_demos, rich_model
 
 import btil
-from btil.demonstrations import stream
+from btil.demonstrations import row_groups
 from btil.inference import checkpoint, stochastic
 from btil.inference.starting import labelled_counts, num_contexts, open_uses
 from btil.inference.streaming import streamed
@@ -72,14 +72,14 @@ def by_batches() -> btil.TeamPosterior:
 def of_file(file) -> btil.TeamPosterior:
     """The same from a file, read some 50 steps at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream, "ROW_GROUP_STEPS", 50)
+        patch.setattr(row_groups, "ROW_GROUP_STEPS", 50)
         return fit(rich_model(), file, batch_size=7)
 
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are read some 50 steps at a time."""
-    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 50)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 50)
 
 
 def assert_same_rows(left: btil.TeamPosterior, right: btil.TeamPosterior) -> None:
@@ -120,7 +120,9 @@ def test_a_step_moves_by_the_rate_to_the_scaled_counts() -> None:
         before = stochastic.concentrations(state, problem)
         batch = stochastic.batch_of(problem, np.array([2, 4]))
         info = stochastic.look(state, batch, problem)
-        after = stochastic.concentrations(stochastic.move(state, batch, info, problem), problem)
+        after = stochastic.concentrations(
+            stochastic.move(state, stochastic.tell(batch, info, problem), problem), problem
+        )
     rate = 3.0**-0.75
     for name, u in problem.prior.items():
         target = np.array(u)
@@ -269,6 +271,7 @@ def test_start_and_cap_are_heeded(whole) -> None:
     # One epoch of batches from there loses little.
     assert abs(capped.elbo - whole.elbo) < 1e-3 * abs(whole.elbo)
     assert not capped.converged or len(capped.elbo_trace) == 3
+    assert capped.converged or capped.reason.startswith("the cap of 2 sweeps was reached")
     assert capped.result.notes["epochs"] == 1
     assert capped.result.notes["sweeps"] == 2
     with pytest.raises(ValueError, match="start names the sites"):
@@ -299,7 +302,7 @@ def test_what_is_settled() -> None:
         ({"batch_size": 2, "delay": 0.5}, "delay must be a finite number of at least 1"),
         ({"batch_size": 2, "forgetting_rate": 0.5}, "above 0.5 and at most 1, got 0.5"),
         ({"batch_size": 2, "forgetting_rate": 1.5}, "above 0.5 and at most 1, got 1.5"),
-        ({"batch_size": 2, "devices": 2}, "on one device, got devices=2"),
+        ({"batch_size": 2, "devices": 9}, "devices must be at most 4"),
         ({"delay": 5.0}, "give batch_size too"),
     ],
 )
@@ -313,18 +316,43 @@ def test_a_batch_of_half_an_episode_is_refused() -> None:
         fit(rich_model(), five_episodes(), batch_size=2.5)
 
 
-def test_families_with_parameters_are_refused(file) -> None:
-    model = btil.TeamModel(policy=btil.HierarchicalDirichletCPT(parents=("x",)))
-    message = r"policy_ann is a HierarchicalDirichletCPT.*leave batch_size out"
-    with pytest.raises(ValueError, match=message):
-        fit(model, file, batch_size=2)
-    with pytest.raises(ValueError, match=message):
-        stochastic.check_tables(bind(model, five_episodes()))
+PARAMETRIC = {
+    "hierarchical": btil.TeamModel(
+        policy=btil.HierarchicalDirichletCPT(parents=("x",)),
+        transition=btil.DirichletCPT(0.9, parents=("y",)),
+    ),
+    "softmax": btil.TeamModel(
+        policy=btil.SoftmaxCPT(parents=("x",)),
+        transition=btil.DirichletCPT(0.9, parents=("y",)),
+    ),
+}
+
+
+@pytest.mark.parametrize("family", PARAMETRIC)
+def test_families_with_parameters_end_where_the_full_batch_does(family, file) -> None:
+    model = PARAMETRIC[family]
+    options = {"max_iterations": 400, "dtype": "float64"}
+    whole = fit(model, many_episodes(), tolerance=1e-9, **options)
+    batches = fit(model, file, batch_size=20, tolerance=1e-12, **options)
+    assert batches.converged, batches.reason
+    assert batches.elbo == pytest.approx(whole.elbo, abs=0.02)
+    assert batches.elbo_se == pytest.approx(whole.elbo_se, rel=0.1)
+    for site, normals in whole.result.parameters.items():
+        found = batches.result.parameters[site]
+        np.testing.assert_allclose(found.location, normals.location, atol=0.01)
+        np.testing.assert_allclose(found.factor, normals.factor, atol=0.01)
+    for role in ("policy", "transition"):
+        for agent in ("ann", "bob"):
+            query = {"states": {"x": [0, 3], "y": [1, 2]}}
+            query |= {"actions": [[0, 0], [1, 1]]} if role == "transition" else {}
+            rows = [getattr(one, role)(agent, **query) for one in (batches, whole)]
+            np.testing.assert_allclose(rows[0], rows[1], atol=0.003)
 
 
 # ---------------------------------------------------------------------- from a file
 
 
+@pytest.mark.covers("files larger than memory", "batches")
 def test_a_file_gives_the_bits_of_memory(file, of_file, by_batches) -> None:
     assert_same_rows(of_file, by_batches)
     # In other parts, too: contexts then appear in another order.
@@ -358,7 +386,7 @@ def test_the_pass_over_a_file_finds_what_memory_holds(model, file, small_parts) 
 
 
 def test_episodes_of_one_step_and_tables_that_nothing_reads(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 2)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 2)
     demos = random_demos(lengths=(1, 1, 1, 1, 1, 1))
     path = tmp_path / "ones.parquet"
     btil.write_demonstrations((demos.select([k]) for k in range(6)), path)
@@ -445,7 +473,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
 
 
 def test_given_tables_are_checked_part_by_part(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(stream, "ROW_GROUP_STEPS", 3)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 3)
     demos = btil.Demonstrations(
         states=np.zeros(9, int),
         actions=[0, 1, 0, 1, 0, 0, 0, 2, 1],
@@ -468,8 +496,18 @@ def test_given_tables_are_checked_part_by_part(tmp_path, monkeypatch) -> None:
     np.testing.assert_allclose(of_file.elbo, in_memory.elbo, rtol=1e-12)
 
 
+@pytest.mark.refuses(
+    "files larger than memory",
+    "exact",
+    "mfvi",
+    "svi",
+    "nuts",
+    "gibbs",
+    "refined",
+    remedy="mfvi takes batch_size; read_demonstrations reads them whole",
+)
 def test_only_batches_learn_from_a_file(file) -> None:
-    for options in ({}, {"method": "gibbs"}):
+    for options in ({}, *({"method": one} for one in ("exact", "svi", "nuts", "gibbs", "refined"))):
         with pytest.raises(ValueError, match=r"with batch_size=\.\.\.; read_demonstrations reads"):
             fit(rich_model(), file, **options)
 

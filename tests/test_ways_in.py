@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_parts() -> Iterator[None]:
     """Parquet files are read about three steps at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("btil.demonstrations.stream.ROW_GROUP_STEPS", 3)
+        patch.setattr("btil.demonstrations.row_groups.ROW_GROUP_STEPS", 3)
         yield
 
 

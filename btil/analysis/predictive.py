@@ -18,10 +18,13 @@ References:
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
@@ -30,7 +33,10 @@ from btil.analysis.latent_draws import draw_latents, drawn_rows
 from btil.analysis.monte_carlo import blocks_of_draws, jackknife_error
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.stream import DemonstrationsFile
+from btil.inference.processes import ALONE, Processes, add_up, gather, present_processes
 from btil.messages.layout import lay_out
+from btil.models.contexts import match_rows
 from btil.models.draws import DrawnTables
 from btil.models.emission import Channel
 from btil.models.simulate import draw_values, simulate
@@ -304,11 +310,12 @@ def _mean(
 
 def posterior_predictive_check(
     posterior: Posterior,
-    demos: Demonstrations | None = None,
+    demos: Demonstrations | DemonstrationsFile | None = None,
     num_draws: int = 400,
     seed: int = 0,
     replicate: str = "steps",
     num_contexts: int = 3,
+    distributed: bool = False,
 ) -> PredictiveCheck:
     r"""Compare what the team did with what the fitted model says it would have done.
 
@@ -325,12 +332,15 @@ def posterior_predictive_check(
         posterior: The posterior.
         demos: The recordings; None: those it was fitted to. As in `log_likelihood` the data are
             actions, columns and labels: labelled steps count as they are, the mental states of
-            others are drawn given them. Of actions alone: `demos.without_labels()`.
+            others are drawn given them. Of actions alone: `demos.without_labels()`. What
+            `open_demonstrations` opened is looked at part by part, twice; quantiles of columns,
+            which do not add up, are left out.
         num_draws: Posterior draws, each with one replicate; of chains no more than they have.
         seed: Seeds everything.
         replicate: "steps", one step ahead, or "episodes", whole episodes on the recorded states:
             see the module. Use "episodes" where states do not depend on actions.
         num_contexts: For so many contexts of each policy action frequencies are told.
+        distributed: Of files: whether the processes of `jax.distributed` each take a part.
 
     Returns:
         The check, with table and figure.
@@ -355,28 +365,98 @@ def posterior_predictive_check(
             f"{posterior.model.name}: data are replicated from tables, which a NumpyroModel has "
             "not; NumPyro's Predictive draws from its function"
         )
-    import jax
-
+    if isinstance(demos, DemonstrationsFile):
+        if replicate == "episodes":
+            raise ValueError(
+                'replicate="episodes" takes demonstrations in memory; files are replicated by '
+                '"steps"'
+            )
+        return _check_file(posterior, demos, num_draws, seed, num_contexts, distributed)
+    if distributed:
+        raise ValueError("distributed: processes share files that open_demonstrations opened")
     if demos is None:
         refuse_excerpt(posterior, "a predictive check without demos=...")
-    demos = posterior.demos if demos is None else conform(demos, posterior.demos)
-    bound = posterior.bound.on(demos)
+    bound = _ready(posterior, posterior.demos if demos is None else demos)
+    setting = _setting(posterior, [bound], num_contexts, ALONE)._replace(quantiles=True)
+    generator = np.random.default_rng([seed, 4])
+    counter = _Counter(bound, setting, replicate == "episodes")
+    blocks = blocks_of_draws(posterior, num_draws, seed)
+    counts = list(_counts(posterior, counter, blocks, jax.random.key(seed), generator))
+    return _made(counter.statistics, np.array(counts), replicate, bound.demos, blocks)
+
+
+def _check_file(
+    posterior: Posterior,
+    file: DemonstrationsFile,
+    num_draws: int,
+    seed: int,
+    num_contexts: int,
+    distributed: bool,
+) -> PredictiveCheck:
+    """The check of files, one step ahead: sums add up over their parts."""
+    processes = present_processes() if distributed else ALONE
+    own = file.shard(*processes) if processes.number > 1 else file
+
+    def parts() -> Iterator[BoundModel]:
+        return (_ready(posterior, part) for part in own)
+
+    setting = _setting(posterior, parts(), num_contexts, processes)
+    blocks = blocks_of_draws(posterior, num_draws, seed)
+    first = _Counter(_ready(posterior, file.first), setting, False)
+    size = (sum(block.num_draws for block in blocks), 2, len(first.statistics), 3)
+
+    def counts_of_own() -> dict[str, np.ndarray]:
+        total, labelled, steps = np.zeros(size), 0, 0
+        for number, bound in enumerate(parts()):
+            place = [processes.own, number]
+            key = jax.random.key(seed)
+            for one in place:
+                key = jax.random.fold_in(key, one)
+            generator = np.random.default_rng([seed, 4, *place])
+            counter = _Counter(bound, setting, False)
+            total += list(_counts(posterior, counter, blocks, key, generator))
+            labelled += int((bound.demos.latents[bound.demos.present] >= 0).sum())
+            steps += int(bound.demos.present.sum())
+        return {"counts": total, "labelled": np.array([labelled, steps], float)}
+
+    sums = add_up(processes, counts_of_own)
+    made = _made(first.statistics, sums["counts"], "steps", file.first, blocks)
+    labelled, steps = sums["labelled"]
+    return replace(made, share_labelled=float(labelled / steps))
+
+
+def _ready(posterior: Posterior, demos: Demonstrations) -> BoundModel:
+    """The model on demonstrations that can be replicated.
+
+    Raises:
+        ValueError: If they do not fit or are impossible.
+    """
+    demos = demos if demos is posterior.demos else conform(demos, posterior.demos)
     if not (demos.latents[demos.present] >= 0).all():
         posterior.filter(demos, use_labels=True)  # refuses what is impossible
+    return posterior.bound.on(demos)
+
+
+def _counts(
+    posterior: Posterior,
+    counter: "_Counter",
+    blocks: list[Any],
+    key: Any,
+    generator: np.random.Generator,
+) -> Iterator[Float[np.ndarray, "2 statistics 3"]]:
+    """Of every draw, what is counted in the data, and in data that are replicated."""
+    bound = counter.bound
     layout = lay_out(bound, coarse=True)
-    counter = _Counter(bound, num_contexts, replicate == "episodes")
-    generator = np.random.default_rng([seed, 4])
-    recorded = {agent: _columns(demos, channel) for agent, channel in bound.channels.items()}
-    observed, replicated = [], []
-    blocks = blocks_of_draws(posterior, num_draws, seed)
+    recorded = {agent: _columns(bound.demos, one) for agent, one in bound.channels.items()}
     drawn = itertools.chain.from_iterable(
         drawn_rows(block.posterior, bound, block.num_draws, block.seed) for block in blocks
     )
     for draw, (tables, rows) in enumerate(drawn):
-        key = jax.random.fold_in(jax.random.key(seed), draw)
-        seen = _as_play(bound, draw_latents(posterior, bound, layout, rows, key), demos.actions)
-        if replicate == "episodes":
-            made = simulate(posterior.model, demos, tables, generator)
+        own_key = jax.random.fold_in(key, draw)
+        latents = draw_latents(posterior, bound, layout, rows, own_key)
+        seen = _as_play(bound, latents, bound.demos.actions)
+        if counter.whole_episodes:
+            made = simulate(posterior.model, bound.demos, tables, generator)
             again = _as_play(bound, made.latents, made.actions)
             columns = {agent: _columns(made, one) for agent, one in bound.channels.items()}
             measured = Measured(columns, columns, again.latents)
@@ -384,12 +464,26 @@ def posterior_predictive_check(
             again = _one_step_ahead(bound, rows, seen, generator)
             columns = _drawn_columns(bound, tables, seen.latents, generator)
             measured = Measured(columns, recorded, seen.latents)
-        observed.append(counter.count(seen, Measured(recorded, recorded, seen.latents)))
-        replicated.append(counter.count(again, measured))
+        as_seen = Measured(recorded, recorded, seen.latents)
+        yield np.stack([counter.count(seen, as_seen), counter.count(again, measured)])
+
+
+def _made(
+    statistics: list[Statistic],
+    counts: Float[np.ndarray, "draws 2 statistics 3"],
+    replicate: str,
+    demos: Demonstrations,
+    blocks: list[Any],
+) -> PredictiveCheck:
+    """The check of what `_Counter` has counted."""
+    number, of, squares = np.moveaxis(counts, -1, 0)
+    values = np.where(of > 0, number / np.where(of > 0, of, 1.0), np.nan)
+    spread = np.sqrt(np.maximum(squares / np.maximum(of, 1.0) - values**2, 0.0))
+    values = np.where(np.isnan(squares), values, np.where(of > 1, spread, np.nan))
     return PredictiveCheck(
-        statistics=tuple(counter.statistics),
-        observed=np.array(observed),
-        replicated=np.array(replicated),
+        statistics=tuple(statistics),
+        observed=values[:, 0],
+        replicated=values[:, 1],
         replicate=replicate,
         share_labelled=float((demos.latents[demos.present] >= 0).mean()),
         blocks=np.repeat(np.arange(len(blocks)), [block.num_draws for block in blocks]),
@@ -474,38 +568,125 @@ def _one_step_ahead(
     return Play(seen.before, seen.age, latents, actions)
 
 
-class _Counter:
-    """Counts the statistics of plays of one set of recordings."""
+class _Setting(NamedTuple):
+    """What is counted, of all recordings.
 
-    def __init__(self, bound: BoundModel, num_contexts: int, whole_episodes: bool) -> None:
-        self.bound = bound
+    Attributes:
+        contexts: Per agent the contexts of its policy in which actions are counted, in words; the
+            first, None, is any. None for agents that nobody saw act.
+        longest: Steps of the longest episode.
+        comparable: Whether the agents' latents are the same.
+        centres: Means of each agent's continuous columns.
+        quantiles: Whether quantiles are told: of recordings that are looked at all at once.
+    """
+
+    contexts: dict[str, list[tuple[str, tuple[int, ...] | None]]]
+    longest: int
+    comparable: bool
+    centres: dict[str, Float[np.ndarray, " d"]]
+    quantiles: bool = False
+
+
+def _setting(
+    posterior: Posterior, parts: Iterable[BoundModel], number: int, processes: Processes
+) -> _Setting:
+    """What is counted in some recordings: the most frequent contexts are those of all of them."""
+    agents = posterior.demos.agents
+    counts: dict[str, Counter[tuple[int, ...]]] = {agent: Counter() for agent in agents}
+    longest, pinned = 0, dict.fromkeys(agents, False)
+    sums = {agent: np.zeros((2, one.shape[3])) for agent, one in posterior.bound.channels.items()}
+
+    def look() -> np.ndarray:
+        nonlocal longest
+        for bound in parts:
+            longest = max(longest, int(bound.demos.episode_lengths.max()))
+            for agent, told in agents_pinned(bound).items():
+                pinned[agent] |= told
+            for agent, channel in bound.channels.items():
+                columns = _columns(bound.demos, channel)
+                sums[agent] += [np.nansum(columns, axis=0), np.isfinite(columns).sum(0)]
+            for agent in agents:
+                rows = bound.table("policy", agent).contexts.rows
+                acted = _steps_in(bound, agent, None)
+                times = np.bincount(bound.rows[agent].policy[acted], minlength=len(rows))
+                visited = np.flatnonzero(times)
+                for row, of_row in zip(
+                    rows[visited].tolist(), times[visited].tolist(), strict=True
+                ):
+                    counts[agent][tuple(row)] += of_row
+        return np.array([[longest, *(pinned[agent] for agent in agents)]])
+
+    found = np.concatenate(gather(processes, look))
+    centres = {
+        agent: total / np.maximum(number_seen, 1)
+        for agent, (total, number_seen) in add_up(processes, lambda: sums).items()
+    }
+    contexts: dict[str, list[tuple[str, tuple[int, ...] | None]]] = {}
+    demos = posterior.demos
+    for agent in agents:
+        width = posterior.bound.table("policy", agent).contexts.rows.shape[1]
+        table = np.array([[*row, of] for row, of in counts[agent].items()], np.int64)
+        total: Counter[tuple[int, ...]] = Counter()
+        for part in gather(processes, partial(np.reshape, table, (-1, width + 1))):
+            for *row, of in part.tolist():
+                total[tuple(row)] += of
+        contexts[agent] = [("", None)] if total else []
+        if len(total) < 2:
+            continue
+        names = make_contexts(posterior.bound.model, "policy", agent, demos).names
+        for row in sorted(total, key=lambda row: (-total[row], row))[:number]:
+            words = (
+                f"{name.removeprefix(f'{agent}_')}={demos.value_text(name, value)}"
+                for name, value in zip(names, row, strict=True)
+            )
+            contexts[agent].append((", ".join(words), row))
+    alike = len({demos.value_names(f"latent_{agent}") for agent in agents}) == 1
+    comparable = len(agents) > 1 and alike and bool(found[:, 1:].any(axis=0).all())
+    return _Setting(contexts, int(found[:, 0].max()), comparable, centres)
+
+
+class _Counter:
+    """Counts the statistics of plays of one set of recordings: sums that add up over several.
+
+    Of each statistic the numerator and the denominator; of standard deviations the sum, the number
+    and the sum of squares, NaN in place of which tells the others apart.
+    """
+
+    def __init__(self, bound: BoundModel, setting: _Setting, whole_episodes: bool) -> None:
+        self.bound, self.setting = bound, setting
         self.whole_episodes = whole_episodes
         self.contexts = {
-            agent: _frequent(bound, agent, num_contexts) for agent in bound.demos.agents
+            agent: [(words, _steps_in(bound, agent, row)) for words, row in chosen]
+            for agent, chosen in setting.contexts.items()
         }
-        demos = bound.demos
-        names = {demos.value_names(f"latent_{agent}") for agent in demos.agents}
-        pinned = all(agents_pinned(bound).values())
-        self.comparable = demos.num_agents > 1 and len(names) == 1 and pinned
         self.statistics: list[Statistic] = []
         # Names do not depend on what is counted.
+        demos = bound.demos
         columns = {agent: _columns(demos, one) for agent, one in bound.channels.items()}
         play = _as_play(bound, np.maximum(demos.latents, 0), demos.actions)
         self._count(play, Measured(columns, columns, play.latents), self.statistics)
 
-    def count(self, play: Play, measured: Measured) -> Float[np.ndarray, " statistics"]:
+    def count(self, play: Play, measured: Measured) -> Float[np.ndarray, "statistics 3"]:
         """All statistics, in order."""
         return self._count(play, measured, [])
 
     def _count(
         self, play: Play, measured: Measured, names: list[Statistic]
-    ) -> Float[np.ndarray, " statistics"]:
+    ) -> Float[np.ndarray, "statistics 3"]:
         demos = self.bound.demos
-        values: list[float] = []
+        values: list[tuple[float, float, float]] = []
 
-        def add(group: str, agent: str, name: str, value: float, given: str = "") -> None:
+        def add(
+            group: str,
+            agent: str,
+            name: str,
+            number: Any,
+            of: Any,
+            given: str = "",
+            squares: Any = np.nan,
+        ) -> None:
             names.append(Statistic(group, agent, name, given))
-            values.append(value)
+            values.append((float(number), float(of), float(squares)))
 
         for i, agent in enumerate(demos.agents):
             own = Play(*(part[:, i] for part in play))
@@ -513,50 +694,55 @@ class _Counter:
             actions = demos.value_names(f"action_{agent}") if acts else ()
             latents = demos.value_names(f"latent_{agent}")
             for words, steps in self.contexts[agent]:
-                share = np.bincount(own.actions[steps], minlength=len(actions)) / len(steps)
-                for action, value in zip(actions, share, strict=True):
-                    add("actions", agent, action, value, words)
+                taken = np.bincount(own.actions[steps], minlength=len(actions))
+                for action, number in zip(actions, taken, strict=True):
+                    add("actions", agent, action, number, len(steps), words)
             if agent in measured.columns:
                 channel = self.bound.channels[agent]
                 first = ~demos.present[:, i]
                 first[demos.stays[i]] = True
                 before = np.roll(measured.before[agent], 1, axis=0)
                 before[first] = np.nan
-                for name, y, earlier in zip(
+                for name, y, earlier, centre in zip(
                     channel.family.columns_of(agent),
                     measured.columns[agent].T,
                     before.T,
+                    self.setting.centres[agent],
                     strict=True,
                 ):
                     held = measured.held[:, i]
-                    for words, value in _of_column(y, earlier, held, latents):
-                        add("columns", agent, words, value, name)
+                    of_column = _of_column(
+                        y, earlier, held, latents, centre, self.setting.quantiles
+                    )
+                    for words, (total, number, squares) in of_column:
+                        add("columns", agent, words, total, number, name, squares)
             if len(latents) == 1:
                 continue
             there = own.latents[own.latents >= 0]
-            share = np.bincount(there, minlength=len(latents)) / len(there)
-            for latent, value in zip(latents, share, strict=True):
-                add("mental states", agent, latent, value)
+            for latent, number in zip(
+                latents, np.bincount(there, minlength=len(latents)), strict=True
+            ):
+                add("mental states", agent, latent, number, len(there))
             left = (own.before >= 0) & (own.latents != own.before)
             for k, latent in enumerate(latents):
                 stay = own.before == k
                 # Steps per departure; the last stay of an episode is cut short.
-                add("dwell", agent, f"steps in {latent}", _per(stay.sum(), (stay & left).sum()))
-            for low, high in _bands(int(demos.episode_lengths.max())):
+                add("dwell", agent, f"steps in {latent}", stay.sum(), (stay & left).sum())
+            for low, high in _bands(self.setting.longest):
                 at = (own.age >= low) & (own.age < high)
                 name = "1 step" if high == 2 else f"{low} to {high - 1} steps"
-                add("leaving", agent, f"after {name}", _per((at & left).sum(), at.sum()))
+                add("leaving", agent, f"after {name}", (at & left).sum(), at.sum())
             by_episode = np.add.reduceat(left, demos.episode_starts, dtype=np.int64)
-            add("switches", agent, "mean", float(by_episode.mean()))
+            add("switches", agent, "mean", by_episode.sum(), len(by_episode))
             if self.whole_episodes:
-                add("switches", agent, "standard deviation", float(by_episode.std()))
+                add("switches", agent, "standard deviation", by_episode.std(), 1)
                 # Of stays that ended: their length is the age at which they were left.
-                add("dwell", agent, "standard deviation", _sd(own.age[left]))
-        if self.comparable:
+                add("dwell", agent, "standard deviation", _sd(own.age[left]), 1)
+        if self.setting.comparable:
             same = (play.latents == play.latents[:, :1]).all(1)
             everybody = (play.latents >= 0).all(1)
-            agreed = _per((same & everybody).sum(), everybody.sum())
-            add("alignment", "team", "all have the same in mind", agreed)
+            agreed = (same & everybody).sum()
+            add("alignment", "team", "all have the same in mind", agreed, everybody.sum())
         return np.array(values)
 
 
@@ -565,56 +751,49 @@ def _of_column(
     before: Float[np.ndarray, " steps"],
     held: Int[np.ndarray, " steps"],
     latents: Sequence[str],
-) -> Iterator[tuple[str, float]]:
-    """Statistics of a column: over all steps, from step to step, and by mental state."""
+    centre: float,
+    quantiles: bool,
+) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:
+    """Statistics of a column: over all steps, from step to step, and by mental state.
+
+    Standard deviations are counted around `centre`, so that little is lost by rounding.
+    """
     known = np.isfinite(values)
     y = values[known]
-    yield "mean", float(y.mean()) if len(y) else np.nan
-    yield "standard deviation", _sd(y)
-    for level in (0.05, 0.95):
-        yield f"{level:.0%} quantile", float(np.quantile(y, level)) if len(y) else np.nan
-    yield (
-        "change in a step, standard deviation",
-        _sd((values - before)[known & np.isfinite(before)]),
-    )
+    yield "mean", (y.sum(), len(y), np.nan)
+    yield "standard deviation", _moments(y - centre)
+    for level in (0.05, 0.95) if quantiles else ():
+        found = np.quantile(y, level) if len(y) else np.nan
+        yield f"{level:.0%} quantile", (found, 1, np.nan)
+    changes = (values - before)[known & np.isfinite(before)]
+    yield "change in a step, standard deviation", _moments(changes)
     for latent, name in enumerate(latents) if len(latents) > 1 else ():
         own = y[held[known] == latent]
-        yield f"mean in {name}", float(own.mean()) if len(own) else np.nan
-        yield f"standard deviation in {name}", _sd(own)
+        yield f"mean in {name}", (own.sum(), len(own), np.nan)
+        yield f"standard deviation in {name}", _moments(own - centre)
 
 
-def _frequent(
-    bound: BoundModel, agent: str, number: int
-) -> list[tuple[str, Int[np.ndarray, " steps"]]]:
-    """All steps, and those in the most frequent contexts of an agent's policy, with words."""
-    demos = bound.demos
-    position = demos.agents.index(agent)
-    acted = demos.actions[:, position] >= 0
-    found = [("", np.flatnonzero(acted))] if acted.any() else []
-    reads = np.where(acted, bound.rows[agent].policy, -1)
-    contexts = bound.table("policy", agent).contexts
-    counts = np.bincount(reads[acted], minlength=len(contexts.rows))
-    if len(contexts.rows) < 2:
-        return found
-    names = make_contexts(bound.model, "policy", agent, demos).names
-    for context in np.argsort(-counts, kind="stable")[: min(number, int((counts > 0).sum()))]:
-        values = zip(names, contexts.rows[context], strict=True)
-        words = (
-            f"{name.removeprefix(f'{agent}_')}={demos.value_text(name, int(value))}"
-            for name, value in values
-        )
-        found.append((", ".join(words), np.flatnonzero(reads == context)))
-    return found
+def _moments(values: Float[np.ndarray, " values"]) -> tuple[Any, Any, Any]:
+    """Of which a standard deviation is made."""
+    return values.sum(), len(values), (values**2).sum()
+
+
+def _steps_in(
+    bound: BoundModel, agent: str, context: tuple[int, ...] | None
+) -> Int[np.ndarray, " steps"]:
+    """The steps at which an agent's action was seen, in a context of its policy or in any."""
+    acted = bound.demos.actions[:, bound.demos.agents.index(agent)] >= 0
+    if context is None:
+        return np.flatnonzero(acted)
+    rows = bound.table("policy", agent).contexts.rows
+    number = match_rows(rows, np.array([context], rows.dtype))[0]
+    return np.flatnonzero(acted & (bound.rows[agent].policy == number))
 
 
 def _bands(longest: int) -> list[tuple[int, int]]:
     """Ages from, up to and without, within the longest episode."""
     edges = [age for age in _AGES if age < longest]
     return list(zip(edges, [*edges[1:], longest + 1], strict=True)) if edges else []
-
-
-def _per(number: Any, of: Any) -> float:
-    return float(number) / float(of) if of else np.nan
 
 
 def _sd(values: Shaped[np.ndarray, " values"]) -> float:

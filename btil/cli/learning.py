@@ -10,18 +10,21 @@ import typer
 from btil import (
     Demonstrations,
     DemonstrationsFile,
-    open_demonstrations,
 )
 from btil.cli.app import app
 from btil.cli.options import METHOD, MODEL, READING, CheckpointFile, Data, Resume, Seed, takes
 from btil.cli.reading import (
     Reading,
     for_data,
+    is_large,
     model_of,
+    opened,
     read,
 )
 from btil.cli.telling import quoted, refuse_failure, summary, warn_unless_converged
+from btil.cli.together import Distributed, join
 from btil.demonstrations.coding import warn
+from btil.demonstrations.formats.parquet import ROW_GROUP_STEPS
 from btil.demonstrations.naming import agents_in, form_of, spoken
 from btil.flags import Debug, Quiet
 from btil.inference.method import methods_help
@@ -148,6 +151,7 @@ def fit(
     options: dict[str, Any],
     checkpoint: CheckpointFile = None,
     resume: Resume = False,
+    distributed: Distributed = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -168,7 +172,8 @@ def fit(
         btil fit team.csv --out team.nc --policy-parents x,y --transition-parents actions
         btil fit team.csv --out team.nc --method gibbs --num-samples 1000 --model model.toml
         btil fit team.csv --out team.nc --method nuts --checkpoint team.checkpoint --resume
-        btil fit many.parquet --out team.nc --batch-size 500
+        btil fit folder/ --out team.nc --batch-size 500
+        srun btil fit folder/ --out team.nc --batch-size 500 --distributed auto
     """  # noqa: D301  # click needs the character itself
     from btil.files import check_writable
     from btil.posterior.fit import fit as infer
@@ -178,10 +183,15 @@ def fit(
         raise ValueError(f"{out}: --out and --checkpoint must be two files")
     if resume and checkpoint is None:
         raise ValueError("--resume needs the --checkpoint FILE to go on from")
+    first = join(distributed)
+    if distributed is not None:
+        import jax
+
+        options["devices"] = jax.device_count()
     team = model_of(data, **described)
     demos: Demonstrations | DemonstrationsFile
-    if "batch_size" in options and Path(data).suffix.lower() == ".parquet":
-        demos = open_demonstrations(data, **reading.arguments())
+    if "batch_size" in options and is_large(data):
+        demos = opened(data, reading)
     else:
         demos = read(data, reading)
     team, _ = for_data(team, described, demos, quiet)
@@ -196,6 +206,8 @@ def fit(
         **options,
     )
     refuse_failure(method, posterior)
+    if not first:
+        return
     posterior.save(out)
     typer.echo(summary(posterior))
     typer.echo(f"saved      {out}\n\nnext       btil decode {quoted(out)} {quoted(data)}")
@@ -233,6 +245,7 @@ def decode(
             "is counted.",
         ),
     ] = False,
+    distributed: Distributed = None,
     *,
     reading: Reading,
     debug: Debug = False,
@@ -242,41 +255,70 @@ def decode(
     The most probable latents of each episode (Viterbi). Labels in the data are not looked at, but
     compared with afterwards: the error is the share of labelled steps decoded wrongly (mean over
     episodes). With --use-labels they count as observed, and the steps between them are decoded.
+    From .parquet, or a folder of such, to .parquet it goes part by part, in little memory. With
+    --distributed each process writes its part into the folder that --out names.
 
     \b
     Examples:
         btil decode kitchen.nc overcooked:cramped_room:test --out decoded.csv
         btil decode team.nc new.csv --smooth | head
         btil decode team.nc partly.csv --use-labels --out completed.csv
+        btil decode team.nc folder/ --out decoded.parquet
     """  # noqa: D301  # click needs the character itself
     from btil.analysis.alignment import agents_pinned
+    from btil.analysis.by_parts import decode_file
     from btil.analysis.decoding import TABLE_ENDINGS, decoded_table, write_table
     from btil.analysis.metrics import hamming_distance
     from btil.files import check_writable
     from btil.posterior.loading import load_posterior
 
-    if out is not None:
+    if distributed is not None and (out is None or out.suffix or not is_large(data)):
+        raise ValueError(
+            "--distributed: DATA must be .parquet or a folder of such, and --out a folder"
+        )
+    if out is not None and distributed is None:
         check_writable(out, TABLE_ENDINGS)
+    first = join(distributed)
     fitted = load_posterior(posterior)
-    demos = read(data, reading, like=fitted.demos)
-    decoded = fitted.decode(demos, use_labels)
-    table = decoded_table(demos, decoded, fitted.smooth(demos, use_labels) if smooth else None)
-    if out is None:
-        table.to_csv(sys.stdout, index=False, lineterminator="\n")
+    if out is not None and out.suffix.lower() in ("", ".parquet") and is_large(data):
+        file = opened(data, reading, fitted.demos)
+        large = file.source.num_rows > ROW_GROUP_STEPS
+        scores = decode_file(
+            fitted,
+            file,
+            out,
+            smooth=smooth,
+            use_labels=use_labels,
+            distributed=distributed is not None,
+            progress=large,
+        )
+        errors, shares, steps = (
+            scores.metrics["viterbi_error"], scores.share_labelled, scores.num_steps
+        )  # fmt: skip
     else:
-        write_table(table, out)
-        typer.echo(f"saved {out} ({len(table):,} steps)")
+        demos = read(data, reading, like=fitted.demos)
+        decoded = fitted.decode(demos, use_labels)
+        table = decoded_table(demos, decoded, fitted.smooth(demos, use_labels) if smooth else None)
+        steps = len(table)
+        if out is None:
+            table.to_csv(sys.stdout, index=False, lineterminator="\n")
+        else:
+            write_table(table, out)
+        errors = hamming_distance(demos, decoded)
+        shares = (demos.latents >= 0).mean(axis=0)
+    if not first:
+        return
+    if out is not None:
+        typer.echo(f"saved {out} ({steps:,} steps)")
     pinned = agents_pinned(fitted.bound)
-    for agent in demos.agents:
+    for agent in fitted.demos.agents:
         if not pinned[agent]:
             typer.echo(
                 f"note: {posterior} was learned without labels of {agent}: which of its latents is "
                 "which is arbitrary, whatever names they have in this table",
                 err=True,
             )
-    errors = hamming_distance(demos, decoded)
-    shares = (demos.latents >= 0).mean(axis=0)
-    for agent, error, share in zip(demos.agents, errors, shares, strict=True):
+    for agent, error, share in zip(fitted.demos.agents, errors, shares, strict=True):
         told = None
         if use_labels:
             told = f"labels of {agent} used: {share:.1%} of the steps are labelled"

@@ -15,8 +15,8 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A table (.csv, .parquet or .npz), or carried data: overcooked:LAYOUT[:train|test], "
-        "such as overcooked:cramped_room:test.",
+        help="A table (.csv, .parquet or .npz), a folder of .parquet files, or carried data: "
+        "overcooked:LAYOUT[:train|test], such as overcooked:cramped_room:test.",
         show_default=False,
     ),
 ]
@@ -121,8 +121,8 @@ Devices = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="mfvi, gibbs, nuts: devices over which episodes or chains are spread; cores of a CPU "
-        "count as devices then.",
+        help="mfvi, svi, gibbs, nuts: devices over which episodes or chains are spread; cores of a "
+        "CPU count as devices then.",
     ),
 ]
 Dtype = Annotated[

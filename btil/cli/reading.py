@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from btil import (
     Demonstrations,
     DemonstrationsFile,
+    open_demonstrations,
     read_demonstrations,
 )
 from btil.cli.telling import quoted
@@ -89,10 +90,28 @@ def read(data: str, reading: Reading, like: Demonstrations | None = None) -> Dem
         carried: Demonstrations = load_domain(domain).load(*parts)
         return carried
     arguments = reading.arguments()
+    if Path(data).is_dir():
+        return opened(data, reading, like).read()
     if like is None:
         return read_demonstrations(data, **arguments)
     del arguments["num_latents"], arguments["continuous"]  # as in those
     return read_as_seen(data, like, **arguments)
+
+
+def is_large(data: str) -> bool:
+    """Whether the data can be read part by part: a Parquet file, or a folder of such."""
+    path = Path(data)
+    return path.suffix.lower() == ".parquet" or path.is_dir()
+
+
+def opened(data: str, reading: Reading, like: Demonstrations | None = None) -> DemonstrationsFile:
+    """A file or folder that is read part by part; with `like` by the latents of others."""
+    arguments = reading.arguments()
+    if like is not None:
+        latents = dict(zip(like.agents, like.num_latents, strict=True))
+        arguments |= {"num_latents": latents, "latent_names": like.latent_names or None}
+        arguments["continuous"] = list(like.continuous)
+    return open_demonstrations(data, **arguments)
 
 
 def sizes(num_latents: str | None) -> int | list[int] | None:

@@ -1,26 +1,24 @@
-"""Demonstrations too many for memory: a Parquet file, read a few row groups at a time."""
+"""Demonstrations too many for memory: Parquet files, read a few row groups at a time."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from btil.arguments import check_index, check_values
 from btil.demonstrations.coding import (
     PLAIN,
     Names,
     Reading,
     code_column,
-    code_episodes,
     counted,
     listed,
-    normalised_keys,
     warn,
 )
 from btil.demonstrations.data import (
@@ -34,15 +32,27 @@ from btil.demonstrations.data import (
     episode_runs,
 )
 from btil.demonstrations.formats.arrow import columns_from_arrow, from_arrow
-from btil.demonstrations.formats.parquet import ROW_GROUP_STEPS, record_of_schema
-from btil.demonstrations.formats.record import check_no_repeats, record_of
+from btil.demonstrations.formats.parquet import record_of_schema
+from btil.demonstrations.formats.record import record_of
+from btil.demonstrations.row_groups import (
+    EPISODE,
+    PRESENT,
+    File,
+    Source,
+    named_columns,
+    naming,
+    open_source,
+    plain_values,
+    runs_of,
+    together,
+    unified,
+    whole_episodes,
+)
 from btil.demonstrations.tables import (
     acting_agents,
     agents_and_variables,
     from_columns,
     reading_of,
-    steps_to_keep,
-    told,
     with_record,
 )
 
@@ -52,17 +62,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DemonstrationsFile:
-    """Demonstrations in a Parquet file; iterating gives them part by part.
+    """Demonstrations in a Parquet file, or in several; iterating gives them part by part.
 
     Each part is a `Demonstrations` of whole episodes from consecutive row groups; an episode that
     goes on in the next row group is in the part where it ends. All parts have the sizes and names
-    of the whole file. What `Demonstrations` refuses is refused when its part is read, with the
+    of the whole. What `Demonstrations` refuses is refused when its part is read, with the
     same words.
 
     Attributes:
-        path: The file.
-        first: Its first episode.
-        num_steps: Number of rows, over all episodes.
+        source: The files, and which of their row groups are read.
+        first: Their first episode.
         record: Agents, sizes and names, as a table records them.
         reading: What its values are taken for.
 
@@ -72,11 +81,20 @@ class DemonstrationsFile:
         True
     """
 
-    path: Path
+    source: Source
     first: Demonstrations
-    num_steps: int
     record: Mapping[str, Any]
     reading: Reading = PLAIN
+
+    @property
+    def path(self) -> Path:
+        """The file or folder; of a list of files the first."""
+        return self.source.path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that are read."""
+        return tuple(file.path for file in self.source.files)
 
     @property
     def agents(self) -> Names:
@@ -121,18 +139,48 @@ class DemonstrationsFile:
     @cached_property
     def num_episodes(self) -> int:
         """Number of episodes; the column of episodes is read once to count them."""
-        with _naming(self.path):
-            tables = _runs_of(self.path, ["episode"], self.reading)
-            return sum(len(runs.new_ids) for _, runs in tables)
+        tables = runs_of(self.source, [EPISODE], self.reading)
+        return sum(len(runs.new_ids) for _, _, runs in tables)
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Number of rows, over all episodes; of a part of files, or with filters, they are read."""
+        if self.reading.drop_last:
+            needed = [EPISODE, *(f"action_{agent}" for agent in self.agents)]
+            tables = whole_episodes(self.source, needed, self.reading)
+            return sum(table.num_rows for _, table in tables)
+        if self.source.filters is None and not self.source.is_shard:
+            return self.source.num_rows
+        return sum(table.num_rows for _, table, _ in runs_of(self.source, [], self.reading))
+
+    def shard(self, num_shards: int, index: int) -> DemonstrationsFile:
+        """One of several parts that together have every episode once, in order.
+
+        Parts are made of whole row groups: consecutive ones, of about as many rows each. An
+        episode belongs to the part in whose row groups it begins. With fewer row groups than
+        parts some are empty.
+
+        Args:
+            num_shards: How many parts there are.
+            index: Which one, from 0.
+
+        Raises:
+            ValueError: If there is no such part, or this is one already.
+
+        Example:
+            >>> halves = [file.shard(2, k) for k in range(2)]  # doctest: +SKIP
+            >>> sum(half.num_episodes for half in halves) == file.num_episodes  # doctest: +SKIP
+            True
+        """
+        check_values({"num_shards": num_shards})
+        check_index("index", index, num_shards)
+        if self.source.is_shard:
+            raise ValueError("shard: this is a part already; take parts of the whole")
+        return replace(self, source=self.source.shard(num_shards, index))
 
     def __iter__(self) -> Iterator[Demonstrations]:
-        parts = _whole_episodes(self.path, reading=self.reading)
-        while True:
-            with _naming(self.path):
-                table = next(parts, None)
-            if table is None:
-                return
-            yield _part_of(self.path, table, dict(self.record), self.reading)
+        for tables in together(whole_episodes(self.source, reading=self.reading)):
+            yield _part_of(tables, dict(self.record), self.reading)
 
     def read(self) -> Demonstrations:
         """The whole file as `Demonstrations`, in memory."""
@@ -163,8 +211,10 @@ class DemonstrationsFile:
         )
 
     def __repr__(self) -> str:
+        files = len(self.source.files)
+        several = f"{counted(files, 'file')} from {self.path}" if files > 1 else f"{self.path}"
         return (
-            f"DemonstrationsFile({self.path}: {counted(self.num_episodes, 'episode')}, "
+            f"DemonstrationsFile({several}: {counted(self.num_episodes, 'episode')}, "
             f"{counted(self.num_steps, 'step')}, "
             f"{counted(len(self.num_states), 'state variable')}, "
             f"agents: {', '.join(self.agents)})"
@@ -172,8 +222,10 @@ class DemonstrationsFile:
 
 
 def open_demonstrations(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
+    filters: Sequence[Any] | None = None,
+    ids_by_file: bool = False,
     like: Demonstrations | None = None,
     num_states: Size | Mapping[str, Size] | None = None,
     num_actions: Size | Sequence[Size] | Mapping[str, Size] | None = None,
@@ -186,17 +238,29 @@ def open_demonstrations(
     missing: str = "refuse",
     continuous: Sequence[str] = (),
 ) -> DemonstrationsFile:
-    """Open a Parquet file of demonstrations without reading it into memory.
+    """Open Parquet files of demonstrations without reading them into memory.
 
-    The table is as in `read_demonstrations`. Sizes and names that neither the file records nor
+    The table is as in `read_demonstrations`. Sizes and names that neither the files record nor
     the arguments declare are found by a pass over their columns, and are those that
     `read_demonstrations` would find.
+
+    Several files are one table, in the order of the list, or of a folder's sorted names. They have
+    the same columns, and no episode is in two of them. Sizes that they record are put together:
+    the largest, and all names in the order in which they come.
 
     Memory is taken by one row group at a time: `write_demonstrations` makes them of 131,072 steps.
     A file of another tool may have fewer and larger ones.
 
     Args:
-        path: the file.
+        path: a file; a folder, of which all `.parquet` files are read, in folders inside it too,
+            but for those whose names begin with a dot or an underscore; or a list of files.
+        filters: which episodes are wanted, as pandas and pyarrow take it: a list of
+            `(column, operation, value)`, all of which hold, or a list of such lists, one of which
+            does; operations are ==, !=, <, <=, >, >=, in, "not in". A column may also be the key
+            of folders that are named `key=value`; these keys serve for nothing else. What filters
+            look at must be the same in all rows of an episode.
+        ids_by_file: ids of episodes count within their file only, and become `<file>/<id>`, the
+            file without its ending; a file without a column of episodes is one, `<file>`.
         like: as in `read_demonstrations`; so are all others.
         num_states: see `like`.
         num_actions: see `like`.
@@ -210,12 +274,13 @@ def open_demonstrations(
         continuous: see `like`.
 
     Returns:
-        The file, for `fit` with a batch size, or to iterate over.
+        The files, for `fit` with a batch size, or to iterate over.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: another ending, a damaged file, and what `read_demonstrations` refuses in the
-            first part of the file; the rest is looked at when it is read.
+        ValueError: another ending, a damaged file, files that do not go together, and what
+            `read_demonstrations` refuses in the first part; the rest is looked at when it is read.
+            The message names the file, and in it the row, or episode and step.
 
     Warns:
         DataWarning: as in `Demonstrations`.
@@ -223,14 +288,9 @@ def open_demonstrations(
     Example:
         >>> file = btil.open_demonstrations("team.parquet")  # doctest: +SKIP
         >>> posterior = btil.fit(model, file, batch_size=500)  # doctest: +SKIP
+        >>> of_a = [("site", "==", "a")]
+        >>> files = btil.open_demonstrations("days", filters=of_a)  # doctest: +SKIP
     """
-    from pyarrow import parquet
-
-    path = Path(path)
-    if path.suffix.lower() != ".parquet":
-        raise ValueError(
-            f"{path}: only a .parquet file is read by row groups; read_demonstrations reads others"
-        )
     declared = {
         "num_states": num_states,
         "num_actions": num_actions,
@@ -243,170 +303,101 @@ def open_demonstrations(
     if like is not None and declared:
         raise ValueError(f"like: sets all sizes and names; leave out {listed(declared)}")
     reading = reading_of(like, unknown_labels, drop_last, missing, continuous)
-    with open(path, "rb") as handle, _naming(path):
-        file = parquet.ParquetFile(handle, page_checksum_verification=True)
-        schema, num_steps = file.schema_arrow, file.metadata.num_rows
-        check_no_repeats(schema.names)
-        if num_steps == 0:
+    source, schemas = open_source(path, filters, ids_by_file)
+    with naming(source.path, source.files):
+        schema = unified(schemas)
+        if sum(sum(file.rows) for file in source.files) == 0:
             raise ValueError("there are no steps; at least one is needed")
-        record = record_of_schema(schema) if like is None else record_of(like)
+    record = _merged(schemas) if like is None else record_of(like)
+    with naming(source.path, source.files):
         reading = reading._replace(foreign=record is None)
         if record is not None:
             reading = with_record(reading, record)
-        record, doubts = _completed(path, schema, record, declared, reading)
-        table = next(_whole_episodes(path, reading=reading))
-        if drop_last:
-            needed = ["episode", *(f"action_{agent}" for agent in record["agents"])]
-            num_steps = sum(part.num_rows for part in _whole_episodes(path, needed, reading))
-    first = _part_of(path, table, record, reading).select([0])
-    warn(f"{path}: {doubt}" for doubt in doubts)
-    return DemonstrationsFile(path, first, num_steps, record, reading)
+        record, doubts = _completed(source, schema, record, declared, reading)
+    tables = next(whole_episodes(source, reading=reading), None)
+    if tables is None:
+        raise ValueError(f"{source.path}: filters: no episode is left")
+    first = _part_of([tables], record, reading).select([0])
+    warn(f"{source.path}: {doubt}" for doubt in doubts)
+    return DemonstrationsFile(source, first, record, reading)
+
+
+def _merged(schemas: Mapping[Path, pa.Schema]) -> dict[str, Any] | None:
+    """What files record, put together: the largest sizes, all names. None: they record nothing."""
+    merged: dict[str, Any] | None = None
+    first: Path | None = None
+    for path, schema in schemas.items():
+        with naming(path):
+            record = record_of_schema(schema)
+            if first is None:
+                first, merged = path, record
+                continue
+            if (record is None) != (merged is None):
+                has, lacks = (path, first) if merged is None else (first, path)
+                raise ValueError(
+                    f"sizes and names are recorded in {has}, but not in {lacks}; give like=..., "
+                    "demonstrations that have them"
+                )
+            if merged is None or record is None or record == merged:
+                continue
+            for field, value in record.items():
+                merged[field] = _put_together(field, merged.get(field), value, first)
+            for kind in ("state", "action", "latent"):
+                sizes = merged[f"num_{kind}s"]
+                for key, names in merged[f"{kind}_names"].items():
+                    sizes[key] = max(sizes[key], len(names))
+    return merged
+
+
+def _put_together(field: str, known: Any, value: Any, first: Path) -> Any:
+    """A field of a record, of the files before and of one more."""
+    if field.startswith("num_") and set(known) == set(value):
+        return {key: max(size, value[key]) for key, size in known.items()}
+    if field.endswith("_names") and set(known) == set(value):
+        return {key: [*dict.fromkeys([*names, *value[key]])] for key, names in known.items()}
+    if known != value:
+        raise ValueError(f"{field} is {value}, but {known} in {first}")
+    return known
+
+
+def _put_side_by_side(tables: list[pa.Table]) -> pa.Table:
+    """Rows of several tables; who is there in all rows has no column in some of them."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if len(tables) == 1:
+        return tables[0]
+    plain = [
+        pa.table({name: plain_values(table.column(name)) for name in table.column_names})
+        for table in tables
+    ]
+    whole = pa.concat_tables(plain, promote_options="permissive")
+    for place, name in enumerate(whole.column_names):
+        if name.startswith(PRESENT):
+            there = compute.fill_null(whole.column(name), True)
+            whole = whole.set_column(place, name, there)
+    return whole
 
 
 def _part_of(
-    path: Path, table: pa.Table, record: dict[str, Any], reading: Reading
+    tables: list[tuple[File, pa.Table]], record: dict[str, Any], reading: Reading
 ) -> Demonstrations:
     """A part of whole episodes; its last rows that are no steps are gone already."""
     try:
-        columns = columns_from_arrow(table)
+        columns = columns_from_arrow(_put_side_by_side([table for _, table in tables]))
         return from_columns(columns, record, {}, reading._replace(drop_last=False))[0]
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Errors of reading begin with the path; the libraries raise whatever comes on damage."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path}: {told(error, path.suffix)}") from error
-
-
-# ---------------------------------------------------------------------- row groups
-
-
-def _tables(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of a file, in order, about `ROW_GROUP_STEPS` at a time; columns it lacks left out.
-
-    Smaller row groups are read together, larger ones cut after reading.
-    """
-    from pyarrow import parquet
-
-    with open(path, "rb") as handle:
-        file = parquet.ParquetFile(handle, page_checksum_verification=True)
-        named = _named_columns(file.schema_arrow)
-        columns = list(named) if columns is None else [c for c in columns if c in named]
-        in_file = [named[column] for column in columns]
-        by_name = {in_the_file: name for name, in_the_file in named.items()}
-        together: list[int] = []
-        rows = 0
-        for group in range(file.num_row_groups):
-            together.append(group)
-            rows += file.metadata.row_group(group).num_rows
-            if rows >= ROW_GROUP_STEPS or group == file.num_row_groups - 1:
-                table = file.read_row_groups(together, in_file)
-                # In the order of the file, whatever was asked for.
-                table = table.rename_columns([by_name[name] for name in table.column_names])
-                for first in range(0, rows, ROW_GROUP_STEPS):
-                    yield table.slice(first, ROW_GROUP_STEPS)
-                together, rows = [], 0
-
-
-def _named_columns(schema: pa.Schema) -> dict[str, str]:
-    """The columns of a file by their names, accents composed, and as they are called in it."""
-    return normalised_keys("columns", {name: name for name in schema.names})
-
-
-class _TableRuns(NamedTuple):
-    """Episodes of a table as runs of its rows.
-
-    Attributes:
-        starts: First row of each run.
-        continues: Whether the first run goes on from the table before.
-        new_ids: Ids of the episodes that begin here.
-        first_row: Row of the file at which the table begins.
-    """
-
-    starts: np.ndarray
-    continues: bool
-    new_ids: list[Any]
-    first_row: int
-
-
-def _runs_of(
-    path: Path, columns: Sequence[str] | None = None, reading: Reading = PLAIN
-) -> Iterator[tuple[pa.Table, _TableRuns]]:
-    """Tables with their runs; an episode that returns after another one is refused."""
-    seen: set[Any] = set()
-    last: Any = None
-    first_row = 0
-    for table in _tables(path, columns):
-        # Without the column all rows are one episode. An empty projection has no length.
-        if "episode" in table.column_names:
-            ids = code_episodes(from_arrow(table.column("episode")), first_row, reading)
-        else:
-            ids = np.zeros(max(table.num_rows, 1), np.int64)
-        starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
-        named = ids[starts].tolist()
-        continues = bool(seen) and named[0] == last
-        new = named[int(continues) :]
-        for row, one in zip(starts[int(continues) :].tolist(), new, strict=True):
-            if one in seen:
-                raise ValueError(
-                    f"episode: row {first_row + row} (counted from 0): episode {one!r} returns "
-                    "after another one; the rows of an episode must be contiguous: sort the "
-                    "rows by episode"
-                )
-            seen.add(one)
-        yield table, _TableRuns(starts, continues, new, first_row)
-        last = named[-1]
-        first_row += table.num_rows
-
-
-def _whole_episodes(
-    path: Path, columns: Sequence[str] | None = None, reading: Reading = PLAIN
-) -> Iterator[pa.Table]:
-    """Tables of whole episodes, without rows that are no steps."""
-    for table in _joined_episodes(path, columns, reading):
-        if reading.drop_last:
-            agents = [c.removeprefix("action_") for c in table.column_names if _is_action(c)]
-            keep = steps_to_keep(columns_from_arrow(table), agents, reading)
-            yield table.filter(keep)
-        else:
-            yield table
-
-
-def _is_action(column: str) -> bool:
-    return column.startswith("action_")
-
-
-def _joined_episodes(
-    path: Path, columns: Sequence[str] | None, reading: Reading
-) -> Iterator[pa.Table]:
-    """Tables of whole episodes; what a table leaves open is carried to the next."""
-    import pyarrow as pa
-
-    carried: list[pa.Table] = []
-    for table, runs in _runs_of(path, columns, reading):
-        open_from = int(runs.starts[-1])
-        if open_from == 0 and runs.continues:
-            carried.append(table)
-            continue
-        closed = [*carried, table.slice(0, open_from)] if open_from else carried
-        if closed:
-            yield pa.concat_tables(closed)
-        carried = [table.slice(open_from)]
-    yield pa.concat_tables(carried)
+        if len(tables) > 1:
+            for one in tables:  # which of the files is it?
+                _part_of([one], record, reading)
+        raise ValueError(f"{tables[0][0].path}: {error}") from error
 
 
 # ---------------------------------------------------------------------- sizes and names
 
 
 def _completed(
-    path: Path,
+    source: Source,
     schema: pa.Schema,
     record: dict[str, Any] | None,
     declared: Mapping[str, Any],
@@ -418,7 +409,7 @@ def _completed(
     """
     import pyarrow as pa
 
-    named = _named_columns(schema)
+    named = named_columns(schema)
     agents, variables = agents_and_variables(list(named), record, reading)
     acting = acting_agents(agents, list(named), record, reading)
     sizes: dict[str, int] = {}
@@ -449,10 +440,10 @@ def _completed(
 
     doubts = []
     sought = [column for column in columns if not known(column)]
-    found = _distinct_values(path, sought, agents, reading)
+    found = _distinct_values(source, sought, agents, reading)
     for column, distinct in [(column, found[column]) for column in sought if column in found]:
         values = from_arrow(pa.chunked_array([distinct]))
-        places = _FirstSeen(path, column, distinct, agents, reading)
+        places = _FirstSeen(source, column, distinct, agents, reading)
         coded = code_column(column, values, sizes.get(column), None, places, reading)
         sizes[column] = coded.size
         if coded.names is not None:
@@ -474,61 +465,57 @@ def _completed(
 
 
 def _seen_tables(
-    path: Path, columns: Sequence[str], agents: Sequence[str], reading: Reading
+    source: Source, columns: Sequence[str], agents: Sequence[str], reading: Reading
 ) -> Iterator[pa.Table]:
     """The steps of a file with some columns, and with what it takes to tell which are steps.
 
     Episodes that are none are refused before any value is looked at, as in memory.
     """
     if not reading.drop_last:
-        return (table for table, _ in _runs_of(path, ["episode", *columns], reading))
-    needed = ["episode", *(f"action_{agent}" for agent in agents)]
-    return _whole_episodes(path, list(dict.fromkeys([*needed, *columns])), reading)
+        return (table for _, table, _ in runs_of(source, columns, reading))
+    needed = list(dict.fromkeys([*(f"action_{agent}" for agent in agents), *columns]))
+    return (table for _, table in whole_episodes(source, needed, reading))
 
 
 def _distinct_values(
-    path: Path, columns: Sequence[str], agents: Sequence[str], reading: Reading
+    source: Source, columns: Sequence[str], agents: Sequence[str], reading: Reading
 ) -> dict[str, pa.Array]:
-    """The distinct values of some columns of a file, in order of appearance, one null included."""
+    """The distinct values of some columns, in order of appearance, one null included."""
     import pyarrow as pa
     from pyarrow import compute
 
     found: dict[str, pa.Array] = {}
-    for table in _seen_tables(path, columns, agents, reading) if columns else ():
+    for table in _seen_tables(source, columns, agents, reading) if columns else ():
         for name in (name for name in table.column_names if name in columns):
-            column = _plain_values(table.column(name))
-            before = [found[name]] if name in found else []
-            found[name] = compute.unique(
-                pa.chunked_array([*before, compute.unique(column)], column.type)
-            )
+            distinct = pa.table({name: compute.unique(plain_values(table.column(name)))})
+            if name in found:  # files may differ in the width of their numbers
+                both = [pa.table({name: found[name]}), distinct]
+                distinct = pa.concat_tables(both, promote_options="permissive")
+            found[name] = compute.unique(distinct.column(name))
     return found
-
-
-def _plain_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    import pyarrow as pa
-
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 class _FirstSeen(NamedTuple):
     """Where the distinct values of a column are seen first, for messages."""
 
-    path: Path
+    source: Source
     column: str
     values: pa.Array
     agents: Sequence[str]
     reading: Reading
 
     def place(self, row: int) -> str:
-        """Episode and step of the first row that has the given one of the values."""
+        """File, episode and step of the first row that has the given one of the values."""
         from pyarrow import compute
 
         wanted = self.values[row]
-        columns = ["episode", self.column]
+        columns = [self.column]
         if self.reading.drop_last:
             columns += [f"action_{agent}" for agent in self.agents]
-        for table in _whole_episodes(self.path, list(dict.fromkeys(columns)), self.reading):
-            column = _plain_values(table.column(self.column))
+        tables = whole_episodes(self.source, list(dict.fromkeys(columns)), self.reading)
+        for file, table in tables:
+            column = plain_values(table.column(self.column))
+            wanted = wanted.cast(column.type)
             if not wanted.is_valid:
                 same = compute.is_null(column)
             elif wanted.as_py() != wanted.as_py():
@@ -539,5 +526,6 @@ class _FirstSeen(NamedTuple):
             if at >= 0:
                 named = "episode" in table.column_names
                 ids = from_arrow(table.column("episode")) if named else None
-                return episode_runs(ids, table.num_rows, self.reading).place(at)
+                place = episode_runs(ids, table.num_rows, self.reading).place(at)
+                return place if len(self.source.files) == 1 else f"{file.path}, {place}"
         raise AssertionError("a value that was found is found again")

@@ -182,10 +182,12 @@ def unpacked(rows: Any) -> Statistics:
     return Statistics(rows[..., 0], rows[..., 1:].reshape(*rows.shape[:-1], size, size))
 
 
-def nothing(source: ChannelSource) -> Float[np.ndarray, "contexts latents numbers"]:
-    """Sums over no steps, in double precision."""
-    contexts, latents, p, d = source.channel.shape
-    return np.zeros((contexts, latents, 1 + (p + d) ** 2))
+def nothing(
+    source: ChannelSource, contexts: int | None = None
+) -> Float[np.ndarray, "contexts latents numbers"]:
+    """Sums over no steps, in double precision; of so many contexts, None: of all."""
+    of_all, latents, p, d = source.channel.shape
+    return np.zeros((of_all if contexts is None else contexts, latents, 1 + (p + d) ** 2))
 
 
 def divergence_of(source: ChannelSource, rows: Float[np.ndarray, "contexts latents _"]) -> float:

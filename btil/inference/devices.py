@@ -48,6 +48,19 @@ def make_mesh(devices: int | None) -> Mesh | None:
     return Mesh(np.array(found[:devices]), (AXIS,)) if devices > 1 else None
 
 
+def own_mesh(devices: int | None) -> Mesh | None:
+    """A mesh of this process's own among so many devices; None for one, or for None.
+
+    Raises:
+        ValueError: As `make_mesh`.
+    """
+    mesh = make_mesh(devices)
+    if mesh is None or jax.process_count() == 1:
+        return mesh
+    own = jax.local_devices()
+    return Mesh(np.array(own), (AXIS,)) if len(own) > 1 else None
+
+
 def provide_devices(devices: int) -> None:
     """Let the CPU count as so many devices, where that is still open: for commands.
 
@@ -168,6 +181,22 @@ def check_chains(num_chains: int, mesh: Mesh | None) -> None:
         raise ValueError(
             f"num_chains must be a multiple of devices={size_of(mesh)}, got {num_chains}"
         )
+
+
+def place_episodes(tree: Any, mesh: Mesh | None) -> Any:
+    """A tree of arrays with episodes on their first axis, split over a mesh.
+
+    Episodes of zeros are added behind, so that devices have equally many.
+    """
+    if mesh is None:
+        return tree
+
+    def padded(leaf: Any) -> np.ndarray:
+        values = np.asarray(leaf)
+        more = -len(values) % mesh.size
+        return np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1))
+
+    return place(jax.tree.map(padded, tree), mesh, SPLIT)
 
 
 def gather(tree: Any, mesh: Mesh | None) -> Any:

@@ -65,6 +65,7 @@ METHODS: dict[str, Method] = {
         "approximation",
         bounds=True,
         noisy=True,
+        free=("devices",),
         own_models=True,
         channels=True,
     ),

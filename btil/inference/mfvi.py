@@ -23,7 +23,6 @@ from btil.inference.channels import (
     posterior_normals,
 )
 from btil.inference.checkpoint import NOWHERE, Checkpoint
-from btil.inference.collapsed import rows_given_parameters
 from btil.inference.devices import make_mesh, place, place_lanes, size_of
 from btil.inference.mean_field import (
     Problem,
@@ -34,13 +33,15 @@ from btil.inference.mean_field import (
     counts_of_start,
 )
 from btil.inference.parameters import (
-    Families,
+    FRESH_POINTS,
+    OWN_POINTS,
     FamilyData,
     excess,
     family_data,
     first_normals,
-    joint_normals,
+    with_parameters,
 )
+from btil.inference.processes import processes_of
 from btil.inference.result import (
     DirichletRows,
     FitResult,
@@ -60,9 +61,6 @@ from btil.numerics.precision import on_device
 from btil.numerics.special import stirling_remainder
 from btil.progress import progress_line
 
-# With parametric families: the points of a fit, and other sets of them for its bound.
-_OWN_POINTS = 0
-_FRESH_POINTS = 8
 # Sweeps of an outline, and how often so many.
 _OUTLINE_SWEEPS, _OUTLINE_CALLS = np.asarray(SWEEPS_PER_CALL, np.int32), 3
 # Most sweeps over the episodes that a fit by batches is begun on.
@@ -130,10 +128,9 @@ def fit(
     if batch_size is not None:
         from btil.inference import stochastic
 
-        stochastic.check_tables(bound)
         if batch_size < bound.demos.num_episodes:
             return stochastic.fit(
-                stochastic.in_memory(bound, batch_size),
+                stochastic.in_memory(bound, batch_size, processes_of(devices)),
                 seed=seed,
                 progress=progress,
                 dtype=dtype,
@@ -230,6 +227,8 @@ def channel_outline(
         name: rows.concentration - run.prior[name][: len(rows.concentration)]
         for name, rows in run.rows(state).items()
     }
+    for name, found in state.counts.items():
+        counts[name] = np.asarray(found)[: bound.tables[name].shape[0]]
     sums = {}
     for channel in bound.channels.values():
         number = len(channel.contexts)
@@ -286,7 +285,7 @@ class Run:
         self._absolute = 1e-4 if tolerance is None else float(tolerance)
         self._layout = layout = lay_out(bound, num_devices=size_of(mesh))
         self.num_rows = layout.num_rows
-        self._families, self._data = family_data(bound, layout, dtype, _OWN_POINTS)
+        self._families, self._data = family_data(bound, layout, dtype, OWN_POINTS)
         self.prior = {
             name: pad_rows(table.cpt.concentration(table.contexts), layout.num_rows[name], 1.0)
             for name, table in bound.learned.items()
@@ -435,13 +434,15 @@ class Run:
     def _with_families(self, result: FitResult, state: State) -> FitResult:
         """The result with parameters, and with the bound at points that the fit has not seen."""
         fitted = state._replace(normals=self._once(state, self._data).upcoming.normals)
-        numbers = range(_OWN_POINTS + 1, _OWN_POINTS + 1 + _FRESH_POINTS)
-        points = [family_data(self._bound, self._layout, self._dtype, n)[1] for n in numbers]
+        points = [family_data(self._bound, self._layout, self._dtype, n)[1] for n in FRESH_POINTS]
         bounds = [
             float(self._once(fitted, fresh).elbo) + excess(self._families, fresh)
             for fresh in points
         ]
-        return _with_parameters(result, self._bound, fitted, self._families, bounds)
+        assert fitted.normals is not None
+        return with_parameters(
+            result, self._bound, self._families, fitted.normals, fitted.counts, bounds
+        )
 
     def _once(self, state: State, data: FamilyData) -> Progress:
         """One sweep, with other points."""
@@ -494,38 +495,3 @@ def _typical_prior(
         else pad_rows(table.prior_mean(), num_rows[name], 1 / table.shape[-1])
         for name, table in bound.learned.items()
     }
-
-
-def _with_parameters(
-    result: FitResult, bound: BoundModel, state: State, families: Families, bounds: list[float]
-) -> FitResult:
-    """The result with the parametric families' part.
-
-    Args:
-        result: The result without it.
-        bound: The model on its data.
-        state: Where the fit ended, its normals fitted.
-        families: The parametric tables.
-        bounds: The bound of that state at sets of points that it was not fitted by.
-    """
-    assert state.normals is not None
-    assert result.elbo is not None
-    assert result.elbo_trace is not None
-    parameters = joint_normals(families, state.normals)
-    counts = {
-        family.name: np.asarray(state.counts[family.name])[: family.shape[0]]
-        for family in families
-        if family.cpt.dirichlet_rows
-    }
-    rows = {**result.rows, **rows_given_parameters(bound, parameters, counts)}
-    elbo = float(np.mean(bounds))
-    # Points that normals were fitted by flatter them, in all sweeps by about as much.
-    flattery = result.elbo - elbo
-    return result._replace(
-        rows={name: rows[name] for name in bound.learned},
-        parameters=parameters,
-        elbo=elbo,
-        elbo_standard_error=float(np.std(bounds, ddof=1) / np.sqrt(len(bounds))),
-        elbo_trace=result.elbo_trace - flattery,
-        restart_traces=tuple(trace - flattery for trace in result.restart_traces),
-    )

@@ -26,8 +26,9 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from btil.inference.collapsed import rows_given_parameters
 from btil.inference.points import normal_points, power_of_two
-from btil.inference.result import JointNormals
+from btil.inference.result import FitResult, JointNormals
 from btil.messages.layout import Layout
 from btil.models.parametric import (
     ParametricSite,
@@ -42,6 +43,8 @@ from btil.models.parametric import (
 from btil.models.team import BoundModel
 from btil.numerics.special import digamma_and_remainder
 
+# The points of a fit, and other sets of them for its bound.
+OWN_POINTS, FRESH_POINTS = 0, range(1, 9)
 # Fewest and most points of an expectation, each as a number and as a multiple of the values that
 # are normal together; between them as many as there may be cells of tables at all points.
 _FEWEST_POINTS = (64, 4)
@@ -231,6 +234,46 @@ def joint_normals(families: Families, normals: Normals) -> dict[str, JointNormal
         for block in blocks
         for site in block.sites
     }
+
+
+def with_parameters(
+    result: FitResult,
+    bound: BoundModel,
+    families: Families,
+    normals: Normals,
+    counts: Mapping[str, Float[Array | np.ndarray, "..."]],
+    bounds: list[float],
+) -> FitResult:
+    """The result of a mean field with the parametric families' part.
+
+    Args:
+        result: The result without it.
+        bound: The model on its data.
+        families: The parametric tables.
+        normals: The normals where the fit ended.
+        counts: Expected uses of the cells of every parametric table there, which may be padded.
+        bounds: The bound at sets of points that the normals were not fitted by.
+    """
+    assert result.elbo is not None
+    assert result.elbo_trace is not None
+    parameters = joint_normals(families, normals)
+    own_counts = {
+        family.name: np.asarray(counts[family.name])[: family.shape[0]]
+        for family in families
+        if family.cpt.dirichlet_rows
+    }
+    rows = {**result.rows, **rows_given_parameters(bound, parameters, own_counts)}
+    elbo = float(np.mean(bounds))
+    # Points that normals were fitted by flatter them, in all sweeps by about as much.
+    flattery = result.elbo - elbo
+    return result._replace(
+        rows={name: rows[name] for name in bound.learned},
+        parameters=parameters,
+        elbo=elbo,
+        elbo_standard_error=float(np.std(bounds, ddof=1) / np.sqrt(len(bounds))),
+        elbo_trace=result.elbo_trace - flattery,
+        restart_traces=tuple(trace - flattery for trace in result.restart_traces),
+    )
 
 
 def _padding(blocks: tuple[Block, ...]) -> Bool[np.ndarray, "blocks values"]:

@@ -16,6 +16,15 @@ costs, however many contexts there are.
 Once the bound's estimate has settled, sweeps of Algorithm 1 over all episodes, batch by batch,
 remove the noise that the last batches left; they give the exact bound, and tell convergence.
 
+Devices split the lanes of a batch. Of several processes each keeps episodes of its own, and of
+every batch looks at those that are among them: the batches are the same however many there are.
+After each batch they tell each other what they counted in the rows that they read; after a sweep
+they add up whole tables, once. The concentrations are everywhere.
+
+Tables with parameters have counts that move in the same way. Before each batch, and each sweep, the
+normals of the parameters are fitted to them from where they are (`parameters.fit_normals`); that
+costs what the tables cost, however small the batch.
+
 References:
     Hoffman, Blei, Wang, Paisley (2013), Stochastic variational inference; Robbins, Monro (1951),
     A stochastic approximation method.
@@ -29,6 +38,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from btil.demonstrations import Demonstrations
@@ -51,6 +61,7 @@ from btil.inference.channel_batches import (
 from btil.inference.channels import is_doubtful_with
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.contraction import fisher_information, step_length, still_to_come
+from btil.inference.devices import own_mesh, place, place_lanes, size_of, split_lanes
 from btil.inference.mean_field import (
     Chain,
     Extremes,
@@ -60,6 +71,19 @@ from btil.inference.mean_field import (
     extremes,
     said,
 )
+from btil.inference.parameters import (
+    FRESH_POINTS,
+    OWN_POINTS,
+    Families,
+    FamilyData,
+    Normals,
+    excess,
+    family_data,
+    first_normals,
+    fit_normals,
+    with_parameters,
+)
+from btil.inference.processes import ALONE, Processes, add_up, gather_bytes
 from btil.inference.result import DirichletRows, FitResult, MatrixNormalChannel, RowsPosterior
 from btil.inference.starting import (
     OpenUses,
@@ -73,7 +97,7 @@ from btil.inference.starting import (
 from btil.messages import scaled as forward_backward
 from btil.messages.channels import ChannelSteps, Room, expected_statistics
 from btil.messages.lanes import pack_lanes, spread
-from btil.messages.layout import LaneIndex, UnseenRows, log_rows, pad_rows
+from btil.messages.layout import LaneIndex, UnseenRows, lay_out, log_rows, pad_rows
 from btil.models.contexts import match_rows, unique_rows
 from btil.models.emission import Units
 from btil.models.team import BoundModel, bind
@@ -98,6 +122,10 @@ _TRIAL_BATCHES = 32
 _ALLOWANCE = 1.1
 # Steps that a fit with channels is begun on, where a batch has fewer: enough to tell intents apart.
 _SAMPLE_STEPS = 4000
+# With parametric families: how often the bound may be evaluated to fit normals, before a batch.
+_EVALUATIONS = 3
+# No table has this name.
+_LOG_EVIDENCE = "log evidence"
 
 Sites = tuple[tuple[str, str, str], ...]
 Steps = Int[np.ndarray, "steps columns agents"]
@@ -126,6 +154,9 @@ class Data(NamedTuple):
         weights: Log weights of the annotations of some episodes' steps, of the agents that have
             such, one episode after the other.
         extremes: Per agent, those of all its steps.
+        own: The first episode that this process keeps, and the first that it does not any more.
+            `read`, `weights` and `channels` give no others.
+        processes: Who shares the work.
         channels: Agent to its continuous columns, where it has any.
         sample: With channels, the model on some episodes in memory, labelled ones among them.
     """
@@ -138,8 +169,20 @@ class Data(NamedTuple):
     summed: dict[str, Int[np.ndarray, "sums actions"]]
     weights: Callable[[Chosen], Weights]
     extremes: dict[str, Extremes]
+    own: tuple[int, int]
+    processes: Processes
     channels: dict[str, ChannelSource] = {}  # noqa: RUF012  # never mutated
     sample: BoundModel | None = None
+
+    def own_of(self, chosen: Chosen) -> Int[np.ndarray, " own"]:
+        """Those of some episodes that this process keeps."""
+        first, end = self.own
+        return chosen[(chosen >= first) & (chosen < end)]
+
+    @property
+    def log_jacobian(self) -> float:
+        """What turns a bound in the units of the channels into one in the units of the data."""
+        return sum((source.log_jacobian for source in self.channels.values()), 0.0)
 
 
 class Shape(NamedTuple):
@@ -167,8 +210,11 @@ class Problem(NamedTuple):
         data: The episodes.
         sites: Per agent, the names of its policy, transition and initial tables.
         chains: How each agent's local step is taken.
-        prior: u of every learned site.
+        prior: u of every learned site; of tables with parameters the rows that are expected.
         start: What the first run's first state has on top of it.
+        families: The tables with parameters.
+        family_data: Their arrays; None without such.
+        num_rows: Rows to which they are padded.
         log_fixed: Log rows of the other tables.
         shapes: The shape that most batches fit, and one that all do.
         batch_size: Episodes in a batch.
@@ -176,6 +222,7 @@ class Problem(NamedTuple):
         forgetting_rate: kappa.
         seed: Orders the episodes of each epoch.
         dtype: Type of what is computed of a batch.
+        mesh: The devices of this process, over which the lanes of a batch are split.
     """
 
     data: Data
@@ -183,6 +230,9 @@ class Problem(NamedTuple):
     chains: tuple[Chain, ...]
     prior: dict[str, Float[np.ndarray, "..."]]
     start: dict[str, Float[np.ndarray, "..."]]
+    families: Families
+    family_data: FamilyData | None
+    num_rows: dict[str, int]
     log_fixed: dict[str, Float[np.ndarray, "..."]]
     shapes: tuple[Shape, ...]
     batch_size: int
@@ -190,6 +240,7 @@ class Problem(NamedTuple):
     forgetting_rate: float
     seed: tuple[int, ...]
     dtype: np.dtype
+    mesh: Mesh | None
 
     @property
     def batches(self) -> int:
@@ -219,6 +270,7 @@ class State(NamedTuple):
         trace: Estimates of the bound, one per finished epoch.
         bounds: The exact bound at each sweep over everything.
         lengths: The length of each such sweep's step (`contraction.step_length`).
+        normals: From where the normals of parameters are fitted; None without such.
     """
 
     iteration: int
@@ -229,6 +281,7 @@ class State(NamedTuple):
     trace: Float[np.ndarray, " epochs"]
     bounds: Float[np.ndarray, " sweeps"]
     lengths: Float[np.ndarray, " sweeps"]
+    normals: Normals | None = None
 
 
 class Batch(NamedTuple):
@@ -333,6 +386,10 @@ class Excerpt:
     Args:
         num_latents: Of each agent.
         others: Further episodes, by their numbers.
+
+    Attributes:
+        parts: The episodes.
+        numbers: Their numbers.
     """
 
     def __init__(self, num_latents: tuple[int, ...], others: Chosen | None = None) -> None:
@@ -340,6 +397,7 @@ class Excerpt:
         self._others = np.zeros(0, np.int64) if others is None else others
         self._passed = 0
         self.parts: list[Demonstrations] = []
+        self.numbers: list[int] = []
 
     def look_at(self, part: Demonstrations) -> None:
         """Keep what the next part has of them."""
@@ -352,9 +410,10 @@ class Excerpt:
             chosen.update(episodes.tolist())
         others = self._others - self._passed
         chosen.update(others[(others >= 0) & (others < part.num_episodes)].tolist())
-        self._passed += part.num_episodes
         if chosen:
             self.parts.append(part.select(sorted(chosen)))
+            self.numbers += [self._passed + one for one in sorted(chosen)]
+        self._passed += part.num_episodes
 
 
 def sampled_episodes(num_episodes: int, num_steps: int, batch_size: int) -> Chosen:
@@ -363,12 +422,13 @@ def sampled_episodes(num_episodes: int, num_steps: int, batch_size: int) -> Chos
     return np.sort(np.random.default_rng(0).choice(num_episodes, size, replace=False))
 
 
-def in_memory(bound: BoundModel, batch_size: int = 1) -> Data:
-    """The episodes that a model is bound to.
+def in_memory(bound: BoundModel, batch_size: int = 1, processes: Processes = ALONE) -> Data:
+    """The episodes that a model is bound to; of several processes each keeps some of them.
 
     Args:
         bound: The model on them.
         batch_size: Episodes of a batch: with channels a fit is begun on so many at least.
+        processes: Who shares the work.
     """
     demos, summed = bound.demos, summed_rows(bound)
     columns = step_columns(bound, summed)
@@ -389,6 +449,8 @@ def in_memory(bound: BoundModel, batch_size: int = 1) -> Data:
         summed,
         lambda chosen: {agent: logs[rows_of(chosen)] for agent, logs in weights.items()},
         {agent: extremes(bound, agent) for agent in demos.agents},
+        _share(demos.episode_lengths, processes),
+        processes,
         sources_in_memory(bound, rows_of),
         _sample(bound, batch_size) if bound.channels else None,
     )
@@ -411,6 +473,14 @@ def in_units(bound: BoundModel, units: Mapping[str, Units]) -> BoundModel:
         agent: replace(channel, own_units=units[agent]) for agent, channel in bound.channels.items()
     }
     return replace(bound, channels=channels)
+
+
+def _share(lengths: Int[np.ndarray, " episodes"], processes: Processes) -> tuple[int, int]:
+    """The episodes of a process: consecutive ones, of about as many steps as those of others."""
+    middles = np.cumsum(lengths) - lengths / 2
+    ends = lengths.sum() * np.array([processes.own, processes.own + 1]) / processes.number
+    first, end = np.searchsorted(middles, ends).tolist()
+    return first, end if processes.own + 1 < processes.number else len(lengths)
 
 
 def _rows_read(columns: Steps, sites: Sites, data: Data) -> dict[str, list[Int[np.ndarray, " _"]]]:
@@ -531,7 +601,9 @@ def lay_out_batch(
         )
         for agent, source in sources.items()
     }
-    return Batch(rows, shape, tuple(steps), len(columns), channels)
+    mesh = problem.mesh
+    laid = place_lanes(tuple(steps), mesh)
+    return Batch(rows, shape, laid, len(columns), place(channels, mesh))
 
 
 def _fits(needed: Room, shape: Shape, agent: str) -> bool:
@@ -565,14 +637,28 @@ def _rooms(
     return usual_rows, usual, most_rows, most
 
 
-def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
-    """The shape that most batches fit, as a few trial batches tell, and one that all do."""
+def _shapes(data: Data, sites: Sites, batch_size: int, devices: int) -> tuple[Shape, ...]:
+    """The shape that most batches fit, as a few trial batches tell, and one that all do.
+
+    Of batches as this process has them, with a number of lanes that its devices can share.
+    """
     lengths = data.lengths
     generator = np.random.default_rng(0)
-    trials = [
+    everything = (
         np.sort(generator.choice(len(lengths), batch_size, replace=False))
         for _ in range(_TRIAL_BATCHES)
-    ]
+    )
+    trials = [own for chosen in everything for own in (data.own_of(chosen),) if len(own)]
+    if not trials:
+        trials = [np.arange(*data.own)[:batch_size]]
+    if not len(trials[0]):
+        return ()  # no episode is its own
+    own_lengths = lengths[slice(*data.own)]
+    most_episodes = min(batch_size, len(own_lengths))
+
+    def shared(lanes: int) -> int:
+        return -(-rounded_up(lanes, 1, 8) // devices) * devices
+
     length = rounded_up(max(int(lengths[chosen].max()) for chosen in trials))
     lanes = max(pack_lanes(lengths[chosen], length).shape[1] for chosen in trials)
     contexts = num_contexts(data.bound)
@@ -582,8 +668,8 @@ def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
         for reads in (_rows_read(columns, sites, data) for columns in steps)
     ]
     sums = np.max([(columns[:, SUMMED] >= 0).sum(0) for columns in steps], axis=0)
-    most_steps = int(np.partition(lengths, -batch_size)[-batch_size:].sum())
-    tallest = rounded_up(int(lengths.max()))
+    most_steps = int(np.partition(own_lengths, -most_episodes)[-most_episodes:].sum())
+    tallest = rounded_up(int(own_lengths.max()))
     # A step may be summed over all actions.
     per_step = np.maximum([rows.shape[1] for rows in data.summed.values()], 1)
     users = {
@@ -595,7 +681,7 @@ def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
     # Any two lanes hold more than a lane's height: else the later one had not been begun.
     roomy = Shape(
         length=tallest,
-        lanes=rounded_up(min(batch_size, 2 * most_steps // tallest + 1), 1, 8),
+        lanes=shared(min(most_episodes, 2 * most_steps // tallest + 1)),
         rows={name: max(1, min(most_steps * users[name], n)) for name, n in contexts.items()}
         | most_rows,
         sums=tuple(most_steps if some else 0 for some in any_sums),
@@ -603,7 +689,7 @@ def _shapes(data: Data, sites: Sites, batch_size: int) -> tuple[Shape, ...]:
     )
     usual = Shape(
         length=length,
-        lanes=rounded_up(int(np.ceil(_ALLOWANCE * lanes)), 1, 8),
+        lanes=shared(int(np.ceil(_ALLOWANCE * lanes))),
         rows={
             name: min(most, rounded_up(int(np.ceil(_ALLOWANCE * max(n[name] for n in read))), 1))
             for name, most in roomy.rows.items()
@@ -627,12 +713,29 @@ def make_problem(
     seed: int,
     dtype: np.dtype,
     start: Mapping[str, Any] | None = None,
+    mesh: Mesh | None = None,
 ) -> Problem:
     """The arrays and settings of a fit."""
     bound = data.bound
     sites = tuple(agent_sites(bound, agent) for agent in bound.demos.agents)
-    prior = {name: table.cpt.concentration(table.contexts) for name, table in bound.learned.items()}
-    known = data.labelled if start is None else counts_of_start(start, bound, prior)
+    plain = {
+        name: table.cpt.concentration(table.contexts)
+        for name, table in bound.learned.items()
+        if not table.parametric
+    }
+    prior = {
+        name: plain[name] if name in plain else table.prior_mean()
+        for name, table in bound.learned.items()
+    }
+    known = data.labelled
+    if start is not None:
+        known = known | counts_of_start(start, bound, plain)
+    families: Families = ()
+    of_families, num_rows = None, {}
+    if len(plain) < len(prior):
+        layout = lay_out(bound)
+        families, of_families = family_data(bound, layout, dtype, OWN_POINTS)
+        num_rows = {family.name: layout.num_rows[family.name] for family in families}
     # No batch of longer episodes counts for more.
     longest = int(np.partition(data.lengths, -batch_size)[-batch_size:].sum())
     most = len(data.lengths) / batch_size * longest * len(sites)
@@ -647,17 +750,21 @@ def make_problem(
         ),
         prior={name: u.astype(dtype) for name, u in prior.items()},
         start=known,
+        families=families,
+        family_data=of_families,
+        num_rows=num_rows,
         log_fixed={
             name: log_rows(table.prior_mean()).astype(dtype)
             for name, table in bound.tables.items()
             if not table.learned
         },
-        shapes=_shapes(data, sites, batch_size),
+        shapes=_shapes(data, sites, batch_size, size_of(mesh)),
         batch_size=batch_size,
         delay=_DELAY if delay is None else float(delay),
         forgetting_rate=_FORGETTING_RATE if forgetting_rate is None else float(forgetting_rate),
         seed=(seed, 0),
         dtype=dtype,
+        mesh=mesh,
     )
 
 
@@ -667,8 +774,8 @@ def epoch_order(problem: Problem, epoch: int) -> Int[np.ndarray, " episodes"]:
     return generator.permutation(len(problem.data.lengths))
 
 
-def _batches(problem: Problem, first: int, number: int) -> Iterator[Batch]:
-    """The batches of some iterations."""
+def _batches(problem: Problem, first: int, number: int) -> Iterator[Batch | None]:
+    """The batches of some iterations, as far as this process has their episodes."""
     epoch, order = -1, np.zeros(0, np.int64)
     for iteration in range(first, first + number):
         if iteration // problem.batches != epoch:
@@ -678,9 +785,12 @@ def _batches(problem: Problem, first: int, number: int) -> Iterator[Batch]:
         yield batch_of(problem, np.sort(order[place : place + problem.batch_size]))
 
 
-def batch_of(problem: Problem, chosen: Int[np.ndarray, " chosen"]) -> Batch:
-    """The batch of some episodes."""
+def batch_of(problem: Problem, chosen: Int[np.ndarray, " chosen"]) -> Batch | None:
+    """The batch of some episodes; None where none of them is its own."""
     data = problem.data
+    chosen = data.own_of(chosen)
+    if not len(chosen):
+        return None
     measured = {agent: source.read(chosen) for agent, source in data.channels.items()}
     return lay_out_batch(
         data.read(chosen), data.weights(chosen), data.lengths[chosen], problem, measured
@@ -690,7 +800,7 @@ def batch_of(problem: Problem, chosen: Int[np.ndarray, " chosen"]) -> Batch:
 # ---------------------------------------------------------------------- the algorithm
 
 
-@partial(jax.jit, static_argnames=("chains",))
+@partial(jax.jit, static_argnames=("chains", "mesh"))
 def local_step(
     concentration: dict[str, Float[Array, "..."]],
     log_fixed: dict[str, Float[Array, "..."]],
@@ -698,6 +808,8 @@ def local_step(
     chains: tuple[Chain, ...],
     sums: dict[str, Float[Array, "..."]],
     channels: dict[str, ChannelSteps],
+    log_given: dict[str, Float[Array, "..."]],
+    mesh: Mesh | None,
 ) -> Info:
     """Expected counts under the best q(latents) for given rows (the paper, Eqs. 7 and 8).
 
@@ -708,26 +820,31 @@ def local_step(
         chains: Per agent, the names of its tables and the form of its messages.
         sums: What q(coefficients, covariances) of the channels has on top of the prior.
         channels: The steps of the channels.
+        log_given: E[log row] of the tables with parameters.
+        mesh: The devices over which lanes are split.
     """
-    moments = dirichlet_moments(concentration)
-    tables = log_fixed | {name: one.log_mean for name, one in moments.items()}
-    counts = {name: jnp.zeros_like(tables[name]) for name in concentration}
+    moments = dirichlet_moments(concentration) if concentration else {}
+    learned = log_given | {name: one.log_mean for name, one in moments.items()}
+    tables = log_fixed | learned
+    counts = {name: jnp.zeros_like(rows) for name, rows in learned.items()}
     log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)
     for chain, index in zip(chains, steps, strict=True):
         policy, transition, initial = (tables[name] for name in chain.sites)
         if chain.channel:
             own = channels[chain.channel]
             hyper = updated(own.prior, unpacked(sums[chain.channel]))
-            uses, evidence, marginal = forward_backward.local_step_with_marginals(
-                policy, transition, initial, index, said(hyper, own), chain.scaled
+            measured = split_lanes(
+                partial(forward_backward.local_step_with_marginals, scaled=chain.scaled), mesh
+            )
+            uses, evidence, marginal = measured(
+                policy, transition, initial, index, said(hyper, own)
             )
             counts[chain.channel] = packed(
                 expected_statistics(marginal, own.data, hyper, chain.whole)
             )
         else:
-            uses, evidence = forward_backward.local_step(
-                policy, transition, initial, index, chain.scaled
-            )
+            local = split_lanes(partial(forward_backward.local_step, scaled=chain.scaled), mesh)
+            uses, evidence = local(policy, transition, initial, index)
         log_evidence = log_evidence + jnp.sum(evidence)
         for name, use in zip(chain.sites, uses, strict=True):
             if name in counts:
@@ -735,13 +852,60 @@ def local_step(
     return Info(counts, log_evidence)
 
 
-def look(state: State, batch: Batch, problem: Problem) -> Info:
+_fit_normals = jax.jit(fit_normals, static_argnames="families")
+
+
+class Given(NamedTuple):
+    """What the parameters' normals say of the tables with parameters.
+
+    Attributes:
+        log_means: E[log row].
+        divergence: What the tables take from the bound.
+    """
+
+    log_means: dict[str, Float[np.ndarray, "..."]]
+    divergence: float
+
+
+NOTHING_GIVEN = Given({}, 0.0)
+
+
+def with_normals(
+    state: State, problem: Problem, data: FamilyData | None = None
+) -> tuple[State, Given]:
+    """The state with normals fitted to its counts, and what they say.
+
+    Args:
+        state: The state.
+        problem: What stays the same.
+        data: The points, and how long to fit; None: those of the problem.
+    """
+    if not problem.families:
+        return state, NOTHING_GIVEN
+    counts = {
+        name: pad_rows(state.scale * state.counts[name], number, 0.0).astype(problem.dtype)
+        for name, number in problem.num_rows.items()
+    }
+    data = problem.family_data if data is None else data
+    assert state.normals is not None
+    assert data is not None
+    fitted = _fit_normals(problem.families, state.normals, data, counts)
+    log_means = {name: np.asarray(rows) for name, rows in fitted.log_means.items()}
+    return state._replace(normals=fitted.normals), Given(log_means, float(fitted.divergence))
+
+
+def look(state: State, batch: Batch, problem: Problem, given: Given = NOTHING_GIVEN) -> Info:
     """`local_step` on a batch, given the rows that it reads at their present concentrations."""
     padded = batch.shape.rows
     concentration = {
         name: pad_rows(u[read] + state.scale * state.counts[name][read], padded[name], 1.0)
         for name, u in problem.prior.items()
+        if name not in problem.num_rows
         for read in (batch.rows[name],)
+    }
+    log_given = {
+        name: pad_rows(rows[batch.rows[name]], padded[name], 0.0)
+        for name, rows in given.log_means.items()
     }
     log_fixed = {
         name: pad_rows(logs[batch.rows[name]], padded[name], 0.0)
@@ -755,10 +919,95 @@ def look(state: State, batch: Batch, problem: Problem) -> Info:
         )
         for name in batch.channels
     }
-    return local_step(concentration, log_fixed, batch.steps, problem.chains, sums, batch.channels)
+    return local_step(
+        concentration,
+        log_fixed,
+        batch.steps,
+        problem.chains,
+        sums,
+        batch.channels,
+        log_given,
+        problem.mesh,
+    )
 
 
-def move(state: State, batch: Batch, info: Info, problem: Problem) -> State:
+class Told(NamedTuple):
+    """What a process found in a batch.
+
+    Attributes:
+        rows: The rows of the learned tables, and the contexts of the channels, that it read.
+        counts: Expected uses of their cells, and sums of the channels.
+        log_evidence: Sum of its episodes' log Z.
+        steps: Their steps.
+    """
+
+    rows: dict[str, Int[np.ndarray, " read"]]
+    counts: dict[str, Float[np.ndarray, "..."]]
+    log_evidence: float
+    steps: int
+
+
+def tell(
+    batch: Batch | None, info: Info | None, problem: Problem, failure: Exception | None = None
+) -> list[Told]:
+    """What all processes found in a batch, in the same order everywhere.
+
+    Raises:
+        Exception: The failure, if there is one; in other processes its words.
+    """
+    empty = _no_counts(problem)
+
+    def own() -> Told:
+        if failure is not None:
+            raise failure
+        if batch is None or info is None:
+            return Told(dict.fromkeys(empty, np.zeros(0, np.int64)), empty, 0.0, 0)
+        rows = {name: batch.rows[name] for name in empty}
+        counts = {name: np.asarray(info.counts[name])[: len(read)] for name, read in rows.items()}
+        return Told(rows, counts, float(info.log_evidence), batch.num_steps)
+
+    if problem.data.processes.number == 1:
+        return [own()]
+    parts = gather_bytes(problem.data.processes, lambda: _as_bytes(own()))
+    return [_from_bytes(part, empty) for part in parts]
+
+
+def _no_counts(problem: Problem) -> dict[str, Float[np.ndarray, "..."]]:
+    """What a local step finds of every table and channel, of no rows."""
+    sums = {
+        source.channel.name: nothing(source, 0).astype(problem.dtype)
+        for source in problem.data.channels.values()
+    }
+    return {name: u[:0] for name, u in problem.prior.items()} | sums
+
+
+def _as_bytes(told: Told) -> bytes:
+    head = np.array([told.steps, *(len(read) for read in told.rows.values())], np.int64)
+    arrays = [head, np.array(told.log_evidence, np.float64)]
+    for name, read in told.rows.items():
+        arrays += [read.astype(np.int64), told.counts[name]]
+    return b"".join(one.tobytes() for one in arrays)
+
+
+def _from_bytes(part: bytes, like: Mapping[str, np.ndarray]) -> Told:
+    place = 0
+
+    def take(dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+        nonlocal place
+        found = np.frombuffer(part, dtype, int(np.prod(shape)), place).reshape(shape)
+        place += found.nbytes
+        return found
+
+    steps, *numbers = take(np.int64, (1 + len(like),)).tolist()
+    log_evidence = float(take(np.float64, (1,))[0])
+    rows, counts = {}, {}
+    for number, (name, u) in zip(numbers, like.items(), strict=True):
+        rows[name] = take(np.int64, (number,))
+        counts[name] = take(u.dtype, (number, *u.shape[1:]))
+    return Told(rows, counts, log_evidence, steps)
+
+
+def move(state: State, told: list[Told], problem: Problem) -> State:
     """The global step. The counts of `state` are changed in place: it must cost the batch alone."""
     rate = (state.iteration + problem.delay) ** -problem.forgetting_rate
     scale = state.scale * (1.0 - rate)
@@ -766,32 +1015,42 @@ def move(state: State, batch: Batch, info: Info, problem: Problem) -> State:
         for counts in state.counts.values():
             counts *= scale
         scale = 1.0
-    for name, found in info.counts.items():
-        read = batch.rows[name]
-        state.counts[name][read] += (rate * problem.weight / scale) * np.asarray(found)[: len(read)]
+    for one in told:
+        for name, found in one.counts.items():
+            state.counts[name][one.rows[name]] += (rate * problem.weight / scale) * found
     return state._replace(
         iteration=state.iteration + 1,
         scale=scale,
-        log_evidence=state.log_evidence + float(info.log_evidence),
-        steps=state.steps + batch.num_steps,
+        log_evidence=state.log_evidence + sum(one.log_evidence for one in told),
+        steps=state.steps + sum(one.steps for one in told),
     )
 
 
 def advance(state: State, problem: Problem, number: int) -> State:
     """So many iterations; `state` stays as it is."""
     state = state._replace(counts={name: m.copy() for name, m in state.counts.items()})
+    quick = problem.family_data
+    if quick is not None:
+        quick = quick._replace(evaluations=jnp.asarray(_EVALUATIONS, jnp.int32))
     batches = _batches(problem, state.iteration, number)
     batch = next(batches, None)
-    while batch is not None:
-        info = look(state, batch, problem)
-        # It is being computed while the next batch is read and laid out.
-        following = next(batches, None)
-        state = move(state, batch, info, problem)
+    for left in reversed(range(number)):
+        info = following = failure = None
+        state, given = with_normals(state, problem, quick)
+        try:
+            info = None if batch is None else look(state, batch, problem, given)
+            # It is being computed while the next batch is read and laid out.
+            following = next(batches, None) if left else None
+        except Exception as error:
+            failure = error
+        state = move(state, tell(batch, info, problem, failure), problem)
         batch = following
         if state.iteration % problem.batches == 0:
             # Per step log Z varies less than per episode.
             share = state.steps / int(problem.data.lengths.sum())
-            bound = state.log_evidence / share - divergence(state, problem)
+            state, given = with_normals(state, problem)
+            bound = state.log_evidence / share - divergence(state, problem, given)
+            (bound,) = _as_the_first_says(problem, bound)
             trace = np.append(state.trace, bound)
             state = state._replace(log_evidence=0.0, steps=0, trace=trace)
     return state
@@ -802,29 +1061,43 @@ def concentrations(state: State, problem: Problem) -> dict[str, Float[np.ndarray
     return {name: u + state.scale * state.counts[name] for name, u in problem.prior.items()}
 
 
-def divergence(state: State, problem: Problem) -> float:
+def divergence(state: State, problem: Problem, given: Given) -> float:
     """Sum of the KL divergences from the priors; on the host, in double precision."""
-    rows = concentrations(state, problem)
-    total = sum(rows_divergence(w, problem.prior[name]) for name, w in rows.items())
+    total = given.divergence + sum(
+        rows_divergence(w, problem.prior[name])
+        for name, w in concentrations(state, problem).items()
+        if name not in problem.num_rows
+    )
     for source in problem.data.channels.values():
         total += divergence_of(source, state.scale * state.counts[source.channel.name])
     return total
 
 
+def _as_the_first_says(problem: Problem, *values: float) -> list[float]:
+    """Numbers that decide how a run goes on: where machines differ in a last digit, the first's."""
+    processes = problem.data.processes
+    own = np.array(values) if processes.own == 0 else np.zeros(len(values))
+    return add_up(processes, lambda: {"": own})[""].tolist()
+
+
 def _in_order(problem: Problem) -> Iterator[Batch]:
-    """All episodes, each once."""
-    everything = np.arange(len(problem.data.lengths))
-    for first in range(0, len(everything), problem.batch_size):
-        yield batch_of(problem, everything[first : first + problem.batch_size])
+    """All episodes of this process, each once; as many at a time as it has in a batch."""
+    everything = np.arange(*problem.data.own)
+    at_once = -(-problem.batch_size // problem.data.processes.number)
+    for first in range(0, len(everything), at_once):
+        batch = batch_of(problem, everything[first : first + at_once])
+        assert batch is not None
+        yield batch
 
 
 def _ahead(items: Iterator[Any]) -> Iterator[Any]:
     """The same items, each when the next has been begun: devices compute while hosts prepare."""
-    previous = next(items)
+    previous = next(items, None)
     for item in items:
         yield previous
         previous = item
-    yield previous
+    if previous is not None:
+        yield previous
 
 
 def sweep(state: State, problem: Problem) -> tuple[State, float]:
@@ -833,29 +1106,41 @@ def sweep(state: State, problem: Problem) -> tuple[State, float]:
     Returns:
         The state of w = u + expected counts, and the exact bound of the state before.
     """
-    # In double precision: a row may be read by very many batches.
-    counts = {name: np.zeros(m.shape) for name, m in state.counts.items()}
-    log_evidence = 0.0
-    for batch, info in _ahead((batch, look(state, batch, problem)) for batch in _in_order(problem)):
-        log_evidence += float(info.log_evidence)
-        for name, found in info.counts.items():
-            read = batch.rows[name]
-            counts[name][read] += np.asarray(found)[: len(read)]
-    bound = log_evidence - divergence(state, problem)
+    state, given = with_normals(state, problem)
+    sums = pass_over(state, problem, given)
+    bound = float(sums.pop(_LOG_EVIDENCE)) - divergence(state, problem, given)
     rows = [w.astype(np.float64) for w in concentrations(state, problem).values()]
     residual = [
-        (u + counts[name] - w).ravel()
+        (u + sums[name] - w).ravel()
         for (name, u), w in zip(problem.prior.items(), rows, strict=True)
     ]
     length = step_length(np.concatenate(residual), fisher_information(rows)) if residual else np.inf
-    counts = {name: values.astype(state.counts[name].dtype) for name, values in counts.items()}
+    bound, length = _as_the_first_says(problem, bound, length)
     following = state._replace(
-        counts=counts,
+        counts={name: values.astype(state.counts[name].dtype) for name, values in sums.items()},
         scale=1.0,
         bounds=np.append(state.bounds, bound),
         lengths=np.append(state.lengths, length),
     )
     return following, bound
+
+
+def pass_over(state: State, problem: Problem, given: Given) -> dict[str, np.ndarray]:
+    """Expected counts of all episodes, and under the name `_LOG_EVIDENCE` the sum of log Z."""
+
+    def sums_of_own() -> dict[str, np.ndarray]:
+        # In double precision: a row may be read by very many batches.
+        counts = {name: np.zeros(m.shape) for name, m in state.counts.items()}
+        log_evidence = 0.0
+        looked = ((batch, look(state, batch, problem, given)) for batch in _in_order(problem))
+        for batch, info in _ahead(looked):
+            log_evidence += float(info.log_evidence)
+            for name, found in info.counts.items():
+                read = batch.rows[name]
+                counts[name][read] += np.asarray(found)[: len(read)]
+        return counts | {_LOG_EVIDENCE: np.array(log_evidence)}
+
+    return add_up(problem.data.processes, sums_of_own)
 
 
 def end_of(lengths: Float[np.ndarray, " sweeps"]) -> End:
@@ -910,20 +1195,6 @@ def has_settled(trace: Float[np.ndarray, " epochs"], least: float = 0.0) -> bool
     return bool(abs(drift) + 2 * error < _SETTLED * max(abs(last.mean()), least))
 
 
-def check_tables(bound: BoundModel) -> None:
-    """Refuse what cannot be learned batch by batch.
-
-    Raises:
-        ValueError: If a table's rows depend on parameters.
-    """
-    for name, table in bound.tables.items():
-        if table.parametric:
-            raise ValueError(
-                f"batch_size: {name} is a {type(table.cpt).__name__}, whose parameters are learned "
-                "from all episodes at once; leave batch_size out"
-            )
-
-
 def fit(
     data: Data,
     *,
@@ -954,7 +1225,7 @@ def fit(
         tolerance: What the exact bound may still gain, as a share of it; ends a run.
         max_iterations: Most epochs and sweeps of a run; the last two sweeps are made in any case.
         start: Concentrations to start the first run from.
-        devices: None or 1: a batch is learned from on one device.
+        devices: Number of devices over which a batch is split; of several processes all devices.
         delay: tau; larger ones make the first steps smaller.
         forgetting_rate: kappa, the power by which steps become smaller.
         outline: With channels, where a run begins that labels do not tell.
@@ -965,13 +1236,11 @@ def fit(
         at the epoch's end), then the exact bound of each sweep over everything.
 
     Raises:
-        ValueError: If a table has parameters, or more than one device is asked for.
+        ValueError: If there are not so many devices.
+        RuntimeError: If another process failed or has ended.
     """
-    bound = data.bound
-    check_tables(bound)
-    if devices not in (None, 1):
-        raise ValueError(f"batches are learned from on one device, got devices={devices!r}")
-    problem = make_problem(data, batch_size, delay, forgetting_rate, seed, dtype, start)
+    mesh = own_mesh(devices)
+    problem = make_problem(data, batch_size, delay, forgetting_rate, seed, dtype, start, mesh)
     allowed = _TOLERANCE if tolerance is None else float(tolerance)
     runs, going = _restored(checkpoint, problem)
     most = num_restarts * max_iterations
@@ -993,15 +1262,16 @@ def fit(
     state = max(runs, key=lambda run: (np.isfinite(run.bounds[-1]), run.bounds[-1]))
     elbo = float(state.bounds[-1])
     end = _end(state, problem)
-    verdict = judge(
-        state.bounds, allowed * problem.size_of(elbo), max_iterations - len(state.trace), dtype, end
-    )
-    # Of densities in the units of the data.
-    shift = sum(source.log_jacobian for source in data.channels.values())
+    # Two sweeps are made in any case.
+    cap = max(max_iterations - len(state.trace), len(state.bounds))
+    verdict = judge(state.bounds, allowed * problem.size_of(elbo), cap, dtype, end)
+    shift = data.log_jacobian  # of densities in the units of the data
     rows: dict[str, RowsPosterior] = {
-        name: DirichletRows(w) for name, w in concentrations(state, problem).items()
+        name: DirichletRows(w)
+        for name, w in concentrations(state, problem).items()
+        if name not in problem.num_rows
     }
-    return FitResult(
+    result = FitResult(
         rows=rows,
         converged=verdict.converged,
         reason=f"{verdict.reason}, after {len(state.trace)} epochs of batches",
@@ -1020,6 +1290,28 @@ def fit(
             )
             for source in data.channels.values()
         },
+    )
+    return _with_families(result, state, problem) if problem.families else result
+
+
+def _with_families(result: FitResult, state: State, problem: Problem) -> FitResult:
+    """The result with parameters, and with the bound at points that the fit has not seen.
+
+    A pass over all episodes for each set of points.
+    """
+    bound, families = problem.data.bound, problem.families
+    state, _ = with_normals(state, problem)
+    bounds = []
+    for number in FRESH_POINTS:
+        fresh = family_data(bound, lay_out(bound), problem.dtype, number)[1]
+        _, given = with_normals(state, problem, fresh)
+        log_evidence = float(pass_over(state, problem, given)[_LOG_EVIDENCE])
+        found = log_evidence - divergence(state, problem, given)
+        bounds.append(found + excess(families, fresh) + problem.data.log_jacobian)
+    counts = {name: state.scale * state.counts[name] for name in problem.num_rows}
+    assert state.normals is not None
+    return with_parameters(
+        result, bound, families, state.normals, counts, _as_the_first_says(problem, *bounds)
     )
 
 
@@ -1059,6 +1351,7 @@ def _state(
         trace=np.zeros(0),
         bounds=np.zeros(0),
         lengths=np.zeros(0),
+        normals=first_normals(problem.families, problem.dtype) if problem.families else None,
     )
 
 
@@ -1068,18 +1361,25 @@ def _no_sums(problem: Problem) -> dict[str, np.ndarray]:
 
 def _labelled_sums(problem: Problem) -> tuple[dict[str, np.ndarray], bool]:
     """Sums of the channels over the labelled steps, and whether there are few of these."""
-    demos = problem.data.bound.demos
-    found, labelled = _no_sums(problem), np.zeros(demos.num_agents, np.int64)
-    for batch in _in_order(problem):
-        for position, chain in enumerate(problem.chains):
-            label = batch.steps[position].label
-            labelled[position] += int(np.sum(np.asarray(label) >= 0))
-            if chain.channel:
-                contexts = batch.shape.rows[chain.channel]
-                own = labelled_rows(label, batch.channels[chain.channel], contexts, chain.whole)
-                read = batch.rows[chain.channel]
-                found[chain.channel][read] += np.asarray(own)[: len(read)]
-    return found, is_doubtful_with(labelled, demos.num_latents)
+    data, demos = problem.data, problem.data.bound.demos
+    number_labelled = "number labelled"  # no site has this name
+
+    def sums_of_own() -> dict[str, np.ndarray]:
+        found, labelled = _no_sums(problem), np.zeros(demos.num_agents)
+        for batch in _in_order(problem):
+            for position, chain in enumerate(problem.chains):
+                label = batch.steps[position].label
+                labelled[position] += np.sum(np.asarray(label) >= 0)
+                if chain.channel:
+                    contexts = batch.shape.rows[chain.channel]
+                    own = labelled_rows(label, batch.channels[chain.channel], contexts, chain.whole)
+                    read = batch.rows[chain.channel]
+                    found[chain.channel][read] += np.asarray(own)[: len(read)]
+        return found | {number_labelled: labelled}
+
+    sums = add_up(data.processes, sums_of_own)
+    labelled = sums.pop(number_labelled).astype(np.int64)
+    return sums, is_doubtful_with(labelled, demos.num_latents)
 
 
 def _outlined(
@@ -1088,21 +1388,29 @@ def _outlined(
     """Counts and sums where a fit to a sample leads, as if all episodes were like it."""
     data, sample = problem.data, problem.data.sample
     assert sample is not None
-    generator = np.random.default_rng(problem.seed)
-    few, few_sums = outline(sample, problem.dtype, generator, not again)
     share = int(data.lengths.sum()) / sample.demos.num_steps
     counts = {name: data.labelled[name].astype(np.float64) for name in problem.prior}
-    for name, found in few.items():
-        rows = sample.tables[name].contexts.rows
-        counts[name][match_rows(data.bound.tables[name].contexts.rows, rows)] = share * found
     sums = _no_sums(problem)
-    for agent, source in data.channels.items():
-        own = sample.channels[agent]
-        at = match_rows(source.channel.visited, own.visited)
-        given = few_sums[own.name]
-        numbers = Statistics(*(np.asarray(part, np.float64)[: len(at)] for part in given))
-        sums[own.name][at] = share * np.asarray(packed(numbers))
-    return counts, sums
+
+    def as_one_says() -> dict[str, np.ndarray]:
+        if data.processes.own > 0:
+            return {name: np.zeros_like(values) for name, values in (counts | sums).items()}
+        generator = np.random.default_rng(problem.seed)
+        few, few_sums = outline(sample, problem.dtype, generator, not again)
+        for name, found in few.items():
+            rows = sample.tables[name].contexts.rows
+            counts[name][match_rows(data.bound.tables[name].contexts.rows, rows)] = share * found
+        for agent, source in data.channels.items():
+            own = sample.channels[agent]
+            at = match_rows(source.channel.visited, own.visited)
+            given = few_sums[own.name]
+            numbers = Statistics(*(np.asarray(part, np.float64)[: len(at)] for part in given))
+            sums[own.name][at] = share * np.asarray(packed(numbers))
+        return counts | sums
+
+    # Machines differ in a last digit: all begin where the first does.
+    found = add_up(data.processes, as_one_says)
+    return {name: found[name] for name in counts}, {name: found[name] for name in sums}
 
 
 def _run(

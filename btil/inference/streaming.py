@@ -5,9 +5,13 @@ looks is written to a compact scratch file, 20 bytes per step and agent, from wh
 single episodes are read by their position. Weights of annotations have files of their own, and so
 have continuous columns, which an earlier pass keeps: what a prior leaves open is taken from all of
 them.
+
+Of several processes each passes over its own part of the files (`DemonstrationsFile.shard`) and
+keeps its own episodes. Then they tell each other, once, which contexts there are.
 """
 
 import hashlib
+import io
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,12 +20,14 @@ from functools import partial
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations, concatenate
+from btil.demonstrations.row_groups import EPISODE, runs_of
 from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.channel_batches import ChannelRows, ChannelSource
 from btil.inference.mean_field import Extremes, extremes
+from btil.inference.processes import ALONE, Processes, add_up, gather, gather_bytes
 from btil.inference.starting import (
     OpenUses,
     agent_sites,
@@ -45,11 +51,13 @@ from btil.inference.stochastic import (
 )
 from btil.messages.layout import log_rows
 from btil.models.contexts import match_rows, unique_rows
-from btil.models.emission import Channel, Trend, groups_of, observed, trend_of
+from btil.models.emission import Channel, Groups, Trend, groups_of, observed, trend_of
 from btil.models.team import BoundModel, TeamModel, bind, renumbered, with_contexts
 
 # Steps of which the columns are in memory at once.
 _CHUNK = 1 << 16
+# Bytes of a checksum of an episode.
+_DIGEST = 16
 
 
 class Streamed(NamedTuple):
@@ -58,7 +66,7 @@ class Streamed(NamedTuple):
     Attributes:
         data: The episodes, on disk.
         log_evidence: Sum of what `check` returned for the parts.
-        checksum: Of the steps, in the order of the file.
+        checksum: Of the episodes, in the order of the file.
     """
 
     data: Data
@@ -72,6 +80,7 @@ def streamed(
     file: DemonstrationsFile,
     check: Callable[[BoundModel], float],
     batch_size: int = 1,
+    processes: Processes = ALONE,
 ) -> Iterator[Streamed]:
     """Make the episodes of a file ready to be drawn from, for as long as the block lasts.
 
@@ -80,18 +89,20 @@ def streamed(
 
     Args:
         model: The model.
-        file: The file.
+        file: The whole file; each process takes its part.
         check: Refuses a part that is impossible under the model; returns the log evidence where
             nothing is learned.
         batch_size: Episodes of a batch: with channels a fit is begun on so many at least.
+        processes: Who shares the work.
 
     Raises:
         ValueError: If a part of the file is refused.
+        RuntimeError: If another process refused its part.
     """
     with ExitStack() as files:
         scratch = files.enter_context(tempfile.TemporaryFile())
-        weights, channels = _ScratchWeights(files), _ScratchChannels(files)
-        yield _pass(model, file, check, scratch, weights, channels, batch_size)
+        weights, channels = _ScratchWeights(files), _ScratchChannels(files, processes)
+        yield _agreed(model, file, check, scratch, weights, channels, batch_size, processes)
 
 
 class _ScratchWeights:
@@ -106,7 +117,7 @@ class _ScratchWeights:
         self._scratch: dict[str, IO[bytes]] = {}
         self._num_latents: dict[str, int] = {}
 
-    def write(self, part: Demonstrations, before: int, checksum: Any) -> None:
+    def write(self, part: Demonstrations, before: int) -> None:
         """Add those of a part that follows on so many steps; others are 0."""
         for agent, latents in zip(part.agents, part.num_latents, strict=True):
             given = part.latent_weights.get(agent)
@@ -118,7 +129,6 @@ class _ScratchWeights:
                 self._scratch[agent], self._num_latents[agent] = own, latents
             logs = np.zeros((part.num_steps, latents)) if given is None else log_rows(given)
             logs.tofile(self._scratch[agent])
-            checksum.update(np.ascontiguousarray(logs).data)
 
     def reader(self, lengths: Int[np.ndarray, " episodes"]) -> Callable[[Any], Weights]:
         """Reads those of some episodes."""
@@ -156,40 +166,67 @@ def _read_runs(
 class _ScratchChannels:
     """Columns and covariates of every agent's channel, and to which group each step belongs.
 
+    Groups are numbered as they appear; then processes agree on them.
+
     Args:
         files: Closes the files.
+        processes: Who shares the work; each has the steps of its own episodes.
     """
 
-    def __init__(self, files: ExitStack) -> None:
-        self._files = files
+    def __init__(self, files: ExitStack, processes: Processes) -> None:
+        self._files, self._processes = files, processes
         self._numbers: dict[str, IO[bytes]] = {}
         self._groups: dict[str, IO[bytes]] = {}
         self._sizes: dict[str, tuple[int, int]] = {}
-        # Contexts and patterns in order of appearance.
+        # Contexts and patterns: in order of appearance, then those of all processes in
+        # lexicographic order, as in memory, and where the former are among them.
         self._known: dict[str, np.ndarray] = {}
+        self._keys: dict[str, np.ndarray] = {}
+        self._ranks: dict[str, np.ndarray] = {}
 
-    def trends(self, model: TeamModel, file: DemonstrationsFile) -> dict[str, Trend]:
-        """One pass that keeps the columns of all agents; the regression of each one's."""
-        found = {}
-        families = {agent: model.emission(agent) for agent in file.agents}
-        for part in file:
+    def trends(
+        self, model: TeamModel, whole: DemonstrationsFile, own: DemonstrationsFile
+    ) -> dict[str, Trend]:
+        """One pass that keeps the columns of all agents; the regression of each one's.
+
+        Args:
+            model: The model, its priors as they were given.
+            whole: The file.
+            own: The part of this process.
+        """
+        families = {
+            agent: family for agent in whole.agents if (family := model.emission(agent)) is not None
+        }
+
+        def keep() -> np.ndarray:
             for agent, family in families.items():
-                if family is None:
-                    continue
-                if agent not in self._numbers:
-                    own = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-                    self._numbers[agent] = own
-                seen = observed(family, part, agent)
+                seen = observed(family, whole.first, agent)
                 self._sizes[agent] = seen.inputs.shape[1], seen.values.shape[1]
-                # A step that says nothing has no covariates either.
-                inputs = np.full(seen.inputs.shape, np.nan)
-                inputs[seen.rows] = seen.inputs[seen.rows]
-                np.concatenate([inputs, seen.values], axis=1).tofile(self._numbers[agent])
-        for agent, family in families.items():
-            if family is not None:
-                parts = partial(self._parts, agent)
-                found[agent] = trend_of(parts, self._sizes[agent], family.intercept)
-        return found
+                self._numbers[agent] = self._file()
+            for part in own:
+                for agent, family in families.items():
+                    seen = observed(family, part, agent)
+                    # A step that says nothing has no covariates either.
+                    inputs = np.full(seen.inputs.shape, np.nan)
+                    inputs[seen.rows] = seen.inputs[seen.rows]
+                    np.concatenate([inputs, seen.values], axis=1).tofile(self._numbers[agent])
+            return np.zeros(0)
+
+        gather(self._processes, keep)
+        return {
+            agent: trend_of(
+                partial(self._parts, agent), self._sizes[agent], family.intercept, self._of_all
+            )
+            for agent, family in families.items()
+        }
+
+    def _file(self) -> IO[bytes]:
+        return self._files.enter_context(tempfile.TemporaryFile())
+
+    def _of_all(self, work: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+        """The sums over all processes of what each one's work comes to."""
+        sums = add_up(self._processes, lambda: {str(k): one for k, one in enumerate(work())})
+        return tuple(sums.values())
 
     def _parts(self, agent: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Covariates and columns of the steps that say something, from the first on."""
@@ -200,60 +237,107 @@ class _ScratchChannels:
             steps = steps[np.isfinite(steps[:, :p]).all(1)]
             yield steps[:, :p], steps[:, p:]
 
-    def write(self, bound: BoundModel, checksum: Any) -> None:
+    def begin(self, bound: BoundModel) -> None:
+        """No groups yet; of a model on some episodes."""
+        for agent, channel in bound.channels.items():
+            self._groups[agent] = self._file()
+            self._known[agent] = _keys(channel, groups_of(channel))[:0]
+
+    def write(self, bound: BoundModel) -> None:
         """Add the groups of a part."""
         for agent, channel in bound.channels.items():
-            if agent not in self._groups:
-                own = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-                self._groups[agent] = own
             groups = groups_of(channel)
-            keys = np.concatenate([channel.contexts[groups.context], groups.seen], axis=1)
-            known = self._known.get(agent, keys[:0])
+            keys, known = _keys(channel, groups), self._known[agent]
             number = match_rows(known, keys)
             new = number < 0
             number[new] = len(known) + np.arange(new.sum())
             self._known[agent] = np.concatenate([known, keys[new]])
-            codes = np.append(number, -1)[groups.number].astype(np.int32)
-            codes.tofile(self._groups[agent])
-            said = groups.number >= 0
-            checksum.update(np.ascontiguousarray(channel.observed.inputs[said]).data)
-            checksum.update(np.ascontiguousarray(channel.observed.values[said]).data)
-            checksum.update(codes.data)
+            np.append(number, -1)[groups.number].astype(np.int32).tofile(self._groups[agent])
+
+    def agree(self) -> None:
+        """Number the groups of all processes."""
+        for agent, known in self._known.items():
+            of_each = gather(self._processes, partial(np.asarray, known))
+            before = sum(len(one) for one in of_each[: self._processes.own])
+            self._keys[agent], ranks = unique_rows(np.concatenate(of_each))
+            self._ranks[agent] = ranks[before : before + len(known)]
 
     def contexts(self) -> dict[str, Int[np.ndarray, "contexts parents"]]:
         """The contexts of every channel, in lexicographic order."""
         return {
             f"emission_{agent}": unique_rows(keys[:, : keys.shape[1] - self._sizes[agent][1]])[0]
-            for agent, keys in self._known.items()
+            for agent, keys in self._keys.items()
         }
 
     def sources(
-        self, bound: BoundModel, lengths: Int[np.ndarray, " episodes"]
+        self, bound: BoundModel, lengths: Int[np.ndarray, " episodes"], begin: int
     ) -> dict[str, ChannelSource]:
-        """The channels, of which batches are read."""
+        """The channels, of which batches are read.
+
+        Args:
+            bound: The model with the contexts of all episodes.
+            lengths: Steps of this process's episodes.
+            begin: The first of these.
+        """
         return {
-            agent: self._source(bound.channels[agent], agent, lengths) for agent in self._groups
+            agent: self._source(bound.channels[agent], agent, lengths, begin)
+            for agent in self._groups
         }
 
     def _source(
-        self, channel: Channel, agent: str, lengths: Int[np.ndarray, " episodes"]
+        self, channel: Channel, agent: str, lengths: Int[np.ndarray, " episodes"], begin: int
     ) -> ChannelSource:
         p, d = self._sizes[agent]
-        # In lexicographic order, as in memory.
-        keys, rank = unique_rows(self._known[agent])
-        ranks, ends = np.append(rank, -1), np.cumsum(lengths)
+        keys = self._keys[agent]
+        ranks, ends = np.append(self._ranks[agent], -1), np.cumsum(lengths)
         numbers, groups = self._numbers[agent], self._groups[agent]
-        cells = sum((np.isfinite(y).sum(0) for _, y in self._parts(agent)), np.zeros(d, np.int64))
+
+        def cells_of_own() -> tuple[np.ndarray, ...]:
+            seen = (np.isfinite(y).sum(0) for _, y in self._parts(agent))
+            return (sum(seen, np.zeros(d, np.int64)),)
 
         def read(chosen: Int[np.ndarray, " chosen"]) -> ChannelRows:
-            codes = _read_runs(groups, np.int32, ends, lengths, chosen, 1)
-            values = _read_runs(numbers, np.float64, ends, lengths, chosen, p + d)
+            own = chosen - begin
+            codes = _read_runs(groups, np.int32, ends, lengths, own, 1)
+            values = _read_runs(numbers, np.float64, ends, lengths, own, p + d)
             values = values.reshape(-1, p + d)
             return ChannelRows(ranks[codes], values[:, :p], values[:, p:])
 
+        (cells,) = self._of_all(cells_of_own)
         context = match_rows(channel.visited, keys[:, : keys.shape[1] - d])
         seen = keys[:, keys.shape[1] - d :].astype(np.float64)
-        return ChannelSource(channel, channel.units(), context, seen, cells, read)
+        return ChannelSource(channel, channel.units(), context, seen, cells.astype(np.int64), read)
+
+
+def _keys(channel: Channel, groups: Groups) -> Int[np.ndarray, "groups key"]:
+    """The context and the pattern of every group of steps."""
+    return np.concatenate([channel.contexts[groups.context], groups.seen], axis=1)
+
+
+class _Found(NamedTuple):
+    """What a process finds in its own part of a file; contexts are numbered as they appear.
+
+    Attributes:
+        contexts: Those of every table.
+        labelled: As in `Data`.
+        uses: As in `Data`.
+        summed: As in `Data`.
+        extremes: As in `Data`.
+        lengths: Steps of its episodes.
+        digests: Checksums of its episodes, and of their ids before them.
+        excerpt: Some of its episodes.
+        log_evidence: As in `Streamed`.
+    """
+
+    contexts: dict[str, Int[np.ndarray, "contexts variables"]]
+    labelled: dict[str, Float[np.ndarray, "..."]]
+    uses: dict[str, OpenUses]
+    summed: dict[str, Int[np.ndarray, "sums actions"]]
+    extremes: dict[str, Extremes]
+    lengths: Int[np.ndarray, " episodes"]
+    digests: bytes
+    excerpt: Excerpt
+    log_evidence: float
 
 
 def _pass(
@@ -263,29 +347,26 @@ def _pass(
     scratch: IO[bytes],
     weights: _ScratchWeights,
     channels: _ScratchChannels,
-    batch_size: int,
-) -> Streamed:
-    trends: dict[str, Trend] = {}
-    others = None
-    if model.emissions is not None:
-        trends = channels.trends(model, file)
-        model = model.resolved(file.first, trends)
-        others = sampled_episodes(file.num_episodes, file.num_steps, batch_size)
-    summed: dict[str, np.ndarray] = {}
-    of_steps = dict.fromkeys(file.agents, Extremes())
-    contexts: dict[str, np.ndarray] = {}
+    others: Int[np.ndarray, " some"] | None,
+) -> _Found:
+    """Pass over a file or a part of one, which may have no episodes; `others` are shown too."""
+    first = bind(model, file.first)
+    contexts = {name: table.contexts.rows[:0] for name, table in first.tables.items()}
+    channels.begin(first)
     labelled: dict[str, np.ndarray] = {}
-    uses: dict[str, OpenUses] = {}
+    uses = dict.fromkeys(file.agents, OpenUses(None, None, None))
+    summed = {agent: rows[:0] for agent, rows in summed_rows(first).items()}
+    of_steps = dict.fromkeys(file.agents, Extremes())
     lengths: list[np.ndarray] = []
+    digests: list[bytes] = []
     excerpt = Excerpt(file.num_latents, others)
     log_evidence = 0.0
-    checksum = hashlib.sha256()
     for part in file:
         bound = bind(model, part)
         log_evidence += check(bound)
         numbers = {}
         for name, table in bound.tables.items():
-            known = contexts.get(name, table.contexts.rows[:0])
+            known = contexts[name]
             found = match_rows(known, table.contexts.rows)
             new = found < 0
             found[new] = len(known) + np.arange(new.sum())
@@ -295,62 +376,233 @@ def _pass(
         for name, counts in labelled_counts(bound, sizes).items():
             labelled[name] = _added(labelled.get(name), counts, numbers[name])
         for agent, found_uses in open_uses(bound, sizes).items():
-            before = uses.get(agent, OpenUses(None, None, None))
             uses[agent] = OpenUses(
                 *(
                     was if more is None else _added(was, more, numbers[name])
                     for was, more, name in zip(
-                        before, found_uses, agent_sites(bound, agent), strict=True
+                        uses[agent], found_uses, agent_sites(bound, agent), strict=True
                     )
                 )
             )
         again = replace(bound, rows=renumbered(bound, numbers))
         for agent, rows in summed_rows(again).items():
-            known = summed.get(agent, rows[:0])
+            known = summed[agent]
             summed[agent] = np.concatenate([known, rows[match_rows(known, rows) < 0]])
             own, now = of_steps[agent], extremes(bound, agent)
             of_steps[agent] = Extremes(own.sums or now.sums, min(own.log_weight, now.log_weight))
-        steps = step_columns(again, summed)
-        checksum.update(steps.data)
-        steps.tofile(scratch)
-        weights.write(part, int(sum(one.sum() for one in lengths)), checksum)
-        channels.write(bound, checksum)
+        step_columns(again, summed).tofile(scratch)
+        weights.write(part, int(sum(one.sum() for one in lengths)))
+        channels.write(bound)
         lengths.append(part.episode_lengths)
+        digests.append(_digests(part))
         excerpt.look_at(part)
+    return _Found(
+        contexts,
+        labelled,
+        uses,
+        summed,
+        of_steps,
+        np.concatenate([np.zeros(0, np.int64), *lengths]),
+        b"".join(digests),
+        excerpt,
+        log_evidence,
+    )
+
+
+def _digests(part: Demonstrations) -> bytes:
+    """A checksum of every episode: however a file is cut into parts, its episodes have the same."""
+    columns = [*part.state_variables.values(), *part.actions.T, *part.latents.T, *part.present.T]
+    rows = np.stack([column.astype(np.int64) for column in columns], axis=1)
+    numbers = [*part.latent_weights.values(), *part.continuous.values()]
+    weights = [np.ascontiguousarray(given) for given in numbers]
+    found = []
+    ends = np.cumsum(part.episode_lengths).tolist()
+    for name, first, end in zip(part.episode_ids.tolist(), [0, *ends], ends, strict=False):
+        digest = hashlib.blake2b(rows[first:end].data, digest_size=_DIGEST)
+        for given in weights:
+            digest.update(given[first:end].data)
+        found += [_digest_of_id(name), digest.digest()]
+    return b"".join(found)
+
+
+def _digest_of_id(name: Any) -> bytes:
+    return hashlib.blake2b(repr(name).encode(), digest_size=_DIGEST).digest()
+
+
+def _refuse_twice(own: DemonstrationsFile, found: _Found, processes: Processes) -> None:
+    """Refuse an episode id that two processes have found.
+
+    Raises:
+        ValueError: Naming both files.
+    """
+    digests = np.concatenate(
+        gather(processes, lambda: np.frombuffer(found.digests, f"S{_DIGEST}")[::2])
+    )
+    ids, counts = np.unique(digests, return_counts=True)
+    if not np.any(counts > 1):
+        return
+    again = ids[np.argmax(counts > 1)]
+
+    def place() -> bytes:
+        for file, _, runs in runs_of(own.source, [EPISODE], own.reading):
+            for one in runs.new_ids:
+                if np.bytes_(_digest_of_id(one)) == again:
+                    return f"{file.path}: episode: {one!r}".encode()
+        return b""
+
+    places = [one.decode() for one in gather_bytes(processes, place) if one]
+    other = places[1].split(": episode: ")[0]
+    raise ValueError(
+        f"{places[0]} returns in {other}; the rows of an episode must be contiguous, and "
+        "ids_by_file=True takes ids to count within their file only"
+    )
+
+
+def _agreed(
+    model: TeamModel,
+    file: DemonstrationsFile,
+    check: Callable[[BoundModel], float],
+    scratch: IO[bytes],
+    weights: _ScratchWeights,
+    channels: _ScratchChannels,
+    batch_size: int,
+    processes: Processes,
+) -> Streamed:
+    """The pass over a file, and what processes tell each other afterwards."""
+    several = processes.number > 1
+    own = file.shard(*processes) if several else file
+    trends: dict[str, Trend] = {}
+    sampled, before = None, 0
+    if model.emissions is not None:
+        trends = channels.trends(model, file, own)
+        model = model.resolved(file.first, trends)
+        sizes = gather(processes, lambda: np.array([[own.num_episodes, own.num_steps]]))
+        before = int(sum(one[0, 0] for one in sizes[: processes.own]))
+        episodes, steps = np.sum(sizes, axis=(0, 1)).tolist()
+        sampled = sampled_episodes(episodes, steps, batch_size)
+    passed: list[_Found] = []
+
+    def lengths_of_own() -> Int[np.ndarray, " episodes"]:
+        others = None if sampled is None else sampled - before
+        passed.append(_pass(model, own, check, scratch, weights, channels, others))
+        return passed[0].lengths
+
+    of_all = gather(processes, lengths_of_own)
+    (found,), lengths = passed, np.concatenate(of_all)
+    begin = int(sum(len(one) for one in of_all[: processes.own]))
     # Rows of a site are in lexicographic order, not in that of appearance.
     ordered, ranks = {}, {}
-    for name, rows in contexts.items():
-        ordered[name], ranks[name] = unique_rows(rows)
+    for name, rows in found.contexts.items():
+        of_each = gather(processes, partial(found.contexts.__getitem__, name))
+        first = sum(len(one) for one in of_each[: processes.own])
+        ordered[name], places = unique_rows(np.concatenate(of_each))
+        ranks[name] = places[first : first + len(rows)]
+    channels.agree()
+    parts = found.excerpt.parts
+    if several:
+        parts = _shown_by_all(file, found.excerpt, begin, sampled, processes)
     units = {agent: trend.units for agent, trend in trends.items()}
-    few = in_units(bind(model, concatenate(excerpt.parts)), units)
+    few = in_units(bind(model, concatenate(parts)), units)
     bound = with_contexts(few, ordered | channels.contexts(), units)
     of_agents = {agent: agent_sites(bound, agent) for agent in bound.demos.agents}
+
+    def ranked(like: np.ndarray, counts: np.ndarray | None, name: str) -> np.ndarray:
+        nothing = np.zeros(like.shape, like.dtype)
+        return nothing if counts is None else _added(nothing, counts, ranks[name])
+
+    def counts_of_own() -> dict[str, np.ndarray]:
+        sizes = num_contexts(bound)
+        counts = {
+            f"labelled {name}": ranked(like, found.labelled.get(name), name)
+            for name, like in labelled_counts(bound, sizes).items()
+        }
+        for agent, of_excerpt in open_uses(bound, sizes).items():
+            uses = zip(of_excerpt, found.uses[agent], of_agents[agent], strict=True)
+            for place, (like, n, name) in enumerate(uses):
+                if like is not None:
+                    counts[f"uses {place} {agent}"] = ranked(like, n, name)
+        return counts | {"log evidence": np.array(found.log_evidence)}
+
+    sums = add_up(processes, counts_of_own)
+    ends = np.array([[one.sums, one.log_weight] for one in found.extremes.values()])
+    of_steps = np.stack(gather(processes, lambda: ends[None]))[:, 0]
+    digests = b"".join(gather_bytes(processes, lambda: found.digests))
+    if several:
+        _refuse_twice(own, found, processes)
+    read_own = _reader(scratch, found.lengths, list(of_agents.values()), ranks)
+    weights_of_own = weights.reader(found.lengths)
     data = Data(
         bound=bound,
-        lengths=np.concatenate(lengths),
-        read=_reader(scratch, np.concatenate(lengths), list(of_agents.values()), ranks),
-        labelled={name: _added(None, counts, ranks[name]) for name, counts in labelled.items()},
+        lengths=lengths,
+        read=lambda chosen: read_own(chosen - begin),
+        labelled={name: sums[f"labelled {name}"] for name in bound.learned},
         uses={
-            agent: OpenUses(
-                *(
-                    None if counts is None else _added(None, counts, ranks[name])
-                    for counts, name in zip(uses[agent], names, strict=True)
-                )
-            )
+            agent: OpenUses(*(sums.get(f"uses {place} {agent}") for place in range(len(names))))
             for agent, names in of_agents.items()
         },
         summed={
             agent: ranks[transition][rows] if len(rows) else rows
             for (agent, (_, transition, _)), rows in zip(
-                of_agents.items(), summed.values(), strict=True
+                of_agents.items(), found.summed.values(), strict=True
             )
         },
-        weights=weights.reader(np.concatenate(lengths)),
-        extremes=of_steps,
-        channels=channels.sources(bound, np.concatenate(lengths)),
+        weights=lambda chosen: weights_of_own(chosen - begin),
+        extremes={
+            agent: Extremes(bool(sums_of.any()), float(least.min()))
+            for agent, (sums_of, least) in zip(of_agents, of_steps.T.swapaxes(0, 1), strict=True)
+        },
+        own=(begin, begin + len(found.lengths)),
+        processes=processes,
+        channels=channels.sources(bound, found.lengths, begin),
         sample=few if trends else None,
     )
-    return Streamed(data, log_evidence, checksum.hexdigest())
+    return Streamed(data, float(sums["log evidence"]), hashlib.sha256(digests).hexdigest())
+
+
+def _shown_by_all(
+    file: DemonstrationsFile,
+    own: Excerpt,
+    begin: int,
+    sampled: Int[np.ndarray, " some"] | None,
+    processes: Processes,
+) -> list[Demonstrations]:
+    """The excerpt of the whole file, of those of its parts.
+
+    Args:
+        file: The file.
+        own: The excerpt of this process's part.
+        begin: The first episode of this part.
+        sampled: Episodes that are to be among them.
+        processes: Who shares the work.
+    """
+    shown = gather_bytes(processes, lambda: _written(own.parts))
+    numbers = gather(processes, lambda: begin + np.array(own.numbers, np.int64))
+    others = np.zeros(0, np.int64) if sampled is None else sampled
+    excerpt = Excerpt(file.num_latents, np.flatnonzero(np.isin(np.concatenate(numbers), others)))
+    for one in shown:
+        for part in _read(one):
+            excerpt.look_at(part)
+    return excerpt.parts
+
+
+def _written(parts: list[Demonstrations]) -> bytes:
+    """Demonstrations as bytes, none as no bytes."""
+    from btil.demonstrations.formats import parquet
+
+    with io.BytesIO() as handle:
+        if parts:
+            parquet.write(concatenate(parts), handle)
+        return handle.getvalue()
+
+
+def _read(written: bytes) -> list[Demonstrations]:
+    from btil.demonstrations.formats import parquet
+    from btil.demonstrations.tables import from_columns
+
+    if not written:
+        return []
+    columns, record = parquet.read(io.BytesIO(written))
+    return [from_columns(columns, record, {})[0]]
 
 
 def _added(

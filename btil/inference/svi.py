@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from numpyro import distributions as dist
 from numpyro import handlers
@@ -41,6 +42,7 @@ from btil.inference.collapsed import (
     refuse_large_priors,
     rows_given_parameters,
 )
+from btil.inference.devices import make_mesh, place, place_episodes
 from btil.inference.result import (
     ChannelPosterior,
     DirichletRows,
@@ -471,6 +473,7 @@ def fit(
     learning_rate: Any = 0.02,
     num_particles: Any = 4,
     num_samples: Any = 1000,
+    devices: int | None = None,
 ) -> FitResult:
     """Fit a guide to the posterior of rows and parameters by stochastic gradients (Adam).
 
@@ -490,6 +493,8 @@ def fit(
         learning_rate: Adam's.
         num_particles: Draws per estimate of the bound.
         num_samples: Draws kept of an AutoGuide, as one chain (one draw of a point mass).
+        devices: Number of devices over which the episodes are spread; None: one. The answer is the
+            same up to rounding. For tables without emissions.
 
     Returns:
         Dirichlet rows or draws. `elbo` is a fresh Monte Carlo estimate (1000 particles, the
@@ -514,13 +519,18 @@ def fit(
     if guide != DIRICHLET:
         guide_class(guide)
     settings = Settings(guide, float(learning_rate), int(num_particles))
+    mesh = make_mesh(devices)
+    if mesh is not None and (own or bound.channels):
+        kind = "a NumpyroModel" if own else "a model with emissions"
+        raise ValueError(f"devices: svi fits {kind} on one device, got {devices!r}")
     if isinstance(bound, BoundNumpyroModel):
         problem = _own_problem(bound, settings)
     else:
-        problem = _table_problem(bound, settings, seed, dtype, int(num_samples))
+        problem = _table_problem(bound, settings, seed, dtype, int(num_samples), mesh)
     programs, inputs = problem.programs, problem.inputs
     point = is_point_mass(problem.guide)
-    start_key, bound_key, draw_key = jax.random.split(jax.random.key(seed), 3)
+    keys = jax.random.split(jax.random.key(seed), 3)
+    start_key, bound_key, draw_key = place(list(keys), mesh)
     state, trace, verdict = ascend(
         partial(programs.start, start_key, inputs),
         lambda state, count: programs.advance(state, inputs, count),
@@ -577,7 +587,12 @@ def _own_problem(bound: BoundNumpyroModel, settings: Settings) -> Problem:
 
 
 def _table_problem(
-    bound: BoundModel, settings: Settings, seed: int, dtype: np.dtype, num_samples: int
+    bound: BoundModel,
+    settings: Settings,
+    seed: int,
+    dtype: np.dtype,
+    num_samples: int,
+    mesh: Mesh | None,
 ) -> Problem:
     """Tables: their programs are kept by their structure."""
     refuse_large_priors(bound, dtype, _LARGEST_PRIORS, "svi")
@@ -599,7 +614,8 @@ def _table_problem(
     if nothing_else and all(values.shape[-1] == 1 for values in start.values()):
         # Nothing is uncertain, which this guide alone can say.
         settings = settings._replace(guide=DIRICHLET)
-    programs, inputs = make_programs(structure, settings), Inputs(data, start, channels)
+    programs = make_programs(structure, settings)
+    inputs = Inputs(_spread(data, mesh), place(start, mesh), channels)
 
     def keep_dirichlet(collected: Any) -> Kept:
         concentrations, given, densities = collected
@@ -637,6 +653,26 @@ def _table_problem(
         return Problem(settings.guide, programs, inputs, keep_draws)
     bounds = None if structure.parametric else closed_form
     return Problem(settings.guide, programs, inputs, keep_dirichlet, bounds)
+
+
+def _spread(data: ModelData, mesh: Mesh | None) -> ModelData:
+    """The arrays of a model laid over devices: episodes are split, all else is everywhere.
+
+    JAX's partitioner does the rest: it adds up what devices find. An episode without steps counts
+    nothing.
+    """
+    steps = {}
+    for agent, own in data.steps.items():
+        unseen = own.unseen
+        if unseen is not None:
+            unseen = unseen._replace(
+                move=place_episodes(unseen.move, mesh), rows=place(unseen.rows, mesh)
+            )
+        split = place_episodes(own._replace(unseen=None), mesh)
+        steps[agent] = split._replace(unseen=unseen)
+    return place(data._replace(steps={}, lengths=None), mesh)._replace(
+        steps=steps, lengths=place_episodes(data.lengths, mesh)
+    )
 
 
 def _dirichlet_bounds(

@@ -485,10 +485,19 @@ def _trend(seen: Observed, intercept: bool) -> Trend:
     )
 
 
+# Work that comes to sums over some steps.
+Sums = Callable[[], tuple[np.ndarray, ...]]
+
+
+def _alone(work: Sums) -> tuple[np.ndarray, ...]:
+    return work()
+
+
 def trend_of(
     parts: Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]],
     size: tuple[int, int],
     intercept: bool,
+    of_all: Callable[[Sums], tuple[np.ndarray, ...]] = _alone,
 ) -> Trend:
     """The regression of steps that come part by part; they are gone through four times.
 
@@ -497,11 +506,18 @@ def trend_of(
             part by part, NaN for cells that nobody saw; the same ones whenever it is called.
         size: p and d.
         intercept: Whether the first covariate is the number 1.
+        of_all: Adds up what processes, each with parts of its own, come to; by itself one is all.
     """
     p, d = size
-    number, total = 0, np.zeros(p)
-    for u, _ in parts():
-        number, total = number + len(u), total + u.sum(0)
+
+    def totals() -> tuple[np.ndarray, ...]:
+        number, total = 0, np.zeros(p)
+        for u, _ in parts():
+            number, total = number + len(u), total + u.sum(0)
+        return np.array(number), total
+
+    counted, total = of_all(totals)
+    number = int(counted)
     if not number:
         return Trend(Units(np.eye(p), np.zeros((p, d)), np.ones(d)), 0)
     # Covariates far from 0 are nearly multiples of the intercept: from their means they are not.
@@ -510,33 +526,47 @@ def trend_of(
         centre[0] = 0.0
     centring = np.eye(p)
     centring[0] -= centre
-    moments = np.zeros((p, p))
-    for u, _ in parts():
-        moments += (u - centre).T @ (u - centre)
-    moments /= number
+
+    def squares_of_inputs() -> tuple[np.ndarray, ...]:
+        moments = np.zeros((p, p))
+        for u, _ in parts():
+            moments += (u - centre).T @ (u - centre)
+        return (moments,)
+
+    moments = of_all(squares_of_inputs)[0] / number
     sizes = np.sqrt(np.diag(moments))
     sizes = np.where(sizes > 0, sizes, 1.0)
     values, vectors = np.linalg.eigh(moments / np.outer(sizes, sizes))
     # Where two covariates are the same the units, and the prior made of them, stay proper.
     roots = np.sqrt(np.maximum(values, _RIDGE * values.max()))
     own = vectors / roots / sizes[:, None]
-    gram, cross = np.zeros((d, p, p)), np.zeros((d, p))
-    for u, y in parts():
-        white, known = (u - centre) @ own, np.isfinite(y)
-        for j in range(d):
-            gram[j] += white[known[:, j]].T @ white[known[:, j]]
-            cross[j] += y[known[:, j], j] @ white[known[:, j]]
+
+    def products() -> tuple[np.ndarray, ...]:
+        gram, cross = np.zeros((d, p, p)), np.zeros((d, p))
+        for u, y in parts():
+            white, known = (u - centre) @ own, np.isfinite(y)
+            for j in range(d):
+                gram[j] += white[known[:, j]].T @ white[known[:, j]]
+                cross[j] += y[known[:, j], j] @ white[known[:, j]]
+        return gram, cross
+
+    gram, cross = of_all(products)
     # Directions that hardly vary where a column was seen have no slope.
     slopes = np.stack(
         [np.linalg.pinv(g, 1e-12, True) @ c for g, c in zip(gram, cross, strict=True)]
     )
-    many, squares, left = np.zeros(d), np.zeros(d), np.zeros(d)
-    for u, y in parts():
-        known = np.isfinite(y)
-        residual = y - (u - centre) @ own @ slopes.T
-        many += known.sum(0)
-        squares += np.where(known, y**2, 0.0).sum(0)
-        left += np.where(known, residual**2, 0.0).sum(0)
+
+    def residuals() -> tuple[np.ndarray, ...]:
+        many, squares, left = np.zeros(d), np.zeros(d), np.zeros(d)
+        for u, y in parts():
+            known = np.isfinite(y)
+            residual = y - (u - centre) @ own @ slopes.T
+            many += known.sum(0)
+            squares += np.where(known, y**2, 0.0).sum(0)
+            left += np.where(known, residual**2, 0.0).sum(0)
+        return many, squares, left
+
+    many, squares, left = of_all(residuals)
     spread = np.sqrt(np.divide(left, many, out=np.ones(d), where=many > 0))
     # What rounding leaves of a column that the covariates tell is no noise.
     little = 1e-10 * np.maximum(np.sqrt(squares / np.maximum(many, 1)), 1e-300)

@@ -14,11 +14,12 @@ from btil.demonstrations.coding import warn
 from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.checkpoint import Checkpoint, describe_run
 from btil.inference.method import fit_function, method_names, method_of
+from btil.inference.processes import Processes, ending_with_others, gather, processes_of
 from btil.inference.result import FitResult
 from btil.messages.layout import lay_out
 from btil.models.crowding import crowded
 from btil.models.parametric import check_prior
-from btil.models.team import BoundModel, TeamModel, bind, likelihood_name, refuse_emissions
+from btil.models.team import BoundModel, TeamModel, likelihood_name, refuse_emissions
 from btil.numerics.precision import as_dtype, precision
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, NumpyroModel, rows_somewhere
 from btil.posterior.beliefs import Posterior, filter_agents, refuse_impossible
@@ -101,7 +102,7 @@ def fit(
     begun = time.perf_counter()
     if isinstance(demos, DemonstrationsFile):
         _check_file(method, model, options)
-        if options["batch_size"] < demos.num_episodes:
+        if options["batch_size"] < _count_episodes(demos, processes_of(options.get("devices"))):
             return _fit_file(model, demos, seed, progress, dtype, checkpoint, resume, options)
         demos = demos.read()
     elif not isinstance(demos, Demonstrations):
@@ -150,7 +151,7 @@ def fit_bound(
     saving = Checkpoint(checkpoint, run, resume)
     log_evidence = _check_possible(bound)
     if bound.learns:
-        with precision(chosen), saving.kept():
+        with precision(chosen), saving.kept(), ending_with_others():
             result = function(
                 bound, seed=seed, progress=progress, dtype=chosen, checkpoint=saving, **options
             )
@@ -271,6 +272,14 @@ def _check_file(method: str, model: TeamModel, options: dict[str, Any]) -> None:
         )
 
 
+def _count_episodes(file: DemonstrationsFile, processes: Processes) -> int:
+    """Episodes of a file; of several processes each counts those of its part."""
+    if processes.number == 1:
+        return file.num_episodes
+    counts = gather(processes, lambda: np.array([file.shard(*processes).num_episodes]))
+    return int(np.sum(counts))
+
+
 def _fit_file(
     model: TeamModel,
     file: DemonstrationsFile,
@@ -288,19 +297,17 @@ def _fit_file(
 
     begun = time.perf_counter()
     chosen = _dtype_of("mfvi", dtype)
-    # Numbers that emissions leave open are taken from all episodes, which takes a pass.
-    stochastic.check_tables(bind(replace(model, emissions=None), file.first))
     if checkpoint is None or not resume:
         Checkpoint(checkpoint, resume=resume)  # what it refuses, it refuses before a long pass
-    size = options["batch_size"]
-    with streamed(model, file, _check_possible, size) as (data, log_evidence, checksum):
-        warn(crowded(data.bound, file.num_steps, file.num_episodes))
+    size, processes = options["batch_size"], processes_of(options.get("devices"))
+    with streamed(model, file, _check_possible, size, processes) as (data, log_evidence, checksum):
+        warn(crowded(data.bound, int(data.lengths.sum()), len(data.lengths)))
         if data.bound.learns:
             every_option = method_options("mfvi", model) | options
             every_option["episodes"] = (data.lengths, checksum)
             run = describe_run(data.bound, "mfvi", seed, chosen, every_option)
             saving = Checkpoint(checkpoint, run, resume)
-            with precision(chosen), saving.kept():
+            with precision(chosen), saving.kept(), ending_with_others():
                 result = stochastic.fit(
                     data,
                     seed=seed,

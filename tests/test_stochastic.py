@@ -385,6 +385,24 @@ def test_the_pass_over_a_file_finds_what_memory_holds(model, file, small_parts) 
             assert set(np.unique(labels)) - {-1} == set(np.unique(found)) - {-1}
 
 
+def test_the_checksum_of_a_file_tells_contents_and_order_alone(file, small_parts, tmp_path) -> None:
+    def checksum(demos: btil.Demonstrations, name: str) -> str:
+        path = tmp_path / f"{name}.parquet"
+        btil.write_demonstrations(demos, path)
+        with streamed(hmm_model(), btil.open_demonstrations(path), lambda part: 0.0) as found:
+            return found.checksum
+
+    with streamed(hmm_model(), file, lambda part: 0.0) as found:
+        own = found.checksum
+    demos = many_episodes()
+    assert checksum(demos, "same") == own
+    actions = demos.actions.copy()
+    actions[400, 1] = 1 - actions[400, 1]
+    order = [1, 0, *range(2, 60)]
+    others = [demos.replace(actions=actions), demos.select(order), demos.select(range(59))]
+    assert len({own, *(checksum(one, str(k)) for k, one in enumerate(others))}) == 4
+
+
 def test_episodes_of_one_step_and_tables_that_nothing_reads(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 2)
     demos = random_demos(lengths=(1, 1, 1, 1, 1, 1))

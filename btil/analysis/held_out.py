@@ -2,7 +2,9 @@
 
 To add one, write a function `metric(test, posterior)` that gives a number per agent, and name it in
 `METRICS`. It has a column per agent then, in the table, on the page and in the shell. The posterior
-has not seen the episodes; their labels are for the metric alone.
+has not seen the episodes; their labels are for the metric alone. Of files that are read part by
+part (`by_parts.py`) it is averaged over parts by how many of their episodes have labels of the
+agent: a metric that is a mean over these episodes is then that of the whole.
 """
 
 from collections.abc import Callable

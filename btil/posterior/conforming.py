@@ -20,7 +20,8 @@ def conform(demos: Demonstrations, training: Demonstrations) -> Demonstrations:
     if not isinstance(demos, Demonstrations):
         raise ValueError(
             f"expected Demonstrations, got {type(demos).__name__}; a file that was opened by "
-            "open_demonstrations gives them part by part: `for part in file`"
+            "open_demonstrations gives them part by part, `for part in file`, and is decoded whole "
+            "by btil.analysis.decode_file"
         )
     _check_agents(demos, training)
     missing = set(training.num_states) - set(demos.num_states)

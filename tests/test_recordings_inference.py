@@ -369,6 +369,36 @@ def test_a_tracker_follows_what_the_filter_says(exact):
             np.testing.assert_allclose(belief.latents[agent], filtered[agent][t], atol=1e-12)
 
 
+@pytest.mark.covers("unsure labels", "tracker")
+def test_a_tracker_weighs_what_somebody_unsure_says(exact):
+    weights = np.array([[1, 1, 1], [0.2, 0.7, 0.1], [0, 3, 1], [0, 0, 0.5]])
+    demos = btil.Demonstrations(
+        {"zone": [0, 1, 1, 0], "bob_cell": [0, 1, 1, 5]},
+        {"ann": [1, 1, 0, 0], "bob": [1, 0, 2, 0]},
+        num_actions={"ann": 2, "bob": 3},
+        num_latents={"ann": 2, "bob": 3},
+        num_states={"bob_cell": 6},
+        latent_weights={"bob": weights},
+    )
+    filtered = exact.filter(demos, use_labels=True)
+    tracker = exact.tracker()
+    for t in range(demos.num_steps):
+        state = {name: int(values[t]) for name, values in demos.state_variables.items()}
+        actions = dict(zip(demos.agents, demos.actions[t].tolist(), strict=True))
+        for wrong, message in (
+            ({"bob": [1, 1]}, "latent_weights of bob: .*= \\(1, 3\\) expected, got \\(1, 2\\)"),
+            ({"bob": [0, 0, 0]}, f"latent_weights of bob: step {t}: all weights are 0"),
+            ({"bob": [1, -1, 0]}, f"bob: step {t}: latent 1: -1.0 is not allowed"),
+            ({"eve": [1, 1]}, "eve"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                tracker.update(state, actions, latent_weights=wrong)
+        belief = tracker.update(state, actions, latent_weights={"bob": weights[t]})
+        for agent in demos.agents:
+            np.testing.assert_allclose(belief.latents[agent], filtered[agent][t], atol=1e-12)
+    assert not np.allclose(filtered["bob"], exact.filter(demos)["bob"])
+
+
 @pytest.mark.covers("members who come and go", "tracker")
 def test_a_tracker_follows_those_who_come_and_go(exact):
     demos = team()

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 
 from btil.demonstrations.data import AWAY, NONE_BEFORE
 from btil.demonstrations.naming import agents_in
+from btil.demonstrations.quantities import checked_weights
 from btil.inference.result import ChannelPoint
 from btil.messages.layout import log_rows
 from btil.models.cpt import Contexts
@@ -425,6 +426,7 @@ class Tracker:
         next_state: Any = None,
         continuous: Mapping[str, Any] | None = None,
         away: Collection[str] = (),
+        latent_weights: Mapping[str, Any] | None = None,
     ) -> Belief:
         """Take in one step of the team.
 
@@ -444,6 +446,8 @@ class Tracker:
             away: The agents that are away at this step. They have no action and no latent (NaN in
                 what is returned); their values of state variables and columns may be left out.
                 Who comes back begins anew.
+            latent_weights: p(what somebody tells | latent) up to a factor, {agent: (latents,)}, of
+                one who is unsure; a label is 1 at one latent and 0 at the others.
 
         Returns:
             The beliefs at this step, and what was and is to be expected of the team.
@@ -457,6 +461,7 @@ class Tracker:
         states = self._read_state(state, "state", gone)
         following = None if next_state is None else self._read_state(next_state, "next_state", gone)
         taken, known = self._read_actions(actions, gone), self._read_labels(labels)
+        weights = self._read_weights(latent_weights, gone)
         columns = self._read_columns(continuous, gone)
         outlook = self._look_ahead(
             self._num_steps, self._log_beliefs, self._last, states, gone, taken
@@ -469,7 +474,9 @@ class Tracker:
         log_beliefs = {}
         for agent, action, label in zip(self.agents, taken, known, strict=True):
             if agent in outlook:
-                log_beliefs[agent] = self._take_in(agent, outlook[agent], action, label)
+                log_beliefs[agent] = self._take_in(
+                    agent, outlook[agent], action, label, weights.get(agent)
+                )
             elif label != _UNKNOWN:
                 raise ValueError(f"labels: {agent} is away, so it has no latent")
         last = self._remembered(self._last, states, taken)
@@ -636,7 +643,12 @@ class Tracker:
         return (*states, *taken)
 
     def _take_in(
-        self, agent: str, ahead: _Outlook, action: int, label: int
+        self,
+        agent: str,
+        ahead: _Outlook,
+        action: int,
+        label: int,
+        weights: Float[np.ndarray, " latents"] | None,
     ) -> Float[np.ndarray, "draws latents"]:
         """log P(x_t | up to t) under each draw."""
         log_joint = ahead.log_predicted
@@ -646,12 +658,15 @@ class Tracker:
             log_joint = log_joint + ahead.log_measured
         if label != _UNKNOWN:
             log_joint = np.where(np.arange(log_joint.shape[1]) == label, log_joint, -np.inf)
+        if weights is not None:
+            log_joint = log_joint + log_rows(weights)
         log_normalizer = np.logaddexp.reduce(log_joint, axis=1, keepdims=True)
         if not np.isfinite(log_normalizer).all():
             member = self._members[agent]
             observed = [f"action {member.action.text(action)}"] if action != _UNKNOWN else []
             observed += ["what else was measured"] if ahead.log_measured is not None else []
             observed += [f"label {member.latent.text(label)}"] if label != _UNKNOWN else []
+            observed += ["the weights of latents"] if weights is not None else []
             raise ValueError(
                 f"impossible under the model: agent {agent}, step {self._num_steps}: "
                 f"{' with '.join(observed)} has probability 0 given the episode before it"
@@ -785,6 +800,22 @@ class Tracker:
             _UNKNOWN if value is None or value == _UNKNOWN else latent.code(value, "labels")
             for latent, value in told
         )
+
+    def _read_weights(
+        self, given: Mapping[str, Any] | None, gone: Collection[str]
+    ) -> dict[str, Float[np.ndarray, " latents"]]:
+        """Weights of latents by those who are unsure, checked."""
+        if not isinstance(given, Mapping):
+            return checked_weights(given, self.agents, {}, np.ones((1, 1), bool), self)
+        sizes = {agent: member.latent.size for agent, member in self._members.items()}
+        there = np.array([[agent not in gone for agent in self.agents]])
+        rows = {agent: [values] for agent, values in given.items()}
+        found = checked_weights(rows, self.agents, sizes, there, self)
+        return {agent: one[0] for agent, one in found.items()}
+
+    def place(self, row: int) -> str:
+        """The step that is taken in, for messages."""
+        return f"step {self._num_steps}"
 
     def _by_agent(self, given: Any, argument: str) -> Mapping[str, Any]:
         if isinstance(given, Mapping):

@@ -135,3 +135,30 @@ def test_latents_are_drawn_by_what_columns_say():
     share = demos.latents.mean()
     np.testing.assert_allclose(table.loc["mental states", "1"]["observed"], share)
     assert table.loc["mental states", "1"]["sd"] == 0
+
+
+@pytest.mark.covers("files larger than memory", "predictive check")
+def test_a_check_of_a_file_counts_columns_and_gaps_as_in_memory(tmp_path, monkeypatch):
+    """With labels nothing that was seen is drawn: all but the quantiles adds up to the same."""
+    monkeypatch.setattr("btil.demonstrations.formats.parquet.ROW_GROUP_STEPS", 4)
+    demos = _with_gaps(_demos(lengths=(4, 3, 5), labelled=12, blank=BLANK))
+    btil.write_demonstrations(demos, tmp_path / "team.parquet")
+    monkeypatch.setattr("btil.demonstrations.row_groups.ROW_GROUP_STEPS", 4)
+    file = btil.open_demonstrations(tmp_path / "team.parquet", missing="allow")
+    fitted = btil.fit(_reading_actions().resolved(demos), demos, progress=False, max_iterations=9)
+    whole, parts = (
+        posterior_predictive_check(fitted, data, num_draws=30) for data in (demos, file)
+    )
+    added = [k for k, one in enumerate(whole.statistics) if "quantile" not in one.name]
+    assert parts.statistics == tuple(whole.statistics[k] for k in added)
+    assert len(added) < len(whole.statistics)
+    np.testing.assert_allclose(parts.observed, whole.observed[:, added], rtol=1e-9)
+    assert parts.share_labelled == whole.share_labelled
+    # Replicates are drawn: means over draws agree within their errors.
+    columns = [one.group == "columns" for one in parts.statistics]
+    found, expected = parts.replicated[:, columns], whole.replicated[:, added][:, columns]
+    known = np.isfinite(expected)
+    np.testing.assert_array_equal(np.isfinite(found), known)
+    found, expected = found[:, known.all(0)], expected[:, known.all(0)]
+    error = np.sqrt((found.var(0) + expected.var(0)) / 30)
+    assert np.all(np.abs(found.mean(0) - expected.mean(0)) < 5 * error)

@@ -1,5 +1,7 @@
 """Debriefs of recordings as they are: no actions, columns of numbers, gaps, members who leave."""
 
+import re
+
 import numpy as np
 import pytest
 from test_emission_methods import _with_gaps
@@ -43,7 +45,8 @@ def test_a_debrief_of_gaps_and_columns(tmp_path):
     )
     text = page.page.read_text(encoding="utf-8")
     assert "bob_x" in text
-    assert "nan" not in text.lower().replace("ann", "")
+    words = re.sub(r"base64,[A-Za-z0-9+/=]*", "", text)  # pictures have any letters
+    assert "nan" not in words.lower().replace("ann", "")
 
 
 def test_labels_of_episodes_that_differ_in_columns_alone_are_told_apart():

@@ -111,6 +111,15 @@ def team_with(asked: Asked) -> btil.imitation.LearnedTeam:
     )  # fmt: skip
 
 
+def decoded_part_by_part(asked: Asked, **options: Any) -> Any:
+    """The table that `decode_file` writes."""
+    source, out = (asked.folder.with_name(f"{name}.parquet") for name in ("team", "decoded"))
+    btil.write_demonstrations(asked.demos, source)
+    file = btil.open_demonstrations(source)
+    analysis.decode_file(asked.posterior, file, out, smooth=True, progress=False, **options)
+    return pd.read_parquet(out)
+
+
 Question = Callable[..., Any]
 # Every public function that takes a posterior and demonstrations, as a plain call. Those with
 # `use_labels` are handed it on.
@@ -157,6 +166,7 @@ QUESTIONS: dict[str, Question] = {
     "btil.analysis.decoding.decoded_table": lambda a: decoded_table(
         a.demos, a.posterior, a.posterior
     ),
+    "btil.analysis.by_parts.decode_file": decoded_part_by_part,
     "btil.analysis.teamwork.misaligned": lambda a: teamwork.misaligned(a.demos, a.posterior),
     "btil.analysis.teamwork.misalignment_probability": (
         lambda a: analysis.misalignment_probability(a.demos, a.posterior, a.task)
@@ -189,6 +199,7 @@ QUESTIONS: dict[str, Question] = {
 # No question of what somebody had in mind, or labels are what is asked about.
 LABELS_ARE_DATA = {
     "btil.posterior.beliefs.Posterior.log_likelihood": "the density of actions and labels",
+    "btil.analysis.by_parts.score_file": "errors, and the density of actions and labels",
     "btil.analysis.predictive.posterior_predictive_check": "checks the model on actions and labels",
     "btil.analysis.compare.name_by_labels": "gives arbitrary latents the names that fit labels",
     "btil.analysis.metrics.with_learned_latents": "sizes and names",

@@ -611,7 +611,7 @@ def _fits(needed: Room, shape: Shape, agent: str) -> bool:
 
 
 def _rooms(
-    data: Data, trials: list[Chosen], most_steps: int
+    data: Data, trials: list[Int[np.ndarray, "..."]], most_steps: int
 ) -> tuple[dict[str, int], dict[str, Room], dict[str, int], dict[str, Room]]:
     """Contexts and rooms of the channels, in most batches and at most."""
     usual_rows, usual, most_rows, most = {}, {}, {}, {}

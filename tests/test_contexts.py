@@ -80,6 +80,64 @@ def test_parents_seen_from_a_member() -> None:
         of("ann", "own_at", "ann_at")
 
 
+def test_a_member_called_other_leaves_names_as_they_are() -> None:
+    demos = btil.Demonstrations(
+        states={"ann_at": [0, 1], "other_at": [0, 1]},
+        actions={"ann": [0, 1], "other": [1, 0]},
+        num_latents=2,
+        num_actions=2,
+    )
+    found = expand_parents(("other_at",), "other", "transition", demos)
+    assert found[0] == ("other_at",)
+    with pytest.raises(ValueError, match="unknown parent 'own_at'"):
+        expand_parents(("own_at",), "ann", "transition", demos)
+
+
+def test_functions_are_given_parents_by_the_names_they_were_asked_by() -> None:
+    rows = np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.3, 0.7], [0.6, 0.4]]])
+    asked = []
+
+    def policy(contexts: dict[str, np.ndarray]) -> np.ndarray:
+        asked.append(sorted(contexts))
+        return rows[contexts["own_at"]]
+
+    demos = btil.Demonstrations(
+        states={"ann_at": [0, 1], "bob_at": [1, 0]},
+        actions={"ann": [0, 1], "bob": [1, 0]},
+        num_latents=2,
+        num_actions=2,
+    )
+    model = btil.TeamModel(btil.KnownCPT(policy, ("own_at",)), btil.DirichletCPT(1.0))
+    posterior = btil.fit(model, demos, progress=False)
+    assert ["ann_at", "own_at"] in asked
+    assert np.array_equal(posterior.policy("bob", states={"bob_at": [0, 1]}), rows)
+
+
+@pytest.mark.parametrize("what", ["cell", "action", "latent"])
+def test_shared_tables_refuse_values_in_another_order(what: str) -> None:
+    names = {"cell": ["a", "b"], "action": ["go", "stay"], "latent": ["lift", "rest"]}
+    other = {**names, what: ["0 first", names[what][0]]}
+
+    def demos(of_bob: dict[str, list[str]]) -> btil.Demonstrations:
+        return btil.Demonstrations(
+            {"ann_cell": names["cell"], "bob_cell": of_bob["cell"]},
+            {"ann": names["action"], "bob": of_bob["action"]},
+            {"ann": names["latent"], "bob": of_bob["latent"]},
+        )
+
+    model = btil.TeamModel(
+        btil.Shared(btil.DirichletCPT(1.0, ("own_cell",))), btil.DirichletCPT(1.0)
+    )
+    bind(model, demos(names))
+    kind = "state" if what == "cell" else what
+    with pytest.raises(ValueError, match=f"policy: a Shared table .*{kind}_names={{'"):
+        bind(model, demos(other))
+    # Their own tables may have names of their own.
+    bind(
+        btil.TeamModel(btil.DirichletCPT(1.0, ("own_cell",)), btil.DirichletCPT(1.0)), demos(other)
+    )
+
+
 def test_of_larger_teams_others_have_numbers() -> None:
     agents = ("cy", "ann", "bob")
     demos = btil.Demonstrations(

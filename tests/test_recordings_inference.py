@@ -369,6 +369,59 @@ def test_a_tracker_follows_what_the_filter_says(exact):
             np.testing.assert_allclose(belief.latents[agent], filtered[agent][t], atol=1e-12)
 
 
+def test_a_tracker_says_where_it_would_need_the_step_before_the_last():
+    demos = btil.Demonstrations(
+        {"s": [0, 1, 0, 1, 1, 0, 1, 0]},
+        [0, 1, -1, 1, 0, 1, 1, 0],
+        [0, 0, 1, 1, 0, -1, 1, 0],
+        num_latents=2,
+        missing="allow",
+    )
+    model = btil.TeamModel(
+        btil.DirichletCPT(1.0, ("previous_s",)), btil.DirichletCPT(1.0, ("own_action",))
+    )
+    posterior = btil.fit(model, demos, progress=False)
+    filtered = posterior.filter(demos)["agent_0"]
+    tracker = posterior.tracker()
+    for t in range(2):
+        belief = tracker.update(int(demos.states[t]), [int(demos.actions[t, 0])])
+        np.testing.assert_allclose(belief.latents["agent_0"], filtered[t], atol=1e-6)
+    with pytest.raises(ValueError, match="policy there read previous_s, which a tracker does not"):
+        tracker.update(0, [None])
+
+
+def test_a_tracker_of_draws_takes_contexts_of_nothing():
+    demos = btil.Demonstrations({"s": [0, 1, 1, 0]}, [0, 1, 0, 1], [0, 0, 1, 1], num_states=2)
+    model = btil.TeamModel(btil.DirichletCPT(1.0, ("s", "previous_s")), btil.DirichletCPT(1.0))
+    posterior = btil.fit(model, demos, progress=False)
+    # No episode began with 1, and nothing was before it.
+    found = [posterior.tracker(num_draws=5, seed=1).update(1, [1]).latents["agent_0"] for _ in "ab"]
+    np.testing.assert_array_equal(*found)
+    assert found[0].sum() == pytest.approx(1)
+
+
+def test_rows_are_counted_where_members_are_away_and_actions_unseen():
+    from btil.analysis.plots.rows import expected_visits, read_counts
+
+    demos = team()
+    posterior = btil.fit(model(), demos, progress=False)
+    for role in ("policy", "transition"):
+        for agent in demos.agents:
+            assert np.isfinite(read_counts(posterior, role, agent)).all()
+    moves = {
+        agent: int(demos.present[:, k].sum()) - len(demos.stays[k])
+        for k, agent in enumerate(demos.agents)
+    }
+    for k, agent in enumerate(demos.agents):
+        assert read_counts(posterior, "policy", agent).sum() == pytest.approx(
+            demos.present[:, k].sum(), abs=1e-4
+        )
+        assert read_counts(posterior, "transition", agent).sum() == pytest.approx(
+            moves[agent], abs=1e-4
+        )
+    assert all(np.isfinite(one).all() for one in expected_visits(posterior).values())
+
+
 @pytest.mark.covers("unsure labels", "tracker")
 def test_a_tracker_weighs_what_somebody_unsure_says(exact):
     weights = np.array([[1, 1, 1], [0.2, 0.7, 0.1], [0, 3, 1], [0, 0, 0.5]])

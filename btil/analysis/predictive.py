@@ -36,7 +36,7 @@ from btil.demonstrations import Demonstrations
 from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.processes import ALONE, Processes, add_up, gather, present_processes
 from btil.messages.layout import lay_out
-from btil.models.contexts import match_rows
+from btil.models.contexts import data_column, match_rows
 from btil.models.draws import DrawnTables
 from btil.models.emission import Channel
 from btil.models.simulate import draw_values, simulate
@@ -636,7 +636,8 @@ def _setting(
         names = make_contexts(posterior.bound.model, "policy", agent, demos).names
         for row in sorted(total, key=lambda row: (-total[row], row))[:number]:
             words = (
-                f"{name.removeprefix(f'{agent}_')}={demos.value_text(name, value)}"
+                f"{name.removeprefix(f'{agent}_')}="
+                f"{demos.value_text(data_column(name, demos.num_states), value)}"
                 for name, value in zip(names, row, strict=True)
             )
             contexts[agent].append((", ".join(words), row))

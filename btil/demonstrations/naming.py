@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 OWN, OTHER = "{own}", "{other"
+_MEMBERS = re.compile(r"own|other\d*")
 _BRACED = re.compile(r"\{(own|other\d*)\}")
 
 
@@ -25,6 +26,11 @@ def agents_in(name: str, agents: Sequence[str]) -> set[str]:
         ['ann', 'bob']
     """
     return set(re.findall(words_of(agents), name))
+
+
+def have_forms(agents: Sequence[str]) -> bool:
+    """Whether "own" and "other" in a name say who it is about: nobody is called so."""
+    return not any(_MEMBERS.fullmatch(agent) for agent in agents)
 
 
 def form_of(name: str, agent: str, agents: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int
 
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.data import AWAY, NONE_BEFORE
-from btil.demonstrations.naming import form_of, spoken
+from btil.demonstrations.naming import form_of, have_forms, spoken
 
 _ACTIONS = re.compile(r"actions|action_.*|own_action|other_actions|other\d*_action")
 
@@ -59,6 +59,8 @@ def expand_parents(
     seen = states | taken
     seen |= {f"next_{form}": f"next_{name}" for form, name in states.items()}
     seen |= {f"previous_{form}": f"previous_{name}" for form, name in (states | taken).items()}
+    if not have_forms(demos.agents):
+        seen = {}
     seen = {form: name for form, name in seen.items() if form not in single and form not in special}
     names: list[str] = []
     groups: list[tuple[int, ...]] = []

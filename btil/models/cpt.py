@@ -120,6 +120,8 @@ class Contexts(NamedTuple):
         for parent, group in zip(self.parents, self.groups, strict=True):
             if parent in ("state", "next_state"):
                 mapping[parent] = self.joint(group)
+            elif len(group) == 1:  # under the name that it was given, such as "own_cell"
+                mapping.setdefault(parent, self.rows[:, group[0]].copy())
         return mapping
 
 

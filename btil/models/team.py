@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from btil.demonstrations import Demonstrations
 from btil.models.contexts import (
+    data_column,
     expand_parents,
     match_rows,
     parent_columns,
@@ -491,7 +492,7 @@ def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:
             by_site.setdefault(site_name(model, role, agent), []).append(agent)
         for site, agents in by_site.items():
             empty = [make_contexts(model, role, agent, demos) for agent in agents]
-            _check_agreement(role, agents, empty)
+            _check_agreement(role, agents, empty, demos)
             columns = [
                 role_columns(role, contexts.names, demos, values, reads[agent])
                 for agent, contexts in zip(agents, empty, strict=True)
@@ -591,7 +592,9 @@ def _with_rows(
     )
 
 
-def _check_agreement(role: str, agents: list[str], contexts: list[Contexts]) -> None:
+def _check_agreement(
+    role: str, agents: list[str], contexts: list[Contexts], demos: Demonstrations
+) -> None:
     shapes = {
         agent: (one.num_latents, one.num_values, len(one.names))
         for agent, one in zip(agents, contexts, strict=True)
@@ -602,6 +605,42 @@ def _check_agreement(role: str, agents: list[str], contexts: list[Contexts]) -> 
             for agent, (latents, values, parents) in shapes.items()
         )
         raise ValueError(f"{role}: a Shared table needs agents of equal sizes, but {described}")
+    for agent, one in zip(agents[1:], contexts[1:], strict=True):
+        pairs = [
+            (data_column(name, demos.num_states) for name in names)
+            for names in zip(contexts[0].names, one.names, strict=True)
+        ]
+        value = "action" if role == "policy" else "latent"
+        for first, other in [
+            *pairs,
+            (f"latent_{agents[0]}", f"latent_{agent}"),
+            (f"{value}_{agents[0]}", f"{value}_{agent}"),
+        ]:
+            _refuse_other_names(role, first, other, demos)
+
+
+def _refuse_other_names(role: str, first: str, other: str, demos: Demonstrations) -> None:
+    """Refuse to share a table whose values have names that come in another order for one agent."""
+    names = dict(demos.state_names)
+    names |= {f"action_{agent}": texts for agent, texts in demos.action_names.items()}
+    names |= {f"latent_{agent}": texts for agent, texts in demos.latent_names.items()}
+    one, two = names.get(first, ()), names.get(other, ())
+    if all(a == b for a, b in zip(one, two, strict=False)):  # of fewer values the first ones
+        return
+    kind = first.partition("_")[0]
+    kind = kind if kind in ("action", "latent") and first not in demos.num_states else "state"
+    keys = [column.removeprefix(f"{kind}_") for column in (first, other)]
+    union = sorted({*one, *two})
+    raise ValueError(
+        f"{role}: a Shared table counts values of {first} and {other} as the same, but they are "
+        f"{_some(one)} and {_some(two)}, in this order; give both one list of names, as in "
+        f"{kind}_names={{{keys[0]!r}: names, {keys[1]!r}: names}} with names = {union!r}, or do "
+        "not share"
+    )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
 class _Reads(NamedTuple):

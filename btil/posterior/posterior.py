@@ -140,6 +140,19 @@ class TeamPosterior(Posterior):
         """P(latent at step 0 | state), shape (k, latents); arguments as in `policy`."""
         return self._rows("initial", agent, states, None, None, estimate)
 
+    def visited_rows(
+        self, role: str, agent: str, estimate: str = "mean"
+    ) -> Float[np.ndarray, "contexts ..."]:
+        """Rows of the visited contexts of a table, in the order of `contexts`.
+
+        Args:
+            role: "policy", "transition" or "initial".
+            agent: Name of the agent.
+            estimate: As in `policy`.
+        """
+        table = self.bound.table(role, agent)
+        return self._estimate(table.name, table.contexts, estimate)
+
     def contexts(self, agent: str, which: str) -> "pd.DataFrame":
         """The visited contexts of a table, in row order of its site, values by their names.
 

@@ -373,6 +373,14 @@ class Tracker:
             )
             for agent in self.agents
         }
+        demos, own_model = posterior.demos, posterior.model
+        self._earlier = {
+            agent: [
+                name for name in names if name.startswith(PREVIOUS) and name not in demos.num_states
+            ]
+            for agent in self.agents
+            for names in [make_contexts(own_model, "policy", agent, demos).names]
+        }
         self._channels = {
             agent: _channel_reader(posterior, channel, estimate, num_draws, seed)
             for agent, channel in posterior.bound.channels.items()
@@ -624,6 +632,13 @@ class Tracker:
     ) -> Float[np.ndarray, "draws latents next_latents"]:
         """log sum_a pi(a | k) T_a(j | k): the moves where nobody saw the own last action."""
         readers, place = self._readers[agent], len(self._variables) + self.agents.index(agent)
+        earlier = self._earlier[agent]
+        if earlier:
+            raise ValueError(
+                f"agent {agent}: its transition reads an action that nobody saw, and its policy "
+                f"there read {earlier[0]}, which a tracker does not remember; posterior.filter "
+                "takes the whole recording"
+            )
         # The policy of the last step read its states, which stand where those of now would.
         before = (*last, *last[: len(self._variables)])
         log_policy = readers.policy(before)
@@ -809,6 +824,9 @@ class Tracker:
             return checked_weights(given, self.agents, {}, np.ones((1, 1), bool), self)
         sizes = {agent: member.latent.size for agent, member in self._members.items()}
         there = np.array([[agent not in gone for agent in self.agents]])
+        for agent in given:
+            if agent in gone:
+                raise ValueError(f"latent_weights: {agent} is away, so it has no latent")
         rows = {agent: [values] for agent, values in given.items()}
         found = checked_weights(rows, self.agents, sizes, there, self)
         return {agent: one[0] for agent, one in found.items()}
@@ -968,7 +986,10 @@ def rows_of_tables(
         different = drawn if tables[site].parametric else drawn[:1]
         prior = np.stack([draw.concentration(site, contexts) for draw in different], axis=1)
         # Seeded by the context: a row that was forgotten is drawn again as it was.
-        seeds = [[seed, 2, zlib.crc32(site.encode()), *row] for row in contexts.rows.tolist()]
+        site_number = zlib.crc32(site.encode())
+        # Values of none are negative, which no seed may be.
+        rows = (contexts.rows % 2**32).tolist()
+        seeds = [[seed, 2, site_number, *row] for row in rows]
         shape = (len(drawn), *prior.shape[2:])
         return np.stack(
             [

@@ -22,9 +22,10 @@ from btil.models.contexts import data_column
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, dirichlet_draws, prior_parameters
 from btil.models.parametric import all_priors, parametric_sites
-from btil.models.team import BoundModel, Table, make_contexts
+from btil.models.team import Table, make_contexts
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel
 from btil.posterior.beliefs import Posterior, refuse_excerpt
+from btil.posterior.posterior import TeamPosterior
 
 _INTERVAL = 0.89
 
@@ -237,7 +238,7 @@ def expected_visits(posterior: Posterior) -> dict[str, Float[np.ndarray, "contex
         for role in ROLES:
             site = bound.table(role, agent).name
             if site in visits:
-                visits[site] += _reads(bound, role, agent, beliefs[agent])
+                visits[site] += _reads(posterior, role, agent, beliefs[agent])
     return visits
 
 
@@ -258,7 +259,7 @@ def read_counts(posterior: Posterior, role: str, agent: str) -> Float[np.ndarray
             refuse_excerpt(posterior, f"how often {agent} reads rows that are given or shared")
         return _counted_visits(posterior, table)
     beliefs = posterior.smooth(posterior.demos, use_labels=True)
-    return _reads(posterior.bound, role, agent, beliefs[agent])
+    return _reads(posterior, role, agent, beliefs[agent])
 
 
 def _counted_visits(posterior: Posterior, table: Table) -> Float[np.ndarray, "contexts ..."]:
@@ -269,15 +270,23 @@ def _counted_visits(posterior: Posterior, table: Table) -> Float[np.ndarray, "co
 
 
 def _reads(
-    bound: BoundModel, role: str, agent: str, beliefs: Float[np.ndarray, "steps latents"]
+    posterior: Posterior, role: str, agent: str, beliefs: Float[np.ndarray, "steps latents"]
 ) -> Float[np.ndarray, "contexts ..."]:
+    bound = posterior.bound
     reads = bound.rows[agent]
     counts = np.zeros(bound.table(role, agent).shape[:-1])
     if role == "policy":
-        np.add.at(counts, reads.policy, beliefs)
+        there = np.flatnonzero(reads.policy >= 0)
+        np.add.at(counts, reads.policy[there], beliefs[there])
     elif role == "transition":
         moved = np.flatnonzero(reads.transition >= 0)
         np.add.at(counts, reads.transition[moved], beliefs[moved - 1])
+        if reads.unseen is not None:
+            # Where nobody saw the action that is read, every row counts as the policy has it.
+            unseen, before = reads.unseen, beliefs[reads.unseen.step - 1]
+            assert isinstance(posterior, TeamPosterior)
+            policy = posterior.visited_rows("policy", agent)[unseen.policy]
+            np.add.at(counts, unseen.transition, before[:, None] * np.swapaxes(policy, 1, 2))
     else:
         np.add.at(counts, reads.initial, 1.0)
     return counts

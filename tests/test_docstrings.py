@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
+from matplotlib import pyplot
 from numpyro import distributions as dist
 
 import btil
@@ -157,12 +158,18 @@ def of_example(name: str, scene: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def write_files(scene: dict[str, Any]) -> None:
-    """The files that examples read, in the present folder."""
+def write_files(scene: dict[str, Any]) -> dict[str, Any]:
+    """The files that examples read, in the present folder; two of them opened."""
     for file in ("train.csv", "test.csv", "new.csv", "team.parquet"):
         btil.write_demonstrations(scene["demos"], file)
     scene["posterior"].save("team.nc")
     Path("model.toml").write_text(btil.models.description.describe(scene["model"]))
+    for site, demos in (("a", scene["demos"]), ("b", scene["test"])):
+        Path(f"days/site={site}").mkdir(parents=True)
+        ids = [f"{site}{episode}" for episode in demos.episodes]
+        btil.write_demonstrations(demos.replace(episodes=ids), f"days/site={site}/1.parquet")
+    file, days = (btil.open_demonstrations(path) for path in ("team.parquet", "days"))
+    return {"file": file, "days": days}
 
 
 @pytest.mark.slow
@@ -173,13 +180,13 @@ def test_sketches_run(
     monkeypatch.chdir(tmp_path)
     tests = [test for test in examples(name, {}) if any(map(is_sketch, test.examples))]
     tests = [test for test in tests if test.name not in ELSEWHERE]
-    if tests:
-        write_files(scene)
+    files = write_files(scene) if tests else {}
     told: list[str] = []
     for test in tests:
-        test.globs = scene | of_example(test.name, scene) | test.globs
+        test.globs = scene | files | of_example(test.name, scene) | test.globs
         for example in test.examples:
             example.options.pop(doctest.SKIP, None)
         runner = doctest.DocTestRunner(AnyOutput(), optionflags=FLAGS)
         done = runner.run(test, out=told.append)
+        pyplot.close("all")  # ArviZ's figures
         assert not done.failed, "".join(told)

@@ -268,7 +268,7 @@ def test_own_models_and_tables_are_compared_and_reported(
     chain = only_chains(nuts, [1]).log_likelihood(data.without_labels()).sum() / 9
     np.testing.assert_allclose(found.chains["log_likelihood_per_step"].iloc[1], chain)
     assert not found.others
-    assert any("svi and nuts: by a NumPyro model" in note for note in found.notes)
+    assert any("svi and nuts: by a custom NumPyro model" in note for note in found.notes)
     page = found.report(tmp_path).read_text(encoding="utf-8")
     assert "Two latents that say what is done." in page
     assert "nuts': btil.NumpyroModel(hmm)" in html.unescape(page)

@@ -123,6 +123,13 @@ def kernel_turn(kernel, key, demos, tables, collapsed):
         for site, own in contexts.items()
     }
     problem, program = gibbs.prepare(bound, layout, FLOAT32, collapsed)
+    if collapsed:
+        # Any paths serve that do not depend on what is drawn.
+        shape = (3, *problem.places.cell.shape)
+        landmarks = np.random.default_rng(4).integers(2, size=shape, dtype=np.int16)
+        unnamed = jnp.zeros((shape[2], 2), bool)
+        landmarks = path_moves.Landmarks(jnp.asarray(landmarks), unnamed)
+        problem = problem._replace(landmarks=landmarks)
     following, _ = kernel(
         key,
         gibbs.State({site: jnp.asarray(values, FLOAT32) for site, values in logs.items()}),

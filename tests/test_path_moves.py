@@ -217,6 +217,14 @@ class Ground:
             [jnp.where(self.lanes >= 0, path[self.lanes, k], 0) for k in range(path.shape[1])]
         )
 
+    def landmarks(self, number=4):
+        """Some paths that the labels allow, between which chains jump."""
+        paths = all_paths(self.bound)[0]
+        some = np.random.default_rng(2).choice(len(paths), number, replace=False)
+        laid = jnp.stack([self.laid(jnp.asarray(path)) for path in paths[some]])
+        unnamed = np.zeros((laid.shape[2], 3), bool)
+        return path_moves.Landmarks(laid, jnp.asarray(unnamed))
+
     def counted(self, laid):
         paths = jnp.split(laid[urns.BEFORE : urns.BEFORE + len(self.lanes), :-1], 2, axis=1)
         counts = gibbs._counts(paths, self.steps, self.weights, self.problem, self.program)
@@ -245,9 +253,16 @@ def swaps(ground, key, latents, counted):
     return path_moves._swap(key, latents, counted, ground.problem.places, ground.problem.stretches)
 
 
+def jumps(ground, key, latents, counted):
+    problem, landmarks = ground.problem, ground.landmarks()
+    return path_moves._jump(key, latents, counted, problem.places, problem.stretches, landmarks)
+
+
 def everything(ground, key, latents, counted):
     problem, blocks = ground.problem, ground.program.blocks
-    return path_moves.move_paths(key, latents, counted, problem.places, problem.stretches, blocks)
+    return path_moves.move_paths(
+        key, latents, counted, problem.places, problem.stretches, blocks, ground.landmarks()
+    )
 
 
 def moved(ground, move, seed):
@@ -286,12 +301,12 @@ def misfit(after, chances):
 @pytest.fixture(autouse=True)
 def few_moves(monkeypatch):
     """No more than there is to do in tiny teams; windows of two steps have both neighbours."""
-    for name, value in {"WINDOW": 2, "LONGEST_RUN": 4, "RUNS": 3, "SWAPS": 2}.items():
+    for name, value in {"WINDOW": 2, "LONGEST_RUN": 4, "RUNS": 3, "SWAPS": 2, "JUMPS": 4}.items():
         monkeypatch.setattr(path_moves, name, value)
 
 
 @pytest.mark.parametrize("case", [unlike_team, sharing_team, team_with_gaps])
-@pytest.mark.parametrize("move", [windows, runs, swaps, everything])
+@pytest.mark.parametrize("move", [windows, runs, swaps, jumps, everything])
 def test_paths_stay_distributed_as_they_are(case, move, x64):
     before, after, chances = moved(Ground(case), move, seed=3)
     assert (before != after).mean() > 0.05  # something moves
@@ -313,6 +328,32 @@ def test_what_proposals_do_not_look_at_decides_whether_they_are_taken(x64, monke
     before, after, chances = moved(Ground(team_with_gaps), windows, seed=4)
     assert (before != after).mean() > 0.05
     assert misfit(after, chances) > 1e-4
+
+
+def test_latents_that_no_label_names_are_not_exchanged(x64):
+    """A chain that changed names on its way would have averages that mean nothing."""
+    ground = Ground(sharing_team)
+    paths = all_paths(ground.bound)[0]
+    path = paths[(paths == 2).sum((1, 2)).argmax()]
+    # Two landmarks that differ in latents 1 and 2 alone.
+    laid = ground.laid(jnp.asarray(path, jnp.int32))
+    both = jnp.stack([laid, jnp.where(laid == 2, 1, laid)])
+    problem, counted = ground.problem, ground.counted(laid)
+
+    @jax.jit
+    def jumps_made(key, unnamed):
+        names = jnp.broadcast_to(unnamed[None], (laid.shape[1], 3))
+        landmarks = path_moves.Landmarks(both, names)
+        places = (problem.places, problem.stretches)
+        return path_moves._jump(key, laid, counted, *places, landmarks)[2]
+
+    keys = jax.random.split(jax.random.key(0), 50)
+    made = [
+        sum(float(jumps_made(key, jnp.array(unnamed))) for key in keys)
+        for unnamed in ([False, False, True], [False, True, True])
+    ]
+    assert made[0] > 0
+    assert made[1] == 0
 
 
 def test_a_wrong_move_is_found_out(monkeypatch, x64):

@@ -66,7 +66,7 @@ from btil.inference.parameters import (
     padded_rows,
     row_concentrations,
 )
-from btil.inference.path_moves import Moved, move_paths
+from btil.inference.path_moves import Landmarks, Moved, move_paths
 from btil.inference.result import (
     ChannelPoint,
     DrawnChannel,
@@ -78,6 +78,7 @@ from btil.inference.result import (
 )
 from btil.inference.starting import labelled_counts
 from btil.inference.urns import (
+    AROUND,
     BEFORE,
     Blocks,
     Places,
@@ -131,6 +132,8 @@ _MANY_CELLS = 16384
 _SHARE_AGAIN = 32
 # With a smaller concentration than this a row's cell is often drawn as next to nothing.
 SMALL_CONCENTRATION = 0.1
+# At so many times of the warmup it is noted around which path each chain is.
+LANDMARKS = 4
 # Latents mostly stay where they do so with this probability, a priori.
 _STICKY = 0.9
 _CHANNEL_PARTS = ("coefficients", "covariance")
@@ -159,10 +162,12 @@ class Info(NamedTuple):
         log_likelihood: Log p(actions, labels | tables) of each episode, summed over agents, under
             the tables that the iteration started from.
         moved: What the collapsed moves did; None without such moves.
+        paths: The paths that it ended with, of all agents side by side; None without such moves.
     """
 
     log_likelihood: Float[Array, "*batch episodes"]
     moved: Moved | None = None
+    paths: Int[Array, "*batch length lanes"] | None = None
 
 
 class Problem(NamedTuple):
@@ -176,6 +181,7 @@ class Problem(NamedTuple):
         family_data: Arrays of the parametric tables.
         places: Where all steps look in the urns of the collapsed moves; None without such moves.
         stretches: Which steps these move together; None without such moves.
+        landmarks: Paths between which they jump; None: they do not.
         channels: The steps of the continuous channels, and their priors.
     """
 
@@ -186,6 +192,7 @@ class Problem(NamedTuple):
     family_data: FamilyData
     places: Places | None = None
     stretches: Stretches | None = None
+    landmarks: Landmarks | None = None
     channels: dict[str, ChannelSteps] = {}  # noqa: RUF012  # never mutated
 
 
@@ -365,13 +372,14 @@ def step(
         )
     counts = _counts(paths, drawn_steps, tables, problem, program)
     concentration = problem.prior | _given(state, problem, families)
-    moving, row_key, moved = state.moving, keys[0], None
+    moving, row_key, moved, ended = state.moving, keys[0], None, None
     if program.blocks is not None:
         window_key, row_key = jax.random.split(row_key)
         known = {n: jnp.exp(rows) for n, rows in tables.items() if n not in concentration}
         paths, counts, moved = _collapsed_moves(
             window_key, paths, counts, concentration | known, problem, program, drawn_steps, said
         )
+        ended = jnp.concatenate(paths, 1)
     if families:
         assert moving is not None
         move_key, row_key = jax.random.split(row_key)
@@ -380,7 +388,7 @@ def step(
     drawn = {name: u + counts[name] for name, u in concentration.items()}
     if not problem.channels:
         log_tables = draw_log_tables(row_key, drawn) if drawn else {}
-        return State(log_tables, moving), Info(log_likelihood, moved)
+        return State(log_tables, moving), Info(log_likelihood, moved, ended)
     row_key, noise_key, cell_key = jax.random.split(row_key, 3)
     conditionals = {
         channel: _conditional(jax.random.fold_in(cell_key, i), path, state, problem, program, i)
@@ -397,7 +405,7 @@ def step(
         normal = jax.random.normal(jax.random.fold_in(noise_key, number), shape, hyper.scale.dtype)
         noise = Noise(normal[..., :p, :], normal[..., p:, :], log_gamma[name])
         points[name] = draw_matrix_normal(hyper, noise)
-    return State(log_tables, moving, points), Info(log_likelihood, moved)
+    return State(log_tables, moving, points), Info(log_likelihood, moved, ended)
 
 
 def _said(state: State, problem: Problem, channel: str) -> Float[Array, "length latents lanes"]:
@@ -503,7 +511,13 @@ def _collapsed_moves(
     places = with_evidence(places, said)
     urns = fill_urns(weights, counts, places)
     laid, urns, moved = move_paths(
-        key, padded_paths(paths), urns, places, problem.stretches, program.blocks
+        key,
+        padded_paths(paths),
+        urns,
+        places,
+        problem.stretches,
+        program.blocks,
+        problem.landmarks,
     )
     length, width = paths[0].shape
     inside = laid[BEFORE : BEFORE + length]
@@ -528,6 +542,10 @@ def functional_log_rows(
     return padded_rows(families, logs, problem.family_data)
 
 
+# In how many iterations of a call each step of each chain had each latent; None: not counted.
+Votes = Int[Array, "chains length lanes latents"] | None
+
+
 @partial(jax.jit, static_argnames=("program", "mesh"))
 def advance(
     chain_keys: Key[Array, " chains"],
@@ -539,7 +557,7 @@ def advance(
     program: Program,
     kept: dict[str, Int[Array, " kept"]] | None = None,
     mesh: Mesh | None = None,
-) -> tuple[State, dict[str, Moments], tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
+) -> tuple[State, Votes, dict[str, Moments], tuple[dict[str, Array], Info]]:
     """Run iterations `first` to `stop` - 1 of all chains, at most `ITERATIONS_PER_CALL`.
 
     An iteration's randomness depends on its number alone, so a run may be cut anywhere. One
@@ -558,15 +576,16 @@ def advance(
         mesh: The devices over which the chains are spread.
 
     Returns:
-        The next tables; where not all rows are wanted, the moments of all over the iterations;
-        rows, parameters and log likelihood of each iteration before its update, of which the first
-        `stop - first` mean something.
+        The next tables; in the warmup of a run with collapsed moves, in how many iterations each
+        step of each chain had each latent; where not all rows are wanted, the moments of all over
+        the iterations; rows, parameters and log likelihood of each iteration before its update, of
+        which the first `stop - first` mean something.
     """
 
     def own_chains(chains: tuple[Any, State], *common: Any) -> Any:
         return _advance(*chains, *common, program=program)
 
-    spread_out = split_chains(own_chains, mesh, (SPLIT, SPLIT, SPLIT_SECOND))
+    spread_out = split_chains(own_chains, mesh, (SPLIT, SPLIT, SPLIT, SPLIT_SECOND))
     return spread_out((chain_keys, states), problem, first, stop, num_warmup, kept)
 
 
@@ -580,16 +599,23 @@ def _advance(
     kept: dict[str, Int[Array, " kept"]] | None,
     *,
     program: Program,
-) -> tuple[State, dict[str, Moments], tuple[dict[str, Float[Array, "iteration chains ..."]], Info]]:
+) -> tuple[State, Votes, dict[str, Moments], tuple[dict[str, Array], Info]]:
     """`advance` on one device."""
     families = program.families
 
-    def run(number: Array, states: State, moments: dict[str, Moments]) -> tuple[Any, Any]:
+    def run(
+        number: Array, states: State, votes: Votes, moments: dict[str, Moments]
+    ) -> tuple[Any, Any]:
         keys = jax.vmap(jax.random.fold_in, (0, None))(chain_keys, number)
         adaptation = _adaptation(number, num_warmup) if families else 0.0
         following, info = jax.vmap(
             lambda key, state: step(key, state, problem, program, adaptation)
         )(keys, states)
+        if votes is not None:
+            assert info.paths is not None
+            had = jax.nn.one_hot(info.paths, votes.shape[-1], dtype=votes.dtype)
+            votes = jnp.where(number < num_warmup, votes + had, votes)
+            info = info._replace(paths=None)
         logs = log_rows_of(states, problem, families)
         if kept is None:
             drawn = exponentials(logs)
@@ -608,23 +634,29 @@ def _advance(
         for name, (location, covariance) in states.channels.items():
             parts = (location, covariance)
             drawn |= {f"{name}/{k}": v for k, v in zip(_CHANNEL_PARTS, parts, strict=True)}
-        return (following, moments), (drawn, info)
+        return (following, votes, moments), (drawn, info)
 
-    def pass_over(number: Array, states: State, moments: dict[str, Moments]) -> tuple[Any, Any]:
-        nothing = jax.eval_shape(run, number, states, moments)[1]
+    def pass_over(number: Array, *carry: Any) -> tuple[Any, Any]:
+        nothing = jax.eval_shape(run, number, *carry)[1]
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), nothing)
-        return (states, moments), zeros
+        return carry, zeros
 
-    def iteration(carry: tuple[State, Any], number: Array) -> tuple[Any, Any]:
+    def iteration(carry: tuple[State, Any, Any], number: Array) -> tuple[Any, Any]:
         return lax.cond(number < stop, run, pass_over, number, *carry)
 
     begin = {}
     if kept is not None:
         logs = log_rows_of(states, problem, families)
         begin = {name: no_draws(rows) for name, rows in logs.items()}
+    votes = None
+    if problem.landmarks is not None:
+        assert problem.places is not None
+        *_, length, lanes = problem.landmarks.paths.shape
+        shape = (len(chain_keys), length - AROUND, lanes - 1, problem.places.allowed.shape[-1])
+        votes = jnp.zeros(shape, jnp.int8)
     numbers = first + jnp.arange(ITERATIONS_PER_CALL)
-    (states, moments), found = lax.scan(iteration, (states, begin), numbers)
-    return states, moments, found
+    (states, votes, moments), found = lax.scan(iteration, (states, votes, begin), numbers)
+    return states, votes, moments, found
 
 
 def log_rows_of(
@@ -732,6 +764,7 @@ def fit(
         else {f"moves_{kind}": np.empty((num_chains, num_samples), dtype) for kind in Moved._fields}
     )
     kept_draws = [log_likelihood, *drawn.values(), *done_by_moves.values()]
+    landmarks = _no_landmarks(problem, num_chains)
     num_iterations = num_warmup + num_samples
     first = 0
     if checkpoint.saved is not None:
@@ -741,6 +774,8 @@ def fit(
             into[:, : part.shape[1]] = part
         saved = jax.tree.unflatten(jax.tree.structure(moments), checkpoint.saved.arrays("moments"))
         moments = dict(saved)
+        landmarks = [*checkpoint.saved.arrays("landmarks")]
+    problem = problem._replace(landmarks=_laid_landmarks(landmarks, bound, mesh))
     states = place(states, mesh, SPLIT)
     with progress_line(num_iterations, "gibbs", progress, first) as line:
         while first < num_iterations:
@@ -755,7 +790,12 @@ def fit(
                 on_device,
                 mesh,
             )
-            everywhere, block, (rows, info) = gather((states, *found), mesh)
+            everywhere, votes, block, (rows, info) = gather((states, *found), mesh)
+            if landmarks and first < num_warmup:
+                number = LANDMARKS * stop // num_warmup
+                if number > LANDMARKS * first // num_warmup:
+                    landmarks[number - 1] = np.asarray(jnp.argmax(votes, -1), np.int16)
+                    problem = problem._replace(landmarks=_laid_landmarks(landmarks, bound, mesh))
             if first >= num_warmup:
                 now = slice(first - num_warmup, stop - num_warmup)
                 for name, into in drawn.items():
@@ -782,6 +822,7 @@ def fit(
                 states=everywhere,
                 draws=[values[:, :done] for values in kept_draws],
                 moments=dict(moments),
+                landmarks=list(landmarks),
             )
     answers: dict[str, DrawnRows | MomentRows] = {
         name: DrawnRows(drawn[name])
@@ -818,6 +859,31 @@ def fit(
         parameters=parameters,
         channels=of_channels,
     )
+
+
+def _no_landmarks(problem: Problem, num_chains: int) -> list[Int[np.ndarray, "chains ..."]]:
+    """Landmarks before there are any; no list of them without collapsed moves."""
+    if problem.places is None:
+        return []
+    length, lanes = problem.places.cell.shape
+    return [np.zeros((num_chains, length - AROUND, lanes - 1), np.int16)] * LANDMARKS
+
+
+def _laid_landmarks(
+    paths: Sequence[Int[np.ndarray, "chains length lanes"]], bound: BoundModel, mesh: Mesh | None
+) -> Landmarks | None:
+    """Landmarks as the moves lay paths."""
+    if not paths:
+        return None
+    every = np.arange(max(bound.demos.num_latents))
+    unnamed = np.array([~np.isin(every, labels) for labels in bound.demos.latents.T])
+    width = paths[0].shape[2] // len(unnamed)
+    around = ((0, 0), (BEFORE, AROUND - BEFORE), (0, 1))
+    landmarks = Landmarks(
+        jnp.asarray(np.pad(np.concatenate(paths), around)),
+        jnp.asarray(np.pad(np.repeat(unnamed, width, 0), ((0, 1), (0, 0)))),
+    )
+    return place(landmarks, mesh)
 
 
 def in_units(

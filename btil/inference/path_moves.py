@@ -6,7 +6,7 @@ With the rows integrated out the same cell has the predictive probability
 
 .. math:: \frac{u_c + n_c}{\sum_{c'} u_{c'} + n_{c'}}
 
-of a Polya urn, which is small but not nothing. Two moves, both exact:
+of a Polya urn, which is small but not nothing. Four moves, all exact:
 
 - *Windows*: the counts of the steps in a window are taken out of the urns; a new path through the
   window is proposed by a forward filter and backward sampling under the predictive means of the
@@ -14,6 +14,10 @@ of a Polya urn, which is small but not nothing. Two moves, both exact:
   Polya probabilities, in which steps of the window count for those after them.
 - *Runs*: the latent of a run of steps, in which it stays the same, is drawn from the exact Polya
   weights of all latents that leave the ends of the run where they are.
+- *Swaps* of two latents in stretches that have something in common.
+- *Jumps*: two landmarks, paths around which chains were during the warmup, differ at some steps;
+  there the latent of the one becomes that of the other, and the other way round. A chain that the
+  warmup left in a mode that weighs nearly nothing leaves it so.
 
 What else steps say of their latents (columns under given coefficients, weights of annotations)
 multiplies the probabilities in all of them.
@@ -21,7 +25,8 @@ multiplies the probabilities in all of them.
 References:
     Scott (2002), Bayesian methods for hidden Markov models, JASA 97 (the filter); Liu (1994), The
     collapsed Gibbs sampler in Bayesian computations, JASA 89; Blackwell, MacQueen (1973), Ferguson
-    distributions via Polya urn schemes.
+    distributions via Polya urn schemes; Tjelmeland, Hegstad (2001), Mode jumping proposals in MCMC,
+    Scandinavian Journal of Statistics 28 (jumps).
 """
 
 from typing import NamedTuple
@@ -57,12 +62,29 @@ WINDOWS, LANES_TOGETHER = 128, 2
 RUNS = 192
 # So many swaps are tried in an iteration.
 SWAPS = 8
+# So many jumps are tried in an iteration.
+JUMPS = 4
 # What the stretches of a swap have in common.
 _ALONE, _BEGIN, _MOMENT, _ROW, _CELL = range(5)
 # Proposals take what a step says of a latent for no less than this below the others, as a log.
 _LEAST_EVIDENCE = -30.0
-# Swaps that change more steps are refused.
+# Swaps and jumps that change more steps are refused.
 MOST_CHANGED = 4096
+
+
+class Landmarks(NamedTuple):
+    """Paths between which chains may jump.
+
+    Two latents of an agent that no label names may stand for each other in two chains. They are
+    never exchanged: a chain that changed names on its way would have averages that mean nothing.
+
+    Attributes:
+        paths: The paths.
+        unnamed: Of every lane's agent, the latents that no label names.
+    """
+
+    paths: Int[Array, "landmarks length lanes"]
+    unnamed: Bool[Array, "lanes latents"]
 
 
 class Moved(NamedTuple):
@@ -73,12 +95,14 @@ class Moved(NamedTuple):
         refused: Windows whose other path was refused.
         runs: Runs with another latent than before.
         swaps: Swaps that were made.
+        jumps: Jumps that were made.
     """
 
     windows: Float[Array, "*batch"]
     refused: Float[Array, "*batch"]
     runs: Float[Array, "*batch"]
     swaps: Float[Array, "*batch"]
+    jumps: Float[Array, "*batch"]
 
 
 def move_paths(
@@ -88,8 +112,9 @@ def move_paths(
     places: Places,
     stretches: Stretches,
     blocks: Blocks,
+    landmarks: Landmarks | None = None,
 ) -> tuple[Int[Array, "length lanes"], Urns, Moved]:
-    """Look at windows of the paths, at runs, and at swaps of two latents.
+    """Look at windows of the paths, at runs, at swaps of two latents, and at jumps.
 
     Args:
         key: Random key of this iteration and chain.
@@ -98,15 +123,19 @@ def move_paths(
         places: Where the steps look.
         stretches: Which steps belong together.
         blocks: Lanes that share no table with those of other blocks.
+        landmarks: Paths between which chains may jump; None: no jumps.
 
     Returns:
         The new paths, the urns that count them, and what was done.
     """
-    window_key, run_key, swap_key = jax.random.split(key, 3)
+    window_key, run_key, swap_key, jump_key = jax.random.split(key, 4)
     latents, urns, windows, refused = _move_windows(window_key, latents, urns, places, blocks)
     latents, urns, runs = _move_runs(run_key, latents, urns, places, blocks)
     latents, urns, swaps = _swap(swap_key, latents, urns, places, stretches)
-    return latents, urns, Moved(windows, refused, runs, swaps)
+    jumps = jnp.zeros_like(swaps)
+    if landmarks is not None:
+        latents, urns, jumps = _jump(jump_key, latents, urns, places, stretches, landmarks)
+    return latents, urns, Moved(windows, refused, runs, swaps, jumps)
 
 
 # ---------------------------------------------------------------------- windows
@@ -393,19 +422,101 @@ def _swap(
         further = 1 + jnp.floor(other * (number - 1).astype(other.dtype)).astype(one.dtype)
         two = (one + further) % number.astype(one.dtype)
         member = members(here, kind, wanted)[stretches.number] & (jnp.sum(places.allowed, -1) > 1)
-        exchanged = jnp.where(latents == one, two, jnp.where(latents == two, one, latents))
-        new = jnp.where(member, exchanged, latents)
-        before, after, said, possible = _changed_uses(latents, new, places)
-        drawn = with_uses(with_uses(urns, before, -1.0), after, 1.0)
-        gained = log_probability_change(urns, drawn) + log_ratio_of_given(urns, before, after)
-        gained = gained + said
-        accepted = possible & (level < gained)
-        latents = jnp.where(accepted, new, latents)
-        urns = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), drawn, urns)
-        return (latents, urns, made + (accepted & (one != two)).astype(dtype)), None
+        latents, urns, changed = _exchange(latents, urns, places, member, one, two, level)
+        return (latents, urns, made + changed.astype(dtype)), None
 
     carry = (latents, urns, jnp.zeros((), dtype))
     return lax.scan(swap, carry, (steps, kinds, others, wanted, levels))[0]
+
+
+def _exchange(
+    latents: Int[Array, "length lanes"],
+    urns: Urns,
+    places: Places,
+    member: Bool[Array, "length lanes"],
+    one: Int[Array, "..."],
+    other: Int[Array, "..."],
+    level: Float[Array, ""],
+) -> tuple[Int[Array, "length lanes"], Urns, Bool[Array, ""]]:
+    """Make of each of two latents the other at some steps, if the paths' probability allows it.
+
+    Args:
+        latents: The paths.
+        urns: The urns that count them.
+        places: Where the steps look.
+        member: The steps at which the latents are exchanged.
+        one: One latent, or that of every step.
+        other: The other.
+        level: Log of a uniform number.
+
+    Returns:
+        The paths, the urns, and whether something was changed.
+    """
+    exchanged = jnp.where(latents == one, other, jnp.where(latents == other, one, latents))
+    new = jnp.where(member, exchanged, latents)
+    before, after, said, possible = _changed_uses(latents, new, places)
+    drawn = with_uses(with_uses(urns, before, -1.0), after, 1.0)
+    gained = log_probability_change(urns, drawn) + log_ratio_of_given(urns, before, after) + said
+    accepted = possible & (level < gained)
+    changed = accepted & jnp.any(new != latents)
+    latents = jnp.where(accepted, new, latents)
+    return latents, jax.tree.map(lambda *pair: jnp.where(accepted, *pair), drawn, urns), changed
+
+
+# ---------------------------------------------------------------------- jumps
+
+
+def _jump(
+    key: Key[Array, ""],
+    latents: Int[Array, "length lanes"],
+    urns: Urns,
+    places: Places,
+    stretches: Stretches,
+    landmarks: Landmarks,
+) -> tuple[Int[Array, "length lanes"], Urns, Float[Array, ""]]:
+    """Exchange the latents of two landmarks where they differ.
+
+    At all such steps, or at those where the same two latents differ as at one of them, in all
+    stretches, or in those that begin like its own. None of this depends on the latents, so that
+    jumps undo themselves.
+    """
+    dtype, number = urns.prior.dtype, len(landmarks.paths)
+    lane = jnp.arange(latents.shape[1], dtype=jnp.int32)[None]
+    pair_key, turn_key, kind_key, wanted_key, level_key = jax.random.split(key, 5)
+    pairs = jax.random.randint(
+        pair_key, (2, JUMPS), 0, jnp.asarray([[number], [max(number - 1, 1)]]), jnp.int32
+    )
+    turns, shares = jax.random.uniform(turn_key, (2, JUMPS), dtype)
+    kinds = jax.random.bernoulli(kind_key, 0.5, (JUMPS, 2))
+    features = stretches.feature.shape[1]
+    wanted = jax.random.bernoulli(wanted_key, shares[:, None], (JUMPS, features))
+    levels = jnp.log1p(-jax.random.uniform(level_key, (JUMPS,), dtype))
+    free = jnp.sum(places.allowed, -1) > 1
+
+    def jump(
+        carry: tuple[Array, Urns, Array], inputs: tuple[Array, ...]
+    ) -> tuple[tuple[Array, Urns, Array], None]:
+        latents, urns, made = carry
+        pair, turn, (alike, near), wanted, level = inputs
+        one = landmarks.paths[pair[0]].astype(latents.dtype)
+        other = landmarks.paths[(pair[0] + 1 + pair[1]) % number].astype(latents.dtype)
+        names = landmarks.unnamed[lane, one] & landmarks.unnamed[lane, other]
+        differs = (one != other) & free & ~names
+        # The n-th of the steps where they differ: where as many are counted, for the first time.
+        counted = jnp.cumsum(differs.ravel(), dtype=jnp.int32)
+        nth = jnp.floor(turn * counted[-1].astype(dtype)).astype(jnp.int32) + 1
+        place = jnp.minimum(jnp.searchsorted(counted, nth), differs.size - 1)
+        step = place // differs.shape[1], place % differs.shape[1]
+        low, high = jnp.minimum(one, other), jnp.maximum(one, other)
+        same = (low == low[step]) & (high == high[step])
+        known = stretches.feature == stretches.feature[stretches.number[step]][None]
+        begin = (known | ~wanted[None]).all(-1)[stretches.number]
+        member = differs & (same | ~alike) & (begin | ~near)
+        latents, urns, changed = _exchange(latents, urns, places, member, one, other, level)
+        return (latents, urns, made + changed.astype(dtype)), None
+
+    carry = (latents, urns, jnp.zeros((), dtype))
+    return lax.scan(jump, carry, (pairs.T, turns, kinds, wanted, levels))[0]
 
 
 def _changed_uses(

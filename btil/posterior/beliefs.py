@@ -478,8 +478,8 @@ class Posterior:
         rank-normalised ones, of every cell; where the draws of some rows only were kept they are of
         those, and there is a column `max_split_rhat`: the largest plain split R-hat of the others,
         which is all that their moments tell. `rows_above` counts rows of both kinds. Where gibbs
-        moved paths with the rows integrated out, `moves_windows`, `moves_runs` and `moves_swaps`
-        count what was moved, `moves_refused` the windows that were refused, of all chains.
+        moved paths with the rows integrated out, `moves_windows`, `moves_runs`, `moves_swaps` and
+        `moves_jumps` count what was moved, `moves_refused` the windows that were refused, of all chains.
         """
         stats = self.result.sample_stats
         if not stats:

@@ -1,0 +1,107 @@
+"""Jumps of the Gibbs sampler between the paths around which its chains were in the warmup.
+
+That they leave the distribution of whole paths as it is stands in test_path_moves.py; here the
+sampler finds the landmarks itself.
+"""
+
+import numpy as np
+import pytest
+from test_checkpoint import Stopped, assert_same_bits, stop_after
+
+import btil
+from btil.inference import gibbs, path_moves
+
+# Two steps of each place are little to learn from.
+pytestmark = pytest.mark.filterwarnings("ignore:the model cannot learn")
+
+PLACES = 6
+
+
+@pytest.fixture(autouse=True)
+def few_moves(monkeypatch):
+    """No more than there is to do in tiny teams."""
+    for name, value in {"WINDOW": 4, "LONGEST_RUN": 4, "RUNS": 3, "SWAPS": 2}.items():
+        monkeypatch.setattr(path_moves, name, value)
+
+
+def two_stories():
+    """Ann's mind lasts an episode; in half of the places nobody knows whether it is "a" or "c".
+
+    A first use of "c" costs as much as 500 later ones save, so that chains keep to one story.
+    """
+    places = np.repeat(np.arange(PLACES), 2)
+    labels = np.full(2 * PLACES, -1)
+    labels[:2] = 0
+    labels[-2:] = 1
+    demos = btil.Demonstrations(
+        {"place": places},
+        (places >= PLACES // 2).astype(int),
+        labels,
+        episodes=np.repeat(np.arange(PLACES), 2),
+        agents=("ann",),
+        num_actions=2,
+        latent_names=("a", "b", "c"),
+    )
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(0.05, parents=("place",)),
+        transition=btil.DirichletCPT(np.where(np.eye(3), 1e4, 1e-3)),
+        initial=btil.DirichletCPT(0.02),
+    )
+    return model, demos
+
+
+def run(model, demos, **options):
+    options = {"num_chains": 4, "num_warmup": 60, "num_samples": 60, "seed": 1} | options
+    return btil.fit(model, demos, "gibbs", progress=False, dtype=np.float64, **options)
+
+
+def test_jumps_keep_the_exact_posterior():
+    model, demos = two_stories()
+    chains = run(model, demos, num_warmup=100, num_samples=2000)
+    exact = btil.fit(model, demos, "exact", progress=False, dtype=np.float64)
+    assert chains.result.sample_stats["moves_jumps"].sum() > 100
+    for name, rows in chains.result.rows.items():
+        by_chain = rows.draws.mean(1)
+        error = by_chain.std(0, ddof=1) / np.sqrt(len(by_chain))
+        off = np.abs(by_chain.mean(0) - exact.result.rows[name].mean())
+        assert (off < 6 * error + 0.003).all(), name
+
+
+def test_a_run_that_was_stopped_jumps_as_the_whole_one(tmp_path, monkeypatch):
+    model, demos = two_stories()
+    whole = run(model, demos)
+    path = tmp_path / "run.checkpoint"
+    for blocks in (1, 1):  # in the warmup, and at its end: landmarks have been noted
+        with monkeypatch.context() as patch:
+            stop_after(patch, blocks)
+            with pytest.raises(Stopped):
+                run(model, demos, checkpoint=path, resume=True)
+    assert_same_bits(run(model, demos, checkpoint=path, resume=True), whole)
+    assert whole.result.sample_stats["moves_jumps"].sum() > 0
+
+
+def test_chains_on_devices_jump_alike():
+    model, demos = two_stories()
+    one, two = (run(model, demos, devices=devices) for devices in (None, 2))
+    jumps = one.result.sample_stats["moves_jumps"]
+    np.testing.assert_array_equal(jumps, two.result.sample_stats["moves_jumps"])
+    assert jumps.sum() > 0
+
+
+def test_landmarks_are_what_chains_have_mostly(monkeypatch):
+    """Each iteration of a call is counted once, and none after its end."""
+    model, demos = two_stories()
+    noted, laid = [], gibbs._laid_landmarks
+
+    def noting(paths, *others):
+        noted.append(list(paths))
+        return laid(paths, *others)
+
+    monkeypatch.setattr(gibbs, "_laid_landmarks", noting)
+    run(model, demos, num_warmup=40, num_samples=1)
+    assert len(noted) == 1 + 2  # none yet; after 25 iterations; after 40
+    filled = [[np.abs(one).max() > 0 for one in landmarks] for landmarks in noted]
+    assert filled == [[False] * 4, [False, True, False, False], [False, True, False, True]]
+    for landmark in noted[-1][3]:
+        path = landmark.reshape(-1)
+        assert set(path.tolist()) <= {0, 1, 2}

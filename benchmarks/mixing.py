@@ -18,7 +18,7 @@ import numpy as np
 from timing import conditions
 
 import btil
-from btil.analysis.modes import find_modes
+from btil.analysis.modes import find_modes, only_chains
 from btil.domains.overcooked import LAYOUTS, load, recommended_model
 from btil.inference import gibbs
 from btil.inference.chains import ess, judge_chains
@@ -51,6 +51,8 @@ def sample(
             model, demos, "gibbs", progress=False, seed=seed, num_warmup=draws, num_samples=draws
         )
         seconds, worked = time.perf_counter() - before, time.process_time() - worked
+    # Latents that no label names may have other names in every chain.
+    found = btil.analysis.align(found, only_chains(found, [0]))
     rows = {name: one.draws for name, one in found.result.rows.items()}
     verdict = judge_chains(rows, log_likelihood=found.result.log_likelihood)
     sizes = np.concatenate([ess(one).ravel() for one in rows.values()])

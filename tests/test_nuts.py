@@ -212,13 +212,16 @@ def test_tails_of_tiny_concentrations_are_not_cut():
     assert abs(np.mean(rows[:, 0] < 1e-58) - 0.5 * 1e-58**0.01) < 4 * np.sqrt(0.13 * 0.87 / 4000)
 
 
-def test_cells_go_back_to_their_places():
+def test_sampled_rows_go_back_to_their_places():
     import jax.numpy as jnp
 
-    order = jnp.array([[2, 0, 1], [1, 2, 0]])
-    rows = jnp.array([[6.0, 3.0, 1.0], [5.0, 3.0, 2.0]])
-    found = nuts.in_place(rows, order)
-    np.testing.assert_array_equal(found, [[3, 1, 6], [2, 5, 3]])
+    others = jnp.full((3, 3), 1 / 3)
+    sampled = nuts.OpenRows(jnp.array([2, 0]), jnp.array([[2, 0, 1], [1, 2, 0]]), others)
+    # Sticks of 6/10 and 3/4, of 5/10 and 3/5.
+    logits = jnp.log(jnp.array([[6 / 4, 3 / 1], [5 / 5, 3 / 2]]))
+    found = nuts.whole_table(logits, sampled)
+    expected = [[0.2, 0.5, 0.3], [1 / 3, 1 / 3, 1 / 3], [0.3, 0.1, 0.6]]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ sticks stand as the logits of their lengths (`StickLogits`), and rows are built 
 nothing is cut. Where the latents of a row are known its sticks are independent in the posterior,
 and a diagonal metric fits them.
 
+Rows that only steps with known latents read depend on nothing else: they are not sampled but drawn
+from their Dirichlet afterwards (`btil.inference.starting.settled_contexts`).
+
 Each chain starts where coordinate ascent leads from labels and from unlabelled steps that are dealt
 out at random for it, and has its metric from there (`btil.inference.mfvi.outlines`). A short warmup
 then adapts the step size alone. Models with parameters or channels start at random.
@@ -29,7 +32,7 @@ import numpyro
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import betaln
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import constraints
@@ -43,6 +46,7 @@ from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import (
     collapsed_data,
     drawn_channels,
+    drawn_log_likelihood,
     given_rows,
     refuse_large_priors,
 )
@@ -58,9 +62,14 @@ from btil.inference.devices import (
 )
 from btil.inference.mfvi import outlines
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
-from btil.inference.starting import starting_concentrations
-from btil.models.draws import log_gamma_draws
-from btil.models.parametric import constrain
+from btil.inference.starting import (
+    labelled_counts,
+    num_contexts,
+    settled_contexts,
+    starting_concentrations,
+)
+from btil.models.draws import dirichlet_draws, log_gamma_draws
+from btil.models.parametric import central_concentration, constrain
 from btil.models.team import BoundModel
 from btil.numerics.promotion import promotion_allowed
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, evaluate
@@ -76,6 +85,8 @@ from btil.progress import progress_line
 
 # Transitions between two looks at the progress line.
 _TRANSITIONS_PER_CALL = 10
+# Rows that are not sampled are drawn for so many draws at a time.
+_DRAWS_AT_ONCE = 50
 # From so many transitions of warmup on their own variances are better than the mean field's.
 _ENOUGH_TO_ADAPT = 400
 _STATISTICS = ("diverging", "potential_energy", "energy", "num_steps", "accept_prob")
@@ -148,26 +159,45 @@ class SticksReparam(Reparam):
     """Sample a Dirichlet site by the logits of its sticks, the site `<name>/sticks`.
 
     Args:
-        order: Cells of every row in the order in which sticks are broken off.
+        rows: Which rows are sampled, and how.
     """
 
-    def __init__(self, order: Int[Array, "..."]) -> None:
-        self.order = order
+    def __init__(self, rows: "OpenRows") -> None:
+        self.rows = rows
 
     def __call__(self, name: str, fn: Any, obs: Any) -> tuple[None, Float[Array, "..."]]:
         """Replace the site, as NumPyro's `reparam` handler asks."""
         assert obs is None
         dirichlet, _, event_dim = self._unwrap(fn)
-        concentration = jnp.broadcast_to(dirichlet.concentration, self.order.shape)
-        ordered = jnp.take_along_axis(concentration, self.order, axis=-1)
+        contexts, order, others = self.rows
+        if not len(contexts):
+            return None, others
+        own = jnp.broadcast_to(dirichlet.concentration, others.shape)[contexts]
+        ordered = jnp.take_along_axis(own, order, axis=-1)
         logits = numpyro.sample(_sticks(name), StickLogits(ordered).to_event(event_dim - 1))
-        return None, in_place(rows_of_sticks(logits), self.order)
+        return None, whole_table(logits, self.rows)
 
 
-def in_place(rows: Float[Array, "..."], order: Int[Array, "..."]) -> Float[Array, "..."]:
-    """Rows whose cells are in the order of their sticks, put back."""
-    back = jnp.broadcast_to(jnp.argsort(order, axis=-1), rows.shape)
-    return jnp.take_along_axis(rows, back, axis=-1)
+class OpenRows(NamedTuple):
+    """The rows of a table that are sampled.
+
+    Attributes:
+        contexts: Their contexts.
+        order: Cells of each in the order in which sticks are broken off.
+        others: The whole table with what stands for the rows that are not sampled: what labelled
+            steps make of it is the same in every draw.
+    """
+
+    contexts: Int[Array, " open"]
+    order: Int[Array, "open ..."]
+    others: Float[Array, "contexts ..."]
+
+
+def whole_table(logits: Float[Array, "open ..."], rows: OpenRows) -> Float[Array, "contexts ..."]:
+    """The table whose sampled rows have sticks of these logits."""
+    back = jnp.argsort(rows.order, axis=-1)
+    own = jnp.take_along_axis(rows_of_sticks(logits), back, axis=-1)
+    return rows.others.at[rows.contexts].set(own)
 
 
 def _sticks(site: str) -> str:
@@ -188,11 +218,11 @@ class Inputs(NamedTuple):
 
     Attributes:
         data: The model's.
-        order: Cells of every row in the order of their sticks, per site of Dirichlet rows.
+        rows: Of every site of Dirichlet rows, those that are sampled.
     """
 
     data: ModelData
-    order: dict[str, Int[Array, "..."]]
+    rows: dict[str, OpenRows]
 
 
 class Begin(NamedTuple):
@@ -238,7 +268,7 @@ class Chains(NamedTuple):
 
 def reparametrized_model(structure: Structure, inputs: Inputs) -> None:
     """`forward_model` with every row broken into sticks."""
-    config = {name: SticksReparam(inputs.order[name]) for name in structure.dirichlet_sites}
+    config = {name: SticksReparam(inputs.rows[name]) for name in structure.dirichlet_sites}
     with handlers.reparam(config=config):
         forward_model(structure, inputs.data)
 
@@ -305,9 +335,12 @@ def make_programs(
     )
 
     def collect(states: Any, inputs: Inputs) -> tuple[dict[str, Any], Any]:
+        number = len(states.i)
         rows = {
-            name: in_place(rows_of_sticks(states.z[_sticks(name)]), inputs.order[name])
-            for name in structure.dirichlet_sites
+            name: jax.vmap(whole_table, (0, None))(states.z[_sticks(name)], own)
+            if len(own.contexts)
+            else jnp.broadcast_to(own.others[None], (number, *own.others.shape))
+            for name, own in inputs.rows.items()
         }
         parameters = {}
         if structure.priors:
@@ -517,19 +550,17 @@ def fit(
         # Elsewhere they tell the order of sticks alone, for which one start will do.
         outlined = _has_outline(structure)
         starts = _outlines(bound, dtype, seed, num_chains if outlined else 1)
-        order = _orders(starts)
-        inputs = Inputs(data, {site: jnp.asarray(o, np.int32) for site, o in order.items()})
+        inputs = Inputs(data, _open_rows(bound, starts, dtype))
         if outlined:
-            begin = _begin(begin, starts, order, dtype, seed)
-    found = sample_chains(
-        programs,
-        begin,
-        inputs,
-        Schedule(int(num_warmup), int(num_samples), chain_method),
-        checkpoint,
-        progress,
-        mesh,
-    )
+            begin = _begin(begin, starts, inputs.rows, dtype, seed)
+    if isinstance(bound, BoundNumpyroModel) or _any_open(structure, inputs):
+        schedule = Schedule(int(num_warmup), int(num_samples), chain_method)
+        found = sample_chains(programs, begin, inputs, schedule, checkpoint, progress, mesh)
+    else:
+        found = _nothing_sampled(inputs, int(num_chains), int(num_samples), dtype)
+    num_settled = 0
+    if not isinstance(bound, BoundNumpyroModel):
+        found, num_settled = _with_settled_rows(found, bound, structure, inputs, seed)
     statistics = found.statistics
     rows = {name: values for name, values in found.draws.items() if name in bound.learned}
     drawn = {name: values for name, values in found.draws.items() if name not in rows}
@@ -558,6 +589,7 @@ def fit(
             "cells_constant": verdict.num_constant,
             "divergences": num_divergences,
             "draws_at_max_tree_depth": deepest,
+            "contexts_drawn_exactly": num_settled,
         },
         parameters={site: DrawnParameters(values) for site, values in parameters.items()},
         channels=channels,
@@ -576,20 +608,82 @@ def _outlines(
     return {site: np.stack([one[site] for one in found]) for site in found[0]}
 
 
-def _orders(
-    concentrations: dict[str, Float[np.ndarray, "chains ..."]],
-) -> dict[str, Int[np.ndarray, "..."]]:
-    """Likely cells first: their sticks do not hang on those of cells that were never used."""
+def _open_rows(
+    bound: BoundModel, starts: dict[str, Float[np.ndarray, "chains ..."]], dtype: np.dtype
+) -> dict[str, OpenRows]:
+    """The rows that are sampled.
+
+    Likely cells first: their sticks do not hang on those of cells that were never used.
+    """
+    settled, found = _settled_rows(bound), {}
+    for site, values in starts.items():
+        table, among = values.mean(0), np.flatnonzero(~settled[site])
+        order = np.argsort(-table[among], axis=-1, kind="stable")
+        found[site] = OpenRows(
+            jnp.asarray(among, np.int32),
+            jnp.asarray(order, np.int32),
+            jnp.full(table.shape, 1 / table.shape[-1], dtype),
+        )
+    return found
+
+
+def _settled_rows(bound: BoundModel) -> dict[str, Bool[np.ndarray, "..."]]:
+    """Of every learned table the contexts whose rows are drawn after all others."""
     return {
-        site: np.argsort(-values.mean(0), axis=-1, kind="stable")
-        for site, values in concentrations.items()
+        site: contexts & (not bound.learned[site].parametric)
+        for site, contexts in settled_contexts(bound).items()
     }
+
+
+def _any_open(structure: Structure, inputs: Inputs) -> bool:
+    """Whether there is anything to sample."""
+    return not _has_outline(structure) or any(len(own.contexts) for own in inputs.rows.values())
+
+
+def _nothing_sampled(inputs: Inputs, num_chains: int, num_samples: int, dtype: np.dtype) -> Chains:
+    """Chains of a fit in which every row is drawn afterwards."""
+    draws = {
+        name: np.zeros((num_chains, num_samples, *own.others.shape), dtype)
+        for name, own in inputs.rows.items()
+    }
+    size = (num_chains, num_samples)
+    statistics = {name: np.zeros(size, dtype) for name in _STATISTICS}
+    statistics |= {"diverging": np.zeros(size, bool), "num_steps": np.zeros(size, np.int32)}
+    return Chains(draws, None, statistics | {"accept_prob": np.ones(size, dtype)})
+
+
+def _with_settled_rows(
+    found: Chains, bound: BoundModel, structure: Structure, inputs: Inputs, seed: int
+) -> tuple[Chains, int]:
+    """Chains with the rows that were not sampled drawn from their Dirichlet, and how many.
+
+    Likelihoods are those of the whole tables then.
+    """
+    settled = _settled_rows(bound)
+    number = sum(int(own.sum()) for own in settled.values())
+    if not number:
+        return found, 0
+    known = labelled_counts(bound, num_contexts(bound))
+    log_likelihood = []
+    for chain, drawn in enumerate(zip(*found.draws.values(), strict=True)):
+        rows = dict(zip(found.draws, drawn, strict=True))
+        generator = np.random.default_rng([seed, chain, number])
+        for site, own in settled.items():
+            if own.any():
+                concentration = central_concentration(bound.learned[site])[own] + known[site][own]
+                # In place and part by part: draws of large tables are not copied.
+                for first in range(0, len(rows[site]), _DRAWS_AT_ONCE):
+                    part = rows[site][first : first + _DRAWS_AT_ONCE]
+                    shape = (len(part), *concentration.shape)
+                    part[:, own] = dirichlet_draws(generator, np.broadcast_to(concentration, shape))
+        log_likelihood.append(np.asarray(drawn_log_likelihood(structure, inputs.data, rows)))
+    return found._replace(log_likelihood=np.stack(log_likelihood)), number
 
 
 def _begin(
     begin: Begin,
     concentrations: dict[str, Float[np.ndarray, "chains ..."]],
-    order: dict[str, Int[np.ndarray, "..."]],
+    rows: dict[str, OpenRows],
     dtype: np.dtype,
     seed: int,
 ) -> Begin:
@@ -600,8 +694,11 @@ def _begin(
     generator = np.random.default_rng([seed, len(begin.keys)])
     positions, variances = {}, {}
     for site, values in concentrations.items():
-        places = np.broadcast_to(order[site], values.shape)
-        own, rest = stick_parameters(np.take_along_axis(values, places, axis=-1).astype(np.float64))
+        if not len(rows[site].contexts):
+            continue
+        among = values[:, np.asarray(rows[site].contexts)]
+        order = np.broadcast_to(rows[site].order, among.shape)
+        own, rest = stick_parameters(np.take_along_axis(among, order, axis=-1).astype(np.float64))
         drawn = log_gamma_draws(generator, own) - log_gamma_draws(generator, rest)
         positions[_sticks(site)] = jnp.asarray(drawn, dtype)
         variances[_sticks(site)] = jnp.asarray(polygamma(1, own) + polygamma(1, rest), dtype)

@@ -63,7 +63,7 @@ RUNS = 192
 # So many swaps are tried in an iteration.
 SWAPS = 8
 # So many jumps are tried in an iteration.
-JUMPS = 4
+JUMPS = 2
 # What the stretches of a swap have in common.
 _ALONE, _BEGIN, _MOMENT, _ROW, _CELL = range(5)
 # Proposals take what a step says of a latent for no less than this below the others, as a log.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from btil.messages.layout import lay_out
 from btil.models.cpt import ROLES
@@ -102,6 +102,27 @@ def open_uses(bound: BoundModel, num_rows: Mapping[str, int]) -> dict[str, OpenU
             by_start = np.bincount(rows.initial[open_start], minlength=num_rows[initial])
         uses[agent] = OpenUses(by_action, by_pair, by_start)
     return uses
+
+
+def settled_contexts(bound: BoundModel) -> dict[str, Bool[np.ndarray, " contexts"]]:
+    """Contexts of every learned table that no step reads with a latent or an action left open.
+
+    Given the data, their rows depend on nothing else that is not known: where they are Dirichlet's
+    a priori, they are Dirichlet's with the counts of the labelled steps.
+    """
+    sizes = num_contexts(bound)
+    settled = {name: np.ones(sizes[name], bool) for name in bound.learned}
+    for agent, uses in open_uses(bound, sizes).items():
+        sites = agent_sites(bound, agent)
+        for site, reads in zip(sites, uses, strict=True):
+            if reads is not None:
+                settled[site] &= reads.reshape(len(reads), -1).sum(-1) == 0
+        unseen = bound.rows[agent].unseen
+        if unseen is not None:
+            for site, rows in zip(sites, (unseen.policy, unseen.transition), strict=False):
+                if site in settled:
+                    settled[site][rows] = False
+    return settled
 
 
 def deal_out(

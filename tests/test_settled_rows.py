@@ -1,0 +1,125 @@
+"""Rows that only steps with known latents read: nuts draws them from their Dirichlet."""
+
+import numpy as np
+import pytest
+
+import btil
+from btil.inference.starting import labelled_counts, num_contexts, settled_contexts
+from btil.models.team import bind
+
+pytestmark = pytest.mark.filterwarnings("ignore:the model cannot learn")
+MODEL = btil.TeamModel(
+    policy=btil.DirichletCPT(0.8, parents=("place",)),
+    transition=btil.DirichletCPT(1.3, parents=("place",)),
+    initial=btil.DirichletCPT(1.0, parents=("place",)),
+)
+
+
+def recordings(labels, **more):
+    """Two episodes of four and three steps of one agent, over four places."""
+    return btil.Demonstrations(
+        {"place": [0, 1, 1, 2, 3, 3, 0]},
+        [0, 1, 1, 0, 1, 0, 1],
+        labels,
+        episodes=[0, 0, 0, 0, 1, 1, 1],
+        agents=("ann",),
+        num_states={"place": 4},
+        num_actions=2,
+        num_latents=2,
+        **more,
+    )
+
+
+def settled_places(demos):
+    bound = bind(MODEL, demos)
+    found = settled_contexts(bound)
+    return {
+        name: [int(row[0]) for row in table.contexts.rows[found[name]]]
+        for name, table in bound.learned.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "policy", "transition", "initial"),
+    [
+        ([0, 1, 1, 0, 1, 1, 0], [0, 1, 2, 3], [0, 1, 3], [0, 3]),
+        ([-1] * 7, [], [], []),
+        # A move, whose context is the place that it leaves, is open where either of its ends is.
+        ([0, 1, 1, -1, 1, 1, 0], [0, 1, 3], [0, 3], [0, 3]),
+        ([0, 1, 1, 0, -1, 1, 0], [0, 1, 2], [0, 1], [0]),
+    ],
+)
+def test_what_labels_settle(labels, policy, transition, initial):
+    expected = {"policy_ann": policy, "transition_ann": transition, "initial_ann": initial}
+    assert settled_places(recordings(labels)) == expected
+
+
+def test_an_action_that_nobody_saw_leaves_rows_open():
+    model = btil.TeamModel(
+        btil.DirichletCPT(0.8, parents=("place",)),
+        btil.DirichletCPT(1.3, parents=("own_action",)),
+        btil.DirichletCPT(1.0),
+    )
+    demos = recordings([0, 1, 1, 0, 1, 1, 0]).replace(
+        actions=[0, -1, 1, 0, 1, 0, 1], missing="allow"
+    )
+    bound = bind(model, demos)
+    found = settled_contexts(bound)
+    assert not found["policy_ann"][bound.rows["ann"].unseen.policy].any()
+    assert not found["transition_ann"][bound.rows["ann"].unseen.transition].any()
+    assert found["policy_ann"].sum() == 3
+
+
+def concentrations(posterior):
+    bound = posterior.bound
+    known = labelled_counts(bound, num_contexts(bound))
+    return {
+        name: table.cpt.concentration(table.contexts) + known[name]
+        for name, table in bound.learned.items()
+    }
+
+
+def test_of_labelled_recordings_all_rows_are_drawn():
+    demos = recordings([0, 1, 1, 0, 1, 1, 0])
+    posterior = btil.fit(MODEL, demos, "nuts", progress=False, seed=3, num_samples=2000)
+    assert posterior.converged
+    assert posterior.result.notes["contexts_drawn_exactly"] == 4 + 3 + 2
+    for name, w in concentrations(posterior).items():
+        drawn = posterior.result.rows[name].draws
+        total = w.sum(-1, keepdims=True)
+        mean = w / total
+        variance = mean * (1 - mean) / (total + 1)
+        error = np.sqrt(variance / drawn[..., 0].size * drawn[0, 0, ..., 0].size)
+        flat = drawn.reshape(-1, *w.shape)
+        assert (np.abs(flat.mean(0) - mean) < 5 * error).all()
+        np.testing.assert_allclose(flat.var(0), variance, rtol=0.15)
+    # The likelihood of a draw is that of its rows.
+    rows = {name: one.draws[1, 7] for name, one in posterior.result.rows.items()}
+    bound, expected = posterior.bound, np.zeros(2)
+    agent = bound.rows["ann"]
+    for t in range(7):
+        episode, first = int(t >= 4), t in (0, 4)
+        latent, action = demos.latents[t, 0], demos.actions[t, 0]
+        expected[episode] += np.log(rows["policy_ann"][agent.policy[t], latent, action])
+        if first:
+            expected[episode] += np.log(rows["initial_ann"][agent.initial[episode], latent])
+        else:
+            before = demos.latents[t - 1, 0]
+            expected[episode] += np.log(rows["transition_ann"][agent.transition[t], before, latent])
+    np.testing.assert_allclose(posterior.result.log_likelihood[1, 7], expected, rtol=1e-4)
+
+
+def test_settled_rows_beside_sampled_ones():
+    demos = recordings([0, 1, 1, 0, -1, 1, 0])
+    posterior = btil.fit(
+        MODEL, demos, "nuts", progress=False, dtype=np.float64, num_warmup=300, num_samples=1500
+    )
+    exact = btil.fit(MODEL, demos, "exact", progress=False, dtype=np.float64)
+    assert 0 < posterior.result.notes["contexts_drawn_exactly"] < 10
+    for name, rows in posterior.result.rows.items():
+        chains = rows.draws.mean(1)
+        error = chains.std(0, ddof=1) / np.sqrt(len(chains))
+        off = np.abs(chains.mean(0) - exact.result.rows[name].mean())
+        assert (off < 6 * error + 0.005).all(), name
+    # The labelled episode is as likely as its rows, which vary from draw to draw.
+    assert posterior.result.log_likelihood.std(1).min() > 0.01

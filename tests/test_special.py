@@ -68,3 +68,38 @@ def test_shapes(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(log_gamma, np.full(shape, np.log(2)), rtol=1e-6)
     twice = by_cell(jnp.add, jnp.ones(shape), jnp.ones(shape))
     assert np.array_equal(twice, np.full(shape, 2.0))
+
+
+@pytest.mark.parametrize("priors", ["small", "large"])
+def test_divergences_of_cells(priors: str, dtype: Any) -> None:
+    """Against the divergence as it is written, where that keeps enough digits."""
+    u = np.concatenate([np.logspace(-2, np.log10(8), 40), [1.0, 1.2, 8.0]])
+    if priors == "large":
+        u = np.concatenate([u, np.logspace(1, 4, 40)])
+    added = np.concatenate([[0, 1e-3, 0.1, 1, 4 - 1e-6, 4], np.logspace(0.7, 4, 60)])
+    u = u.astype(dtype)[:, None] + np.zeros(len(added), dtype)
+    w = u + added.astype(dtype)
+    terms = own.prior_terms(u)
+    assert (terms.log_u is None) == (priors == "small")
+    given = jax.tree.map(lambda values: jnp.asarray(values, dtype), terms)
+    psi, found = jax.jit(own.digamma_and_divergence)(jnp.asarray(w), given)
+    assert psi.dtype == found.dtype == dtype
+    w, u = w.astype(np.float64), u.astype(np.float64)
+    exact = (w - u) * (special.digamma(w) - 1) - special.gammaln(w) + special.gammaln(u)
+    assert units(psi, special.digamma(w), dtype) < 12
+    size = 1 + np.abs(w - u) + (np.abs(special.gammaln(w)) if dtype == np.float64 else 0)
+    assert np.max(np.abs(found - exact) / size) < 12 * np.finfo(dtype).eps
+
+
+def test_divergence_of_large_equal_rows_keeps_its_digits() -> None:
+    """Single precision: a prior of a million a cell and ten uses more."""
+    u = np.full((1, 3), 1e6)
+    w = u + np.array([[10.0, 0.0, 2.0]])
+    cells, sums = (
+        jax.tree.map(lambda values: jnp.asarray(values, jnp.float32), own.prior_terms(one))
+        for one in (u, u.sum(-1))
+    )
+    of_cells = own.digamma_and_divergence(jnp.asarray(w, jnp.float32), cells)[1]
+    of_sums = own.digamma_and_divergence(jnp.asarray(w.sum(-1), jnp.float32), sums)[1]
+    found = float(jnp.sum(of_cells) - of_sums[0])
+    assert found == pytest.approx(own.rows_divergence(w, u), abs=2e-6)

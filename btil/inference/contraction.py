@@ -140,7 +140,8 @@ def spectrum(
         it then.
     """
     step = _DIFFERENCE[np.dtype(dtype)]
-    point, first, information = (one.astype(dtype) for one in (point, first, information))
+    point, first = point.astype(dtype), first.astype(dtype)
+    information = information.astype(dtype)
     # Cells that no path uses stay at their prior, and out of all vectors.
     used = (first != 0).astype(dtype)
     dual = information(first)
@@ -196,7 +197,7 @@ def _inner(one: Vector, other: Vector) -> float:
     return float(np.einsum("i,i", one, other))
 
 
-def step_length(residual: Vector, information: Callable[[Vector], Vector]) -> float:
+def step_length(residual: Vector, information: FisherInformation) -> float:
     """r^T V r / 2: to second order at least half of what the sweep that moved by r gained."""
     return 0.5 * float(residual @ information(residual))
 

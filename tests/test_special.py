@@ -9,6 +9,7 @@ import pytest
 from scipy import special
 
 from btil.numerics import special as own
+from btil.numerics.gammas import differentiable_log_gammas, draw_log_gammas
 from btil.numerics.special import by_cell
 
 
@@ -103,3 +104,50 @@ def test_divergence_of_large_equal_rows_keeps_its_digits() -> None:
     of_sums = own.digamma_and_divergence(jnp.asarray(w.sum(-1), jnp.float32), sums)[1]
     found = float(jnp.sum(of_cells) - of_sums[0])
     assert found == pytest.approx(own.rows_divergence(w, u), abs=2e-6)
+
+
+def test_divergence_of_rows_and_its_derivatives() -> None:
+    """Against finite differences of the divergence as it is written, in double precision."""
+    generator = np.random.default_rng(0)
+    u = generator.uniform(0.05, 30, (6, 4))
+    w = u * np.exp(generator.normal(0, 2, u.shape))
+
+    def written(w: np.ndarray, u: np.ndarray) -> np.ndarray:
+        n, sums, prior = w - u, w.sum(-1), u.sum(-1)
+        log_mean = special.digamma(w) - special.digamma(sums)[:, None]
+        of_cells = n * log_mean - special.gammaln(w) + special.gammaln(u)
+        return of_cells.sum(-1) + special.gammaln(sums) - special.gammaln(prior)
+
+    with jax.enable_x64(True):
+        given = jnp.asarray(w), jnp.asarray(u)
+        value, pull_back = jax.vjp(own.dirichlet_divergence, *given)
+        slopes = pull_back(jnp.ones_like(value))
+    np.testing.assert_allclose(value, written(w, u), rtol=1e-11)
+    for cell in np.ndindex(2, 6, 4):
+        move = np.zeros((2, 6, 4))
+        move[cell] = 1e-5 * (w, u)[cell[0]][cell[1:]]
+        ahead, behind = (written(w + s * move[0], u + s * move[1]).sum() for s in (1, -1))
+        difference = (ahead - behind) / (2 * move[cell])
+        assert slopes[cell[0]][cell[1:]] == pytest.approx(difference, rel=1e-5, abs=1e-6)
+
+
+def test_gamma_draws_move_along_their_quantiles(dtype: Any) -> None:
+    """The derivative of a draw's logarithm, against the quantile function at other shapes."""
+    shapes = np.repeat([0.004, 0.05, 0.4, 1.0, 3.5, 40.0], 20)
+    with jax.enable_x64(dtype == np.float64):
+        given, ones = jnp.asarray(shapes, dtype), jnp.ones(len(shapes), dtype)
+        key = jax.random.key(3)
+        log_x, slope = jax.jvp(lambda a: differentiable_log_gammas(key, a), (given,), (ones,))
+        assert np.array_equal(log_x, draw_log_gammas(key, given))
+    log_x, slope = np.asarray(log_x, np.float64), np.asarray(slope, np.float64)
+    tiny = log_x < -300
+    assert tiny.any()
+    limit = (special.digamma(shapes + 1) - log_x) / shapes
+    np.testing.assert_allclose(slope[tiny], limit[tiny], rtol=1e-4)
+    level = special.gammainc(shapes, np.exp(log_x))
+    usable = ~tiny & (level < 1 - 1e-3)
+    step = 1e-4 * shapes
+    ahead, behind = (special.gammaincinv(shapes + s * step, level) for s in (1, -1))
+    exact = (np.log(ahead[usable]) - np.log(behind[usable])) / (2 * step[usable])
+    assert np.count_nonzero(usable) > 80
+    np.testing.assert_allclose(slope[usable], exact, rtol=2e-3, atol=1e-4)

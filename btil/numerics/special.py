@@ -174,6 +174,63 @@ def rows_divergence(
     return float(((added * log_mean).sum(-1) - log_beta_ratio(u, added)).sum())
 
 
+@jax.custom_jvp
+def dirichlet_divergence(
+    w: Float[Array, "*rows values"], u: Float[Array, "*rows values"]
+) -> Float[Array, "*rows"]:
+    r"""KL(Dir(w) || Dir(u)) of every row, with derivatives that are quick to compile.
+
+    .. math:: \frac{\partial KL}{\partial w_j} = (w_j - u_j)\, \psi'(w_j)
+              - \textstyle\sum (w - u)\, \psi'(\sum w), \qquad
+              \frac{\partial KL}{\partial u_j} = E_u[\log row_j] - E_w[\log row_j]
+
+    Its value is as in `digamma_and_divergence`.
+
+    Example:
+        >>> w, u = jnp.array([3.0, 1.0]), jnp.array([1.0, 1.0])
+        >>> round(float(dirichlet_divergence(w, u)), 4)  # log 3 - 2/3
+        0.4319
+    """
+    return _divergence_and_log_means(w, u)[0]
+
+
+def _divergence_and_log_means(
+    w: Float[Array, "*rows values"], u: Float[Array, "*rows values"]
+) -> tuple[Float[Array, "*rows"], Float[Array, "*rows values"], Float[Array, "*rows values"]]:
+    parts = (w, jnp.sum(w, -1), u, jnp.sum(u, -1))
+    # All in one call: that is most of what there is to compile.
+    together = digamma_and_remainder(jnp.concatenate([part.ravel() for part in parts]))
+    ends = np.cumsum([part.size for part in parts])[:-1].tolist()
+    cells_w, sums_w, cells_u, sums_u = (
+        tuple(one.reshape(part.shape) for one in found)
+        for part, *found in zip(
+            parts, *(jnp.split(values, ends) for values in together), strict=True
+        )
+    )
+
+    def term(n: Any, u: Any, of_w: Any, of_u: Any) -> Any:
+        psi, log_w, rest = of_w
+        return n * (psi - log_w) - (u - 0.5) * jnp.log1p(n / u) - (rest - of_u[2])
+
+    of_cells = term(w - u, u, cells_w, cells_u)
+    of_sums = term(jnp.sum(w - u, -1), parts[3], sums_w, sums_u)
+    divergence = jnp.sum(of_cells, -1) - of_sums
+    return divergence, cells_w[0] - sums_w[0][..., None], cells_u[0] - sums_u[0][..., None]
+
+
+@dirichlet_divergence.defjvp
+def _divergence_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    w, u = primals
+    divergence, log_mean_w, log_mean_u = _divergence_and_log_means(w, u)
+    n, sums = w - u, jnp.sum(w, -1, keepdims=True)
+    curvature = trigamma(jnp.concatenate([w, sums], axis=-1))
+    of_w = n * curvature[..., :-1] - jnp.sum(n, -1, keepdims=True) * curvature[..., -1:]
+    change = of_w * tangents[0] + (log_mean_u - log_mean_w) * tangents[1]
+    return divergence, jnp.sum(change, -1)
+
+
 class _Stirling(NamedTuple):
     """What psi and log Gamma at x are made of, by Stirling's formula at z = x or x + n.
 
@@ -300,8 +357,10 @@ def _digamma_and_divergence(
     return log_z - below, shifted - (u - 0.5) * log_ratio - (w - u) * below - (remainder - rest)
 
 
-def trigamma(x: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    r"""psi'(x) on the host, in double precision, many times as fast as SciPy's `polygamma`.
+def trigamma(x: Float[Any, "*shape"]) -> Float[Any, "*shape"]:
+    r"""psi'(x), many times as fast as SciPy's `polygamma`.
+
+    Of NumPy arrays it is computed on the host, in double precision.
 
     .. math:: \psi'(x) = \sum_{k < 8} (x + k)^{-2} + \psi'(x + 8), \qquad
               \psi'(z) = \frac{1}{z} + \frac{1}{2 z^2} + \sum_k B_{2k} z^{-2k-1}
@@ -319,13 +378,14 @@ def trigamma(x: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
         >>> round(float(trigamma(np.array([1.0]))[0]), 6)
         1.644934
     """
-    x = np.asarray(x, np.float64)
-    total = np.zeros_like(x)
+    if not isinstance(x, jax.Array):
+        x = np.asarray(x, np.float64)
+    total = 0 * x
     for k in range(_SHIFT):
         total += 1 / (x + k) ** 2
     inverse = 1 / (x + _SHIFT)
     square = inverse * inverse
-    series = np.zeros_like(x)
+    series = 0 * x
     for number in reversed(bernoulli(16)[2::2].tolist()):
         series = (series + number) * square
     return total + inverse * (1 + 0.5 * inverse + series)

@@ -71,6 +71,17 @@ def test_shapes(shape: tuple[int, ...]) -> None:
     assert np.array_equal(twice, np.full(shape, 2.0))
 
 
+def divergences(w: np.ndarray, u: np.ndarray, dtype: Any) -> tuple[Any, Any, Any, Any]:
+    terms = own.prior_terms(u)
+    cells, sums = jax.tree.map(lambda values: jnp.asarray(values, dtype), terms)
+    found = jax.jit(own.digamma_and_divergence)
+    return (
+        *found(jnp.asarray(w, dtype), cells),
+        found(jnp.asarray(w.sum(-1), dtype), sums)[1],
+        terms,
+    )
+
+
 @pytest.mark.parametrize("priors", ["small", "large"])
 def test_divergences_of_cells(priors: str, dtype: Any) -> None:
     """Against the divergence as it is written, where that keeps enough digits."""
@@ -78,32 +89,33 @@ def test_divergences_of_cells(priors: str, dtype: Any) -> None:
     if priors == "large":
         u = np.concatenate([u, np.logspace(1, 4, 40)])
     added = np.concatenate([[0, 1e-3, 0.1, 1, 4 - 1e-6, 4], np.logspace(0.7, 4, 60)])
-    u = u.astype(dtype)[:, None] + np.zeros(len(added), dtype)
-    w = u + added.astype(dtype)
-    terms = own.prior_terms(u)
-    assert (terms.log_u is None) == (priors == "small")
-    given = jax.tree.map(lambda values: jnp.asarray(values, dtype), terms)
-    psi, found = jax.jit(own.digamma_and_divergence)(jnp.asarray(w), given)
+    u, added = (one.ravel().astype(dtype)[:, None] for one in np.meshgrid(u, added))
+    w = u + added
+    psi, found, _, terms = divergences(w, u, dtype)
+    assert (terms[0].log_u is None) == (priors == "small")
     assert psi.dtype == found.dtype == dtype
     w, u = w.astype(np.float64), u.astype(np.float64)
-    exact = (w - u) * (special.digamma(w) - 1) - special.gammaln(w) + special.gammaln(u)
+    exact = (w - u) * special.digamma(w) - special.gammaln(w) + special.gammaln(u)
+    exact = exact - (w - u) if priors == "small" else exact
     assert units(psi, special.digamma(w), dtype) < 12
     size = 1 + np.abs(w - u) + (np.abs(special.gammaln(w)) if dtype == np.float64 else 0)
     assert np.max(np.abs(found - exact) / size) < 12 * np.finfo(dtype).eps
 
 
-def test_divergence_of_large_equal_rows_keeps_its_digits() -> None:
-    """Single precision: a prior of a million a cell and ten uses more."""
-    u = np.full((1, 3), 1e6)
-    w = u + np.array([[10.0, 0.0, 2.0]])
-    cells, sums = (
-        jax.tree.map(lambda values: jnp.asarray(values, jnp.float32), own.prior_terms(one))
-        for one in (u, u.sum(-1))
-    )
-    of_cells = own.digamma_and_divergence(jnp.asarray(w, jnp.float32), cells)[1]
-    of_sums = own.digamma_and_divergence(jnp.asarray(w.sum(-1), jnp.float32), sums)[1]
-    found = float(jnp.sum(of_cells) - of_sums[0])
-    assert found == pytest.approx(own.rows_divergence(w, u), abs=2e-6)
+@pytest.mark.parametrize("latents", [2, 6])
+@pytest.mark.parametrize("prior", [1.2, 1e4, 1e6])
+def test_divergence_of_rows_in_single_precision_keeps_its_digits(
+    prior: float, latents: int
+) -> None:
+    """Sticky priors and uses by the hundred: rounded cells do not add up to their rounded sum."""
+    u = np.full((100, latents), 0.1)
+    u[:, 0] = prior
+    added = np.random.default_rng(0).gamma(0.5, 300, u.shape)
+    u = u.astype(np.float32)
+    w = u + added.astype(np.float32)
+    _, cells, sums, _ = divergences(w, u, np.float32)
+    exact = own.rows_divergence(w, u)
+    assert float(jnp.sum(jnp.sum(cells, -1) - sums)) == pytest.approx(exact, rel=1e-6, abs=2e-3)
 
 
 def test_divergence_of_rows_and_its_derivatives() -> None:

@@ -462,9 +462,7 @@ def _problem(
     return Problem(
         prior={name: on_device(u, dtype) for name, u in prior.items()},
         prior_terms={
-            name: jax.tree.map(
-                partial(on_device, dtype=dtype), (prior_terms(u), prior_terms(u.sum(-1)))
-            )
+            name: jax.tree.map(partial(on_device, dtype=dtype), prior_terms(u))
             for name, u in prior.items()
         },
         log_fixed={

@@ -14,8 +14,8 @@ from scipy.special import bernoulli, digamma, gammaln
 # From here on Stirling's series has all digits of double precision.
 _LARGE = 10.0
 
-# Up to here priors need no care of their own: u log u in single precision is right to 1e-6.
-_SMALL_PRIOR = 8.0
+# Priors that need no care of their own in single precision.
+_SMALL_CELL, _SMALL_SUM = 8.0, 64.0
 
 # By how much the argument of the trigamma function is shifted.
 _SHIFT = 8
@@ -287,8 +287,8 @@ class PriorTerms(NamedTuple):
 
     Attributes:
         u: The concentrations.
-        rest: R(u) as in `digamma_and_remainder`; where u is small, (u - 1/2) log u more.
-        log_u: Their logarithms; None where all are small.
+        rest: R(u) as in `digamma_and_remainder`; with small priors (u - 1/2) log u more.
+        log_u: Their logarithms; None with small priors.
     """
 
     u: Float[Any, "*shape"]
@@ -296,13 +296,20 @@ class PriorTerms(NamedTuple):
     log_u: Float[Any, "*shape"] | None
 
 
-def prior_terms(u: Float[np.ndarray, "*shape"]) -> PriorTerms:
-    """The terms of given concentrations, on the host and in double precision."""
+def prior_terms(u: Float[np.ndarray, "*rows values"]) -> tuple[PriorTerms, PriorTerms]:
+    """Those of the cells of a prior and of the sums of its rows, on the host.
+
+    Small priors need no care: what sums lose in single precision is u times its epsilon.
+    """
     u = np.asarray(u, np.float64)
-    rest, log_u = stirling_remainder(u), np.log(u)
-    if np.max(u, initial=0.0) <= _SMALL_PRIOR:
-        return PriorTerms(u, rest + (u - 0.5) * log_u, None)
-    return PriorTerms(u, rest, log_u)
+    sums = u.sum(-1)
+    small = np.max(u, initial=0) <= _SMALL_CELL and np.max(sums, initial=0) <= _SMALL_SUM
+
+    def terms(u: Float[np.ndarray, "..."]) -> PriorTerms:
+        rest, log_u = stirling_remainder(u), np.log(u)
+        return PriorTerms(u, rest + (u - 0.5) * log_u if small else rest, None if small else log_u)
+
+    return terms(u), terms(sums)
 
 
 def digamma_and_divergence(
@@ -320,20 +327,23 @@ def digamma_and_divergence(
     .. math:: c(u, w) = \log\frac{p(w)}{(z / e)^{z - w}} - \big(u - \tfrac12\big) \log\frac{z}{u}
               - (w - u) (\log z - \psi(w)) - R(z) + R(u).
 
-    Nothing in it is larger than w - u, or than u log u where all u are small: in single precision
-    differences of log Gamma lose whole units where concentrations are a million.
+    Nothing in it is larger than w - u and u log u: in single precision differences of log Gamma
+    lose whole units where concentrations are a million. With priors that are not small w - u is
+    put back: where u is much larger, it is most of the second term, and the sum of a row's rounded
+    cells is not their rounded sum.
 
     Args:
         w: Positive numbers.
         prior: Of `prior_terms`, of the same shape and type.
 
     Returns:
-        psi(w) and c(u, w).
+        psi(w) and c(u, w), plus w - u if the priors of the table are not small.
 
     Example:
         >>> w, u = jnp.array([3.0, 1.0]), jnp.array([1.0, 1.0])
-        >>> of_cells = digamma_and_divergence(w, jax.tree.map(jnp.asarray, prior_terms(u)))[1]
-        >>> of_sum = digamma_and_divergence(w.sum(), prior_terms(u.sum()))[1]
+        >>> cells, sums = jax.tree.map(jnp.asarray, prior_terms(u))
+        >>> of_cells = digamma_and_divergence(w, cells)[1]
+        >>> of_sum = digamma_and_divergence(w.sum(), sums)[1]
         >>> round(float(of_cells.sum() - of_sum), 4)  # log 3 - 2/3
         0.4319
     """
@@ -347,14 +357,17 @@ def _digamma_and_divergence(
     log_u: Float[Array, " cells"] | None = None,
 ) -> tuple[Float[Array, " cells"], Float[Array, " cells"]]:
     n, small, z, inverse, product, below, remainder = _stirling(w)
+    added = w - u
     if log_u is None:
-        log_z = log_ratio = jnp.log(z)
+        log_z = jnp.log(z)
+        second = (0.5 - u) * log_z
     else:
         log_ratio = jnp.log1p((z - u) / u)
         log_z = log_ratio + log_u
+        second = added - (u - 0.5) * log_ratio
     ratio = jnp.where(small, product * lax.integer_pow(inverse, n), 1.0)
     shifted = jnp.where(small, float(n), 0.0) + jnp.log(ratio)
-    return log_z - below, shifted - (u - 0.5) * log_ratio - (w - u) * below - (remainder - rest)
+    return log_z - below, second + shifted - added * below - (remainder - rest)
 
 
 def trigamma(x: Float[Any, "*shape"]) -> Float[Any, "*shape"]:

@@ -11,7 +11,7 @@ from teams import random_demos, rich_model
 import btil
 from btil.inference import mfvi
 from btil.inference.starting import labelled_counts
-from btil.messages.layout import lay_out
+from btil.messages.layout import LaneIndex, lay_out
 from btil.messages.scaled import forward_backward, local_step, scaling_suffices
 from btil.models.team import bind
 from btil.numerics.precision import precision
@@ -113,3 +113,43 @@ def test_a_label_may_call_back_what_long_evidence_spoke_against() -> None:
     fitted = btil.fit(model, demos, progress=False, dtype=np.float32)
     assert fitted.elbo == pytest.approx(1000 * np.log(0.5) + np.log(0.5), rel=1e-4)
     np.testing.assert_allclose(fitted.smooth(demos, use_labels=True)["agent_0"][:, 1], 1.0)
+
+
+@pytest.mark.parametrize("num_initial", [1, 3])
+def test_a_table_of_one_context_is_not_looked_up_for_every_step(num_initial: int) -> None:
+    """Against the same table among others, with starts within lanes, padding and absence."""
+    generator = np.random.default_rng(num_initial)
+    length, lanes, latents, actions = 9, 4, 3, 2
+    start = generator.random((length, lanes)) < 0.3
+    start[0] = True
+    real = np.ones((length, lanes), bool)
+    real[-2:, 1:], real[3, 0] = False, False
+    start |= ~real
+    start[4, 0] = True
+    initial = generator.integers(num_initial, size=(length, lanes))
+    label = np.where(generator.random((length, lanes)) < 0.2, 1, -1)
+    policy = np.where(real, generator.integers(2 * actions, size=(length, lanes)), 2 * actions)
+
+    def index(num_transition: int) -> LaneIndex:
+        begins = np.where(real, num_transition + initial, num_transition + num_initial)
+        return LaneIndex(
+            policy=jnp.asarray(policy),
+            transition=jnp.asarray(np.where(start, begins, 0)),
+            label=jnp.asarray(np.where(real, label, -1)),
+            start=jnp.asarray(start),
+            real=jnp.asarray(real),
+        )
+
+    def logs(*shape: int) -> Any:
+        return jnp.asarray(np.log(generator.dirichlet(np.ones(shape[-1]), shape[:-1])) - 0.1)
+
+    with precision(np.float64):
+        tables = logs(2, latents, actions), logs(1, latents, latents), logs(num_initial, latents)
+        others = jnp.concatenate([tables[1], logs(1, latents, latents)])
+        counts, evidence = step(*tables, index(1), scaled=True)
+        looked_up, expected = step(tables[0], others, tables[2], index(2), scaled=True)
+    np.testing.assert_allclose(evidence, expected, rtol=1e-13)
+    np.testing.assert_allclose(counts.policy, looked_up.policy, rtol=1e-12)
+    np.testing.assert_allclose(counts.transition, looked_up.transition[:1], rtol=1e-12)
+    np.testing.assert_allclose(counts.initial, looked_up.initial, rtol=1e-12)
+    assert np.asarray(counts.initial).sum() == pytest.approx((start & real).sum())

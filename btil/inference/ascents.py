@@ -23,6 +23,7 @@ from jaxtyping import Float
 
 from btil.inference.checkpoint import Checkpoint
 from btil.inference.contraction import (
+    FisherInformation,
     Spectrum,
     Vector,
     fisher_information,
@@ -264,13 +265,13 @@ class Ascents:
         scale = np.sqrt(step_length(first, information) / step) if moves else 0.0
         first = first + _SHARE_OF_STEP * scale * residual
 
-        def look(swept: Vector | None) -> Spectrum:
+        def look(swept: Vector | None, enough: float = np.inf) -> Spectrum:
             sweeps = partial(self._sweep_all, reached.evaluated)
-            return spectrum(sweeps, point, information, first, self._dtype, swept)
+            return spectrum(sweeps, point, information, first, self._dtype, swept, enough)
 
         # Half the work will do where an optimum is plain, and the step before is a sweep like those
         # here: with parameters it fits normals less far.
-        found = None if reached.evaluated.counts else look(swept)
+        found = None if reached.evaluated.counts else look(swept, enough=_PLAIN)
         if found is None or not found.rate < _PLAIN:
             found = look(None)
         return End(found.rate, still_to_come(step, found.rate), found.growth)
@@ -292,20 +293,23 @@ class Ascents:
     def _sweep_all(self, state: State, points: list[Vector]) -> list[Vector]:
         """A sweep from each of several concentrations; all are begun before one is waited for."""
         begun = [self._sweep(self._at(state, point)) for point in points]
-        return [self._flat(now.upcoming) for now in begun]
+        return [self._joined(now.upcoming, self._dtype) for now in begun]
 
-    def _information(self, point: Vector) -> Callable[[Vector], Vector]:
+    def _information(self, point: Vector) -> FisherInformation:
         return fisher_information(self._parts(point))
 
     def _flat(self, state: State) -> Vector:
         """Concentrations, prior plus counts, of all learned tables."""
+        return self._joined(state, np.float64)
+
+    def _joined(self, state: State, dtype: Any) -> Vector:
         parts = [
-            np.asarray(state.concentration[name], np.float64)
+            np.asarray(state.concentration[name])
             if name in state.concentration
-            else np.asarray(state.counts[name], np.float64) + u
+            else np.asarray(state.counts[name]) + u.astype(dtype)
             for name, u in self._prior.items()
         ]
-        return np.concatenate([part.ravel() for part in parts])
+        return np.concatenate([part.ravel() for part in parts], dtype=dtype)
 
     def _parts(self, point: Vector) -> list[Float[np.ndarray, "..."]]:
         ends = np.cumsum([u.size for u in self._prior.values()])[:-1]

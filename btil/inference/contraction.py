@@ -32,7 +32,8 @@ References:
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -64,49 +65,74 @@ class Spectrum(NamedTuple):
     growth: Vector | None
 
 
-def fisher_information(rows: list[Float[np.ndarray, "..."]]) -> Callable[[Vector], Vector]:
+class FisherInformation(NamedTuple):
     r"""v -> V v, for the Fisher information V of Dirichlet rows, a block per row.
 
     .. math:: V = \mathrm{diag}(\psi'(w)) - \psi'(\textstyle\sum w)\, 1 1^T
 
+    Attributes:
+        of_cells: psi' of all cells as one vector, table after table.
+        of_sums: psi' of the rows' sums, of each table.
+        values: Cells of a row of each table.
+    """
+
+    of_cells: Vector
+    of_sums: tuple[Vector, ...]
+    values: tuple[int, ...]
+
+    def __call__(self, vector: Vector) -> Vector:
+        """V v."""
+        product = self.of_cells * vector
+        begin = 0
+        for sums, values in zip(self.of_sums, self.values, strict=True):
+            end = begin + len(sums) * values
+            v, own = (one[begin:end].reshape(-1, values) for one in (vector, product))
+            # Cell by cell of all rows: loops over the few cells of one are slow.
+            total = sums * reduce(np.add, v.T)
+            for of_cell in own.T:
+                of_cell -= total
+            begin = end
+        return product
+
+    def astype(self, dtype: Any) -> "FisherInformation":
+        """The same for vectors of another type."""
+        of_sums = tuple(sums.astype(dtype) for sums in self.of_sums)
+        return FisherInformation(self.of_cells.astype(dtype), of_sums, self.values)
+
+
+def fisher_information(rows: list[Float[np.ndarray, "..."]]) -> FisherInformation:
+    """The Fisher information of Dirichlet rows.
+
     Args:
         rows: Concentrations, tables of rows on the last axis.
-
-    Returns:
-        The function, on all cells as one vector, table after table.
     """
-    cells = [trigamma(w) for w in rows]
-    sums = [trigamma(w.sum(-1, keepdims=True)) for w in rows]
-    ends = np.cumsum([w.size for w in rows])[:-1]
-
-    def apply(vector: Vector) -> Vector:
-        products = []
-        for of_cells, of_sums, part in zip(cells, sums, np.split(vector, ends), strict=True):
-            v = part.reshape(of_cells.shape)
-            products.append((of_cells * v - of_sums * v.sum(-1, keepdims=True)).ravel())
-        return np.concatenate(products)
-
-    return apply
+    return FisherInformation(
+        np.concatenate([trigamma(w).ravel() for w in rows]),
+        tuple(trigamma(w.sum(-1)).ravel() for w in rows),
+        tuple(w.shape[-1] for w in rows),
+    )
 
 
 def spectrum(
     sweeps: Callable[[list[Vector]], list[Vector]],
     point: Vector,
-    information: Callable[[Vector], Vector],
+    information: FisherInformation,
     first: Vector,
     dtype: np.dtype,
     swept: Vector | None = None,
+    enough: float = np.inf,
 ) -> Spectrum:
     """The largest eigenvalue of the derivative of a sweep, and where it grows.
 
     Args:
         sweeps: Several w -> F(w) of each, computed in `dtype`.
         point: The w at which the derivative is taken, positive.
-        information: v -> V v (`fisher_information`).
+        information: Of the Dirichlet rows.
         first: The first Arnoldi vector; a random one has a share in every eigenvector.
-        dtype: The floating-point type of `sweeps`.
+        dtype: The floating-point type of `sweeps`, and of all long vectors here.
         swept: F at the point: differences are to one side then, half the work, and right to a
             hundredth or so. None: to both sides.
+        enough: The search ends once the eigenvalue is known to be so large.
 
     Returns:
         The spectrum; nan where a sweep has no finite answer. Where `growth` is not None the largest
@@ -114,67 +140,64 @@ def spectrum(
         it then.
     """
     step = _DIFFERENCE[np.dtype(dtype)]
-    norm = np.sqrt(first @ information(first))
+    point, first = point.astype(dtype), first.astype(dtype)
+    information = information.astype(dtype)
+    # Cells that no path uses stay at their prior, and out of all vectors.
+    used = (first != 0).astype(dtype)
+    dual = information(first)
+    norm = np.sqrt(_inner(first, dual))
     if not norm > 0:  # nothing is counted: no latent is open, or no cell was ever used
         return Spectrum(0.0, None)
-    # Cells that no path uses stay at their prior, and out of all vectors.
-    used = np.flatnonzero(first)
-
-    def dual_of(vector: Vector) -> Vector:
-        whole = np.zeros_like(point)
-        whole[used] = vector
-        return information(whole)[used]
 
     def derivative_along(vector: Vector) -> Vector:
-        moved = np.zeros_like(point)
-        moved[used] = step / np.max(np.abs(vector / point[used])) * vector
-        scale = norm_of(vector) / norm_of(moved[used])
+        length = dtype.type(step / np.max(np.abs(vector / point)))
+        moved = length * vector
         if swept is not None:
             (ahead,) = sweeps([point + moved])
-            return (ahead - swept)[used] * scale
+            return (ahead - swept) * (used / length)
         ahead, behind = sweeps([point + moved, point - moved])
-        return (ahead - behind)[used] * (scale / 2)
+        return (ahead - behind) * (used / (2 * length))
 
-    def norm_of(vector: Vector) -> float:
-        return float(np.sqrt(vector @ vector))
-
-    basis = np.empty((_MOST, len(used)), dtype)
-    duals = np.empty_like(basis)
-    basis[0] = first[used] / norm
-    duals[0] = dual_of(basis[0])
+    basis, duals = [first / norm], [dual * used / norm]
     projected = np.zeros((_MOST + 1, _MOST))
     for products in range(1, _MOST + 1):
-        image = derivative_along(basis[products - 1].astype(np.float64))
+        image = derivative_along(basis[-1])
         if not np.all(np.isfinite(image)):
             return Spectrum(np.nan, None)
         for _ in range(2):  # once more: rounding leaves a rest
-            # Of one type: products of two are many times slower.
-            shares = duals[:products] @ image.astype(dtype)
+            shares = np.array([_inner(one, image) for one in duals])
             projected[:products, products - 1] += shares
-            image = image - shares @ basis[:products]
-        dual = dual_of(image)
-        rest = float(np.sqrt(max(image @ dual, 0.0)))
+            for share, one in zip(shares.astype(dtype), basis, strict=True):
+                image -= share * one
+        dual = information(image) * used
+        rest = float(np.sqrt(max(_inner(image, dual), 0.0)))
         values, vectors = np.linalg.eig(projected[:products, :products])
         largest = int(np.argmax(values.real))
         rate, error = float(values[largest].real), rest * float(np.abs(vectors[-1, largest]))
-        enough = error < _ACCURACY * max(abs(1 - rate), _LEAST_DISTANCE)
+        accurate = error < _ACCURACY * max(abs(1 - rate), _LEAST_DISTANCE)
         grows = rate > 1 + 10 * _MARGIN
-        if rest <= 1e-6 or (products >= _FEWEST and enough) or (products >= 3 and grows):
+        if rest <= 1e-6 or (products >= _FEWEST and (accurate or grows)) or rate > enough:
             break
         if products < _MOST:
             projected[products, products - 1] = rest
-            basis[products] = image / rest
-            duals[products] = dual / rest
+            basis.append(image / rest)
+            duals.append(dual / rest)
     growing = values.real >= 1 + _MARGIN
     growth = None
     if growing.any():
         shares = np.linalg.solve(vectors, np.eye(products)[0].astype(vectors.dtype))
-        growth = np.zeros_like(point)
-        growth[used] = (vectors[:, growing] @ shares[growing]).real @ basis[:products]
+        weights = (vectors[:, growing] @ shares[growing]).real.astype(dtype)
+        parts = [weight * one for weight, one in zip(weights, basis, strict=True)]
+        growth = reduce(np.add, parts).astype(np.float64)
     return Spectrum(max(rate, 0.0), growth)
 
 
-def step_length(residual: Vector, information: Callable[[Vector], Vector]) -> float:
+def _inner(one: Vector, other: Vector) -> float:
+    # Not by BLAS, whose threads wait for one another while others have work for the cores.
+    return float(np.einsum("i,i", one, other))
+
+
+def step_length(residual: Vector, information: FisherInformation) -> float:
     """r^T V r / 2: to second order at least half of what the sweep that moved by r gained."""
     return 0.5 * float(residual @ information(residual))
 

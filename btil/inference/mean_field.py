@@ -53,7 +53,7 @@ from btil.numerics.matrix_normal import (
     expected_log_kernel,
     updated,
 )
-from btil.numerics.special import by_cell, digamma_and_remainder
+from btil.numerics.special import PriorTerms, digamma_and_divergence, digamma_and_remainder
 
 
 class Chain(NamedTuple):
@@ -113,8 +113,7 @@ class Problem(NamedTuple):
 
     Attributes:
         prior: u of every site of Dirichlet rows that no parameter stands behind.
-        prior_remainder: What Stirling's formula leaves of log Gamma of the cells of u, and of its
-            rows' sums, per such site (`digamma_and_remainder`).
+        prior_terms: Of the cells of u, and of the sums of its rows, per such site.
         log_fixed: Log rows of the tables that are not learned.
         steps: Per agent, where its steps look.
         family_data: Arrays of the parametric tables.
@@ -122,63 +121,45 @@ class Problem(NamedTuple):
     """
 
     prior: dict[str, Float[Array, "..."]]
-    prior_remainder: dict[str, tuple[Float[Array, "..."], Float[Array, "..."]]]
+    prior_terms: dict[str, tuple[PriorTerms, PriorTerms]]
     log_fixed: dict[str, Float[Array, "..."]]
     steps: tuple[LaneIndex, ...]
     family_data: FamilyData
     channels: dict[str, ChannelSteps] = {}  # noqa: RUF012  # never mutated
 
 
-class Moments(NamedTuple):
-    """Functions of the concentrations w of one site.
+def log_means(
+    concentration: dict[str, Float[Array, "..."]],
+) -> dict[str, Float[Array, "..."]]:
+    """E[log row] = psi(w) - psi(sum w) of all sites."""
 
-    Attributes:
-        log_mean: E[log row] = digamma(w) - digamma(sum w).
-        cells: digamma, log and remainder (`digamma_and_remainder`) of every w.
-        sums: The same of every row's sum.
+    def of_rows(w: Float[Array, "*rows values"]) -> Float[Array, "*rows values"]:
+        psi, *_ = digamma_and_remainder(w)
+        of_sums, *_ = digamma_and_remainder(jnp.sum(w, axis=-1))
+        return psi - of_sums[..., None]
+
+    return {name: of_rows(w) for name, w in concentration.items()}
+
+
+def log_mean_and_divergence(
+    concentration: Float[Array, "*rows values"], of_cells: PriorTerms, of_sums: PriorTerms
+) -> tuple[Float[Array, "*rows values"], Float[Array, ""]]:
+    """E[log row] of Dirichlet rows, and the sum over rows of KL(Dir(w) || Dir(u)).
+
+    Args:
+        concentration: w.
+        of_cells: Of u.
+        of_sums: Of the sums of its rows.
     """
-
-    log_mean: Float[Array, "*rows values"]
-    cells: tuple[
-        Float[Array, "*rows values"], Float[Array, "*rows values"], Float[Array, "*rows values"]
-    ]
-    sums: tuple[Float[Array, "*rows"], Float[Array, "*rows"], Float[Array, "*rows"]]
+    psi, cells = digamma_and_divergence(concentration, of_cells)
+    psi_of_sums, sums = digamma_and_divergence(row_sums(concentration), of_sums)
+    # Row by row: sums of like magnitude keep single precision.
+    return psi - psi_of_sums[..., None], jnp.sum(row_sums(cells) - sums)
 
 
-def dirichlet_moments(concentration: dict[str, Float[Array, "..."]]) -> dict[str, Moments]:
-    """The moments of all sites."""
-    moments = {}
-    for name, w in concentration.items():
-        cells, sums = digamma_and_remainder(w), digamma_and_remainder(jnp.sum(w, axis=-1))
-        moments[name] = Moments(cells[0] - sums[0][..., None], cells, sums)
-    return moments
-
-
-def dirichlet_divergence(
-    concentration: Float[Array, "*rows values"],
-    moments: Moments,
-    prior: Float[Array, "*rows values"],
-    prior_remainder: tuple[Float[Array, "*rows values"], Float[Array, "*rows"]],
-) -> Float[Array, ""]:
-    r"""Sum over rows of KL(Dir(w) || Dir(u)).
-
-    With n = w - u it is :math:`\sum_j c(n_j, u_j, w_j) - c(\sum n, \sum u, \sum w)`,
-
-    .. math:: c(n, u, w) = n \psi(w) - \log\Gamma(w) + \log\Gamma(u)
-              = n (\psi(w) - \log w) + n - \big(u - \tfrac12\big) \log(1 + n / u) - R(w) + R(u),
-
-    in which nothing is larger than n needs: in single precision differences of log Gamma lose
-    whole units where concentrations are a million.
-    """
-
-    def term(n: Array, u: Array, psi: Array, log_w: Array, of_w: Array, of_u: Array) -> Array:
-        return n * (psi - log_w) + (n - (u - 0.5) * jnp.log1p(n / u)) + (of_u - of_w)
-
-    of_cells, of_sums = prior_remainder
-    added = concentration - prior
-    cells = by_cell(term, added, prior, *moments.cells, of_cells)
-    sums = term(jnp.sum(added, -1), jnp.sum(prior, -1), *moments.sums, of_sums)
-    return jnp.sum(jnp.sum(cells, -1) - sums)
+def row_sums(rows: Float[Array, "*rows values"]) -> Float[Array, "*rows"]:
+    """Sums over the last axis, by themselves: fused with others they are many times slower."""
+    return lax.optimization_barrier(jnp.sum(rows, axis=-1))
 
 
 def sweep(
@@ -200,9 +181,11 @@ def sweep(
     Returns:
         The next state, and the bound of `state`.
     """
-    moments = dirichlet_moments(state.concentration) if state.concentration else {}
-    log_means = {name: one.log_mean for name, one in moments.items()}
-    tables = problem.log_fixed | log_means
+    rows = {
+        name: log_mean_and_divergence(w, *problem.prior_terms[name])
+        for name, w in state.concentration.items()
+    }
+    tables = problem.log_fixed | {name: log_mean for name, (log_mean, _) in rows.items()}
     normals, taken = state.normals, []
     if families:
         assert normals is not None
@@ -237,12 +220,7 @@ def sweep(
             if name in counts:
                 counts[name] = counts[name] + use
     total = sum(
-        (
-            dirichlet_divergence(
-                state.concentration[name], moments[name], u, problem.prior_remainder[name]
-            )
-            for name, u in problem.prior.items()
-        ),
+        (divergence_of_rows for _, divergence_of_rows in rows.values()),
         start=sum(taken, jnp.zeros((), total_evidence.dtype)),
     )
     following = global_step(normals, problem, families, counts)._replace(channels=statistics)

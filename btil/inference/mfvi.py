@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
@@ -58,7 +59,7 @@ from btil.messages.layout import Layout, lay_out, log_rows, pad_rows
 from btil.models.team import BoundModel
 from btil.numerics.matrix_normal import Statistics
 from btil.numerics.precision import on_device
-from btil.numerics.special import stirling_remainder
+from btil.numerics.special import prior_terms
 from btil.progress import progress_line
 
 # Sweeps of an outline, and how often so many.
@@ -460,11 +461,8 @@ def _problem(
     """What a sweep reads, but for the steps."""
     return Problem(
         prior={name: on_device(u, dtype) for name, u in prior.items()},
-        prior_remainder={
-            name: (
-                on_device(stirling_remainder(u), dtype),
-                on_device(stirling_remainder(u.sum(-1)), dtype),
-            )
+        prior_terms={
+            name: jax.tree.map(partial(on_device, dtype=dtype), prior_terms(u))
             for name, u in prior.items()
         },
         log_fixed={

@@ -67,8 +67,8 @@ from btil.inference.mean_field import (
     Extremes,
     chains,
     counts_of_start,
-    dirichlet_moments,
     extremes,
+    log_means,
     said,
 )
 from btil.inference.parameters import (
@@ -823,8 +823,7 @@ def local_step(
         log_given: E[log row] of the tables with parameters.
         mesh: The devices over which lanes are split.
     """
-    moments = dirichlet_moments(concentration) if concentration else {}
-    learned = log_given | {name: one.log_mean for name, one in moments.items()}
+    learned = log_given | log_means(concentration)
     tables = log_fixed | learned
     counts = {name: jnp.zeros_like(rows) for name, rows in learned.items()}
     log_evidence = jnp.zeros((), next(iter(tables.values())).dtype)

@@ -23,6 +23,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from numpyro import distributions as dist
 from numpyro import handlers
+from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO, autoguide
 from numpyro.infer.util import potential_energy
@@ -58,10 +59,11 @@ from btil.inference.starting import starting_concentrations
 from btil.models.emission import Normals, channel_draws
 from btil.models.parametric import normal_of_unconstrained
 from btil.models.team import BoundModel
+from btil.numerics.gammas import differentiable_log_gammas
 from btil.numerics.matrix_normal import Hyper
 from btil.numerics.matrix_normal import divergence as kl_of_normals
 from btil.numerics.promotion import promotion_allowed
-from btil.numerics.special import rows_divergence
+from btil.numerics.special import dirichlet_divergence, rows_divergence
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, Evaluated, evaluate
 from btil.numpyro_forms.team_dbn import ModelData, Structure, forward_model
 from btil.numpyro_forms.tracing import traced_anew
@@ -201,6 +203,12 @@ class DrawnDirichlet(dist.Dirichlet):
         return self.draw
 
 
+@kl_divergence.register(DrawnDirichlet, dist.Dirichlet)
+def _divergence(own: DrawnDirichlet, prior: dist.Dirichlet) -> Float[Array, "*rows"]:
+    u = jnp.broadcast_to(prior.concentration, own.concentration.shape)
+    return dirichlet_divergence(own.concentration, u)
+
+
 def dirichlet_guide(structure: Structure, inputs: Inputs) -> None:
     """One Dirichlet per row, one normal per unconstrained value of the families' parameters.
 
@@ -225,7 +233,7 @@ def _sample_rows(structure: Structure, inputs: Inputs) -> None:
         for name in structure.dirichlet_sites
     ]
     flat = jnp.concatenate([values.reshape(-1) for values in concentrations])
-    log_gammas = jax.random.loggamma(numpyro.prng_key(), flat)
+    log_gammas = differentiable_log_gammas(numpyro.prng_key(), flat)
     ends = np.cumsum([values.size for values in concentrations])
     parts = jnp.split(log_gammas, ends[:-1])
     for name, values, part in zip(structure.dirichlet_sites, concentrations, parts, strict=True):

@@ -7,12 +7,15 @@ are several times as fast.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from btil.messages.filter import agreement
 from btil.messages.layout import LaneIndex
@@ -24,6 +27,7 @@ from btil.messages.smoother import (
     smooth,
     stacked_tables,
     sum_of_uses,
+    uses_of_policy,
 )
 from btil.numerics.special import by_cell
 
@@ -70,27 +74,71 @@ def forward_backward(
     References:
         Rabiner (1989), A tutorial on hidden Markov models, Section V.A.
     """
-    latents = likelihood.shape[1]
+    latents = range(likelihood.shape[1])
+
+    def arrive(previous: Float[Array, "latents lanes"], move: Array) -> Array:
+        # Sums are spelled out: then no step writes its moves down before they are added up.
+        return reduce(jnp.add, [previous[k, None] * move[k] for k in latents])
+
+    def leave(gained: Float[Array, "latents lanes"], move: Array) -> Array:
+        return reduce(jnp.add, [move[:, j] * gained[j, None] for j in latents])
+
+    return _passed(arrive, leave, moves, likelihood)
+
+
+def forward_backward_of_one_table(
+    table: Float[Array, "latents latents"],
+    initial: Float[Array, "length latents lanes"],
+    start: Bool[Array, "length lanes"],
+    likelihood: Float[Array, "length latents lanes"],
+) -> Messages:
+    """The same where all moves are of one table, which is not written down for every step.
+
+    Args:
+        table: T(k, j) of moving from k to j.
+        initial: At an episode's first step the initial distribution.
+        start: Whether it is one.
+        likelihood: As in `forward_backward`.
+    """
+    latents = range(len(table))
+    def arrive(previous: Float[Array, "latents lanes"], begin: tuple[Array, Array]) -> Array:
+        first, starts = begin
+        moved = reduce(jnp.add, [previous[k][None] * table[k][:, None] for k in latents])
+        return jnp.where(starts[None], first, moved)
+
+    def leave(gained: Float[Array, "latents lanes"], begin: tuple[Array, Array]) -> Array:
+        moved = reduce(jnp.add, [table[:, j][:, None] * gained[j][None] for j in latents])
+        # Nothing of the episode before depends on this one.
+        return jnp.where(begin[1][None], 1.0, moved)
+
+    return _passed(arrive, leave, (initial, start), likelihood)
+
+
+def _passed(
+    arrive: Callable[[Array, Any], Array],
+    leave: Callable[[Array, Any], Array],
+    moves: Any,
+    likelihood: Float[Array, "length latents lanes"],
+) -> Messages:
+    """The messages, given how beliefs move into a step and what comes back through its moves."""
 
     def forward(
-        previous: Float[Array, "latents lanes"], inputs: tuple[Array, Array]
+        previous: Float[Array, "latents lanes"], inputs: tuple[Any, Array]
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
         move, weight = inputs
-        # Sums are spelled out: then no step writes its moves down before they are added up.
-        predicted = sum((previous[k, None] * move[k] for k in range(latents)), nothing)
+        predicted = arrive(previous, move)
         normalizer = jnp.sum(predicted * weight, axis=0)
         gain = weight / jnp.where(normalizer > 0, normalizer, 1.0)[None]
         return predicted * gain, (normalizer, previous, predicted, gain)
 
     def backward(
-        future: Float[Array, "latents lanes"], inputs: tuple[Array, Array]
+        future: Float[Array, "latents lanes"], inputs: tuple[Any, Array]
     ) -> tuple[Array, Array]:
         move, gain = inputs
-        future = gain * future
-        return sum((move[:, j] * future[j, None] for j in range(latents)), nothing), future
+        gained = gain * future
+        return leave(gained, move), gained
 
-    nothing = jnp.zeros_like(likelihood[0])
-    uniform = jnp.full(likelihood.shape[1:], 1 / latents, likelihood.dtype)
+    uniform = jnp.full(likelihood.shape[1:], 1 / likelihood.shape[1], likelihood.dtype)
     _, (normalizer, previous, predicted, gain) = lax.scan(forward, uniform, (moves, likelihood))
     ones = jnp.ones_like(uniform)
     _, future = lax.scan(backward, ones, (moves, gain), reverse=True)
@@ -165,17 +213,58 @@ def local_step_with_marginals(
             peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
             likelihood = by_cell(jnp.exp, jnp.minimum(said - peak[:, None], 0.0))
         likelihood = jnp.where(possible, likelihood, 0.0)
-        moves = jnp.moveaxis(_look_up(tables, index.transition), 1, -1)
         # Barriers keep the looking up and the adding up out of the loops over steps.
-        messages = forward_backward(*lax.optimization_barrier((moves, likelihood)))
-        messages = lax.optimization_barrier(messages)
-        marginal = messages.predicted * messages.future
-        # A table's entries are common to all its uses, and multiplied with their sums.
-        outer = messages.previous[:, :, None] * messages.future[:, None]
-        counts = sum_of_uses(marginal, outer, index, *log_tables, factor=tables)
+        if len(log_transition) == 1 and index.unseen is None:
+            rows = _initial_rows(index, len(log_initial))
+            initial = jnp.swapaxes(_look_up(tables[1:-1, 0], rows), 1, 2)
+            inputs = lax.optimization_barrier((initial, index.start, likelihood))
+            messages = lax.optimization_barrier(forward_backward_of_one_table(tables[0], *inputs))
+            marginal = messages.predicted * messages.future
+            counts = _counts_of_one_table(
+                messages, marginal, index, tables[0], log_policy, rows, len(log_initial)
+            )
+        else:
+            moves = jnp.moveaxis(_look_up(tables, index.transition), 1, -1)
+            messages = forward_backward(*lax.optimization_barrier((moves, likelihood)))
+            messages = lax.optimization_barrier(messages)
+            marginal = messages.predicted * messages.future
+            # A table's entries are common to all its uses, and multiplied with their sums.
+            outer = messages.previous[:, :, None] * messages.future[:, None]
+            counts = sum_of_uses(marginal, outer, index, *log_tables, factor=tables)
         log_normalizer = jnp.log(messages.normalizer) + peak
     log_evidence_of_lanes = jnp.sum(jnp.where(index.real, log_normalizer, 0.0), axis=0)
     return counts, log_evidence_of_lanes, marginal
+
+
+def _initial_rows(index: LaneIndex, number: int) -> Int[Array, "length lanes"]:
+    """Row of the initial table at the first steps, any elsewhere, behind a single transition."""
+    return jnp.clip(index.transition - 1, 0, number - 1)
+
+
+def _counts_of_one_table(
+    messages: Messages,
+    marginal: Float[Array, "length latents lanes"],
+    index: LaneIndex,
+    table: Float[Array, "latents latents"],
+    log_policy: Float[Array, "policy_rows latents actions"],
+    rows: Int[Array, "length lanes"],
+    num_initial: int,
+) -> Counts:
+    """`sum_of_uses` where all moves are of one table: their sum is a product of two matrices."""
+    latents = len(table)
+    before, after = (
+        jnp.swapaxes(one, 0, 1).reshape(latents, -1)
+        for one in (jnp.where(index.start[:, None], 0.0, messages.previous), messages.future)
+    )
+    first = jnp.where((index.start & index.real)[:, None], marginal, 0.0)
+    by_start = jnp.swapaxes(first, 1, 2).reshape(-1, latents)
+    return Counts(
+        policy=uses_of_policy(marginal, index, log_policy),
+        transition=(table * (before @ after.T))[None],
+        initial=jax.ops.segment_sum(by_start, rows.reshape(-1), num_segments=num_initial)
+        if num_initial > 1
+        else jnp.sum(by_start, axis=0, keepdims=True),
+    )
 
 
 def _look_up(

@@ -360,14 +360,10 @@ def sum_of_uses(
     Returns:
         The sums.
     """
-    num_policy, latents, actions = log_policy.shape
+    latents = log_policy.shape[1]
     num_transition, num_initial = len(log_transition), len(log_initial)
     num_unseen = 0 if index.unseen is None else len(index.unseen.policy)
-    by_step = jnp.swapaxes(marginal, 1, 2).reshape(-1, latents)
-    cells = jax.ops.segment_sum(
-        by_step, index.policy.reshape(-1), num_segments=num_policy * actions + 1
-    )
-    policy = jnp.swapaxes(cells[:-1].reshape(num_policy, actions, latents), 1, 2)
+    policy = uses_of_policy(marginal, index, log_policy)
     by_pair = jnp.moveaxis(pair, -1, 1).reshape(-1, latents * latents)
     last = num_transition + num_initial
     total = last + 1 + num_unseen
@@ -386,6 +382,20 @@ def sum_of_uses(
         transition=transition,
         initial=jnp.sum(stacked[num_transition:last], axis=1),
     )
+
+
+def uses_of_policy(
+    marginal: Float[Array, "length latents lanes"],
+    index: LaneIndex,
+    log_policy: Float[Array, "policy_rows latents actions"],
+) -> Float[Array, "policy_rows latents actions"]:
+    """Add up by the cells of an agent's policy what its steps say of the latents."""
+    num_policy, latents, actions = log_policy.shape
+    by_step = jnp.swapaxes(marginal, 1, 2).reshape(-1, latents)
+    cells = jax.ops.segment_sum(
+        by_step, index.policy.reshape(-1), num_segments=num_policy * actions + 1
+    )
+    return jnp.swapaxes(cells[:-1].reshape(num_policy, actions, latents), 1, 2)
 
 
 def with_drawn_actions(

@@ -18,6 +18,7 @@ from scipy.special import digamma, gammaln
 from teams import hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
+from btil.inference import mfvi
 from btil.inference.ascents import judge
 from btil.inference.starting import is_symmetric
 from btil.messages.layout import lay_out
@@ -579,3 +580,29 @@ def test_an_episode_of_100_000_steps(dtype: str) -> None:
     expected = 0.7 * np.eye(3, 4) + 0.3 / 4
     np.testing.assert_allclose(policy, expected, atol=0.02)
     assert posterior.wall_time < 120
+
+
+def test_restarts_come_by_larger_concentrations() -> None:
+    """Small concentrations hold an ascent where it began; from larger ones it ends higher."""
+    trials = btil.domains.overcooked.load("cramped_room").select(range(3))
+    partly = trials.without_labels(range(1, 3))
+    model = btil.domains.overcooked.recommended_model("cramped_room")
+    found = btil.fit(model, partly, num_restarts=2, progress=False)
+    labels, raised = (trace[-1] for trace in found.result.restart_traces)
+    assert raised > labels + 50
+    assert found.elbo == raised
+    alone = btil.fit(model, partly, progress=False)
+    assert alone.elbo == labels
+    assert "num_restarts=4 looks for it" in alone.reason
+
+
+def test_how_many_restarts_are_enough() -> None:
+    demos = btil.domains.cleanup("tiny").simulate(2, seed=0).without_labels([1])
+
+    def enough(concentration: float, demos: btil.Demonstrations) -> int:
+        model = btil.TeamModel(btil.DirichletCPT(concentration))
+        return mfvi.enough_restarts(bind(model, demos))
+
+    assert enough(0.05, demos) == 4
+    assert enough(0.1, demos) == 1
+    assert enough(0.05, demos.select([0])) == 1  # all is labelled

@@ -56,6 +56,7 @@ from btil.inference.starting import (
     random_counts,
 )
 from btil.messages.layout import Layout, lay_out, log_rows, pad_rows
+from btil.models.parametric import central_concentration
 from btil.models.team import BoundModel
 from btil.numerics.matrix_normal import Statistics
 from btil.numerics.precision import on_device
@@ -64,6 +65,10 @@ from btil.progress import progress_line
 
 # Sweeps of an outline, and how often so many.
 _OUTLINE_SWEEPS, _OUTLINE_CALLS = np.asarray(SWEEPS_PER_CALL, np.int32), 3
+# Concentrations of policies by way of which restarts come, and most calls of sweeps under them.
+_RAISED, _CALLS_RAISED = (1.0, 0.3, 0.1), 5
+# With a smaller concentration an ascent keeps to what it has seen first.
+_SMALL = 0.1
 # Most sweeps over the episodes that a fit by batches is begun on.
 _SAMPLE_SWEEPS = 200
 
@@ -91,8 +96,13 @@ def fit(
     for a while, it goes on along the direction that grows, and where more than the tolerance is
     still to come it goes on as it is. Without labels, and with few of them where the bound is flat,
     ascents from unlabelled steps that are dealt out at random compete with it; they take its place
-    where it is symmetric in some latents. Further restarts always are random. The run with the
-    highest bound is kept.
+    where it is symmetric in some latents. The run with the highest bound is kept.
+
+    Where a policy's concentrations are small, an ascent keeps to what it has seen first: a cell
+    that no count holds up is next to impossible. So restarts come by larger ones: policies'
+    concentrations are raised to 1, in the next restart to 0.3, then to 0.1, and where the ascent
+    under these leads the one of the model sets out. All other restarts deal out the unlabelled
+    steps at random.
 
     Args:
         bound: The model on its data.
@@ -100,7 +110,8 @@ def fit(
         progress: Whether to show a progress line.
         dtype: float32 or float64.
         checkpoint: Where progress is saved.
-        num_restarts: Number of runs.
+        num_restarts: Number of runs. In kitchens of Overcooked with two labelled trials four runs
+            end 30 to 370 nats higher than one.
         tolerance: What the ELBO may still gain, in nats, and the least change per sweep after
             which the end is looked at. None: 1e-4, or four machine epsilons of the bound where
             single precision resolves no less.
@@ -172,10 +183,18 @@ def fit(
                 known = run.known if start is None else labelled_counts(bound, run.num_rows)
                 deal = partial(run.deal, known, generator)
                 first, symmetric, doubt = deal(), False, np.inf
+                raised = run.raised_concentrations
+                if restart <= len(raised):
+                    first = run.begin(run.counts_under(raised[restart - 1], known))
             ascents.run(first, deal, symmetric, doubt, generator)
             line.total = line.n + (num_restarts - restart - 1) * max_iterations
             line.refresh()
-    return run.result(ascents, max_iterations)
+    result = run.result(ascents, max_iterations)
+    enough = enough_restarts(bound)
+    if start is None and num_restarts < enough and result.converged:
+        hint = f"; small concentrations may hide a higher one: num_restarts={enough} looks for it"
+        result = result._replace(reason=result.reason + hint)
+    return result
 
 
 def outlines(
@@ -259,6 +278,22 @@ def _fit_channels(
             begin = run.begin(run.known) if restart == 0 else deal()
             ascents.run(begin, deal, doubtful, run.mixes)
     return run.result(ascents, max_iterations)
+
+
+def enough_restarts(bound: BoundModel) -> int:
+    """How many runs it takes to be far from what small concentrations make of a first guess.
+
+    As many as there are ways by larger ones, and one, where policies have small concentrations and
+    steps have no labels; else one.
+    """
+    policies = {bound.table("policy", agent).name for agent in bound.demos.agents}
+    small = any(
+        float(central_concentration(bound.learned[site]).min()) < _SMALL
+        for site in policies & set(bound.learned)
+        if not bound.learned[site].parametric
+    )
+    unlabelled = bool(((bound.demos.latents < 0) & bound.demos.present).any())
+    return 1 + len(_RAISED) if small and unlabelled else 1
 
 
 class Run:
@@ -345,6 +380,54 @@ class Run:
             self._bound, self._channels, self._layout, self._dtype, generator
         )
         return dealt._replace(channels=statistics)
+
+    @cached_property
+    def raised_concentrations(self) -> list[float]:
+        """Larger concentrations of the policies, from where an ascent may set out.
+
+        None where that is symmetric, or where something else than rows is learned.
+        """
+        if self.is_symmetric or self._families or self._channels:
+            return []
+        own = [self.prior[site].min() for site in self._policies]
+        return [value for value in _RAISED if own and min(own) < value]
+
+    @property
+    def _policies(self) -> list[str]:
+        """Learned policies."""
+        found = {agent_sites(self._bound, agent)[0] for agent in self._bound.demos.agents}
+        return sorted(found & set(self.prior))
+
+    def counts_under(
+        self, concentration: float, known: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Expected counts to which ascent leads where policies have no smaller concentrations.
+
+        Args:
+            concentration: What those of policies are raised to.
+            known: Counts that the ascent begins with.
+        """
+        raised = self.prior | {
+            site: np.maximum(self.prior[site], concentration) for site in self._policies
+        }
+        other = _problem(self._bound, self._layout, self._dtype, raised, self._data)
+        problem = self.problem._replace(
+            **place({"prior": other.prior, "prior_terms": other.prior_terms}, self._mesh)
+        )
+        counts = {name: u + known[name] for name, u in raised.items()}
+        state = self.begin(known)._replace(
+            concentration={name: on_device(w, self._dtype) for name, w in counts.items()}
+        )
+        elbo = self._nowhere
+        for _ in range(_CALLS_RAISED):
+            now = self.proceed(state, elbo, np.asarray(SWEEPS_PER_CALL, np.int32), True, problem)
+            state, elbo = now.upcoming, now.elbo
+            if not bool(now.running):
+                break
+        return {
+            name: np.maximum(np.asarray(state.concentration[name], np.float64) - u, 0.0)
+            for name, u in raised.items()
+        }
 
     @property
     def mixes(self) -> list[Callable[[State, State], State]]:

@@ -479,7 +479,8 @@ class Posterior:
         those, and there is a column `max_split_rhat`: the largest plain split R-hat of the others,
         which is all that their moments tell. `rows_above` counts rows of both kinds. Where gibbs
         moved paths with the rows integrated out, `moves_windows`, `moves_runs`, `moves_swaps` and
-        `moves_jumps` count what was moved, `moves_refused` the windows that were refused, of all chains.
+        `moves_jumps` count what was moved, `moves_refused` the windows that were refused, of all
+        chains.
         """
         stats = self.result.sample_stats
         if not stats:

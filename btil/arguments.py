@@ -47,6 +47,7 @@ _WHOLE = {
     "patience": 1,
     "pretraining_iterations": 1,
     "trials": 1,
+    "value_iterations": 0,
 }
 # Other numbers, and their bounds, as `check_number` takes them.
 _REAL: dict[str, dict[str, float]] = {

@@ -32,6 +32,7 @@ _WHOLE = {
     "num_epochs": 1,
     "num_iterations": 1,
     "num_particles": 1,
+    "num_played": 0,
     "num_replicates": 2,
     "num_resamples": 1,
     "num_restarts": 1,

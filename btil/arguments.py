@@ -54,6 +54,7 @@ _WHOLE = {
 _REAL: dict[str, dict[str, float]] = {
     "accuracy": {"above": 0.0, "below": 1.0},
     "clip": {"above": 0.0},
+    "cloning_weight": {"least": 0.0},
     "delay": {"least": 1.0},
     "discount": {"least": 0.0, "most": 1.0},
     "discriminator_decay": {"least": 0.0},

@@ -561,6 +561,23 @@ def test_ppo_follows_the_advantages_as_far_as_the_clip():
     assert entropy == pytest.approx(-(after * np.log(after)).sum(-1).mean(), abs=0.01)
 
 
+def test_policies_go_on_imitating_what_is_shown():
+    """Where nothing is gained by any action, they end at the shares of the actions shown."""
+    lesson = lesson_of_two_actions()
+    shown = players.Shown(
+        lesson.policy_indices[:, :8], jnp.asarray([[1, 1, 1, 0] * 2, [0, 0, 0, 1] * 2], jnp.int32)
+    )
+    idle = lesson._replace(advantages=jnp.zeros_like(lesson.advantages), shown=shown)
+    trained, *_ = players._train_players(
+        players.with_optimizer(players_of_two_actions(), 0.001),
+        idle,
+        PPO._replace(cloning_weight=2.0),
+    )
+    asked = np.array([[[0, 1]]] * 2, np.int32)
+    found = probabilities(trained.networks.policies, asked)[:, 0]
+    np.testing.assert_allclose(found, [[0.25, 0.75], [0.75, 0.25]], atol=0.02)
+
+
 def test_discriminator_tells_apart_and_rewards_what_looks_shown():
     networks = make_networks(
         np.random.default_rng(0),
@@ -743,6 +760,9 @@ def test_methods_that_need_labels_and_the_transition_say_so(task, demos, method)
             {"entropy_weight": -1.0},
             "entropy_weight must be a finite number of at least 0",
         ),
+        ("magail", {"cloning_weight": -1.0}, "cloning_weight must be a finite number of at least"),
+        ("ppo", {"value_iterations": -1}, "value_iterations must be a whole number of at least 0"),
+        ("ppo", {"num_runs": 7}, "num_runs must divide batch_size, 4096; got 7"),
         ("magail", {"first_iterations": -1}, "first_iterations must be a whole number of at le"),
         ("magail", {"discriminator_hidden": ()}, "hidden layers need widths"),
     ],

@@ -97,7 +97,12 @@ def learned(task, demos, share: float) -> TeamPosterior:
         states = task.encode(table.contexts.rows)
         rows[name] = DirichletRows(1e3 * (share * true[agent][states] + (1 - share) / 6))
     return TeamPosterior(
-        bound, "mfvi", FitResult(rows, True, "made up"), seed=0, dtype=np.dtype(float), wall_time=1.0
+        bound,
+        "mfvi",
+        FitResult(rows, True, "made up"),
+        seed=0,
+        dtype=np.dtype(float),
+        wall_time=1.0,
     )
 
 

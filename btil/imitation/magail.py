@@ -13,8 +13,13 @@ cloned from the demonstrations for some iterations (the paper, Appendix D).
 That reward is positive: whoever finishes the task forgoes what longer episodes would bring. The
 other forms, :math:`\log D - \log(1 - D)` and :math:`\log D`, do not pay for staying.
 
+Policies soon unlearn what was cloned. Two options keep it: values that learn first
+(`value_iterations`), and cloning as a part of PPO's objective (`cloning_weight`; Jena, Liu, Sycara,
+2021). What was found to learn is in `docs/explanation/reproduction.md`.
+
 References:
     Song, Ren, Sadigh and Ermon (2018), Multi-agent generative adversarial imitation learning.
+    Jena, Liu and Sycara (2021), Augmenting GAIL with BC for sample efficient imitation learning.
 """
 
 from typing import NamedTuple
@@ -39,6 +44,7 @@ from btil.imitation.players import (
     Reader,
     Scene,
     Settings,
+    Shown,
     Trainee,
     check_runs,
     cloned_players,
@@ -52,6 +58,9 @@ from btil.imitation.players import (
 )
 from btil.numerics.rounding import rounded_up
 from btil.progress import progress_line
+
+# Steps shown that policies go on imitating, per iteration.
+_CLONED_AT_ONCE = 512
 
 
 class State(NamedTuple):
@@ -125,6 +134,8 @@ def learn(
     reward: str = "positive",
     discriminator_learning_rate: float | None = None,
     discriminator_decay: float = 0.0,
+    value_iterations: int = 0,
+    cloning_weight: float = 0.0,
 ) -> Learned:
     """Pretrain the policies, then let them and the discriminator learn from each other.
 
@@ -135,7 +146,8 @@ def learn(
         seed: Seeds networks, batches and episodes.
         progress: Whether to show progress lines.
         num_iterations: Rollouts, each followed by updates of all networks.
-        batch_size: Steps in the task per iteration, and examples per discriminator update.
+        batch_size: Steps in the task per iteration, and examples per discriminator update; of
+            cloning 128 at most.
         num_runs: Episodes that run side by side; divides `batch_size`.
         max_steps: Steps after which an episode is cut.
         learning_rate: Adam's, for all networks.
@@ -155,6 +167,10 @@ def learn(
         reward: "positive": -log(1 - D); "difference": log D - log(1 - D); "negative": log D.
         discriminator_learning_rate: The same of the discriminator; None: no other one.
         discriminator_decay: By how much its weights shrink per update, as a multiple of that.
+        value_iterations: Iterations, the first ones, in which of the players only the values learn:
+            by values that know nothing, policies unlearn what was cloned.
+        cloning_weight: Weight of cloning in PPO's objective: policies go on imitating 512 of the
+            steps shown, others in each iteration, while they follow the rewards.
 
     Raises:
         ValueError: If a label is missing or an option has no such value.
@@ -172,6 +188,7 @@ def learn(
         discount=discount,
         trace_decay=trace_decay,
         entropy_weight=entropy_weight,
+        cloning_weight=cloning_weight,
     )
     telling_rate = discriminator_learning_rate or learning_rate
     telling = Telling(_REWARDS[reward], telling_rate, discriminator_decay)
@@ -211,6 +228,7 @@ def learn(
         discriminator=with_optimizer(discriminator, telling_rate),
         scene=opening_scene(task, num_runs, generator),
     )
+    acted = reader.policies(states, demos.latents), demos.actions.T
     most_updates = max(discriminator_updates, first_discriminator_updates)
     history = []
     with progress_line(num_iterations, "magail", progress) as line:
@@ -223,6 +241,12 @@ def learn(
             updates = first_discriminator_updates if early else discriminator_updates
             chosen = np.zeros((most_updates, batch_size), np.int32)
             chosen[:updates] = generator.integers(0, len(states), (updates, batch_size))
+            cloned = None
+            if cloning_weight:
+                steps = generator.integers(0, len(states), _CLONED_AT_ONCE)
+                cloned = Shown(
+                    jnp.asarray(acted[0][:, steps]), jnp.asarray(acted[1][:, steps], jnp.int32)
+                )
             state, info = train(
                 reader,
                 state._replace(scene=scene),
@@ -232,6 +256,8 @@ def learn(
                 updates,
                 settings,
                 telling,
+                iteration < value_iterations,
+                cloned,
             )
             history.append(info)
             line.update(1)
@@ -256,6 +282,8 @@ def train(
     discriminator_updates: int,
     settings: Settings,
     telling: Telling,
+    values_only: bool = False,
+    cloned: Shown | None = None,
 ) -> tuple[State, Info]:
     """Train the discriminator on what was just done, and the players by its verdict."""
     own = reader.discriminator(experience.states, experience.latents, experience.actions)
@@ -269,7 +297,9 @@ def train(
         telling.weight_decay,
     )
     rewards = np.asarray(_judge(discriminator.networks, own, telling.reward), np.float64)
-    players, value_loss, spread = improve(reader, state.players, experience, rewards, settings)
+    players, value_loss, spread = improve(
+        reader, state.players, experience, rewards, settings, values_only, cloned
+    )
     info = Info(float(discriminator_loss), float(rewards.mean()), value_loss, spread)
     return State(players, discriminator, state.scene), info
 

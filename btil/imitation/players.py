@@ -40,6 +40,8 @@ from btil.numerics.rounding import rounded_up
 # Rows for states at the start of a run on a large map: more rows make every update slower, and
 # running out of them costs a compilation.
 _FEWEST_ROWS = 4096
+# Examples per update by cloning, beforehand: no more than this.
+_CLONED_AT_ONCE = 128
 
 
 class Scene(NamedTuple):
@@ -97,6 +99,18 @@ class Trainee(NamedTuple):
     optimizer_state: optax.OptState
 
 
+class Shown(NamedTuple):
+    """Demonstrated steps that policies are to go on imitating while they learn from rewards.
+
+    Attributes:
+        indices: Rows of the policies' inputs.
+        actions: The actions shown.
+    """
+
+    indices: Int[Array, "agents examples policy_inputs"]
+    actions: Int[Array, "agents examples"]
+
+
 class Lesson(NamedTuple):
     """A batch of steps as PPO takes it.
 
@@ -106,6 +120,7 @@ class Lesson(NamedTuple):
         actions: Actions taken.
         advantages: Of the joint actions.
         targets: For the values.
+        shown: Steps to go on imitating; None: none.
     """
 
     policy_indices: Int[Array, "agents batch policy_inputs"]
@@ -113,6 +128,7 @@ class Lesson(NamedTuple):
     actions: Int[Array, "agents batch"]
     advantages: Float[Array, " batch"]
     targets: Float[Array, " batch"]
+    shown: Shown | None = None
 
 
 class Settings(NamedTuple):
@@ -127,6 +143,7 @@ class Settings(NamedTuple):
         discount: Of rewards, gamma.
         trace_decay: Lambda of the advantages.
         entropy_weight: Of the policies' entropy.
+        cloning_weight: Of the cross entropy of steps shown.
     """
 
     num_steps: int
@@ -137,6 +154,7 @@ class Settings(NamedTuple):
     discount: float
     trace_decay: float
     entropy_weight: float
+    cloning_weight: float = 0.0
 
 
 class Improved(NamedTuple):
@@ -250,7 +268,7 @@ def cloned_players(
         activation: A name in `btil.imitation.networks.ACTIVATIONS`.
         learning_rate: Adam's.
         num_iterations: Updates by cloning.
-        batch_size: Examples per update.
+        batch_size: Examples per update, 128 at most.
         description: Of the progress line.
         progress: Whether to show one.
     """
@@ -271,7 +289,7 @@ def cloned_players(
         stack_examples([*reader.policies(states, demos.latents)], [*demos.actions.T]),
         generator,
         num_iterations=num_iterations,
-        batch_size=batch_size,
+        batch_size=min(batch_size, _CLONED_AT_ONCE),
         learning_rate=learning_rate,
         description=description,
         progress=progress,
@@ -356,6 +374,7 @@ def improve(
     rewards: Float[np.ndarray, " batch"],
     settings: Settings,
     values_only: bool = False,
+    shown: Shown | None = None,
 ) -> Improved:
     """Train the players by the rewards of what they have just done.
 
@@ -366,6 +385,7 @@ def improve(
         rewards: Of each step, the same for all.
         settings: The options of PPO.
         values_only: Whether policies stay as they are.
+        shown: Steps to go on imitating; None: none.
     """
     value_indices = reader.value(experience.states, experience.latents)
     next_indices = reader.value(experience.next_states, experience.next_latents)
@@ -387,13 +407,14 @@ def improve(
     scaled = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
     if values_only:  # no gradient of the policies is left
         scaled = np.zeros_like(scaled)
-        settings = settings._replace(entropy_weight=0.0)
+        settings = settings._replace(entropy_weight=0.0, cloning_weight=0.0)
     lesson = Lesson(
         policy_indices=jnp.asarray(reader.policies(experience.states, experience.latents)),
         value_indices=jnp.asarray(value_indices),
         actions=jnp.asarray(experience.actions.T, jnp.int32),
         advantages=jnp.asarray(scaled.reshape(-1), jnp.float32),
         targets=jnp.asarray((advantages + values).reshape(-1), jnp.float32),
+        shown=shown,
     )
     trained, value_loss, spread = _train_players(players, lesson, settings)
     return Improved(trained, float(value_loss), float(spread))
@@ -416,6 +437,11 @@ def _train_players(
         value_loss = jnp.mean((values - lesson.targets) ** 2) / 2
         # The networks have no weights in common, so that summing their losses mixes nothing.
         total = value_loss - (gain + settings.entropy_weight * spread).sum()
+        if lesson.shown is not None:
+            told = taken_log_probs(
+                outputs(players.policies, lesson.shown.indices), lesson.shown.actions
+            )
+            total -= settings.cloning_weight * told.mean(1).sum()
         return total, (value_loss, spread.mean())
 
     def update(_: Array, carry: tuple) -> tuple:

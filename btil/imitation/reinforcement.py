@@ -69,7 +69,7 @@ def learn(
         num_runs: Episodes that run side by side; divides `batch_size`.
         max_steps: Steps after which an episode is cut.
         learning_rate: Adam's.
-        pretraining_iterations: Updates by cloning beforehand, of 128 examples each.
+        pretraining_iterations: Updates by cloning beforehand.
         value_iterations: Iterations, the first ones, in which only the values learn: rewards seen
             by values that know nothing would undo what was cloned.
         num_epochs: Updates of policies and values per iteration, each on the whole batch.
@@ -112,7 +112,7 @@ def learn(
         activation=activation,
         learning_rate=learning_rate,
         num_iterations=pretraining_iterations,
-        batch_size=128,
+        batch_size=batch_size,
         description="ppo: cloning",
         progress=progress,
     )

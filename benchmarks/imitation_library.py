@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import torch
 from imitation.algorithms import bc
-from imitation.data.types import TransitionsMinimal
+from imitation.data.types import Transitions
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 _EXAMPLES, _RATE, _WIDTHS = 128, 7e-4, [64, 128, 128]
@@ -29,7 +29,7 @@ def main(given: str, made: str, updates: int, seed: int) -> None:
         observation_space=observations,
         action_space=choices,
         rng=np.random.default_rng(seed),
-        demonstrations=TransitionsMinimal(shown, actions, infos),
+        demonstrations=Transitions(shown, actions, infos, shown, np.zeros(len(shown), bool)),
         batch_size=_EXAMPLES,
         optimizer_kwargs={"lr": _RATE},
         policy=ActorCriticPolicy(

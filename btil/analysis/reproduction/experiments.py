@@ -278,7 +278,7 @@ class Acting(Experiment):
 
 
 # Learners that take minutes: they show their own progress, and are run after the others.
-SLOW_LEARNERS = ("behavioral-cloning", "magail")
+SLOW_LEARNERS = ("behavioral-cloning", "magail", "ppo")
 
 
 @dataclass(frozen=True)

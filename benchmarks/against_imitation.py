@@ -79,9 +79,15 @@ def main() -> None:
             for trial, demos in enumerate(draws):
                 train, test = demos.select(np.arange(200)), demos.select(np.arange(200, 300))
                 shown = train.select(np.arange(20))
-                given = {"inputs": "variables", "num_iterations": updates}
+                given = {"inputs": "variables", "initialization": "orthogonal"}
                 ours = btil.imitation.learn(
-                    task, shown, "behavioral-cloning", seed=trial, progress=False, **given
+                    task,
+                    shown,
+                    "behavioral-cloning",
+                    seed=trial,
+                    progress=False,
+                    num_iterations=updates,
+                    **given,
                 ).policies
                 theirs = by_the_library(task, shown, options.python, updates, trial)
                 for words, policies in (("btil", ours), ("imitation", theirs)):

@@ -77,6 +77,7 @@ _REAL: dict[str, dict[str, float]] = {
 }
 _CHOICES = {
     "chain_method": ("vectorized", "sequential"),
+    "initialization": ("uniform", "orthogonal"),
     "inputs": ("state", "variables"),
     "reward": ("positive", "difference", "negative"),
 }

@@ -865,6 +865,7 @@ def test_what_cloning_cannot_hold_out_is_refused(task):
         ({"weight_decay": -1}, "weight_decay must be"),
         ({"patience": 0}, "patience"),
         ({"inputs": "pixels"}, "inputs must be one of state, variables"),
+        ({"initialization": "zero"}, "initialization must be one of uniform, orthogonal"),
     ):
         with pytest.raises(ValueError, match=says):
             learn(task, demos, "behavioral-cloning", progress=False, **options)
@@ -911,6 +912,40 @@ def test_networks_of_variables_are_told_every_variable(task):
             found[:, :-1] - offsets[:-1], np.concatenate([variables, *others], axis=1)
         )
         assert (found[:, -1] >= NO_ROW).all()
+
+
+def test_orthogonal_starts():
+    networks = make_networks(
+        np.random.default_rng(0), 2, sizes=(3, 4), num_state_rows=2, hidden=(5, 9), num_outputs=6,
+        activation="tanh", initialization="orthogonal",
+    )  # fmt: skip
+    first = np.asarray(networks.rows)[:, :7]
+    assert (np.asarray(networks.rows)[:, 7:] == 0).all()
+    for own, gain in ((first, 2.0), *((np.asarray(w), g) for (w, _), g in zip(
+        networks.layers, (2.0, 1e-4), strict=True
+    ))):  # fmt: skip
+        for one in own:
+            narrow = one.T @ one if one.shape[0] > one.shape[1] else one @ one.T
+            np.testing.assert_allclose(narrow, gain * np.eye(len(narrow)), atol=1e-5)
+    assert (first[0] != first[1]).any()
+
+
+@pytest.mark.parametrize("inputs", ["state", "variables"])
+def test_orthogonal_networks_start_without_a_preference(task, demos, inputs):
+    for start, preference in (("orthogonal", False), ("uniform", True)):
+        team = learn(
+            task,
+            demos,
+            "behavioral-cloning",
+            progress=False,
+            inputs=inputs,
+            initialization=start,
+            num_iterations=1,
+            learning_rate=1e-6,
+            hidden=(16,),
+        )
+        far = max(np.abs(policy - 1 / 6).max() for policy in team.policies.values())
+        assert (far > 0.01) == preference
 
 
 def test_tables_of_networks_of_variables(task):

@@ -32,6 +32,7 @@ _WHOLE = {
     "num_epochs": 1,
     "num_iterations": 1,
     "num_particles": 1,
+    "num_played": 0,
     "num_replicates": 2,
     "num_resamples": 1,
     "num_restarts": 1,
@@ -47,11 +48,13 @@ _WHOLE = {
     "patience": 1,
     "pretraining_iterations": 1,
     "trials": 1,
+    "value_iterations": 0,
 }
 # Other numbers, and their bounds, as `check_number` takes them.
 _REAL: dict[str, dict[str, float]] = {
     "accuracy": {"above": 0.0, "below": 1.0},
     "clip": {"above": 0.0},
+    "cloning_weight": {"least": 0.0},
     "delay": {"least": 1.0},
     "discount": {"least": 0.0, "most": 1.0},
     "discriminator_decay": {"least": 0.0},
@@ -74,6 +77,7 @@ _REAL: dict[str, dict[str, float]] = {
 }
 _CHOICES = {
     "chain_method": ("vectorized", "sequential"),
+    "initialization": ("uniform", "orthogonal"),
     "inputs": ("state", "variables"),
     "reward": ("positive", "difference", "negative"),
 }

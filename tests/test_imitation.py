@@ -12,7 +12,7 @@ import pytest
 import btil
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.derived import task_states
-from btil.imitation import behavioral_cloning, learn, magail, method_options, ppo
+from btil.imitation import behavioral_cloning, learn, magail, method_options, players, ppo
 from btil.imitation.bayesian import believed, paper_model
 from btil.imitation.learning import METHODS, LearnedTeam, task_demonstrations
 from btil.imitation.networks import (
@@ -40,6 +40,15 @@ QUICK = {
         "first_discriminator_updates": 10,
         "hidden": (16,),
         "discriminator_hidden": (16,),
+    },
+    "ppo": {
+        "num_iterations": 5,
+        "batch_size": 64,
+        "num_runs": 8,
+        "max_steps": 20,
+        "learning_rate": 1e-2,
+        "pretraining_iterations": 1,
+        "hidden": (16,),
     },
     "btil": {},
 }
@@ -113,7 +122,7 @@ def test_a_team_has_a_policy_row_for_every_state(task, demos, teams, method):
     assert all(
         np.isfinite(curve).all() and curve.ndim == 1 for curve in team.learning_curve.values()
     )
-    assert team.converged == (method not in ("behavioral-cloning", "magail"))
+    assert team.converged == (method not in ("behavioral-cloning", "magail", "ppo"))
 
 
 @pytest.mark.parametrize("method", ["tabular-cloning", "behavioral-cloning", "magail", "btil"])
@@ -173,13 +182,13 @@ def test_task_state_as_the_only_variable_gives_the_same(task, demos, teams):
     assert (team.decode(alone) == teams["tabular-cloning"].decode(demos)).all()
 
 
-@pytest.mark.parametrize("method", ["behavioral-cloning", "magail"])
+@pytest.mark.parametrize("method", ["behavioral-cloning", "magail", "ppo"])
 def test_the_same_seed_gives_the_same_bits_and_compiles_nothing_again(task, demos, teams, method):
     programs = [
         behavioral_cloning._advance,
         outputs,
         magail._train_discriminator,
-        magail._train_players,
+        players._train_players,
         magail._judge,
     ]
     before = [program._cache_size() for program in programs]
@@ -493,7 +502,7 @@ def lesson_of_two_actions(batch=32):
     """One state, one latent; action 1 is 1 better than action 0, which is worth 1."""
     actions = np.tile([0, 1], batch // 2)
     policy_indices = np.tile(np.array([0, 1], np.int32), (2, batch, 1))
-    return magail.Lesson(
+    return players.Lesson(
         policy_indices=jnp.asarray(policy_indices),
         value_indices=jnp.asarray(policy_indices[:1]),
         actions=jnp.asarray(np.stack([actions, 1 - actions]), jnp.int32),
@@ -504,13 +513,13 @@ def lesson_of_two_actions(batch=32):
 
 def players_of_two_actions():
     arguments = {"sizes": (1,), "num_state_rows": 1, "hidden": (8,), "activation": "tanh"}
-    return magail.Players(
+    return players.Players(
         make_networks(np.random.default_rng(0), 2, num_outputs=2, **arguments),
         make_networks(np.random.default_rng(1), 1, num_outputs=1, **arguments),
     )
 
 
-PPO = magail.Settings(
+PPO = players.Settings(
     num_steps=1,
     max_steps=1,
     learning_rate=0.001,
@@ -523,23 +532,23 @@ PPO = magail.Settings(
 
 
 def test_policies_gain_by_their_entropy():
-    players, lesson = players_of_two_actions(), lesson_of_two_actions()
+    untrained, lesson = players_of_two_actions(), lesson_of_two_actions()
     idle = lesson._replace(advantages=jnp.zeros_like(lesson.advantages))
     settings = PPO._replace(entropy_weight=1.0)
-    *_, before = magail._train_players(
-        magail.with_optimizer(players, 0.001), idle, settings._replace(num_epochs=1)
+    *_, before = players._train_players(
+        players.with_optimizer(untrained, 0.001), idle, settings._replace(num_epochs=1)
     )
-    *_, after = magail._train_players(magail.with_optimizer(players, 0.001), idle, settings)
+    *_, after = players._train_players(players.with_optimizer(untrained, 0.001), idle, settings)
     assert before < np.log(2) - 0.01
     assert after == pytest.approx(np.log(2), abs=1e-3)
 
 
 def test_ppo_follows_the_advantages_as_far_as_the_clip():
-    players, settings = players_of_two_actions(), PPO
+    untrained, settings = players_of_two_actions(), PPO
     asked = np.array([[[0, 1]]] * 2, np.int32)
-    before = probabilities(players.policies, asked)[:, 0]
-    trained, value_loss, entropy = magail._train_players(
-        magail.with_optimizer(players, 0.001), lesson_of_two_actions(), settings
+    before = probabilities(untrained.policies, asked)[:, 0]
+    trained, value_loss, entropy = players._train_players(
+        players.with_optimizer(untrained, 0.001), lesson_of_two_actions(), settings
     )
     after = probabilities(trained.networks.policies, asked)[:, 0]
     better = np.array([1, 0])
@@ -550,6 +559,23 @@ def test_ppo_follows_the_advantages_as_far_as_the_clip():
     assert outputs(trained.networks.value, asked[:1])[0, 0, 0] == pytest.approx(1, abs=0.1)
     assert value_loss < 0.01
     assert entropy == pytest.approx(-(after * np.log(after)).sum(-1).mean(), abs=0.01)
+
+
+def test_policies_go_on_imitating_what_is_shown():
+    """Where nothing is gained by any action, they end at the shares of the actions shown."""
+    lesson = lesson_of_two_actions()
+    shown = players.Shown(
+        lesson.policy_indices[:, :8], jnp.asarray([[1, 1, 1, 0] * 2, [0, 0, 0, 1] * 2], jnp.int32)
+    )
+    idle = lesson._replace(advantages=jnp.zeros_like(lesson.advantages), shown=shown)
+    trained, *_ = players._train_players(
+        players.with_optimizer(players_of_two_actions(), 0.001),
+        idle,
+        PPO._replace(cloning_weight=2.0),
+    )
+    asked = np.array([[[0, 1]]] * 2, np.int32)
+    found = probabilities(trained.networks.policies, asked)[:, 0]
+    np.testing.assert_allclose(found, [[0.25, 0.75], [0.75, 0.25]], atol=0.02)
 
 
 def test_discriminator_tells_apart_and_rewards_what_looks_shown():
@@ -565,20 +591,19 @@ def test_discriminator_tells_apart_and_rewards_what_looks_shown():
     shown = np.array([[[0, 2]] * 5], np.int32)
     own = np.array([[[0, 2]] * 4 + [[1, 2]] * 4], np.int32)
     trained, loss = magail._train_discriminator(
-        magail.with_optimizer(networks, 0.02), shown, own, np.zeros((400, 8), np.int32), 400, 0.02
+        players.with_optimizer(networks, 0.02), shown, own, np.zeros((400, 8), np.int32), 400, 0.02
     )
     logits = np.asarray(outputs(trained.networks, own))[0, :, 0]
     # The best answer where half of the own steps look like those shown: D = 1 / (1 + 1/2).
     assert logits[0] == pytest.approx(np.log(2), abs=0.05)
     assert logits[-1] < -3
-    rewards, values, next_values = magail._judge(trained.networks, networks, own, own, own)
+    rewards = magail._judge(trained.networks, own)
     np.testing.assert_allclose(rewards, -np.log(1 - 1 / (1 + np.exp(-logits))), rtol=1e-4)
-    np.testing.assert_array_equal(values, next_values)
     assert loss < 2 * np.log(2)
 
 
 def test_runs_move_as_the_task_does_and_start_anew(task):
-    reader = magail.Reader(task)
+    reader = players.Reader(task)
     policies = make_networks(
         np.random.default_rng(0),
         2,
@@ -588,7 +613,7 @@ def test_runs_move_as_the_task_does_and_start_anew(task):
         num_outputs=task.num_actions,
         activation="tanh",
     )
-    settings = magail.Settings(
+    settings = players.Settings(
         num_steps=40,
         max_steps=15,
         learning_rate=0.1,
@@ -599,8 +624,8 @@ def test_runs_move_as_the_task_does_and_start_anew(task):
         entropy_weight=0.0,
     )
     generator = np.random.default_rng(0)
-    opening = magail.opening_scene(task, 6, generator)
-    done, scene = magail.roll_out(task, reader, policies, opening, settings, generator)
+    opening = players.opening_scene(task, 6, generator)
+    done, scene = players.roll_out(task, reader, policies, opening, settings, generator)
     assert done.states.shape == (240,)
     assert done.actions.shape == done.latents.shape == (240, 2)
     branches, probs = task.transition(done.states, done.actions)
@@ -624,6 +649,41 @@ def test_runs_move_as_the_task_does_and_start_anew(task):
         last = np.flatnonzero(ended[:, run])[-1]
         assert scene.steps[run] == 39 - last
     assert reader.rows.count == len(np.unique(np.append(done.states, done.next_states)))
+
+
+def test_only_values_learn_in_the_first_iterations(task, demos):
+    options = QUICK["ppo"] | {"inputs": "state"}
+    cloned, values, further = (
+        learn(task, demos, "ppo", progress=False, **options | {"num_iterations": n}).policies
+        for n in (1, 5, 6)
+    )
+    for agent in task.agents:
+        assert (values[agent] == cloned[agent]).all()
+        assert (further[agent] != cloned[agent]).any()
+
+
+def test_ppo_learns_the_task_by_its_rewards(task):
+    """From clones of two episodes, which finish late, to the steps of the true team."""
+    demos = task.simulate(2, seed=3)
+    options = {
+        "num_iterations": 40,
+        "batch_size": 512,
+        "num_runs": 32,
+        "max_steps": 60,
+        "learning_rate": 4e-3,
+        "pretraining_iterations": 50,
+        "hidden": (32,),
+    }
+    team = learn(task, demos, "ppo", progress=False, **options)
+    curves = team.learning_curve
+    assert {name: len(curve) for name, curve in curves.items()} == {
+        "cloning_loss": 50,
+        **dict.fromkeys(("mean_reward", "finished", "value_loss", "entropy"), 40),
+    }
+    assert curves["mean_reward"][-5:].mean() > curves["mean_reward"][:5].mean() + 1
+    played = btil.domains.play(task, team, 50, seed=1, max_steps=100)
+    truth = task.simulate(50, seed=1, max_steps=100)
+    assert played.episode_lengths.mean() < 1.1 * truth.episode_lengths.mean()
 
 
 def test_learning_curves_of_magail(teams):
@@ -653,7 +713,7 @@ def test_unknown_methods_and_options_are_named(task, demos):
     assert method_options("magail")["num_iterations"] == 500
 
 
-@pytest.mark.parametrize("method", ["behavioral-cloning", "tabular-cloning", "magail"])
+@pytest.mark.parametrize("method", ["behavioral-cloning", "tabular-cloning", "magail", "ppo"])
 def test_methods_that_need_labels_and_the_transition_say_so(task, demos, method):
     latents = demos.latents.copy()
     second = demos.episode_starts[1]
@@ -700,6 +760,9 @@ def test_methods_that_need_labels_and_the_transition_say_so(task, demos, method)
             {"entropy_weight": -1.0},
             "entropy_weight must be a finite number of at least 0",
         ),
+        ("magail", {"cloning_weight": -1.0}, "cloning_weight must be a finite number of at least"),
+        ("ppo", {"value_iterations": -1}, "value_iterations must be a whole number of at least 0"),
+        ("ppo", {"num_runs": 7}, "num_runs must divide batch_size, 4096; got 7"),
         ("magail", {"first_iterations": -1}, "first_iterations must be a whole number of at le"),
         ("magail", {"discriminator_hidden": ()}, "hidden layers need widths"),
     ],
@@ -802,6 +865,7 @@ def test_what_cloning_cannot_hold_out_is_refused(task):
         ({"weight_decay": -1}, "weight_decay must be"),
         ({"patience": 0}, "patience"),
         ({"inputs": "pixels"}, "inputs must be one of state, variables"),
+        ({"initialization": "zero"}, "initialization must be one of uniform, orthogonal"),
     ):
         with pytest.raises(ValueError, match=says):
             learn(task, demos, "behavioral-cloning", progress=False, **options)
@@ -822,7 +886,7 @@ def test_rewards_of_magail_by_their_definitions():
         "negative": np.log(told),
     }.items():
         weights = magail._REWARDS[reward]
-        found, *_ = magail._judge(one, one, indices[:1], indices[:1], indices[:1], weights)
+        found = magail._judge(one, indices[:1], weights)
         np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
@@ -830,7 +894,7 @@ def test_networks_of_variables_are_told_every_variable(task):
     generator = np.random.default_rng(0)
     states = generator.integers(0, task.num_states, 9)
     latents, actions = (generator.integers(0, size, (9, 2)) for size in (task.num_latents, 6))
-    reader = magail.Reader(task, "variables")
+    reader = players.Reader(task, "variables")
     reader.meet(states)
     assert reader.rows.count == 0
     variables = task.decode_states(states)
@@ -848,6 +912,40 @@ def test_networks_of_variables_are_told_every_variable(task):
             found[:, :-1] - offsets[:-1], np.concatenate([variables, *others], axis=1)
         )
         assert (found[:, -1] >= NO_ROW).all()
+
+
+def test_orthogonal_starts():
+    networks = make_networks(
+        np.random.default_rng(0), 2, sizes=(3, 4), num_state_rows=2, hidden=(5, 9), num_outputs=6,
+        activation="tanh", initialization="orthogonal",
+    )  # fmt: skip
+    first = np.asarray(networks.rows)[:, :7]
+    assert (np.asarray(networks.rows)[:, 7:] == 0).all()
+    for own, gain in ((first, 2.0), *((np.asarray(w), g) for (w, _), g in zip(
+        networks.layers, (2.0, 1e-4), strict=True
+    ))):  # fmt: skip
+        for one in own:
+            narrow = one.T @ one if one.shape[0] > one.shape[1] else one @ one.T
+            np.testing.assert_allclose(narrow, gain * np.eye(len(narrow)), atol=1e-5)
+    assert (first[0] != first[1]).any()
+
+
+@pytest.mark.parametrize("inputs", ["state", "variables"])
+def test_orthogonal_networks_start_without_a_preference(task, demos, inputs):
+    for start, preference in (("orthogonal", False), ("uniform", True)):
+        team = learn(
+            task,
+            demos,
+            "behavioral-cloning",
+            progress=False,
+            inputs=inputs,
+            initialization=start,
+            num_iterations=1,
+            learning_rate=1e-6,
+            hidden=(16,),
+        )
+        far = max(np.abs(policy - 1 / 6).max() for policy in team.policies.values())
+        assert (far > 0.01) == preference
 
 
 def test_tables_of_networks_of_variables(task):

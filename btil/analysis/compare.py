@@ -41,6 +41,7 @@ from btil.analysis.monte_carlo import (
     moments_without_each_block,
     together,
 )
+from btil.analysis.performance import finished_episodes
 from btil.analysis.plots import expected_visits
 from btil.analysis.quantities import DECIDING, MEASURED, Quantity, quantities
 from btil.analysis.reference import Convergence, choose_reference, convergence
@@ -74,6 +75,8 @@ _AVERAGED = "smoothed, averaged"
 _FEWEST_DRAWS = 20
 # A standard deviation below this is rounding, the cell is known.
 _NO_SD = 1e-7
+# Steps after which an episode of play is cut, unless demonstrations are longer.
+_LONGEST_PLAY = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +101,8 @@ class Comparison:
         evidence: The log evidence of the reference's data, if it was asked for.
         accuracy: Error that is small enough where the time to reach it is reported.
         num_draws: Posterior draws that beliefs are averaged over, at most.
-        seed: Seeds these draws.
+        num_played: Episodes that teams are let play where the data know their task.
+        seed: Seeds these draws and what is played.
         notes: Sentences on how the numbers came about and what to be careful with.
         reference: The name of the method that differences are taken from.
         no_differences: Why none are taken from it: it has not converged. Differences, ratios of
@@ -127,6 +131,7 @@ class Comparison:
     evidence: Evidence | None
     accuracy: float
     num_draws: int
+    num_played: int
     seed: int
     notes: tuple[str, ...]
     reference: str
@@ -349,6 +354,7 @@ def compare(
     evidence: bool = False,
     accuracy: float = 0.01,
     num_draws: int = 1000,
+    num_played: int = 50,
 ) -> Comparison:
     """Fit the same model by several methods and set their answers side by side.
 
@@ -378,6 +384,9 @@ def compare(
         accuracy: Error that is small enough where the time to reach it is reported.
         num_draws: Posterior draws that beliefs about mental states are averaged over, of every
             method so many; of chains, no more than they have.
+        num_played: Episodes that the team of each method is let play, by posterior means, where
+            `demos` are of a grid world (`btil.domains.task_of`): how many steps it needs, and how
+            often it is cut. 0: none.
 
     Returns:
         The comparison.
@@ -405,6 +414,7 @@ def compare(
         test = conform(test, demos)
     check_values({"accuracy": accuracy, "seed": seed})
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
+    check_values({"num_played": num_played})
     bound = bind_model(model, demos)
     refuse_unmatched(bound)
     if truth is not None:
@@ -424,6 +434,7 @@ def compare(
         evidence=evidence,
         accuracy=accuracy,
         num_draws=num_draws,
+        num_played=num_played,
         seed=seed,
         progress=progress,
     )
@@ -471,6 +482,7 @@ def compare_posteriors(
     evidence: bool | Evidence = False,
     accuracy: float = 0.01,
     num_draws: int = 1000,
+    num_played: int = 50,
     seed: int = 0,
     progress: bool = True,
 ) -> Comparison:
@@ -485,7 +497,8 @@ def compare_posteriors(
             is there already.
         accuracy: As in `compare`.
         num_draws: As in `compare`.
-        seed: Seeds the evidence, and draws that beliefs and intervals are taken from.
+        num_played: As in `compare`.
+        seed: Seeds the evidence, what is played, and the draws that beliefs and intervals are of.
         progress: Whether estimating the evidence shows a progress line.
 
     Returns:
@@ -505,7 +518,7 @@ def compare_posteriors(
         raise ValueError("posteriors: name at least one")
     if reference is not None and reference not in posteriors:
         raise ValueError(f"reference: {reference!r} is not among {', '.join(posteriors)}")
-    check_values({"accuracy": accuracy, "seed": seed})
+    check_values({"accuracy": accuracy, "num_played": num_played, "seed": seed})
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
     for posterior in posteriors.values():
         refuse_excerpt(posterior, "a comparison")
@@ -537,6 +550,7 @@ def compare_posteriors(
     estimate = None if isinstance(evidence, bool) else evidence
     if evidence is True:
         estimate = _estimate_evidence(posteriors, reference, seed, progress)
+    played, at_work = _play(compared, anchor.demos, num_played, seed)
     measured = chosen.fault is None
     courses = _courses(compared, reference, visits) if measured else {}
     differences = (
@@ -551,6 +565,7 @@ def compare_posteriors(
         | _held_out(named[name], test)
         | _decoded_record(decoded, name)
         | _coverage_record(coverage.get(name))
+        | played.get(name, {})
         | (differences[name]._asdict() if measured else {})
         for name, posterior in posteriors.items()
     }
@@ -572,6 +587,7 @@ def compare_posteriors(
         evidence=estimate,
         accuracy=accuracy,
         num_draws=num_draws,
+        num_played=num_played,
         seed=seed,
         notes=(
             *_notes_on_reference(reference, chosen.fault),
@@ -580,6 +596,7 @@ def compare_posteriors(
             *_notes_on_modes(modes),
             *_notes_on_convergence(table, verdicts, modes),
             *_notes_on_evidence(estimate),
+            *at_work,
             *_notes_on_truth(truth, posteriors),
         ),
         reference=reference,
@@ -699,6 +716,47 @@ def _coverage_record(table: "pd.DataFrame | None") -> dict[str, float]:
     if table is None or "all" not in table.index:
         return {}
     return {str(column): values["all"] for column, values in table.drop(columns="rows").items()}
+
+
+def _play(
+    compared: Mapping[str, Posterior], demos: Demonstrations, num_episodes: int, seed: int
+) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """How teams do the task that demonstrations are of, if they know it; notes on it.
+
+    Returns:
+        The table's values, by method, of those that can play; sentences.
+    """
+    from btil.domains import play, task_of
+
+    found: dict[str, dict[str, float]] = {}
+    task = task_of(demos) if num_episodes else None
+    if task is None:
+        return found, []
+    longest = max(_LONGEST_PLAY, int(demos.episode_lengths.max()))
+    notes = [
+        f"As the data are of {task!r}, each method's team was let play "
+        f"{counted(num_episodes, 'episode')} of at most {longest} steps, by posterior means. The "
+        f"demonstrators took {demos.episode_lengths.mean():.1f} steps on average, and "
+        f"{1 - finished_episodes(task, demos).mean():.0%} of their episodes were cut."
+    ]
+    for name, posterior in compared.items():
+        try:
+            done = play(task, posterior, num_episodes, seed=seed, max_steps=longest)
+        except ValueError as error:
+            notes.append(f"{name} was not let play: {error}")
+            continue
+        values = {
+            "played_steps": done.episode_lengths,
+            "played_cut": ~finished_episodes(task, done),
+        }
+        found[name] = {}
+        for column, ones in values.items():
+            deviation = float(np.std(ones, ddof=1)) if num_episodes > 1 else np.nan
+            found[name] |= {
+                column: float(np.mean(ones)),
+                f"{column}_error": deviation / math.sqrt(num_episodes),
+            }
+    return found, notes
 
 
 def _score_decoded(

@@ -63,6 +63,7 @@ def load_comparison(
         evidence=False if record["evidence"] is None else _evidence(record["evidence"]),
         accuracy=record["accuracy"],
         num_draws=record["num_draws"],
+        num_played=record["num_played"],
         seed=record["seed"],
         progress=False,
     )
@@ -73,10 +74,11 @@ def _read_record(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"no comparison there: {path}")
     kinds: dict[str, Any] = {
         "names": list, "reference": str, "groups": dict, "accuracy": float, "num_draws": int,
-        "seed": int, "test": bool, "truth": bool, "evidence": dict | None,
+        "num_played": int, "seed": int, "test": bool, "truth": bool, "evidence": dict | None,
     }  # fmt: skip
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
+        record.setdefault("num_played", 0)  # of a time when no team was let play
         known = record["format"] == FORMAT and record["version"] == VERSION
         fits = known and all(isinstance(record[field], kind) for field, kind in kinds.items())
         fits = fits and record["reference"] in record["names"]

@@ -110,15 +110,9 @@ def team_performance(
     References:
         Efron (1979), Bootstrap methods: another look at the jackknife.
     """
-    from btil.domains.gridworld.derived import task_states
-
     check_values({"num_resamples": num_resamples})
-    states = task_states(task, demos)
+    finished = finished_episodes(task, demos)
     starts, lengths = demos.episode_starts, demos.episode_lengths
-    last = starts + lengths - 1
-    branches, probs = task.transition(states[last], demos.actions[last])
-    final = task.is_final(branches.ravel()).reshape(branches.shape)
-    finished = (probs * final).sum(axis=1) > 0.5
     misaligned, labelled = suboptimal_steps(task, demos)
 
     generator = np.random.default_rng(check_seed(seed))
@@ -147,6 +141,21 @@ def team_performance(
         misaligned=ratio(bad, known),
         num_episodes=number,
     )
+
+
+def finished_episodes(task: "GridTask", demos: Demonstrations) -> Bool[np.ndarray, " episodes"]:
+    """Whether the last joint action of each episode put the last item on the goal.
+
+    Raises:
+        ValueError: If states are not those of the task.
+    """
+    from btil.domains.gridworld.derived import task_states
+
+    last = demos.episode_starts + demos.episode_lengths - 1
+    states = task_states(task, demos)
+    branches, probs = task.transition(states[last], demos.actions[last])
+    final = task.is_final(branches.ravel()).reshape(branches.shape)
+    return (probs * final).sum(axis=1) > 0.5
 
 
 def _returns(

@@ -211,6 +211,25 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
         ),
         *errors,
         *scores,
+        Quantity(
+            "played_steps",
+            "steps when it plays",
+            "Mean number of steps that the team needs for an episode of the task, acting by what "
+            "the method has learned. One that is cut counts with the steps it had. Behind ± its "
+            "standard error.",
+            number(1),
+            error="played_steps_error",
+            group=DECIDING,
+        ),
+        Quantity(
+            "played_cut",
+            "share cut when it plays",
+            "Share of these episodes that were cut before the task was done. Standard error as "
+            "above.",
+            number(2),
+            error="played_cut_error",
+            group=DECIDING,
+        ),
         *(
             Quantity(
                 f"coverage_{percent}",

@@ -69,6 +69,7 @@ def _record(comparison: "Comparison", grouped: Mapping[str, list[str]]) -> dict[
         "groups": dict(grouped),
         "accuracy": float(comparison.accuracy),
         "num_draws": comparison.num_draws,
+        "num_played": comparison.num_played,
         "seed": comparison.seed,
         "test": comparison.test is not None,
         "truth": comparison.truth is not None,

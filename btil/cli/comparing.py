@@ -58,6 +58,13 @@ def compare(
     num_draws: Annotated[
         int, typer.Option(help="Posterior draws that beliefs about DATA2 are averaged over.")
     ] = 1000,
+    num_played: Annotated[
+        int,
+        typer.Option(
+            help="Episodes that each method's team is let play, where DATA are of a grid world on "
+            "one of its maps; 0: none."
+        ),
+    ] = 50,
     every_row: Annotated[
         bool, typer.Option(help="Print all rows of the table, not only those that decide.")
     ] = False,
@@ -120,6 +127,7 @@ def compare(
         evidence=evidence,
         accuracy=accuracy,
         num_draws=num_draws,
+        num_played=num_played,
     )
     for name, posterior in comparison.posteriors.items():
         refuse_failure(name, posterior)

@@ -113,7 +113,7 @@ def reproduce(
         typer.Option(
             metavar="A,B,...",
             help="Of random, behavioral-cloning, magail and btil (of performance also "
-            "demonstrators); of table2-overcooked, random and mfvi. Without it, all.",
+            "demonstrators and ppo); of table2-overcooked, random and mfvi. Without it, all.",
         ),
     ] = None,
     quick: Annotated[

@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from btil.domains.gridworld.movers import movers
     from btil.domains.plane import errands
     from btil.domains.playing import play
+    from btil.domains.recognition import task_of
     from btil.domains.recording import record
 
-__all__ = ["cleanup", "errands", "movers", "overcooked", "play", "record"]
+__all__ = ["cleanup", "errands", "movers", "overcooked", "play", "record", "task_of"]
 
 # What is no domain of the registry: a task on a plane has no maps, and no states to plan on.
 _FUNCTIONS = {
     "errands": "btil.domains.plane",
     "play": "btil.domains.playing",
     "record": "btil.domains.recording",
+    "task_of": "btil.domains.recognition",
 }
 
 

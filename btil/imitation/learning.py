@@ -27,6 +27,7 @@ METHODS = {
     "random": "btil.imitation.random_policy",
     "behavioral-cloning": "btil.imitation.behavioral_cloning",
     "tabular-cloning": "btil.imitation.tabular_cloning",
+    "ppo": "btil.imitation.reinforcement",
     "magail": "btil.imitation.magail",
     "btil": "btil.imitation.bayesian",
 }
@@ -137,9 +138,10 @@ def learn(
         task: The task, of `btil.domains`.
         demos: Demonstrations with the task's state variables, or the task state as the only one.
             "btil" makes use of whatever labels there are (BTIL-Sup: pass only labelled episodes;
-            BTIL-Semi: pass also unlabelled ones); the cloners and "magail" need all of them.
+            BTIL-Semi: pass also unlabelled ones); the cloners, "magail" and "ppo" need all.
         method: "random" (uniform policies), "behavioral-cloning" (a network per agent and latent),
-            "tabular-cloning" (counts), "magail" or "btil".
+            "tabular-cloning" (counts), "magail", "btil", or "ppo" (which learns from the task's
+            rewards, after some cloning: the check of the learner in "magail").
         known_transition: Whether latents move by the task's true T_x and start from its true
             initial distribution, in learning as in decoding. Otherwise both are learned ("btil")
             or uniform ("random"); the other methods cannot do without.

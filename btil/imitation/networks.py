@@ -85,11 +85,15 @@ def make_networks(
     hidden: tuple[int, ...],
     num_outputs: int,
     activation: str,
+    initialization: str = "uniform",
 ) -> OneHotNetwork:
     """Networks at their starts, stacked along a leading axis of every array.
 
-    Weights and biases are uniform in plus or minus one over the square root of the fan-in. Of a
-    one-hot code only one entry per input is on, and those are what is counted.
+    "uniform": weights and biases are uniform in plus or minus one over the square root of the
+    fan-in. Of a one-hot code only one entry per input is on, and those are what is counted.
+    "orthogonal": weights of a layer are orthogonal, times the square root of 2, of the last one
+    times 0.01, so that outputs are all but equal at first; biases are 0 (Saxe, McClelland, Ganguli,
+    2014). Rows of states are 0 in both.
 
     Args:
         generator: Draws the weights.
@@ -99,7 +103,12 @@ def make_networks(
         hidden: Width of each hidden layer.
         num_outputs: Number of outputs.
         activation: A name in `ACTIVATIONS`.
+        initialization: "uniform" or "orthogonal".
     """
+    if initialization == "orthogonal":
+        return _orthogonal_networks(
+            generator, number, sizes, num_state_rows, (*hidden, num_outputs), activation
+        )
 
     def uniform(fan_in: int, *shape: int) -> Float[Array, "..."]:
         limit = 1 / np.sqrt(fan_in)
@@ -113,6 +122,38 @@ def make_networks(
         layers=tuple(
             Layer(uniform(before, after, before), uniform(before, after))
             for before, after in itertools.pairwise((*hidden, num_outputs))
+        ),
+        activation=activation,
+    )
+
+
+def _orthogonal_networks(
+    generator: np.random.Generator,
+    number: int,
+    sizes: tuple[int, ...],
+    num_state_rows: int,
+    widths: tuple[int, ...],
+    activation: str,
+) -> OneHotNetwork:
+    def orthogonal(outputs: int, inputs: int, gain: float) -> Float[Array, "..."]:
+        tall = generator.normal(size=(number, max(outputs, inputs), min(outputs, inputs)))
+        q, r = np.linalg.qr(tall)
+        # Signs by which every orthogonal matrix is equally likely.
+        q *= np.sign(np.diagonal(r, axis1=1, axis2=2))[:, None]
+        weights = q if outputs >= inputs else np.swapaxes(q, 1, 2)
+        return jnp.asarray(gain * weights, jnp.float32)
+
+    small = np.swapaxes(orthogonal(widths[0], sum(sizes), np.sqrt(2)), 1, 2)
+    last = len(widths) - 2
+    return OneHotNetwork(
+        rows=jnp.pad(small, ((0, 0), (0, num_state_rows), (0, 0))),
+        bias=jnp.zeros((number, widths[0]), jnp.float32),
+        layers=tuple(
+            Layer(
+                orthogonal(after, before, 0.01 if i == last else np.sqrt(2)),
+                jnp.zeros((number, after), jnp.float32),
+            )
+            for i, (before, after) in enumerate(itertools.pairwise(widths))
         ),
         activation=activation,
     )

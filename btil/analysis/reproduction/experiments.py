@@ -76,7 +76,12 @@ class Experiment(ABC):
 
     def settings(self, workspace: Workspace) -> dict[str, Any]:
         """All that its trials depend on besides their number, as plain values."""
-        return {"kind": type(self).__name__, **asdict(self)}
+        named = {"kind": type(self).__name__, **asdict(self)}
+        return {**named, **self.circumstances(workspace)}
+
+    @abstractmethod
+    def circumstances(self, workspace: Workspace) -> dict[str, Any]:
+        """What they depend on besides the experiment itself: amounts, options, data."""
 
     @abstractmethod
     def run(self, workspace: Workspace, trial: int, seed: int, progress: bool) -> Outcome:
@@ -128,10 +133,9 @@ class Imitation(Experiment):
         return self.learner
 
     @override
-    def settings(self, workspace: Workspace) -> dict[str, Any]:
+    def circumstances(self, workspace: Workspace) -> dict[str, Any]:
         protocol = workspace.protocol
         return {
-            **super().settings(workspace),
             "map": protocol.map,
             "num_train": protocol.num_train,
             "num_test": protocol.num_test,
@@ -228,10 +232,9 @@ class Acting(Experiment):
         return self.learner
 
     @override
-    def settings(self, workspace: Workspace) -> dict[str, Any]:
+    def circumstances(self, workspace: Workspace) -> dict[str, Any]:
         protocol = workspace.protocol
         return {
-            **super().settings(workspace),
             "map": protocol.map,
             "num_train": protocol.num_train,
             "num_test": protocol.num_test,
@@ -275,7 +278,7 @@ class Acting(Experiment):
 
 
 # Learners that take minutes: they show their own progress, and are run after the others.
-SLOW_LEARNERS = ("behavioral-cloning", "magail")
+SLOW_LEARNERS = ("behavioral-cloning", "magail", "ppo")
 
 
 @dataclass(frozen=True)
@@ -296,10 +299,9 @@ class Simulation(Experiment):
         return "simulation"
 
     @override
-    def settings(self, workspace: Workspace) -> dict[str, Any]:
+    def circumstances(self, workspace: Workspace) -> dict[str, Any]:
         protocol = workspace.protocol
         return {
-            **super().settings(workspace),
             "map": protocol.map,
             "episodes": protocol.num_train,
             "max_steps": protocol.max_steps,
@@ -354,10 +356,9 @@ class DecodedMinds(Experiment):
         return "simulation" if self.model is None else self.learner
 
     @override
-    def settings(self, workspace: Workspace) -> dict[str, Any]:
+    def circumstances(self, workspace: Workspace) -> dict[str, Any]:
         protocol = workspace.protocol
         return {
-            **super().settings(workspace),
             "map": protocol.map,
             "options": dict(protocol.options.get(self.method, {})),
             "data": workspace.split(self.domain).fingerprint,
@@ -407,9 +408,8 @@ class HumanDecoding(Experiment):
         return "random" if self.share_labelled is None else "mfvi"
 
     @override
-    def settings(self, workspace: Workspace) -> dict[str, Any]:
+    def circumstances(self, workspace: Workspace) -> dict[str, Any]:
         return {
-            **super().settings(workspace),
             "options": dict(workspace.protocol.options.get(self.method, {})),
             "data": workspace.kitchen(self.domain).fingerprint,
         }

@@ -63,6 +63,14 @@ QUICK = Protocol(
             "hidden": (8,),
             "discriminator_hidden": (8,),
         },
+        "ppo": {
+            "num_iterations": 2,
+            "pretraining_iterations": 2,
+            "batch_size": 16,
+            "num_runs": 2,
+            "max_steps": 30,
+            "hidden": (8,),
+        },
     },
 )
 
@@ -202,6 +210,7 @@ _LEARNERS = {
     "Random": "random",
     "BC": "behavioral-cloning",
     "MAGAIL": "magail",
+    "PPO, the task's reward": "ppo",
     "BTIL": "btil",
     "BTIL-Sup": "btil",
     "BTIL-Semi": "btil",
@@ -301,7 +310,7 @@ def _performance(protocol: Protocol, domains: Sequence[str]) -> list[Row]:
             rows.append(Row(domain, setting, words, experiment, {}))  # noqa: B023
 
         add("", "Demonstrators", "demonstrators", True, few)
-        for learner in ("Random", "BC", "MAGAIL"):
+        for learner in ("Random", "BC", "MAGAIL", "PPO, the task's reward"):
             add(WITH, learner, _LEARNERS[learner], True, few)
         recommended = {"model": RECOMMENDED}
         add(WITH, "recommended model, means", "btil", True, all_of, **recommended)
@@ -423,10 +432,11 @@ TARGETS: dict[str, Target] = {
         ),
         "",
         "A trial draws {num_train} episodes of the true team on the map {map!r}, the first "
-        "{num_labelled} of them with labels, and lets the team learned from them (Random, BC and "
-        "MAGAIL: from the labelled ones) do the task {num_test} times, at most {max_steps} steps "
-        "each. A team that acts in several ways is learned once: the seconds of the other rows are "
-        "those of acting. Misaligned: steps at which the minds of demonstrators would be called "
+        "{num_labelled} of them with labels, and lets the team learned from them (Random, BC, "
+        "MAGAIL and PPO: from the labelled ones) do the task {num_test} times, at most {max_steps} "
+        "steps each. PPO learns from the task's rewards, which the others are not told. A team "
+        "that acts in several ways is learned once: the seconds of the other rows are those of "
+        "acting. Misaligned: steps at which the minds of demonstrators would be called "
         "suboptimal.",
         comparable=False,
     ),

@@ -494,6 +494,9 @@ def test_no_labels_at_all() -> None:
     assert suggestion.model.policy["bob"].parents == ()
     assert not suggestion.tables
     assert len(suggestion.table) == 0
+    page = Links(str(suggestion.html())).text
+    assert "There were no labels" in page
+    assert "found by the labels" not in page
     bind(suggestion.model, demos)
 
 
@@ -525,6 +528,43 @@ def test_four_members_and_one_labelled_episode() -> None:
     assert suggestion.errors == {}
     assert any("labels in one episode only" in warning for warning in suggestion.warnings)
     assert {agent for _, agent in parents(suggestion)} == {"a", "b", "c", "d"}
+
+
+def called(first: str, second: str, columns: tuple[str, str]) -> Demonstrations:
+    """Two members who do what their columns say, under any names."""
+    generator = np.random.default_rng(0)
+    x = generator.integers(3, size=(120, 2))
+    latents = np.repeat(generator.integers(2, size=(6, 2)), 20, axis=0)
+    actions = (x + latents) % 3
+    return Demonstrations(
+        dict(zip(columns, x.T, strict=True)),
+        {first: actions[:, 0], second: actions[:, 1]},
+        latents,
+        np.repeat(np.arange(6), 20),
+        num_latents=2,
+    )
+
+
+def test_names_in_other_capitals_are_told() -> None:
+    demos = called("Ann", "Bob", ("ann_cell", "Bob_cell"))
+    (warning,) = suggest_model(demos, refit=False, **QUIET).warnings
+    assert "the name of Ann is written with other capitals" in warning
+    assert 'call it Ann_cell, or say roles={"ann_cell": "Ann_cell"}' in warning
+    told = suggest_model(demos, refit=False, roles={"ann_cell": "Ann_cell"}, **QUIET)
+    assert not told.warnings
+    assert not suggest_model(called("ann", "bob", ("ann_cell", "bob_cell")), **QUIET).warnings
+    measured = demos.replace(continuous={"BOB_v": np.random.default_rng(0).random(120)})
+    warnings = suggest_model(measured, refit=False, **QUIET).warnings
+    assert warnings[1].endswith("if it is theirs, call it Bob_v")
+
+
+def test_members_called_own_or_other() -> None:
+    """Words of a suggestion speak of "own" only where nobody is called so."""
+    found = suggest_model(called("own", "bob", ("own_cell", "bob_cell")), refit=False, **QUIET)
+    policy = found.tables[0]
+    assert policy.agents == ("bob", "own")
+    assert policy.parents_text(policy.best.parents) == "bob_cell/own_cell"
+    assert policy.explanations() == ["bob_cell/own_cell is bob_cell of bob and own_cell of own"]
 
 
 # ---------------------------------------------------------------------- what it says

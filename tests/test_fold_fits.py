@@ -1,4 +1,4 @@
-"""Fits of folds of labels: their sweeps by enumeration, one program for all models, what is taken."""
+"""Fits of folds of labels: sweeps by enumeration, one program for all models, what is taken."""
 
 import itertools
 from typing import Any

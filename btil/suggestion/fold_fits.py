@@ -29,7 +29,7 @@ from btil.numerics.precision import precision
 from btil.suggestion.held_out import MOST_FOLDS, in_order
 
 # Mean change of a step's marginals in a sweep that is small enough for decoding; most sweeps.
-_TOLERANCE = 2e-3
+_TOLERANCE = 5e-3
 _MOST_SWEEPS = 60
 # Cells of all pair marginals up to which unlabelled episodes are learned from.
 _MOST_CELLS = 2_500_000
@@ -196,8 +196,8 @@ def _learned_from(demos: Demonstrations) -> Bool[np.ndarray, " episodes"]:
     """The labelled episodes, and of the others as many as there is time for."""
     chosen = np.zeros(demos.num_episodes, bool)
     chosen[labelled_episodes(demos)] = True
-    others = in_order(demos, np.flatnonzero(~chosen))
-    if len(others):
+    if not chosen.all():
+        others = in_order(demos, np.flatnonzero(~chosen))
         steps = demos.episode_lengths[chosen].sum() + np.cumsum(demos.episode_lengths[others])
         chosen[others[steps * _cells(demos) <= _MOST_CELLS]] = True
     return chosen
@@ -213,20 +213,22 @@ def _pairs(
 ) -> list[Float[np.ndarray, "folds places latents latents"]]:
     """P(x_{t-1}, x_t | episode) of every agent; those of equally many latents at once."""
     found: dict[int, np.ndarray] = {}
-    length = len(layout.lanes)
+    height, width = layout.lanes.shape
     sizes = [one.possible.shape[-1] for one in steps]
     for latents in set(sizes):
         alike = [k for k, size in enumerate(sizes) if size == latents]
         moves, likelihood = [], []
         for one in (steps[k] for k in alike):
-            for fold in range(len(one.possible)):
-                cells, rows = _stacked(tables, one, fold)
-                moves.append(rows[one.move].reshape(length, -1, latents, latents))
-                seen = cells[one.cell] * one.possible[fold]
-                likelihood.append(seen.reshape(length, -1, latents))
+            cells, rows = _stacked(tables, one)
+            moves.append(rows[:, one.move].reshape(-1, height, width, latents, latents))
+            seen = cells[:, one.cell] * one.possible
+            likelihood.append(seen.reshape(-1, height, width, latents))
+        stacked, said = (np.moveaxis(np.concatenate(parts), 1, 0) for parts in (moves, likelihood))
         with precision(np.float64):
-            pair = np.asarray(pair_marginals(np.hstack(moves), np.hstack(likelihood))[1])
-        apart = pair.reshape(length, len(alike), -1, layout.lanes.shape[1], latents, latents)
+            pair = pair_marginals(
+                stacked.reshape(height, -1, latents, latents), said.reshape(height, -1, latents)
+            )[1]
+        apart = np.asarray(pair).reshape(height, len(alike), -1, width, latents, latents)
         for place, k in enumerate(alike):
             by_fold = np.moveaxis(apart[:, place], 1, 0)
             found[k] = by_fold.reshape(len(by_fold), -1, latents, latents)
@@ -234,27 +236,30 @@ def _pairs(
 
 
 def _stacked(
-    tables: Tables, one: Steps, fold: int
-) -> tuple[Float[np.ndarray, "cells latents"], Float[np.ndarray, "moves latents latents"]]:
-    """What `btil.messages.smoother.stacked_tables` says, as probabilities."""
-    policy, transition, initial = (tables[site][fold] for site in one.sites)
-    latents = policy.shape[1]
-    cells = np.swapaxes(policy, 1, 2).reshape(-1, latents)
-    started = np.broadcast_to(initial[:, None], (len(initial), latents, latents))
-    rows = [transition, started, np.full((1, latents, latents), 1 / latents)]
+    tables: Tables, one: Steps
+) -> tuple[
+    Float[np.ndarray, "folds cells latents"], Float[np.ndarray, "folds moves latents latents"]
+]:
+    """What `btil.messages.smoother.stacked_tables` says, as probabilities, of every fold."""
+    policy, transition, initial = (tables[site] for site in one.sites)
+    folds, latents = len(policy), policy.shape[2]
+    cells = np.swapaxes(policy, 2, 3).reshape(folds, -1, latents)
+    started = np.repeat(initial[:, :, None], latents, axis=2)
+    rows = [transition, started, np.full((folds, 1, latents, latents), 1 / latents)]
     if one.unseen is not None:
         rows.append(_by_action(policy, transition, one).sum(-1))
-    return np.concatenate([cells, np.ones((1, latents))]), np.concatenate(rows)
+    padding = np.ones((folds, 1, latents))
+    return np.concatenate([cells, padding], axis=1), np.concatenate(rows, axis=1)
 
 
 def _by_action(
-    policy: Float[np.ndarray, "policy_rows latents actions"],
-    transition: Float[np.ndarray, "transition_rows latents latents"],
+    policy: Float[np.ndarray, "folds policy_rows latents actions"],
+    transition: Float[np.ndarray, "folds transition_rows latents latents"],
     one: Steps,
-) -> Float[np.ndarray, "moves latents latents actions"]:
+) -> Float[np.ndarray, "folds moves latents latents actions"]:
     """pi(a | k) T_a(j | k) of moves whose action nobody saw, at [k, j, a]."""
-    moves = np.moveaxis(transition[np.asarray(one.unseen.transition)], 1, -1)
-    return policy[np.asarray(one.unseen.policy)][:, :, None] * moves
+    moves = np.moveaxis(transition[:, np.asarray(one.unseen.transition)], 2, -1)
+    return policy[:, np.asarray(one.unseen.policy)][:, :, :, None] * moves
 
 
 def _add(
@@ -264,25 +269,35 @@ def _add(
     pairs: Float[np.ndarray, "folds places latents latents"],
 ) -> None:
     """Add an agent's expected uses to the counts of the tables that are learned."""
-    latents = pairs.shape[-1]
+    folds, latents = len(pairs), pairs.shape[-1]
+    policy, transition, initial = (tables[site] for site in one.sites)
     of_policy, of_transition, of_initial = (counts.get(site) for site in one.sites)
-    for fold, pair in enumerate(pairs):
-        uses = one.by_cell @ pair.sum(-2)
-        moves = (one.by_move @ pair.reshape(len(pair), -1)).reshape(-1, latents, latents)
-        policy, transition, initial = (tables[site][fold] for site in one.sites)
+    cells = _added(one.by_cell, pairs.sum(-2))
+    moves = _added(one.by_move, pairs)
+    first, last = transition.shape[1], transition.shape[1] + initial.shape[1]
+    if of_policy is not None:
+        by_row = cells[:, :-1].reshape(folds, policy.shape[1], -1, latents)
+        of_policy += np.swapaxes(by_row, 2, 3)
+    if of_transition is not None:
+        of_transition += moves[:, :first]
+    if of_initial is not None:
+        of_initial += moves[:, first:last].sum(2)
+    if one.unseen is not None:
+        shares = _by_action(policy, transition, one)
+        shares = shares / np.maximum(shares.sum(-1, keepdims=True), _TINY)
+        used = moves[:, last + 1 :, :, :, None] * shares
+        fold = np.arange(folds)[:, None]
         if of_policy is not None:
-            by_row = uses[:-1].reshape(len(policy), -1, latents)
-            of_policy[fold] += np.swapaxes(by_row, 1, 2)
+            np.add.at(of_policy, (fold, np.asarray(one.unseen.policy)), used.sum(3))
         if of_transition is not None:
-            of_transition[fold] += moves[: len(transition)]
-        if of_initial is not None:
-            of_initial[fold] += moves[len(transition) : len(transition) + len(initial)].sum(1)
-        if one.unseen is not None:
-            shares = _by_action(policy, transition, one)
-            shares = shares / np.maximum(shares.sum(-1, keepdims=True), _TINY)
-            used = moves[len(transition) + len(initial) + 1 :, :, :, None] * shares
-            if of_policy is not None:
-                np.add.at(of_policy[fold], np.asarray(one.unseen.policy), used.sum(2))
-            if of_transition is not None:
-                rows = np.asarray(one.unseen.transition)
-                np.add.at(of_transition[fold], rows, np.moveaxis(used, -1, 1))
+            rows = np.asarray(one.unseen.transition)
+            np.add.at(of_transition, (fold[..., None], rows), np.moveaxis(used, -1, 2))
+
+
+def _added(
+    by: sparse.csr_matrix, values: Float[np.ndarray, "folds places ..."]
+) -> Float[np.ndarray, "folds rows ..."]:
+    """Values of places added up by where they look."""
+    folds, places, *rest = values.shape
+    sums = by @ np.moveaxis(values, 0, 1).reshape(places, -1)
+    return np.moveaxis(sums.reshape(-1, folds, *rest), 0, 1)

@@ -70,9 +70,8 @@ class Choice(NamedTuple):
         family: What the model has there.
         sharing: Why the agents share, or do not.
         refined: Of policies chosen by held-out labels, how.
-        other: The same with tables of their own where these are shared, or shared where not; None
-            where there is no choice.
-        margin: By how many nats it explains more than the other.
+        other: Where tables are not shared though they could be, the same with one table.
+        margin: By how many nats it explains more than that one.
         fitted: Of tables chosen by fits, all that were fitted, the chosen one first.
     """
 
@@ -111,9 +110,9 @@ def suggest_model(
     n the counts of a context and latent, alpha a prior of a small grid. With two or more labelled
     episodes policies are then chosen by log p(labels | actions) of labelled episodes held out, for
     a parent that explains actions may tell nothing of the latents. Agents share a table where that
-    is better. No model is fitted for it. With five or more labelled episodes, policies that also
-    read what explained the actions best are tried by a few mean-field fits, which learn from the
-    unlabelled episodes too.
+    is better. With two or more labelled episodes the closest tables are then compared by
+    mean-field fits, which learn from the unlabelled episodes too: another table is taken where it
+    errs clearly less in labelled episodes whose labels were left out.
 
     Continuous columns with an agent's name in theirs are given an emission: of those that the step
     before does not tell (velocities), given those that it tells (positions) and their own previous
@@ -130,7 +129,8 @@ def suggest_model(
         roles: What columns are, where names do not say it: {column: role}, a role being
             "common", "ignore", an agent's name, or the name that the column should have had
             (`{"x1": "ann_x", "x2": "bob_x"}`). A column named here is never refused.
-        refit: Whether mean-field fits may be made, a few seconds each.
+        refit: Whether mean-field fits may be made, a fraction of a second each; a few seconds with
+            continuous columns.
 
     Returns:
         The model, what was tried, and what speaks against trusting it.
@@ -254,8 +254,7 @@ def _choose(
     if unlabelled:
         return choice(together, f"{listed(unlabelled)} has no labels to choose by")
     if more > 0:
-        chosen = choice(together, f"one table explains {more:.1f} nats more")
-        return chosen._replace(other=choice(apart, ""), margin=more)
+        return choice(together, f"one table explains {more:.1f} nats more")
     chosen = choice(apart, f"own tables explain {-more:.1f} nats more")
     return chosen._replace(other=choice(together, ""), margin=-more)
 
@@ -295,18 +294,19 @@ def _by_fits(
 
     with progress_line(_MOST_FITS, "suggest", progress, at_most=True) as line:
         for role in ("transition", "policy"):
-            other = now[role].other
-            if other is not None:
-                both = [now[role], other]
+            together = now[role].other
+            if together is not None:
+                both = [now[role], together]
                 # Where scores say little, one table is simpler than several.
-                if len(other.found) == 1 and now[role].margin < _LEAST_MARGIN:
+                if now[role].margin < _LEAST_MARGIN:
                     both.reverse()
                 tried = [options(role, [one], next(iter(one.found)))[0] for one in both]
                 chosen = preferred([one._replace(scored=_NOTHING) for one in tried], 0.0)
-                if both[chosen] is other:
-                    what = "one table errs" if len(other.found) == 1 else "own tables err"
-                    errors = f"{tried[chosen].error:.3f}, {tried[1 - chosen].error:.3f} otherwise"
-                    now[role] = other._replace(sharing=f"in fits {what} by {errors}")
+                if both[chosen] is together:
+                    errors = (
+                        f"{tried[chosen].error:.3f}, own tables by {tried[1 - chosen].error:.3f}"
+                    )
+                    now[role] = together._replace(sharing=f"in fits one table errs by {errors}")
         for role in ("policy", "transition"):
             for agents, found in now[role].found.items():
                 choices = [now[role], *_others(role, now[role], agents)]

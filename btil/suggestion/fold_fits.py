@@ -29,7 +29,7 @@ from btil.numerics.precision import precision
 from btil.suggestion.held_out import MOST_FOLDS, in_order
 
 # Mean change of a step's marginals in a sweep that is small enough for decoding; most sweeps.
-_TOLERANCE = 5e-3
+_TOLERANCE = 2e-3
 _MOST_SWEEPS = 60
 # Cells of all pair marginals up to which unlabelled episodes are learned from.
 _MOST_CELLS = 2_500_000

@@ -173,9 +173,9 @@ def main() -> None:
             seconds = time.perf_counter() - begun, time.process_time() - used
             models = (TeamModel(), case.plain, model, case.recommended)
             rows.append([*(error(one, case) for one in models), *seconds])
-        middle, found = np.median(rows, axis=0), np.array(rows)[:, 2]
+        middle, ours = np.median(rows, axis=0), np.array(rows)[:, 2]
         told = "".join(f"{value:9.3f}" for value in middle[:3])
-        span = f"{found.min():.3f} to {found.max():.3f}"
+        span = f"{ours.min():.3f} to {ours.max():.3f}"
         print(
             f"{of_splits[0].name:23}{told}  {span:15}{middle[3]:11.3f}{middle[4]:9.1f}"
             f"{middle[5]:13.1f}",

@@ -109,8 +109,9 @@ class Table(NamedTuple):
         labelled = self.labelled / max(self.best.contexts, 1)
         fits = []
         if len(self.fitted) > 1:
+            others = counted(len(self.fitted) - 1, "other")
             fits = [
-                f"chosen of {len(self.fitted)} by fits that learn from unlabelled steps too: mean "
+                f"compared with {others} by fits that learn from unlabelled steps too: mean "
                 f"decoding error {self.fitted[0].error:.3f} where labels are held out"
             ]
         return [

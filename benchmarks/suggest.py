@@ -4,7 +4,8 @@
 Movers and Cleanup (10 of 50 episodes labelled) and a made three-person team, the decoding error on
 held-out episodes of the default model, of hand-picked parents with plain priors, of the model found
 and of the recommended one. Then, for made teams whose parents are known, in how many draws they are
-found. `--quick` does a part of it.
+found. `--quick` does a part of it. `--splits 3` labels other episodes too, and prints medians over
+three choices of them, and the range of the found models.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from timing import conditions
 
 import btil
 from btil import DirichletCPT, Shared, TeamModel
@@ -82,9 +84,12 @@ def made_team(
     )
 
 
-def labelled(demos: btil.Demonstrations, number: int) -> btil.Demonstrations:
-    """Only the first episodes' labels."""
-    return demos.without_labels(range(number, demos.num_episodes))
+def labelled(demos: btil.Demonstrations, number: int, split: int = 0) -> btil.Demonstrations:
+    """Only the labels of some episodes: the first ones, or others for another split."""
+    order = np.arange(demos.num_episodes)
+    if split:
+        order = np.random.default_rng(split).permutation(demos.num_episodes)
+    return demos.without_labels(np.sort(order[number:]))
 
 
 def plain(model: TeamModel) -> TeamModel:
@@ -100,16 +105,16 @@ def plain(model: TeamModel) -> TeamModel:
     )
 
 
-def cases(quick: bool) -> Iterator[Case]:
-    """The data sets."""
+def cases(quick: bool, split: int = 0) -> Iterator[Case]:
+    """The data sets, with a choice of the labelled episodes."""
     for layout in overcooked.LAYOUTS[: 1 if quick else None]:
-        train = labelled(overcooked.load(layout, split="train"), 2)
+        train = labelled(overcooked.load(layout, split="train"), 2, split)
         model = overcooked.recommended_model(layout)
         yield Case(layout, train, overcooked.load(layout, split="test"), plain(model), model)
     for name in ("movers", "cleanup"):
         task = getattr(btil.domains, name)()
         demos = task.add_derived_variables(task.simulate(70, seed=0))
-        train = labelled(demos.select(range(50)), 10)
+        train = labelled(demos.select(range(50)), 10, split)
         model = task.recommended_model()
         yield Case(name, train, demos.select(range(50, 70)), plain(model), model)
         if quick:
@@ -126,7 +131,7 @@ def cases(quick: bool) -> Iterator[Case]:
         policy=DirichletCPT(1.2, by_agent["policy"]),
         transition=DirichletCPT(1.01, by_agent["transition"]),
     )
-    train = labelled(demos.select(range(50)), 10)
+    train = labelled(demos.select(range(50)), 10, split)
     yield Case("three people", train, demos.select(range(50, 70)), true, None)
 
 
@@ -152,16 +157,30 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="One kitchen, Movers, few draws.")
+    parser.add_argument("--splits", type=int, default=1, help="Choices of labelled episodes.")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", btil.DataWarning)
-    print(f"{'data':24} default    plain    found  recommended  seconds of the search")
-    for case in cases(arguments.quick):
-        begun = time.perf_counter()
-        model = btil.suggest_model(case.train, progress=False).model
-        seconds = time.perf_counter() - begun
-        values = [error(one, case) for one in (TeamModel(), case.plain, model, case.recommended)]
-        told = "".join(f"{value:9.3f}" for value in values[:3])
-        print(f"{case.name:23}{told}{values[3]:13.3f}{seconds:9.1f}", flush=True)
+    print(conditions("numpyro"))
+    print(
+        f"{'data':24} default    plain    found  (range)        recommended  seconds  processor s"
+    )
+    every = [cases(arguments.quick, split) for split in range(arguments.splits)]
+    for of_splits in zip(*every, strict=True):
+        rows = []
+        for case in of_splits:
+            begun, used = time.perf_counter(), time.process_time()
+            model = btil.suggest_model(case.train, progress=False).model
+            seconds = time.perf_counter() - begun, time.process_time() - used
+            models = (TeamModel(), case.plain, model, case.recommended)
+            rows.append([*(error(one, case) for one in models), *seconds])
+        middle, ours = np.median(rows, axis=0), np.array(rows)[:, 2]
+        told = "".join(f"{value:9.3f}" for value in middle[:3])
+        span = f"{ours.min():.3f} to {ours.max():.3f}"
+        print(
+            f"{of_splits[0].name:23}{told}  {span:15}{middle[3]:11.3f}{middle[4]:9.1f}"
+            f"{middle[5]:13.1f}",
+            flush=True,
+        )
     draws = 3 if arguments.quick else 20
     print(f"\nmade teams of three, share of tables with the true parents in {draws} draws")
     print("labelled episodes    policies    transitions")

@@ -398,33 +398,91 @@ def test_held_out_labels_by_enumeration() -> None:
     assert found[0] == pytest.approx(expected, abs=1e-10)
 
 
-def test_fuller_policies_are_tried_by_fits(
-    team: Demonstrations, found: btil.Suggestion, monkeypatch: pytest.MonkeyPatch
+def test_tables_that_err_less_in_fits_are_taken(
+    team: Demonstrations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another policy is taken only where its fits err less by more than a tenth."""
+    """One table at a time, given what was taken before; without fits the scores decide."""
     from btil.suggestion import suggest
 
-    seen: list[TeamModel] = []
-    others: list[float] = []
+    fitted: list[TeamModel] = []
 
-    def errors(demos: Demonstrations, models: list[TeamModel], *_: Any) -> list[float]:
-        seen.extend(models)
-        return [0.2, others[-1]][: len(models)]
+    class Fits:
+        def __init__(self, demos: Demonstrations) -> None:
+            self.demos = demos
 
-    one = {agent: found.model.policy[agent] for agent in team.agents}
-    other = {agent: btil.DirichletCPT(1.0, ("phase",)) for agent in team.agents}
+        def errors(self, bound: Any) -> np.ndarray:
+            fitted.append(bound.model)
+            policy, transition = bound.model.policy, bound.model.transition
+            if isinstance(policy, btil.Shared) or isinstance(transition, btil.Shared):
+                return np.full(24, 0.9)
+            wrong = 0.1 * (policy["bob"].parents != ("phase",))
+            wrong += 0.1 * (transition["cy"].parents != ("cy_load",))
+            return np.full(24, 0.1 + wrong)
 
-    def fuller(demos: Demonstrations, policy: Any) -> list[Any]:
-        return [policy._replace(family=other)]
+    monkeypatch.setattr(suggest, "FoldFits", Fits)
+    suggestion = suggest_model(team, **QUIET)
+    taken = parents(suggestion)
+    expected = {
+        (role, agent): {name.replace("{own}", agent) for name in names}
+        for role, names in benchmark.TRUE.items()
+        for agent in ("ann", "bob", "cy")
+    }
+    assert taken == expected | {("policy", "bob"): {"phase"}, ("transition", "cy"): {"cy_load"}}
+    assert len(fitted) == len({repr(model) for model in fitted})
+    table = next(one for one in suggestion.tables if one.title == "policy of bob")
+    assert [option.error for option in table.fitted[:2]] == pytest.approx([0.2, 0.3])
+    assert "by fits that learn from unlabelled steps too: mean decoding error 0.200" in str(
+        suggestion
+    )
+    assert "decoding error 0.300)" in str(suggestion)
+    frame = suggestion.table
+    assert (
+        frame[frame.chosen & (frame.agents == "bob") & (frame.role == "policy")].error.min() < 0.21
+    )
+    fitted.clear()
+    assert parents(suggest_model(team, refit=False, **QUIET)) == expected
+    assert not fitted
 
-    monkeypatch.setattr(suggest, "by_mean_field", errors)
-    monkeypatch.setattr(suggest, "_fuller", fuller)
-    for given, chosen in [(0.17, other), (0.19, one)]:
-        others.append(given)
-        assert suggest_model(team, **QUIET).model.policy == chosen
-    seen.clear()
-    assert suggest_model(team, refit=False, **QUIET).model.policy == one
-    assert len(seen) == 1
+
+def test_members_share_where_fits_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Own tables that explain a little more give way to a shared one that errs no more."""
+    from btil.suggestion import suggest
+
+    demos = called("ann", "bob", ("ann_cell", "bob_cell"))
+    shared = suggest_model(demos, refit=False, **QUIET)
+    assert isinstance(shared.model.policy, btil.Shared)
+    wrong = {"own": 0.2, "shared": 0.2}
+
+    class Fits:
+        def __init__(self, demos: Demonstrations) -> None:
+            self.demos = demos
+
+        def errors(self, bound: Any) -> np.ndarray:
+            kind = "shared" if isinstance(bound.model.policy, btil.Shared) else "own"
+            return np.full(12, wrong[kind])
+
+    chosen = suggest._choose
+
+    def apart(*arguments: Any) -> Any:
+        together = chosen(*arguments)
+        found = {}
+        for agent in demos.agents:
+            one = chosen(*arguments[:4], (agent,), *arguments[5:])
+            found |= one.found
+            together.refined.update(one.refined)
+        refined = {agents: together.refined[agents] for agents in found if together.refined}
+        family = {a: suggest._families(f.pool, f.best)[a] for (a,), f in found.items()}
+        return suggest.Choice(found, family, "", refined, together, margin)
+
+    monkeypatch.setattr(suggest, "FoldFits", Fits)
+    monkeypatch.setattr(suggest, "_choose", apart)
+    margin = 3.0
+    assert isinstance(suggest_model(demos, **QUIET).model.policy, btil.Shared)
+    margin = 30.0
+    assert not isinstance(suggest_model(demos, **QUIET).model.policy, btil.Shared)
+    wrong["shared"] = 0.1
+    found = suggest_model(demos, **QUIET)
+    assert found.sharing["policy"] == "in fits one table errs by 0.100, own tables by 0.200"
 
 
 def test_errors_of_fits_leave_labels_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -494,6 +552,9 @@ def test_no_labels_at_all() -> None:
     assert suggestion.model.policy["bob"].parents == ()
     assert not suggestion.tables
     assert len(suggestion.table) == 0
+    page = Links(str(suggestion.html())).text
+    assert "There were no labels" in page
+    assert "found by the labels" not in page
     bind(suggestion.model, demos)
 
 
@@ -525,6 +586,43 @@ def test_four_members_and_one_labelled_episode() -> None:
     assert suggestion.errors == {}
     assert any("labels in one episode only" in warning for warning in suggestion.warnings)
     assert {agent for _, agent in parents(suggestion)} == {"a", "b", "c", "d"}
+
+
+def called(first: str, second: str, columns: tuple[str, str]) -> Demonstrations:
+    """Two members who do what their columns say, under any names."""
+    generator = np.random.default_rng(0)
+    x = generator.integers(3, size=(120, 2))
+    latents = np.repeat(generator.integers(2, size=(6, 2)), 20, axis=0)
+    actions = (x + latents) % 3
+    return Demonstrations(
+        dict(zip(columns, x.T, strict=True)),
+        {first: actions[:, 0], second: actions[:, 1]},
+        latents,
+        np.repeat(np.arange(6), 20),
+        num_latents=2,
+    )
+
+
+def test_names_in_other_capitals_are_told() -> None:
+    demos = called("Ann", "Bob", ("ann_cell", "Bob_cell"))
+    (warning,) = suggest_model(demos, refit=False, **QUIET).warnings
+    assert "the name of Ann is written with other capitals" in warning
+    assert 'call it Ann_cell, or say roles={"ann_cell": "Ann_cell"}' in warning
+    told = suggest_model(demos, refit=False, roles={"ann_cell": "Ann_cell"}, **QUIET)
+    assert not told.warnings
+    assert not suggest_model(called("ann", "bob", ("ann_cell", "bob_cell")), **QUIET).warnings
+    measured = demos.replace(continuous={"BOB_v": np.random.default_rng(0).random(120)})
+    warnings = suggest_model(measured, refit=False, **QUIET).warnings
+    assert warnings[1].endswith("if it is theirs, call it Bob_v")
+
+
+def test_members_called_own_or_other() -> None:
+    """Words of a suggestion speak of "own" only where nobody is called so."""
+    found = suggest_model(called("own", "bob", ("own_cell", "bob_cell")), refit=False, **QUIET)
+    policy = found.tables[0]
+    assert policy.agents == ("bob", "own")
+    assert policy.parents_text(policy.best.parents) == "bob_cell/own_cell"
+    assert policy.explanations() == ["bob_cell/own_cell is bob_cell of bob and own_cell of own"]
 
 
 # ---------------------------------------------------------------------- what it says

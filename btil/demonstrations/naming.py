@@ -28,6 +28,20 @@ def agents_in(name: str, agents: Sequence[str]) -> set[str]:
     return set(re.findall(words_of(agents), name))
 
 
+def agents_but_for_capitals(name: str, agents: Sequence[str]) -> list[str]:
+    """The agents whose names occur in a name that speaks of no agent, if capitals are left aside.
+
+    Example:
+        >>> agents_but_for_capitals("ann_cell", ["Ann", "Bob"])
+        ['Ann']
+        >>> agents_but_for_capitals("Ann_cell", ["Ann", "Bob"])
+        []
+    """
+    if agents_in(name, agents):
+        return []
+    return [one for one in agents if re.search(word_of(one), name, re.IGNORECASE)]
+
+
 def have_forms(agents: Sequence[str]) -> bool:
     """Whether "own" and "other" in a name say who it is about: nobody is called so."""
     return not any(_MEMBERS.fullmatch(agent) for agent in agents)

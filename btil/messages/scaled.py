@@ -148,6 +148,31 @@ def _passed(
     return Messages(normalizer, previous, predicted, future / jnp.where(total > 0, total, 1.0))
 
 
+@jax.jit
+def pair_marginals(
+    moves: Float[Array, "length lanes latents latents"],
+    likelihood: Float[Array, "length lanes latents"],
+) -> tuple[Float[Array, "length lanes"], Float[Array, "length lanes latents latents"]]:
+    """Pair marginals of many chains by the factors of their steps, whatever tables these are from.
+
+    Who looks up the factors and adds up the marginals elsewhere compiles nothing for another model
+    of the same steps: `local_step` is a program for each number of rows.
+
+    Args:
+        moves: T_t(k, j) as in `forward_backward`, lanes before latents; at an episode's first step
+            every row is the initial distribution.
+        likelihood: l_t(j).
+
+    Returns:
+        p(o_t | o_0..o_{t-1}), and P(x_{t-1} = k, x_t = j | whole lane); its sums over k are the
+        marginals of the steps, also at an episode's first.
+    """
+    moves = lax.optimization_barrier(jnp.moveaxis(moves, 1, -1))
+    messages = forward_backward(moves, jnp.moveaxis(likelihood, 1, -1))
+    pair = messages.previous[:, :, None] * moves * messages.future[:, None]
+    return messages.normalizer, jnp.moveaxis(pair, -1, 1)
+
+
 def local_step(
     log_policy: Float[Array, "policy_rows latents actions"],
     log_transition: Float[Array, "transition_rows latents latents"],

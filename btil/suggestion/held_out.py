@@ -221,6 +221,49 @@ def decoding_errors(
     return {agent: float(np.mean(errors)) for agent, errors in found.items()}
 
 
+class HeldOut:
+    """log p(labels | actions) of sets of parents in held-out episodes, each computed once.
+
+    Each set has several priors: the one of most evidence, flat ones, and those in which one action
+    is rare (what a member does only where it serves what they have in mind).
+
+    Args:
+        pool: The labelled reads of a policy.
+        move: P(latent | latent before), as `moves` has them.
+        of: The stretches.
+    """
+
+    def __init__(
+        self, pool: Pool, move: Float[np.ndarray, "length lanes latents latents"], of: Stretches
+    ) -> None:
+        self.pool, self.evidence = pool, Search(pool)
+        self._move, self._of = move, of
+        self.known: dict[Parents, tuple[float, Prior]] = {}
+
+    def look(self, sets: Sequence[Parents]) -> None:
+        """Compute those that are not known yet."""
+        fresh = [one for one in dict.fromkeys(sets) if one not in self.known]
+        usual = usual_priors(self.pool)
+        for begin in range(0, len(fresh), _SETS_AT_ONCE):
+            some = fresh[begin : begin + _SETS_AT_ONCE]
+            priors = [[self.evidence.score(one).prior, *usual] for one in some]
+            arrays = [
+                emissions(self.pool, one, p, self._of) for one, p in zip(some, priors, strict=True)
+            ]
+            values = log_conditionals(np.concatenate(arrays), self._move, self._of)
+            for one, p, value in zip(
+                some, priors, values.reshape(len(some), len(priors[0])), strict=True
+            ):
+                best = int(np.flatnonzero(value >= value.max() - _EQUAL)[0])
+                self.known[one] = (float(value[best]), p[best])
+
+    def scored(self, parents: Parents) -> Scored:
+        """The parents with their prior, and log p(labels | actions) for a score."""
+        self.look([parents])
+        value, prior = self.known[parents]
+        return self.evidence.score(parents)._replace(score=value, prior=prior)
+
+
 class Refined(NamedTuple):
     """A policy by the labels that it tells.
 
@@ -230,6 +273,7 @@ class Refined(NamedTuple):
         objective: That, less what each parent has to bring.
         others: (log conditional, parents, prior) of the best other sets, best first.
         brought: What is lost without each parent.
+        scores: What all that was computed with.
     """
 
     best: Scored
@@ -237,6 +281,7 @@ class Refined(NamedTuple):
     objective: float
     others: tuple[tuple[float, Parents, Prior], ...]
     brought: dict[str, float]
+    scores: HeldOut
 
 
 def refine(
@@ -245,37 +290,22 @@ def refine(
     """A policy search by log p(labels | actions) of held-out episodes, greedy again.
 
     It begins at the best of: no parents, each single one, and what the search by evidence passed or
-    ended beside. Each set has several priors: the one of most evidence, flat ones, and those in
-    which one action is rare (what a member does only where it serves what they have in mind).
+    ended beside.
 
     Args:
         found: What the search by evidence ended with.
         move: P(latent | latent before), as `moves` has them.
         of: The stretches.
     """
-    pool = found.pool
-    names = list(pool.columns)
-    scores = Search(pool)
-    known: dict[Parents, tuple[float, Prior]] = {}
-
-    def look(sets: Sequence[Parents]) -> None:
-        fresh = [one for one in dict.fromkeys(sets) if one not in known]
-        for begin in range(0, len(fresh), _SETS_AT_ONCE):
-            some = fresh[begin : begin + _SETS_AT_ONCE]
-            priors = [[scores.score(one).prior, *usual_priors(pool)] for one in some]
-            arrays = [emissions(pool, one, p, of) for one, p in zip(some, priors, strict=True)]
-            values = log_conditionals(np.concatenate(arrays), move, of)
-            for one, p, value in zip(
-                some, priors, values.reshape(len(some), len(priors[0])), strict=True
-            ):
-                best = int(np.flatnonzero(value >= value.max() - _EQUAL)[0])
-                known[one] = (float(value[best]), p[best])
+    names = list(found.pool.columns)
+    scores = HeldOut(found.pool, move, of)
+    known = scores.known
 
     def objective(one: Parents) -> float:
         return known[one][0] - found.least * len(one)
 
     def best_of(sets: Sequence[Parents]) -> Parents:
-        look(sets)
+        scores.look(sets)
         top = max(map(objective, sets))
         return next(one for one in sets if objective(one) >= top - _EQUAL)
 
@@ -289,17 +319,29 @@ def refine(
         if following == now:
             break
         now = following
-    value, prior = known[now]
-    best = scores.score(now)._replace(prior=prior)
+    return refined_to(now, found, scores)
+
+
+def refined_to(parents: Parents, found: Found, scores: HeldOut) -> Refined:
+    """What is to be said of given parents by labels held out."""
+    fewer = {name: tuple(other for other in parents if other != name) for name in parents}
+    scores.look([parents, *fewer.values()])
+    known = scores.known
+
+    def objective(one: Parents) -> float:
+        return known[one][0] - found.least * len(one)
+
+    value, prior = known[parents]
     rest = sorted(
-        (one for one in known if one != now), key=lambda one: (-round(objective(one), 6), one)
+        (one for one in known if one != parents), key=lambda one: (-round(objective(one), 6), one)
     )
     return Refined(
-        best=best,
+        best=scores.evidence.score(parents)._replace(prior=prior),
         log_conditional=value,
-        objective=objective(now),
+        objective=objective(parents),
         others=tuple((known[one][0], one, known[one][1]) for one in rest[:5]),
-        brought={name: value - known[tuple(o for o in now if o != name)][0] for name in now},
+        brought={name: value - known[without][0] for name, without in fewer.items()},
+        scores=scores,
     )
 
 

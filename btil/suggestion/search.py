@@ -318,13 +318,19 @@ def search(pool: Pool) -> Found:
         _, following, what = chosen
         path.append(Tried(following, what, following.score - now.score))
         now = following
-    brought = {
-        name: now.score - scores.score([other for other in now.parents if other != name]).score
-        for name in now.parents
-    }
     beside = [one for one in scores.known.values() if one.parents != now.parents]
     beside.sort(key=lambda one: (-round(one.score - least * len(one.parents), 6), one.parents))
-    return Found(pool, now, brought, tuple(path), tuple(beside[:5]), least)
+    return found_to(now, Found(pool, now, {}, tuple(path), tuple(beside[:5]), least))
+
+
+def found_to(best: Scored, found: Found) -> Found:
+    """The same search, ended with given parents."""
+    scores = Search(found.pool)
+    brought = {
+        name: best.score - scores.score([other for other in best.parents if other != name]).score
+        for name in best.parents
+    }
+    return found._replace(best=best, brought=brought)
 
 
 def _best_move(moves: Iterable[tuple[float, Scored, str]]) -> tuple[float, Scored, str] | None:

@@ -1,6 +1,7 @@
 """`suggest_model`: a team model that the recording itself speaks for."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,10 +10,13 @@ from jaxtyping import Float
 from btil.analysis.words import listed
 from btil.arguments import check_seed
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.naming import agents_but_for_capitals, word_of
 from btil.models.cpt import CPT, DirichletCPT, Shared, StickyDirichletCPT, UniformCPT
 from btil.models.emission import Emission
 from btil.models.team import Family, TeamModel, bind, context_visits
+from btil.progress import progress_line
 from btil.suggestion.columns import NEXT, Views, acting_agents, check_roles, refused, views
+from btil.suggestion.fold_fits import FoldFits, labelled_episodes, worth_fitting
 from btil.suggestion.held_out import (
     Refined,
     Stretches,
@@ -21,18 +25,22 @@ from btil.suggestion.held_out import (
     majority_errors,
     moves,
     refine,
+    refined_to,
     stretches,
 )
 from btil.suggestion.motion import proposals
+from btil.suggestion.preferring import Option, other_policies, other_transitions, preferred
 from btil.suggestion.refits import by_mean_field
 from btil.suggestion.scores import Prior, cpt_of
 from btil.suggestion.search import (
     MOST_PARENTS,
     Found,
+    Parents,
     Pool,
     Scored,
     can_share,
     columns_of,
+    found_to,
     make_pool,
     search,
 )
@@ -43,7 +51,13 @@ _FEWEST_LABELS = 3
 _INITIALS = (0.3, 1.0, 3.0)
 # An initial distribution is learned where that brings so many nats.
 _LEAST_OF_INITIAL = 1.0
-# Fits are made where so many episodes have labels; another policy has to err less by a tenth.
+# At most so many fits are told of beforehand.
+_MOST_FITS = 30
+# Own tables that explain fewer nats more than a shared one are not clearly better.
+_LEAST_MARGIN = 10.0
+_NOTHING = Scored((), 0.0, Prior("flat", 1.0), None, 0)
+# With emissions fits are made where so many episodes have labels; another policy has to err less by
+# a tenth.
 _FEWEST_EPISODES = 5
 _SHARE_OF_FULLER = 0.9
 
@@ -56,12 +70,25 @@ class Choice(NamedTuple):
         family: What the model has there.
         sharing: Why the agents share, or do not.
         refined: Of policies chosen by held-out labels, how.
+        other: Where tables are not shared though they could be, the same with one table.
+        margin: By how many nats it explains more than that one.
+        fitted: Of tables chosen by fits, all that were fitted, the chosen one first.
     """
 
     found: dict[tuple[str, ...], Found]
     family: dict[str, Family | None]
     sharing: str
     refined: dict[tuple[str, ...], Refined]
+    other: "Choice | None" = None
+    margin: float = 0.0
+    fitted: dict[tuple[str, ...], tuple[Option, ...]] = {}  # noqa: RUF012  # never mutated
+
+    def best(self, agents: tuple[str, ...]) -> Scored:
+        """The parents and the prior of some agents' table, and the score it was chosen by."""
+        if agents not in self.refined:
+            return self.found[agents].best
+        one = self.refined[agents]
+        return one.best._replace(score=one.log_conditional)
 
 
 def suggest_model(
@@ -83,9 +110,9 @@ def suggest_model(
     n the counts of a context and latent, alpha a prior of a small grid. With two or more labelled
     episodes policies are then chosen by log p(labels | actions) of labelled episodes held out, for
     a parent that explains actions may tell nothing of the latents. Agents share a table where that
-    is better. No model is fitted for it. With five or more labelled episodes, policies that also
-    read what explained the actions best are tried by a few mean-field fits, which learn from the
-    unlabelled episodes too.
+    is better. With two or more labelled episodes the closest tables are then compared by
+    mean-field fits, which learn from the unlabelled episodes too: another table is taken where it
+    errs clearly less in labelled episodes whose labels were left out.
 
     Continuous columns with an agent's name in theirs are given an emission: of those that the step
     before does not tell (velocities), given those that it tells (positions) and their own previous
@@ -102,7 +129,8 @@ def suggest_model(
         roles: What columns are, where names do not say it: {column: role}, a role being
             "common", "ignore", an agent's name, or the name that the column should have had
             (`{"x1": "ann_x", "x2": "bob_x"}`). A column named here is never refused.
-        refit: Whether mean-field fits may be made, a few seconds each.
+        refit: Whether mean-field fits may be made, a fraction of a second each; a few seconds with
+            continuous columns.
 
     Returns:
         The model, what was tried, and what speaks against trusting it.
@@ -144,22 +172,27 @@ def suggest_model(
     if acting:
         policy = _choose(demos, seen, "policy", labelled, acting, transition)
         policy.family.update(dict.fromkeys(set(demos.agents) - set(acting)))
-    initial = _initial(demos, transition.family, labelled)
 
-    def model_of(policy: Choice, emissions: Mapping[str, Emission]) -> TeamModel:
+    def model_of(
+        policy: Choice, transition: Choice, emissions: Mapping[str, Emission] | None = None
+    ) -> TeamModel:
         family = _family_of(policy.family) if acting else None
+        initial = _initial(demos, transition.family, labelled)
         return TeamModel(family, _family_of(transition.family), initial, emissions or None)
 
-    candidates = [(policy, emitted[0] if emitted else {})]
-    if refit:
-        candidates += [(one, candidates[0][1]) for one in _fuller(demos, policy)]
-        if _labelled_episodes(demos) >= _FEWEST_EPISODES:
-            candidates += [(policy, one) for one in emitted[1:]]
-    fitted = by_mean_field(demos, [model_of(*one) for one in candidates], seed, progress)
-    best = min(range(len(candidates)), key=lambda k: fitted[k] * (1.0 if k else _SHARE_OF_FULLER))
-    policy = candidates[best][0]
+    episodes = len(labelled_episodes(demos))
+    emission: Mapping[str, Emission] = emitted[0] if emitted else {}
+    if emitted and refit and episodes >= _FEWEST_EPISODES:
+        candidates = [(one, emission) for one in (policy, *_fuller(policy))]
+        candidates += [(policy, one) for one in emitted[1:]]
+        models = [model_of(one, transition, other) for one, other in candidates]
+        errors = by_mean_field(demos, models, seed, progress)
+        allowed = [errors[0] * _SHARE_OF_FULLER, *errors[1:]]
+        policy, emission = candidates[int(np.argmin(allowed))]
+    elif not emitted and refit and episodes >= 2:
+        policy, transition = _by_fits(demos, policy, transition, model_of, progress)
     choices = {"policy": policy, "transition": transition}
-    model = model_of(*candidates[best])
+    model = model_of(policy, transition, emission)
     return Suggestion(
         model=model,
         tables=tuple(_tables(demos, model, choices)),
@@ -168,7 +201,7 @@ def suggest_model(
         unread=_unread(demos, model),
         sharing={role: choice.sharing for role, choice in choices.items()},
         labelled=labelled,
-        warnings=tuple(_warnings(demos, usable, unfit, labelled, model)),
+        warnings=tuple(_warnings(demos, roles, usable, unfit, labelled, model)),
     )
 
 
@@ -198,65 +231,135 @@ def _choose(
     def objective(agents: tuple[str, ...], found: Found) -> float:
         return refined[agents].objective if agents in refined else found.objective
 
-    apart: dict[tuple[str, ...], Found] = {}
-    for agent in able:
-        apart[agent,] = find((agent,))
-    found = apart
+    def choice(found: dict[tuple[str, ...], Found], sharing: str) -> Choice:
+        family: dict[str, Family | None] = {}
+        for agents, one in found.items():
+            best = refined[agents].best if agents in refined else one.best
+            family |= _families(one.pool, best)
+        for agent in members:
+            if agent not in family:
+                family[agent] = _without_labels(demos, seen, role, agent)
+        kept = {agents: one for agents, one in refined.items() if agents in found}
+        return Choice(found, family, sharing, kept)
+
+    apart: dict[tuple[str, ...], Found] = {(agent,): find((agent,)) for agent in able}
     team = tuple(sorted(members))
     reason = can_share(demos, team) if len(team) > 1 else "there is one agent"
-    if reason is None and able:
-        together = find(team)
-        separate = sum(objective(agents, one) for agents, one in apart.items())
-        more = objective(team, together) - separate
-        unlabelled = [agent for agent in team if agent not in able]
-        if unlabelled:
-            found, reason = {team: together}, f"{listed(unlabelled)} has no labels to choose by"
-        elif more > 0:
-            found, reason = {team: together}, f"one table explains {more:.1f} nats more"
-        else:
-            reason = f"own tables explain {-more:.1f} nats more"
-    family: dict[str, Family | None] = {}
-    for agents, one in found.items():
-        best = refined[agents].best if agents in refined else one.best
-        cpt = _cpt(one.pool, best)
-        for agent in agents:
-            family[agent] = Shared(cpt) if len(agents) > 1 else cpt
-    for agent in members:
-        if agent not in family:
-            family[agent] = _without_labels(demos, seen, role, agent)
-    kept = {agents: one for agents, one in refined.items() if agents in found}
-    return Choice(found, family, reason or "", kept)
+    if reason is not None or not able:
+        return choice(apart, reason or "")
+    together: dict[tuple[str, ...], Found] = {team: find(team)}
+    separate = sum(objective(agents, one) for agents, one in apart.items())
+    more = objective(team, together[team]) - separate
+    unlabelled = [agent for agent in team if agent not in able]
+    if unlabelled:
+        return choice(together, f"{listed(unlabelled)} has no labels to choose by")
+    if more > 0:
+        return choice(together, f"one table explains {more:.1f} nats more")
+    chosen = choice(apart, f"own tables explain {-more:.1f} nats more")
+    return chosen._replace(other=choice(together, ""), margin=-more)
 
 
-def _labelled_episodes(demos: Demonstrations) -> int:
-    """How many episodes have a label."""
-    return int(np.logical_or.reduceat((demos.latents >= 0).any(1), demos.episode_starts).sum())
+def _families(pool: Pool, best: Scored) -> dict[str, Family | None]:
+    """The table of each agent of a pool."""
+    cpt = _cpt(pool, best)
+    family: Family = Shared(cpt) if len(pool.agents) > 1 else cpt
+    return dict.fromkeys(pool.agents, family)
 
 
-def _fuller(demos: Demonstrations, policy: Choice) -> list[Choice]:
+def _by_fits(
+    demos: Demonstrations,
+    policy: Choice,
+    transition: Choice,
+    model_of: Callable[[Choice, Choice], TeamModel],
+    progress: bool,
+) -> tuple[Choice, Choice]:
+    """The tables by how well fits decode: who shares them, then policies, then transitions."""
+    now = {"policy": policy, "transition": transition}
+    if not all(choice.found for choice in now.values()) or not worth_fitting(demos):
+        return policy, transition
+    fits = FoldFits(demos)
+    known: dict[str, Option] = {}
+
+    def options(role: str, choices: Sequence[Choice], agents: tuple[str, ...]) -> list[Option]:
+        found = []
+        for choice in choices:
+            tables = {**now, role: choice}
+            model = model_of(tables["policy"], tables["transition"])
+            if repr(model) not in known:
+                errors = fits.errors(bind(model, fits.demos))
+                known[repr(model)] = Option(choice.best(agents), errors)
+                line.update()
+            found.append(known[repr(model)]._replace(scored=choice.best(agents)))
+        return found
+
+    with progress_line(_MOST_FITS, "suggest", progress, at_most=True) as line:
+        for role in ("transition", "policy"):
+            together = now[role].other
+            if together is not None:
+                both = [now[role], together]
+                # Where scores say little, one table is simpler than several.
+                if now[role].margin < _LEAST_MARGIN:
+                    both.reverse()
+                tried = [options(role, [one], next(iter(one.found)))[0] for one in both]
+                chosen = preferred([one._replace(scored=_NOTHING) for one in tried], 0.0)
+                if both[chosen] is together:
+                    errors = (
+                        f"{tried[chosen].error:.3f}, own tables by {tried[1 - chosen].error:.3f}"
+                    )
+                    now[role] = together._replace(sharing=f"in fits one table errs by {errors}")
+        for role in ("policy", "transition"):
+            for agents, found in now[role].found.items():
+                choices = [now[role], *_others(role, now[role], agents)]
+                tried = options(role, choices, agents)
+                best = preferred(tried, found.least)
+                rest = sorted((one for one in tried if one is not tried[best]), key=_by_error)
+                fitted = {**now[role].fitted, agents: (tried[best], *rest)}
+                now[role] = choices[best]._replace(fitted=fitted)
+    return now["policy"], now["transition"]
+
+
+def _by_error(one: Option) -> tuple[float, Parents]:
+    return round(one.error, 9), one.scored.parents
+
+
+def _others(role: str, choice: Choice, agents: tuple[str, ...]) -> list[Choice]:
+    """The same choices with other tables of some agents, those that fits may tell to be better."""
+    found, tables = choice.found[agents], len(choice.found)
+    if role == "transition":
+        return [_with_table(choice, agents, one) for one in other_transitions(found, tables)]
+    if agents not in choice.refined:
+        return []
+    others = other_policies(found, choice.refined[agents], tables)
+    return [_with_table(choice, agents, one) for one in others]
+
+
+def _with_table(choice: Choice, agents: tuple[str, ...], table: Scored) -> Choice:
+    """The same choices with another table of some agents."""
+    found = choice.found[agents]
+    if agents in choice.refined:
+        one = refined_to(table.parents, found, choice.refined[agents].scores)
+        family = choice.family | _families(found.pool, one.best)
+        return choice._replace(family=family, refined={**choice.refined, agents: one})
+    family = choice.family | _families(found.pool, table)
+    return choice._replace(family=family, found={**choice.found, agents: found_to(table, found)})
+
+
+def _fuller(policy: Choice) -> list[Choice]:
     """Policies that also read what explains the actions best.
 
     From the labelled steps alone these have too many contexts; unlabelled steps may fill them.
     """
-    if _labelled_episodes(demos) < _FEWEST_EPISODES or not policy.refined:
-        return []
     fuller = []
     for with_told in (True, False):
-        refined, family, new = {}, dict(policy.family), False
+        choice = policy
         for agents, one in policy.refined.items():
             found = policy.found[agents].best
-            parents = tuple(sorted({*found.parents, *(one.best.parents if with_told else ())}))
-            best = one.best._replace(parents=parents) if with_told else found
-            refined[agents] = one._replace(best=best, brought={})
-            new |= parents != one.best.parents and len(parents) <= MOST_PARENTS
-            if len(parents) > MOST_PARENTS:
-                refined[agents] = one
-                continue
-            cpt = _cpt(policy.found[agents].pool, best)
-            for agent in agents:
-                family[agent] = Shared(cpt) if len(agents) > 1 else cpt
-        if new:
-            fuller.append(policy._replace(refined=refined, family=family))
+            told = one.best.parents if with_told else ()
+            parents = tuple(sorted({*found.parents, *told}))
+            if parents != one.best.parents and len(parents) <= MOST_PARENTS:
+                choice = _with_table(choice, agents, found._replace(parents=parents))
+        if choice is not policy:
+            fuller.append(choice)
     return fuller
 
 
@@ -411,6 +514,7 @@ def _tables(
                     agents=agents,
                     found=found,
                     refined=choice.refined.get(agents),
+                    fitted=choice.fitted.get(agents, ()),
                     contexts=len(visits),
                     steps=int(visits.sum()),
                     actions=demos.value_names(f"action_{agents[0]}") if role == "policy" else (),
@@ -419,8 +523,29 @@ def _tables(
     return tables
 
 
+def _names_in_capitals(demos: Demonstrations, roles: Mapping[str, str]) -> "list[str]":
+    """Hints at columns that would be a member's if capitals were written alike."""
+    told = []
+    for column in (*demos.state_variables, *demos.continuous):
+        agents = agents_but_for_capitals(column, demos.agents)
+        if column in roles or not agents:
+            continue
+        name = column
+        for agent in agents:
+            name = re.sub(word_of(agent), agent, name, flags=re.IGNORECASE)
+        remedy = f"call it {name}"
+        if column in demos.state_variables:
+            remedy += f', or say roles={{"{column}": "{name}"}} (in a shell --role {column}={name})'
+        told.append(
+            f"{column} is taken for a column of nobody: the name of {listed(agents)} is written "
+            f"with other capitals; if it is theirs, {remedy}"
+        )
+    return told
+
+
 def _warnings(
     demos: Demonstrations,
+    roles: Mapping[str, str],
     usable: list[str],
     unfit: Mapping[str, str],
     labelled: Mapping[str, int],
@@ -441,6 +566,7 @@ def _warnings(
             "labels in one episode only: nothing is left to test the model on, so no decoding "
             "errors are reported; label a second one"
         )
+    told += _names_in_capitals(demos, roles)
     if not usable:
         told.append("no column can be used: tables depend on nothing of the state")
     for agent, k in zip(demos.agents, range(demos.num_agents), strict=True):

@@ -10,12 +10,13 @@ from markupsafe import Markup
 from btil.analysis.output import html, html_list, html_table
 from btil.analysis.words import listed
 from btil.demonstrations.coding import counted
-from btil.demonstrations.naming import form_of, spoken
+from btil.demonstrations.naming import form_of, have_forms, spoken
 from btil.models.cpt import ROLES
 from btil.models.description import describe
 from btil.models.team import TeamModel
 from btil.suggestion.columns import ACTION_OF, NEXT
 from btil.suggestion.held_out import Refined
+from btil.suggestion.preferring import Option
 from btil.suggestion.search import Found, Parents, Scored
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ _MOST_RUNNERS_UP = 3
 _NATS = (
     "The model was found by the labels: what policies and transitions depend on is what tells the "
     "labelled steps best. Nats measure how much: one or two are little, ten are strong evidence."
+)
+_WITHOUT_LABELS = (
+    "There were no labels to find a model by: policies depend on what tells the actions best, and "
+    "the names of mental states are arbitrary."
 )
 UNREAD = "those of a member have its name in theirs; `btil.bin` makes one a state variable"
 
@@ -40,6 +45,7 @@ class Table(NamedTuple):
         contexts: Contexts that all steps visit.
         steps: Steps that read it.
         actions: Of a policy, the names of its actions.
+        fitted: What was compared by fits, the chosen one first; empty where nothing was.
     """
 
     role: str
@@ -49,6 +55,7 @@ class Table(NamedTuple):
     contexts: int
     steps: int
     actions: tuple[str, ...] = ()
+    fitted: tuple[Option, ...] = ()
 
     @property
     def title(self) -> str:
@@ -70,14 +77,18 @@ class Table(NamedTuple):
         names, agents = self.found.pool.names, tuple(self.agents)
         if len(agents) == 1:
             return []
-        told = []
+        told, plainly = [], have_forms(agents)
         for form in self.best.parents:
             plain = form.removeprefix(NEXT)
-            if form.startswith(ACTION_OF) or plain == spoken(plain):
+            if (plainly and form.startswith(ACTION_OF)) or plain == spoken(plain):
                 continue
-            columns = {agent: names[form][agent].removeprefix("next_") for agent in agents}
-            if any(form_of(name, agent, agents) != plain for agent, name in columns.items()):
-                each = listed([f"{name} of {agent}" for agent, name in columns.items()])
+            columns = dict(names[form])
+            if plainly:
+                columns = {agent: name.removeprefix("next_") for agent, name in columns.items()}
+            if not plainly or any(
+                form_of(name, agent, agents) != plain for agent, name in columns.items()
+            ):
+                each = listed([f"{columns[agent]} of {agent}" for agent in agents])
                 told.append(f"{self.name(form, names)} is {each}")
         return told
 
@@ -96,10 +107,18 @@ class Table(NamedTuple):
     def about_parts(self) -> list[str]:
         """Sizes and the prior."""
         labelled = self.labelled / max(self.best.contexts, 1)
+        fits = []
+        if len(self.fitted) > 1:
+            others = counted(len(self.fitted) - 1, "other")
+            fits = [
+                f"compared with {others} by fits that learn from unlabelled steps too: mean "
+                f"decoding error {self.fitted[0].error:.3f} where labels are held out"
+            ]
         return [
             f"{counted(self.contexts, 'context')} in {counted(self.steps, 'step')}; labels visit "
             f"{self.best.contexts:,} of them, {labelled:.1f} labelled steps each",
             f"concentration {self.best.prior.words(self.actions)}",
+            *fits,
         ]
 
     def about(self) -> str:
@@ -108,15 +127,26 @@ class Table(NamedTuple):
         parts = [*self.explanations(), *self.about_parts()]
         return " ".join([reads, *(f"{part[0].upper()}{part[1:]}." for part in parts)])
 
-    def next_best(self) -> list[tuple[str, float]]:
-        """Other parents, and how many nats they have less."""
+    def next_best(self) -> list[tuple[str, str]]:
+        """Other parents, and how they compare."""
         if self.refined is None:
             best = self.found.best.score
             others = [(o.parents, best - o.score) for o in self.found.runners_up]
         else:
             best = self.refined.log_conditional
             others = [(names, best - value) for value, names, _ in self.refined.others]
-        return [(self.parents_text(names), nats) for names, nats in others[:_MOST_RUNNERS_UP]]
+        others = [(names, nats) for names, nats in others if names != self.best.parents]
+        return [
+            (self.parents_text(names), self._difference(names, nats))
+            for names, nats in others[:_MOST_RUNNERS_UP]
+        ]
+
+    def _difference(self, parents: Parents, nats: float) -> str:
+        text = f"{abs(nats):.1f} nats {'more' if nats < 0 else 'less'}"
+        errors = [one.error for one in self.fitted if one.scored.parents == parents]
+        if errors:
+            return f"{text}, decoding error {errors[0]:.3f}"
+        return f"{text}, too few for its size" if nats < 0 else text
 
     def parents_text(self, parents: Parents) -> str:
         """Parents in words: for one agent its columns, for several what they are to each."""
@@ -127,6 +157,9 @@ class Table(NamedTuple):
         """A parent in words."""
         if len(self.agents) == 1:
             return names[form][self.agents[0]]
+        if not have_forms(self.agents):
+            # Whose column "own_cell" is cannot be said: somebody is called "own".
+            return "/".join(dict.fromkeys(names[form][agent] for agent in self.agents))
         if form.startswith(ACTION_OF):
             return spoken(form.removeprefix(ACTION_OF)) + "_action"
         if form.startswith(NEXT):
@@ -162,7 +195,10 @@ class Suggestion:
 
     @cached_property
     def table(self) -> "pd.DataFrame":
-        """What was tried: a row per set of parents, steps of the search and runners-up."""
+        """What was tried: a row per set of parents, steps of the search and runners-up.
+
+        `error` is the decoding error of a fit with these parents, where one was made.
+        """
         import pandas as pd
 
         rows: list[dict[str, Any]] = []
@@ -179,6 +215,13 @@ class Suggestion:
                 best = refined.best
                 kinds.append((by, best.parents, "end", refined.log_conditional, best.prior))
                 kinds += [(by, names, "beside", value, p) for value, names, p in refined.others]
+            listed_ones = {parents for kind, parents, *_ in kinds if kind == by}
+            kinds += [
+                (by, o.parents, "fitted", o.score, o.prior)
+                for o in (option.scored for option in one.fitted)
+                if o.parents not in listed_ones
+            ]
+            errors = {option.scored.parents: option.error for option in one.fitted}
             rows += [
                 {
                     "role": one.role,
@@ -188,6 +231,7 @@ class Suggestion:
                     "step": what,
                     "nats": nats,
                     "prior": str(prior),
+                    "error": errors.get(parents, float("nan")) if kind == by else float("nan"),
                     "chosen": kind == by and parents == one.best.parents,
                 }
                 for kind, parents, what, nats, prior in kinds
@@ -230,8 +274,8 @@ class Suggestion:
             for name, nats in one.gains():
                 lines.append(f"    {name} brings {nats:.1f} nats{one.of_what}")
             lines += [f"    {part}" for part in one.about_parts()]
-            for names, nats in one.next_best():
-                lines.append(f"    next best: {names} ({_difference(nats)})")
+            for names, text in one.next_best():
+                lines.append(f"    next best: {names} ({text})")
         for agent, errors in self.errors.items():
             lines.append(
                 f"decoding error of {agent} on labelled episodes held out: {errors['found']:.3f} "
@@ -242,7 +286,7 @@ class Suggestion:
 
     def html(self) -> Markup:
         """The same as part of a page: a table of what each policy and transition reads, and why."""
-        body = html("paragraph", _NATS)
+        body = html("paragraph", _NATS if self.tables else _WITHOUT_LABELS)
         body += html_list(self.warnings, "notes") if self.warnings else Markup()
         for one in self.tables:
             body += html("heading", one.title[0].upper() + one.title[1:])
@@ -252,8 +296,7 @@ class Suggestion:
                 body += html_table(("depends on", f"nats{one.of_what}"), rows)
             others = one.next_best()
             if others:
-                rows = [(names, _difference(nats)) for names, nats in others]
-                body += html_table(("next best", "explains"), rows)
+                body += html_table(("next best", "explains"), others)
         if self.errors:
             head = ("share of wrong steps, labels held out", "this model", "default", "majority")
             kinds = ("found", "default", "majority")
@@ -278,12 +321,6 @@ class Suggestion:
             lines.append(f"measured columns that nothing reads: {listed(self.unread)}; {UNREAD}")
         lines += [f"sharing of the {role}: {reason}" for role, reason in self.sharing.items()]
         return lines + [f"refused {column}: {reason}" for column, reason in self.refused.items()]
-
-
-def _difference(nats: float) -> str:
-    if nats < 0:
-        return f"{-nats:.1f} nats more, too few for its size"
-    return f"{nats:.1f} nats less"
 
 
 _FAMILIES = ("DirichletCPT", "Shared", "StickyDirichletCPT", "UniformCPT")

@@ -550,10 +550,7 @@ FRESH = (
         "a new episode's kernel goes on from the one before",
         "    begun = jnp.where(start[:, None], 0.0, begun)\n",
         "",
-        (
-            "test_messages.py",
-            "test_team_dbn.py",
-        ),
+        ("test_messages.py", "test_team_dbn.py"),
     ),
     Slip(
         "btil/messages/smoother.py",
@@ -583,20 +580,14 @@ FRESH = (
         "the evidence leaves out what weights were scaled by",
         "jnp.log(messages.normalizer) + peak",
         "jnp.log(messages.normalizer)",
-        (
-            "test_recordings_inference.py",
-            "test_emissions.py",
-        ),
+        ("test_recordings_inference.py", "test_emissions.py"),
     ),
     Slip(
         "btil/inference/mean_field.py",
         "the parameters' divergence is not in the bound",
         "        taken.append(fitted.divergence)\n",
         "",
-        (
-            "test_families.py",
-            "test_cases_families.py",
-        ),
+        ("test_families.py", "test_cases_families.py"),
     ),
     Slip(
         "btil/inference/mean_field.py",
@@ -610,10 +601,7 @@ FRESH = (
         "moves summed over actions are taken for as large as others",
         "        if own.sums:\n            smallest_move += smallest[policy]\n",
         "",
-        (
-            "test_recordings_inference.py",
-            "test_mfvi.py",
-        ),
+        ("test_recordings_inference.py", "test_mfvi.py"),
     ),
     Slip(
         "btil/inference/stochastic.py",
@@ -634,70 +622,49 @@ FRESH = (
         "further episodes are numbered from the part's beginning",
         "        others = self._others - self._passed\n",
         "        others = self._others\n",
-        (
-            "test_stochastic.py",
-            "test_emission_batches.py",
-        ),
+        ("test_stochastic.py", "test_emission_batches.py"),
     ),
     Slip(
         "btil/inference/stochastic.py",
         "processes share episodes by where these end",
         "middles = np.cumsum(lengths) - lengths / 2",
         "middles = np.cumsum(lengths)",
-        (
-            "test_processes.py",
-            "test_stochastic.py",
-        ),
+        ("test_processes.py", "test_stochastic.py"),
     ),
     Slip(
         "btil/demonstrations/row_groups.py",
         "filters forget that an episode was kept in the row group before",
         "                of_run[0] = last_kept\n",
         "                pass\n",
-        (
-            "test_folders.py",
-            "test_demonstration_files.py",
-        ),
+        ("test_folders.py", "test_demonstration_files.py"),
     ),
     Slip(
         "btil/demonstrations/row_groups.py",
         "what filters left out goes on",
         "            continues = continues and bool(keep[0])\n",
         "",
-        (
-            "test_folders.py",
-            "test_demonstration_files.py",
-        ),
+        ("test_folders.py", "test_demonstration_files.py"),
     ),
     Slip(
         "btil/demonstrations/row_groups.py",
         "small files are put together without counting them",
         "        rows += table.num_rows\n    if gathered",
         "        rows = table.num_rows\n    if gathered",
-        (
-            "test_folders.py",
-            "test_demonstration_files.py",
-        ),
+        ("test_folders.py", "test_demonstration_files.py"),
     ),
     Slip(
         "btil/numerics/matrix_normal.py",
         "the spread of coefficients counts once a column of inputs",
         "of_u = math.sqrt(d) *",
         "of_u = math.sqrt(p) *",
-        (
-            "test_matrix_normal.py",
-            "test_emissions.py",
-        ),
+        ("test_matrix_normal.py", "test_emissions.py"),
     ),
     Slip(
         "btil/numerics/matrix_normal.py",
         "the mode forgets the coefficients",
         "hyper.scale / (hyper.degrees + (d + p + 1))",
         "hyper.scale / (hyper.degrees + (d + 1))",
-        (
-            "test_matrix_normal.py",
-            "test_emissions.py",
-        ),
+        ("test_matrix_normal.py", "test_emissions.py"),
     ),
     Slip(
         "btil/numerics/matrix_normal.py",
@@ -718,10 +685,7 @@ FRESH = (
         "steps labelled with the first latent are dealt out",
         "    return np.where(labels < 0, dealt, labels)\n",
         "    return np.where(labels <= 0, dealt, labels)\n",
-        (
-            "test_emissions.py",
-            "test_heart_rate.py",
-        ),
+        ("test_emissions.py", "test_heart_rate.py"),
     ),
     Slip(
         "btil/inference/urns.py",
@@ -777,21 +741,14 @@ FRESH = (
         "columns of the step before are forgotten",
         "last, log_beliefs\n        self._last_columns = columns\n",
         "last, log_beliefs\n",
-        (
-            "test_tracker.py",
-            "test_emissions.py",
-            "test_errands.py",
-        ),
+        ("test_tracker.py", "test_emissions.py", "test_errands.py"),
     ),
     Slip(
         "btil/posterior/tracker.py",
         "an own action that nobody saw is missed by the own transition only",
         "(unobserved - {agent}).isdisjoint",
         "unobserved.isdisjoint",
-        (
-            "test_tracker.py",
-            "test_recordings_inference.py",
-        ),
+        ("test_tracker.py", "test_recordings_inference.py"),
     ),
     Slip(
         "btil/posterior/tracker.py",
@@ -840,11 +797,7 @@ FRESH = (
         "files of an earlier page stay",
         "set(earlier) - set(files)",
         "set(files) - set(earlier)",
-        (
-            "test_report.py",
-            "test_debrief.py",
-            "test_calibration.py",
-        ),
+        ("test_report.py", "test_debrief.py", "test_calibration.py"),
     ),
     Slip(
         "btil/analysis/report.py",
@@ -865,20 +818,14 @@ FRESH = (
         "a line of states too many is left out",
         "rest[SHOWN_OF_STATES - 1 :]",
         "rest[SHOWN_OF_STATES:]",
-        (
-            "test_cli.py",
-            "test_terminal.py",
-        ),
+        ("test_cli.py", "test_terminal.py"),
     ),
     Slip(
         "btil/study/episode.py",
         "two learned members change their minds by the same chance",
         "draw(moves, chance[[3 + seat]])",
         "draw(moves, chance[[3]])",
-        (
-            "test_study.py",
-            "test_study_people.py",
-        ),
+        ("test_study.py", "test_study_people.py"),
     ),
     Slip(
         "btil/study/episode.py",
@@ -892,20 +839,14 @@ FRESH = (
         "as many wrong answers as are allowed end it",
         "if 0 <= stage.most_wrong < journey.wrong:",
         "if 0 <= stage.most_wrong <= journey.wrong:",
-        (
-            "test_study_people.py",
-            "test_study.py",
-        ),
+        ("test_study_people.py", "test_study.py"),
     ),
     Slip(
         "btil/study/sessions.py",
         "without a partner the last session is played",
         "_at(journey, max(playing) + 1)",
         "_at(journey, max(playing))",
-        (
-            "test_study_people.py",
-            "test_study_server.py",
-        ),
+        ("test_study_people.py", "test_study_server.py"),
     ),
     Slip(
         "btil/domains/plane.py",
@@ -940,10 +881,7 @@ FRESH = (
         "the density over draws is their sum",
         "np.logaddexp.reduce(draws, axis=0) - np.log(num_draws)",
         "np.logaddexp.reduce(draws, axis=0)",
-        (
-            "test_posterior.py",
-            "test_selection.py",
-        ),
+        ("test_posterior.py", "test_selection.py"),
     ),
     Slip(
         "btil/analysis/alignment.py",

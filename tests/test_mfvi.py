@@ -579,3 +579,10 @@ def test_an_episode_of_100_000_steps(dtype: str) -> None:
     expected = 0.7 * np.eye(3, 4) + 0.3 / 4
     np.testing.assert_allclose(policy, expected, atol=0.02)
     assert posterior.wall_time < 120
+
+
+def test_a_small_tolerance_is_kept_to() -> None:
+    """A rise that is small beside the bound is no fall."""
+    posterior = fit(rich_model(), random_demos(), dtype="float64", tolerance=1e-8)
+    assert posterior.converged, posterior.reason
+    assert np.diff(posterior.elbo_trace)[-1] < 1e-9

@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import btil
+from btil.inference.mean_field import chains
 from btil.messages import smoother as messages
 from btil.messages.layout import LaneIndex, UnseenRows
 from btil.messages.scaled import local_step
+from btil.models.team import bind
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -79,3 +82,20 @@ def test_a_drawn_action_is_that_of_the_step_before_the_move() -> None:
         assert drawn.unseen is None
         assert drawn.policy[:, 0].tolist() == [ACTIONS + action, 2, ACTIONS]
         assert drawn.transition[:, 0].tolist() == [4, ARRIVALS[action], 1]
+
+
+def test_moves_summed_over_an_action_are_as_small_as_its_probability() -> None:
+    """By which it is decided whether scaled messages will do."""
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(0.02),  # E[log] of a cell is -50
+        transition=btil.DirichletCPT(1.0, parents=("own_action",)),
+        initial=btil.DirichletCPT(1.0),
+    )
+    for action, scaled in ((1, True), (-1, False)):
+        demos = btil.Demonstrations(
+            [0, 0, 0], {"ann": [0, action, 1]}, num_latents=2, num_actions=2, missing="allow"
+        )
+        bound = bind(model, demos)
+        counts = {name: np.zeros(table.shape) for name, table in bound.learned.items()}
+        (chain,) = chains(bound, counts, 3.0, np.dtype(np.float32))
+        assert chain.scaled == scaled

@@ -3,8 +3,15 @@
 `scripts/try_slips.py` makes them.
 """
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import btil
+from btil.demonstrations.row_groups import File, together
 from btil.suggestion.held_out import Stretches, moves
 from btil.suggestion.scores import Prior, Reads, transition_grid
 from btil.suggestion.search import Pool, Scored
@@ -38,3 +45,41 @@ def test_latents_stay_more_where_the_variable_that_they_go_with_keeps_its_value(
     _, keeps, changes = moves(pool, kept, one_fold)[:, 0]
     np.testing.assert_allclose(keeps, [[0.9, 0.1], [0.1, 0.9]])
     np.testing.assert_allclose(changes, 0.5)
+
+
+def two_rows_at_a_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, episodes: str, place: str
+) -> Path:
+    """A file that is read by two rows; a letter or digit for each row."""
+    monkeypatch.setattr("btil.demonstrations.row_groups.ROW_GROUP_STEPS", 2)
+    path = folder / "team.parquet"
+    rows = {"episode": list(episodes), "place": list(map(int, place))}
+    table = pd.DataFrame(rows | {"action_ann": 0, "latent_ann": 0})
+    table.insert(1, "step", table.groupby("episode").cumcount())
+    table.to_parquet(path, row_group_size=2, index=False)
+    return path
+
+
+def test_filters_that_cut_an_episode_between_two_reads_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two_rows_at_a_time(tmp_path, monkeypatch, "aaaa", "0011")
+    with pytest.raises(ValueError, match=r"row 2 .*: episode 'a' is kept in part"):
+        btil.open_demonstrations(path, filters=[("place", "==", 0)]).read()
+
+
+def test_an_episode_after_one_that_filters_left_out_is_one_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two_rows_at_a_time(tmp_path, monkeypatch, "aabbbccc", "00111000")
+    demos = btil.open_demonstrations(path, filters=[("place", "==", 0)]).read()
+    assert demos.episode_ids.tolist() == ["a", "c"]
+    assert demos.episode_lengths.tolist() == [2, 3]
+
+
+def test_small_files_are_read_together_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("btil.demonstrations.row_groups.ROW_GROUP_STEPS", 4)
+    rows = pa.table({"episode": [0, 0]})
+    files = [File(Path(name), name, {}, (2,), 0, 1) for name in "abcde"]
+    found = together(iter([(file, rows) for file in files]))
+    assert [len(gathered) for gathered in found] == [2, 2, 1]

@@ -97,7 +97,7 @@ def check_there(path: str | PathLike[str]) -> None:
         FileNotFoundError: If there is neither.
     """
     if not os.path.lexists(path):
-        raise FileNotFoundError(errno.ENOENT, "no such file or folder", os.fspath(path))
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
 
 
 def check_writable(path: str | PathLike[str], endings: tuple[str, ...] | None = None) -> None:

@@ -873,7 +873,7 @@ FRESH = (
         "btil/recordings/labelling.py",
         "an interval labels the step at its end",
         "& (later < one.end)",
-        "& (later <= one.end)",
+        "& (moments <= one.end)",
         ("test_foreign_formats.py",),
     ),
     Slip(

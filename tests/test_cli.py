@@ -229,8 +229,8 @@ def test_number_of_latents_of_a_foreign_file(tmp_path: Path, sizes: str) -> None
         ("overcooked:cramped_room:test:1", "overcooked:LAYOUT[:train|test]"),
         ("overcooked:", "unknown layout ''"),
         ("team.xlsx", "the ending must be one of .csv, .parquet, .npz"),
-        ("days", "error: days: no such file or folder"),
-        ("days/", "error: days: no such file or folder"),
+        ("days", "error: days: No such file or directory"),
+        ("days/", "error: days: No such file or directory"),
     ],
 )
 def test_info_refuses_other_data(

@@ -752,7 +752,7 @@ def test_endings_and_missing_files(tmp_path: Path):
         with pytest.raises(ValueError, match=r"ending must be one of \.csv, \.parquet, \.npz"):
             use(other)
     for absent in ("folder", "table.xlsx.old"):
-        with pytest.raises(FileNotFoundError, match="no such file or folder"):
+        with pytest.raises(FileNotFoundError, match="No such file or directory"):
             read_demonstrations(tmp_path / absent)
     for ending in ENDINGS:
         with pytest.raises(FileNotFoundError):

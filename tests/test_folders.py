@@ -211,7 +211,7 @@ def test_what_is_no_folder_and_no_list(tmp_path) -> None:
             btil.open_demonstrations(given)
     with pytest.raises(FileNotFoundError):
         btil.open_demonstrations([path, tmp_path / "none.parquet"])
-    with pytest.raises(FileNotFoundError, match="no such file or folder"):
+    with pytest.raises(FileNotFoundError, match="No such file or directory"):
         btil.open_demonstrations(tmp_path / "other days")
     path.write_bytes(b"damaged")
     with pytest.raises(ValueError, match=r"a\.parquet: damaged"):

@@ -12,6 +12,9 @@ import pytest
 
 import btil
 from btil.demonstrations.row_groups import File, together
+from btil.study import episode as play
+from btil.study.settings import Stage
+from btil.study.teammate import rules_for
 from btil.suggestion.held_out import Stretches, moves
 from btil.suggestion.scores import Prior, Reads, transition_grid
 from btil.suggestion.search import Pool, Scored
@@ -83,3 +86,22 @@ def test_small_files_are_read_together_up_to_a_size(monkeypatch: pytest.MonkeyPa
     files = [File(Path(name), name, {}, (2,), 0, 1) for name in "abcde"]
     found = together(iter([(file, rows) for file in files]))
     assert [len(gathered) for gathered in found] == [2, 2, 1]
+
+
+class Undecided:
+    """A learned member who may want either of two things next."""
+
+    def transition(self, *_: object) -> np.ndarray:
+        return np.array([[0.5, 0.5]])
+
+
+def test_learned_members_change_their_minds_by_chances_of_their_own() -> None:
+    stage = Stage(
+        "session", domain="movers", map="tiny", temperature=0.3, select_every=5, max_steps=40
+    )
+    rules = rules_for(stage, "ai")._replace(members=(Undecided(), Undecided()))
+    chance = np.zeros(play.NUM_CHANCES)
+    episode = play.begin(rules_for(stage, "ai"), chance)._replace(latents=(0, 0))
+    chance[3:5] = 0.2, 0.8
+    after, _ = play.joint_step(rules, episode, (0, 0), chance, 1.0)
+    assert after.latents == (0, 1)

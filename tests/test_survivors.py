@@ -4,6 +4,7 @@
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 
 import btil
 from btil.demonstrations.row_groups import File, together
+from btil.domains.playing import _Part
 from btil.study import episode as play
 from btil.study.settings import Stage
 from btil.study.teammate import rules_for
@@ -105,3 +107,32 @@ def test_learned_members_change_their_minds_by_chances_of_their_own() -> None:
     chance[3:5] = 0.2, 0.8
     after, _ = play.joint_step(rules, episode, (0, 0), chance, 1.0)
     assert after.latents == (0, 1)
+
+
+class Repeats:
+    """A learned member who does what the first of its teammates did at the step before."""
+
+    agent = "rob"
+    demos = btil.Demonstrations([0], {"rob": [0], "alice": [0]}, num_actions=2, num_latents=1)
+    num_latents = 1
+    variables = frozenset({"state"})
+
+    def initial(self, states: Any, draw: Any) -> Any:
+        raise NotImplementedError
+
+    def policy(self, states: Any, latents: Any, draw: Any, previous: Any = None) -> Any:
+        return np.eye(2)[previous[1][:, self.demos.agents.index("alice")]]
+
+    def transition(
+        self, states: Any, actions: Any, next_states: Any, latents: Any, draw: Any
+    ) -> Any:
+        raise NotImplementedError
+
+
+def test_actions_of_the_step_before_are_told_in_the_order_that_was_learned() -> None:
+    part = _Part(Repeats(), ["alice", "rob"], lambda states: {"state": states}, 1)
+    nothing = np.zeros(2, int)
+    # Alice's action first, as where they play.
+    before = (nothing, np.array([[0, 1], [1, 0]]))
+    rows = part.policy(nothing, nothing, nothing, before)
+    np.testing.assert_array_equal(rows, np.eye(2))

@@ -4,6 +4,8 @@
 BIN = .venv/bin
 # Files with slow tests come first (tests/conftest.py), so that both workers end together.
 PYTEST_FLAGS = -n 2 --dist loadfile --no-loadscope-reorder
+# Slow tests wait for browsers and for processes of their own: a third worker has the cores meanwhile.
+SLOW_FLAGS = -n 3 --dist loadfile --no-loadscope-reorder
 # What runs once more as users run it: the other tests compile with most optimisations off.
 OPTIMISED = $(addprefix tests/test_, messages.py lanes.py forward_backward.py mfvi.py gibbs.py \
 	nuts.py evidence.py)
@@ -41,7 +43,7 @@ test: lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
 
 test-slow: setup
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
+	$(BIN)/python -m pytest $(SLOW_FLAGS) -m slow
 	JAX_DISABLE_MOST_OPTIMIZATIONS=false $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow" $(OPTIMISED)
 
 test-package: setup

@@ -1,6 +1,7 @@
 """Files that appear whole or not at all."""
 
 import contextlib
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -84,6 +85,19 @@ def _flush_folder(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def check_there(path: str | PathLike[str]) -> None:
+    """Refuse a path at which there is nothing, before anything is said of its ending.
+
+    Args:
+        path: Of a file or a folder that is to be read.
+
+    Raises:
+        FileNotFoundError: If there is neither.
+    """
+    if not os.path.lexists(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
 
 
 def check_writable(path: str | PathLike[str], endings: tuple[str, ...] | None = None) -> None:

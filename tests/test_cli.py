@@ -135,6 +135,21 @@ def test_no_arguments_show_the_help() -> None:
     assert "btil demo" in result.output
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("fit team.csv --sed 3", ("No such option: --sed", "--seed", "; see btil fit --help")),
+        ("fit", ("Missing argument 'DATA'; see btil fit --help",)),
+        ("fit team.csv -o p.nc --seed x", ("Invalid value for '--seed'", "; see btil fit --help")),
+        ("nonsense", ("No such command 'nonsense'; see btil --help",)),
+        ("--nonsense", ("No such option: --nonsense; see btil --help",)),
+        ("collect --nonsense", ("No such option: --nonsense", "; see btil collect --help")),
+    ],
+)
+def test_a_command_that_is_misspelt_is_one_line(words: str, says: tuple[str, ...]) -> None:
+    assert_refused(CliRunner().invoke(app, words.split(), prog_name="btil"), *says)
+
+
 def test_version() -> None:
     result = run("--version")
     assert (result.exit_code, result.stdout) == (0, f"btil {btil.__version__}\n")
@@ -214,9 +229,15 @@ def test_number_of_latents_of_a_foreign_file(tmp_path: Path, sizes: str) -> None
         ("overcooked:cramped_room:test:1", "overcooked:LAYOUT[:train|test]"),
         ("overcooked:", "unknown layout ''"),
         ("team.xlsx", "the ending must be one of .csv, .parquet, .npz"),
+        ("days", "error: days: No such file or directory"),
+        ("days/", "error: days: No such file or directory"),
     ],
 )
-def test_info_refuses_other_data(data: str, says: str) -> None:
+def test_info_refuses_other_data(
+    data: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "team.xlsx").touch()
     assert_refused(run("info", data), says)
 
 

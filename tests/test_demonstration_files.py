@@ -241,6 +241,7 @@ def test_damaged_and_other_files_are_refused(tmp_path) -> None:
     path.write_bytes(raw[:600] + bytes(200) + raw[800:])
     with pytest.raises(ValueError, match=r"team\.parquet: "):
         list(btil.open_demonstrations(path))
+    (tmp_path / "team.csv").touch()
     with pytest.raises(ValueError, match=r"team\.csv: only a \.parquet file is read by row groups"):
         btil.open_demonstrations(tmp_path / "team.csv")
     with pytest.raises(FileNotFoundError):

@@ -746,9 +746,14 @@ def test_written_tables_open_in_other_tools(tmp_path: Path):
 
 
 def test_endings_and_missing_files(tmp_path: Path):
+    other = tmp_path / "table.xlsx"
+    other.touch()
     for use in (read_demonstrations, lambda path: write_demonstrations(team(), path)):
         with pytest.raises(ValueError, match=r"ending must be one of \.csv, \.parquet, \.npz"):
-            use(tmp_path / "table.xlsx")
+            use(other)
+    for absent in ("folder", "table.xlsx.old"):
+        with pytest.raises(FileNotFoundError, match="No such file or directory"):
+            read_demonstrations(tmp_path / absent)
     for ending in ENDINGS:
         with pytest.raises(FileNotFoundError):
             read_demonstrations(tmp_path / f"absent{ending}")

@@ -199,6 +199,7 @@ def test_files_that_do_not_go_together(tmp_path) -> None:
 
 def test_what_is_no_folder_and_no_list(tmp_path) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "a.csv").touch()
     path = folder_of(tmp_path / "days", [0]) / "a.parquet"
     for given, message in (
         (tmp_path / "empty", r"there is no \.parquet file in this folder"),
@@ -210,6 +211,8 @@ def test_what_is_no_folder_and_no_list(tmp_path) -> None:
             btil.open_demonstrations(given)
     with pytest.raises(FileNotFoundError):
         btil.open_demonstrations([path, tmp_path / "none.parquet"])
+    with pytest.raises(FileNotFoundError, match="No such file or directory"):
+        btil.open_demonstrations(tmp_path / "other days")
     path.write_bytes(b"damaged")
     with pytest.raises(ValueError, match=r"a\.parquet: damaged"):
         btil.open_demonstrations(tmp_path / "days")

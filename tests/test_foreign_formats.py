@@ -227,6 +227,9 @@ def test_a_log_needs_actions_or_measures(tmp_path):
     assert demos.continuous["a_s"].tolist() == [0.5]
     with pytest.raises(ValueError, match=r"s: row 0 .*: 0.5 is not allowed.*continuous="):
         from_long_table(table | {"s": [0.5]})
+    with pytest.raises(FileNotFoundError, match="No such file or directory"):
+        from_long_table(tmp_path / "log.xlsx")
+    (tmp_path / "log.xlsx").touch()
     with pytest.raises(ValueError, match=r"the ending must be one of \.csv"):
         from_long_table(tmp_path / "log.xlsx")
 

@@ -606,3 +606,10 @@ def test_how_many_restarts_are_enough() -> None:
     assert enough(0.05, demos) == 4
     assert enough(0.1, demos) == 1
     assert enough(0.05, demos.select([0])) == 1  # all is labelled
+
+
+def test_a_small_tolerance_is_kept_to() -> None:
+    """A rise that is small beside the bound is no fall."""
+    posterior = fit(rich_model(), random_demos(), dtype="float64", tolerance=1e-8)
+    assert posterior.converged, posterior.reason
+    assert np.diff(posterior.elbo_trace)[-1] < 1e-9

@@ -22,15 +22,27 @@ from btil.flags import Debug
 from btil.study.cli import collect
 
 FROM_CONSOLE = "console"
+# What is wrong with the words of a command; typer shows one kind of it only.
+_UsageError: Any = typer.BadParameter.__base__
 
 
 class _Commands(TyperGroup):
     """Turns what goes wrong into one line on standard error and an exit code."""
 
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        if not args:  # the help is shown
+            return super().make_context(info_name, args, *more, **extra)
+        try:
+            return super().make_context(info_name, args, *more, **extra)
+        except _UsageError as error:
+            _refuse_usage(error)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             with _warnings_in_one_line():
                 return super().invoke(ctx)
+        except _UsageError as error:
+            _refuse_usage(error)
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt as error:
@@ -64,6 +76,13 @@ def _refuse(ctx: Any, error: Exception, code: int) -> NoReturn:
     text = " ".join(text.split()) or type(error).__name__
     typer.echo("; ".join([f"error: {text}", *notes_of(error)]), err=True)
     raise typer.Exit(code) from None
+
+
+def _refuse_usage(error: Any) -> NoReturn:
+    """Options and arguments that a command does not have, or that are none."""
+    text = " ".join(error.format_message().split()).removesuffix(".")
+    typer.echo(f"error: {text}; see {error.ctx.command_path} --help", err=True)
+    raise typer.Exit(error.exit_code) from None
 
 
 def notes_of(error: BaseException) -> list[str]:

@@ -21,6 +21,7 @@ from btil.demonstrations.formats.arrow import columns_from_arrow, from_arrow
 from btil.demonstrations.formats.parquet import ROW_GROUP_STEPS
 from btil.demonstrations.formats.record import check_no_repeats
 from btil.demonstrations.tables import steps_to_keep, told
+from btil.files import check_there
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,6 +157,7 @@ def find_files(given: Any) -> tuple[Path, list[Path], Path | None]:
 
 
 def _check_ending(path: Path) -> None:
+    check_there(path)
     if path.suffix.lower() != ".parquet":
         raise ValueError(
             f"{path}: only a .parquet file is read by row groups; read_demonstrations reads others"

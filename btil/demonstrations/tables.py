@@ -45,7 +45,7 @@ from btil.demonstrations.quantities import (
     weights_from_columns,
     without_sets,
 )
-from btil.files import replacing
+from btil.files import check_there, replacing
 
 # Of a message of another library.
 _LONGEST_TOLD = 1000
@@ -236,6 +236,7 @@ def read_as_seen(
 
 def _read_columns(path: Path) -> tuple[Columns, dict[str, Any] | None]:
     """The columns of a table as they are in the file, and what is recorded of them."""
+    check_there(path)
     read = format_of(path).read
     with open(path, "rb") as handle:
         try:

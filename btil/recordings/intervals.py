@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from btil.demonstrations.coding import listed, shown
+from btil.files import check_there
 from btil.recordings.sources import Rows, naming, read_text, rows_of_text
 
 _CLOCK = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
@@ -84,6 +85,7 @@ def read_intervals(path: str | os.PathLike[str]) -> list[Interval]:
         BORIS' user guide, "Export events".
     """
     file = Path(path)
+    check_there(file)
     with naming(path):
         if file.suffix.lower() not in _ENDINGS:
             raise ValueError(f"the ending must be one of {', '.join(_ENDINGS)}")

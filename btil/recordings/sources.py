@@ -24,6 +24,7 @@ from btil.demonstrations.coding import (
     shown,
     untyped_episodes,
 )
+from btil.files import check_there
 
 Number = float | int | np.number
 # Whatever has named columns: a mapping, a data frame, or the path of a file with such.
@@ -239,6 +240,7 @@ def table_of(source: TableOrPath) -> Table:
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         ending = path.suffix.lower()
+        check_there(path)
         if ending not in _ENDINGS:
             raise ValueError(f"the ending must be one of {', '.join(_ENDINGS)}")
         if ending == ".parquet":

@@ -101,6 +101,7 @@ def forward_backward_of_one_table(
         likelihood: As in `forward_backward`.
     """
     latents = range(len(table))
+
     def arrive(previous: Float[Array, "latents lanes"], begin: tuple[Array, Array]) -> Array:
         first, starts = begin
         moved = reduce(jnp.add, [previous[k][None] * table[k][:, None] for k in latents])

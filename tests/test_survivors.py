@@ -77,7 +77,9 @@ def test_an_episode_after_one_that_filters_left_out_is_one_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = two_rows_at_a_time(tmp_path, monkeypatch, "aabbbccc", "00111000")
-    demos = btil.open_demonstrations(path, filters=[("place", "==", 0)]).read()
+    file = btil.open_demonstrations(path, filters=[("place", "==", 0)])
+    assert file.num_episodes == 2
+    demos = file.read()
     assert demos.episode_ids.tolist() == ["a", "c"]
     assert demos.episode_lengths.tolist() == [2, 3]
 

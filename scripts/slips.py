@@ -818,7 +818,7 @@ FRESH = (
         "a line of states too many is left out",
         "rest[SHOWN_OF_STATES - 1 :]",
         "rest[SHOWN_OF_STATES:]",
-        ("test_cli.py", "test_terminal.py"),
+        ("test_survivors.py", "test_cli.py", "test_terminal.py"),
     ),
     Slip(
         "btil/study/episode.py",

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import btil
+from btil.cli.learning import first_states
 from btil.demonstrations.row_groups import File, together
 from btil.domains.playing import _Part
 from btil.study import episode as play
@@ -77,7 +78,9 @@ def test_an_episode_after_one_that_filters_left_out_is_one_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = two_rows_at_a_time(tmp_path, monkeypatch, "aabbbccc", "00111000")
-    demos = btil.open_demonstrations(path, filters=[("place", "==", 0)]).read()
+    file = btil.open_demonstrations(path, filters=[("place", "==", 0)])
+    assert file.num_episodes == 2
+    demos = file.read()
     assert demos.episode_ids.tolist() == ["a", "c"]
     assert demos.episode_lengths.tolist() == [2, 3]
 
@@ -136,3 +139,11 @@ def test_actions_of_the_step_before_are_told_in_the_order_that_was_learned() -> 
     before = (nothing, np.array([[0, 1], [1, 0]]))
     rows = part.policy(nothing, nothing, nothing, before)
     np.testing.assert_array_equal(rows, np.eye(2))
+
+
+def test_state_variables_take_no_more_lines_than_are_shown() -> None:
+    states = [f"{16 * ' '}state {k}" for k in range(5)]
+    shown = first_states(["steps           3", *states])
+    assert shown == ["steps           3", *states[:2], f"{16 * ' '}... (--all shows all)"]
+    few = ["steps           3", *states[:2]]
+    assert first_states(few) == few

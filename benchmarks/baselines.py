@@ -20,6 +20,7 @@ VARIABLES: dict[str, Any] = {"inputs": "variables"}
 CLONING_KEPT: dict[str, Any] = {
     "reward": "negative",
     "pretraining_iterations": 2000,
+    "pretraining_batch_size": 128,
     "num_iterations": 100,
     "batch_size": 4096,
     "num_runs": 128,

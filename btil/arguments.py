@@ -46,6 +46,7 @@ _WHOLE = {
     "num_warmup": 0,
     "num_worst": 0,
     "patience": 1,
+    "pretraining_batch_size": 1,
     "pretraining_iterations": 1,
     "trials": 1,
     "value_iterations": 0,

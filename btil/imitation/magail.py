@@ -136,6 +136,7 @@ def learn(
     discriminator_decay: float = 0.0,
     value_iterations: int = 0,
     cloning_weight: float = 0.0,
+    pretraining_batch_size: int | None = None,
 ) -> Learned:
     """Pretrain the policies, then let them and the discriminator learn from each other.
 
@@ -146,8 +147,7 @@ def learn(
         seed: Seeds networks, batches and episodes.
         progress: Whether to show progress lines.
         num_iterations: Rollouts, each followed by updates of all networks.
-        batch_size: Steps in the task per iteration, and examples per discriminator update; of
-            cloning 128 at most.
+        batch_size: Steps in the task per iteration, and examples per discriminator update.
         num_runs: Episodes that run side by side; divides `batch_size`.
         max_steps: Steps after which an episode is cut.
         learning_rate: Adam's, for all networks.
@@ -171,6 +171,7 @@ def learn(
             by values that know nothing, policies unlearn what was cloned.
         cloning_weight: Weight of cloning in PPO's objective: policies go on imitating 512 of the
             steps shown, others in each iteration, while they follow the rewards.
+        pretraining_batch_size: Examples per update by cloning beforehand; None: `batch_size`.
 
     Raises:
         ValueError: If a label is missing or an option has no such value.
@@ -203,7 +204,7 @@ def learn(
         activation=activation,
         learning_rate=learning_rate,
         num_iterations=pretraining_iterations,
-        batch_size=batch_size,
+        batch_size=pretraining_batch_size or batch_size,
         description="magail: cloning",
         progress=progress,
     )

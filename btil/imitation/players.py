@@ -40,8 +40,6 @@ from btil.numerics.rounding import rounded_up
 # Rows for states at the start of a run on a large map: more rows make every update slower, and
 # running out of them costs a compilation.
 _FEWEST_ROWS = 4096
-# Examples per update by cloning, beforehand: no more than this.
-_CLONED_AT_ONCE = 128
 
 
 class Scene(NamedTuple):
@@ -268,7 +266,7 @@ def cloned_players(
         activation: A name in `btil.imitation.networks.ACTIVATIONS`.
         learning_rate: Adam's.
         num_iterations: Updates by cloning.
-        batch_size: Examples per update, 128 at most.
+        batch_size: Examples per update.
         description: Of the progress line.
         progress: Whether to show one.
     """
@@ -289,7 +287,7 @@ def cloned_players(
         stack_examples([*reader.policies(states, demos.latents)], [*demos.actions.T]),
         generator,
         num_iterations=num_iterations,
-        batch_size=min(batch_size, _CLONED_AT_ONCE),
+        batch_size=batch_size,
         learning_rate=learning_rate,
         description=description,
         progress=progress,

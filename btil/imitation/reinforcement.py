@@ -32,6 +32,9 @@ from btil.imitation.players import (
 )
 from btil.progress import progress_line
 
+# Examples per update by cloning, at most.
+_CLONED_AT_ONCE = 128
+
 
 def learn(
     task: GridTask,
@@ -112,7 +115,7 @@ def learn(
         activation=activation,
         learning_rate=learning_rate,
         num_iterations=pretraining_iterations,
-        batch_size=batch_size,
+        batch_size=min(batch_size, _CLONED_AT_ONCE),
         description="ppo: cloning",
         progress=progress,
     )

@@ -523,7 +523,8 @@ def _advance(
             assert info.paths is not None
             had = jax.nn.one_hot(info.paths, votes.shape[-1], dtype=votes.dtype)
             votes = jnp.where(number < num_warmup, votes + had, votes)
-            info = info._replace(paths=None)
+        # Paths of every iteration would be many times what is kept of it.
+        info = info._replace(paths=None)
         logs = log_rows_of(states, problem, families)
         if kept is None:
             drawn = exponentials(logs)

@@ -144,6 +144,10 @@ def test_no_arguments_show_the_help() -> None:
         ("nonsense", ("No such command 'nonsense'; see btil --help",)),
         ("--nonsense", ("No such option: --nonsense; see btil --help",)),
         ("collect --nonsense", ("No such option: --nonsense", "; see btil collect --help")),
+        ("fit --method", ("Option '--method' requires an argument; see btil fit --help",)),
+        ("fit a.csv --quiet=3", ("Option '--quiet' does not take a value; see btil fit --help",)),
+        ("--version=3", ("Option '--version' does not take a value; see btil --help",)),
+        ("collect export --out", ("requires an argument; see btil collect --help",)),
     ],
 )
 def test_a_command_that_is_misspelt_is_one_line(words: str, says: tuple[str, ...]) -> None:

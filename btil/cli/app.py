@@ -35,14 +35,14 @@ class _Commands(TyperGroup):
         try:
             return super().make_context(info_name, args, *more, **extra)
         except _UsageError as error:
-            _refuse_usage(error)
+            _refuse_usage(error, str(info_name))
 
     def invoke(self, ctx: Any) -> Any:
         try:
             with _warnings_in_one_line():
                 return super().invoke(ctx)
         except _UsageError as error:
-            _refuse_usage(error)
+            _refuse_usage(error, f"{ctx.command_path} {ctx.invoked_subcommand}")
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt as error:
@@ -78,10 +78,12 @@ def _refuse(ctx: Any, error: Exception, code: int) -> NoReturn:
     raise typer.Exit(code) from None
 
 
-def _refuse_usage(error: Any) -> NoReturn:
+def _refuse_usage(error: Any, command: str) -> NoReturn:
     """Options and arguments that a command does not have, or that are none."""
     text = " ".join(error.format_message().split()).removesuffix(".")
-    typer.echo(f"error: {text}; see {error.ctx.command_path} --help", err=True)
+    # Of an option without its value it is not said whose it is.
+    command = command if error.ctx is None else error.ctx.command_path
+    typer.echo(f"error: {text}; see {command} --help", err=True)
     raise typer.Exit(error.exit_code) from None
 
 

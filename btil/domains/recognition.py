@@ -26,7 +26,7 @@ def task_of(demos: Demonstrations) -> GridTask | None:
     Example:
         >>> task_of(btil.domains.cleanup("tiny").simulate(2))
         Cleanup(3 x 3 map, 2 items, 576 states)
-        >>> task_of(Demonstrations([0, 1], [[0, 0], [1, 1]])) is None
+        >>> task_of(Demonstrations([0, 1], [[0, 0], [1, 1]], num_latents=1)) is None
         True
     """
     for name, map in product(domain_names("task"), MAPS):

@@ -61,7 +61,7 @@ WINDOWS, LANES_TOGETHER = 128, 2
 # At most so many runs of a block are looked at in an iteration.
 RUNS = 192
 # So many swaps are tried in an iteration.
-SWAPS = 8
+SWAPS = 6
 # So many jumps are tried in an iteration.
 JUMPS = 2
 # What the stretches of a swap have in common.

@@ -78,7 +78,8 @@ def _read_record(path: Path) -> dict[str, Any]:
     }  # fmt: skip
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        record.setdefault("num_played", 0)  # of a time when no team was let play
+        if isinstance(record, dict):
+            record.setdefault("num_played", 0)  # of a time when no team was let play
         known = record["format"] == FORMAT and record["version"] == VERSION
         fits = known and all(isinstance(record[field], kind) for field, kind in kinds.items())
         fits = fits and record["reference"] in record["names"]

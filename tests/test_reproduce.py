@@ -738,8 +738,9 @@ def test_renderings_show_both_numbers_and_the_mark() -> None:
 
 
 def test_renderings_escape_names() -> None:
-    cell = tables.Cell("<i>0</i>", "<u>1</u>")
-    sheet = tables.Sheet("<b>", ("a|b",), ("<script>",), [(("x|<y>",), [cell])])
+    cell = paper_tables.Cell("<i>0</i>", "<u>1</u>")
+    rows = [(("x|<y>",), [cell])]
+    sheet = paper_tables.Sheet("<b>", ("a|b",), ("<script>",), rows)
     page = paper_tables.html_sheet(sheet)
     for tag in ("<b>", "<script>", "<y>", "<i>", "<u>"):
         assert tag not in page

@@ -4,12 +4,15 @@ That they leave the distribution of whole paths as it is stands in test_path_mov
 sampler finds the landmarks itself.
 """
 
+import jax
 import numpy as np
 import pytest
 from test_checkpoint import Stopped, assert_same_bits, stop_after
 
 import btil
 from btil.inference import gibbs, path_moves
+from btil.messages.layout import lay_out
+from btil.models.team import bind
 
 # Two steps of each place are little to learn from.
 pytestmark = pytest.mark.filterwarnings("ignore:the model cannot learn")
@@ -107,3 +110,22 @@ def test_landmarks_are_what_chains_have_mostly(monkeypatch):
     for landmark in noted[-1][3]:
         path = landmark.reshape(-1)
         assert set(path.tolist()) <= {0, 1, 2}
+
+
+@pytest.mark.usefixtures("x64")
+def test_paths_of_every_iteration_are_not_kept():
+    """With hundreds of chains, as `refined` has them, they would be gigabytes."""
+    model, demos = two_stories()
+    bound = bind(model, demos)
+    layout = lay_out(bound)
+    problem, program = gibbs.prepare(bound, layout, np.dtype(np.float64), True)
+    states = gibbs._start(bound, layout, (), {}, 0, 3, np.dtype(np.float64))
+    keys = jax.random.split(jax.random.key(0), 3)
+    for landmarks in (None, gibbs._laid_landmarks(gibbs._no_landmarks(problem, 3), bound, None)):
+        *_, (_, info) = jax.eval_shape(
+            lambda: gibbs.advance(
+                keys, states, problem._replace(landmarks=landmarks), 0, 1, 1, program, {}  # noqa: B023
+            )
+        )
+        assert info.moved is not None
+        assert info.paths is None

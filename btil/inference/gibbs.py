@@ -521,13 +521,15 @@ def _advance(
         )(keys, states)
         if votes is not None:
             assert info.paths is not None
-            paths, info = info.paths, info._replace(paths=None)
+            paths = info.paths
             votes = lax.cond(
                 number < num_warmup,
                 lambda votes: votes + jax.nn.one_hot(paths, votes.shape[-1], dtype=votes.dtype),
                 lambda votes: votes,
                 votes,
             )
+        # Paths of every iteration would be many times what is kept of it.
+        info = info._replace(paths=None)
         logs = log_rows_of(states, problem, families)
         if kept is None:
             drawn = exponentials(logs)

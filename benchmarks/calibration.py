@@ -123,7 +123,7 @@ def refined_table(found: Mapping[Run, Calibration]) -> str:
     rows = []
     for run, one in found.items():
         table = one.table()
-        cells = [percent(table["coverage_89"][g], table["coverage_89_error"][g]) for g in ROWS]
+        cells = [percent(table["coverage_89"][g], table["coverage_89_se"][g]) for g in ROWS]
         ratios = [f"{table['error_ratio'][g]:.2f}" for g in ROWS[:2]]
         rows.append([run.method, f"{run.share_labelled:.0%}", str(run.seed), *cells, *ratios])
     ratios = [f"error / said, {group}" for group in ROWS[:2]]
@@ -146,7 +146,7 @@ def interval_table(setting: str, found: Iterable[tuple[str, Calibration]]) -> st
     rows = []
     for value, one in found:
         table = one.table()
-        cells = [percent(table["coverage_89"][g], table["coverage_89_error"][g]) for g in ROWS]
+        cells = [percent(table["coverage_89"][g], table["coverage_89_se"][g]) for g in ROWS]
         excess = one.overconfidence().get("averaged")
         if excess is None:
             cells += ["", ""]
@@ -164,7 +164,7 @@ def grid_table(found: Mapping[Run, Calibration], group: str) -> str:
     for number in AMOUNTS:
         one = [table for run, table in found.items() if run.num_episodes == number]
         tables = [each.table().loc[group] for each in one]
-        cells = [percent(row["coverage_89"], row["coverage_89_error"]) for row in tables]
+        cells = [percent(row["coverage_89"], row["coverage_89_se"]) for row in tables]
         rows.append([f"{number} episodes", *cells])
     return markdown([group, *(f"{share:.0%} labelled" for share in SHARES)], rows)
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import btil
 from btil.analysis.calibration import simulation as simulation_module
+from btil.analysis.calibration.calibrating import Calibration, calibrate
 from btil.analysis.calibration.figures import plot_ecdf_pit, plot_error_ratios, plot_latents
 from btil.analysis.calibration.ranks import (
     Ranked,
@@ -37,7 +38,6 @@ from btil.analysis.calibration.ranks import (
     verdict,
     wilson_interval,
 )
-from btil.analysis.calibration.run import Calibration, calibrate
 from btil.analysis.calibration.simulation import (
     Settings,
     choose_cells,
@@ -260,7 +260,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch, exact):
         ran.append(number)
         return run_simulation(settings, number)
 
-    monkeypatch.setattr("btil.analysis.calibration.run.run_simulation", counted)
+    monkeypatch.setattr("btil.analysis.calibration.calibrating.run_simulation", counted)
     more = calibrate_tiny(num_simulations=3, directory=tmp_path / "made")
     assert ran == [2]
     for group, ranked in exact.ranked.items():

@@ -109,7 +109,7 @@ def test_case_33_seeds_agree_within_the_error_that_is_told(vague):
     for score in ("log_score", "brier", "sureness"):
         values = np.array([row[score] for row in rows])
         chance = np.array([row[f"{score}_monte_carlo"] for row in rows])
-        errors = np.array([row[f"{score}_error"] for row in rows])
+        errors = np.array([row[f"{score}_se"] for row in rows])
         assert 0.6 < values.std(ddof=1) / np.sqrt((chance**2).mean()) < 1.6
         # What is printed behind ± holds it, and the error over episodes.
         assert (errors > chance).all()
@@ -117,8 +117,8 @@ def test_case_33_seeds_agree_within_the_error_that_is_told(vague):
             error = np.hypot(errors[one], errors[other])
             assert abs(values[one] - values[other]) < 4 * error
     shown = compare_posteriors({"mfvi": vague}, test, num_draws=40)
-    error = shown.decoded.loc[("mfvi", "agent_0", "smoothed, averaged"), "log_score_error"]
-    assert shown.table.loc["mfvi", "log_score_error_agent_0"] == error
+    error = shown.decoded.loc[("mfvi", "agent_0", "smoothed, averaged"), "log_score_se"]
+    assert shown.table.loc["mfvi", "log_score_se_agent_0"] == error
 
 
 # ---------------------------------------------------------------------- 34: no reference
@@ -257,7 +257,7 @@ def test_case_37_from_the_shell(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda record: record | {"version": 2}, "not a comparison written by this btil"),
+        (lambda record: record | {"version": 1}, "not a comparison written by this btil"),
         (lambda record: record | {"names": "mfvi"}, "not a comparison written by this btil"),
         (lambda record: record | {"reference": "nuts"}, "not a comparison written by this btil"),
         (lambda record: [], "not a comparison written by this btil"),

@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 
 import btil
 from btil import analysis
-from btil.analysis import compare, decoded, held_out, metrics, teamwork
+from btil.analysis import belief_scores, compare, held_out, metrics, teamwork
 from btil.analysis.debriefing import debrief
 from btil.analysis.debriefing.findings import find
 from btil.analysis.decoding import decoded_table
-from btil.analysis.selection import compare_models
+from btil.analysis.selection import rank_models
 from btil.cli import app
 from btil.inference.result import DirichletRows, FitResult
 from btil.models.team import bind
@@ -157,11 +157,11 @@ QUESTIONS: dict[str, Question] = {
     "btil.analysis.metrics.suboptimal_share": lambda a: analysis.suboptimal_share(
         a.task, a.demos, a.posterior
     ),
-    "btil.analysis.decoded.score_beliefs": lambda a: decoded.score_beliefs(
+    "btil.analysis.belief_scores.score_beliefs": lambda a: belief_scores.score_beliefs(
         a.demos, a.posterior, "rob"
     ),
-    "btil.analysis.decoded.reliability_by_episode": lambda a: decoded.reliability_by_episode(
-        a.demos, a.posterior, "rob"
+    "btil.analysis.belief_scores.reliability_by_episode": lambda a: (
+        belief_scores.reliability_by_episode(a.demos, a.posterior, "rob")
     ),
     "btil.analysis.decoding.decoded_table": lambda a: decoded_table(
         a.demos, a.posterior, a.posterior
@@ -184,14 +184,14 @@ QUESTIONS: dict[str, Question] = {
         a.posterior, a.demos, 0, a.task, **o
     ),
     "btil.analysis.debriefing.findings.find": lambda a, **o: find(a.posterior, a.demos, **o),
-    "btil.analysis.debriefing.page.debrief": lambda a, **o: debrief(
+    "btil.analysis.debriefing.debrief_page.debrief": lambda a, **o: debrief(
         a.posterior, a.demos, a.folder, max_episodes=1, progress=False, **o
     ).page.read_text(encoding="utf-8"),
     "btil.analysis.compare.compare_posteriors": lambda a: compare.compare_posteriors(
         {"a": a.posterior}, a.demos, progress=False
     ),
-    "btil.analysis.selection.compare_models": lambda a: (
-        compare_models(
+    "btil.analysis.selection.rank_models": lambda a: (
+        rank_models(
             {"a": a.posterior, "b": a.posterior}, a.demos, method="held_out", num_draws=100
         ).table
     ),
@@ -210,7 +210,7 @@ LABELS_ARE_DATA = {
     "btil.analysis.plots.films.animate_motion": "draws labels, or the latents that it is given",
 }
 # Log densities of actions alone: no belief is asked for.
-NEVER_PEEK = {"btil.analysis.selection.compare_models"}
+NEVER_PEEK = {"btil.analysis.selection.rank_models"}
 _TELLING = {"posterior", "posteriors", "decoded", "beliefs", "latents", "team"}
 
 

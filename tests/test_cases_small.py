@@ -135,7 +135,7 @@ def test_the_evidence_tends_to_that_of_the_known_table(method: str) -> None:
             found, error = exact(model, demos).elbo, 0.0
         else:
             one = log_evidence(model, demos, method, progress=False, **QUICK[method])
-            found, error = one.value, one.standard_error
+            found, error = one.value, one.se
             assert one.reliable
             assert error < 0.1 * 10 ** (-power / 2)
         # A prior of so many counts leaves about one part in as many.
@@ -147,7 +147,7 @@ def test_chib_is_exact_where_every_step_is_labelled(seed: int) -> None:
     model, demos, truth = extreme_team(100 + seed, labelled=1.0)
     found = log_evidence(model, demos, "chib", progress=False, **FEW["chib"])
     assert found.value == pytest.approx(log_of(truth.evidence), rel=1e-12, abs=1e-12)
-    assert found.standard_error == 0
+    assert found.se == 0
 
 
 @pytest.mark.parametrize("method", ["chib", "smc"])
@@ -157,7 +157,7 @@ def test_estimates_with_mixed_concentrations(method: str, seed: int) -> None:
     found = log_evidence(model, demos, method, progress=False, **QUICK[method])
     expected = log_of(truth.evidence)
     assert found.reliable
-    assert abs(found.value - expected) < 5 * found.standard_error + 1e-9 * abs(expected)
+    assert abs(found.value - expected) < 5 * found.se + 1e-9 * abs(expected)
 
 
 @pytest.mark.parametrize("method", ["chib", "smc"])
@@ -168,7 +168,7 @@ def test_estimates_say_so_where_cells_are_too_small_to_be_found(method: str) -> 
     # Cells that no unlabelled step reads do not matter.
     model, labelled, truth = extreme_team(100, labelled=1.0)
     found = log_evidence(model, labelled, method, progress=False, **FEW[method])
-    assert abs(found.value - log_of(truth.evidence)) < 1e-9 + 5 * found.standard_error
+    assert abs(found.value - log_of(truth.evidence)) < 1e-9 + 5 * found.se
 
 
 def test_particles_that_stay_where_they_are_are_told() -> None:
@@ -179,7 +179,7 @@ def test_particles_that_stay_where_they_are_are_told() -> None:
     assert not found.reliable
     assert "transition_agent_0: unlabelled steps read cells" in " ".join(found.notes)
     chib = log_evidence(model, demos, "chib", progress=False, **QUICK["chib"])
-    assert abs(chib.value - exact(model, demos).elbo) < 5 * chib.standard_error
+    assert abs(chib.value - exact(model, demos).elbo) < 5 * chib.se
 
 
 def test_draws_that_are_all_alike_leave_an_error() -> None:
@@ -188,9 +188,9 @@ def test_draws_that_are_all_alike_leave_an_error() -> None:
     model = btil.TeamModel(*map(btil.DirichletCPT, (policy, 1.0, 1.0)))
     demos = hmm_demos([0, 0, 1, 1, 0], [-1] * 5, num_actions=3)
     found = log_evidence(model, demos, "chib", progress=False, **QUICK["chib"])
-    assert found.standard_error == pytest.approx(1 / 800)
+    assert found.se == pytest.approx(1 / 800)
     assert "counts are the same in all 800 draws" in " ".join(found.notes)
-    assert abs(found.value - exact(model, demos).elbo) < found.standard_error
+    assert abs(found.value - exact(model, demos).elbo) < found.se
 
 
 def test_small_cells_are_drawn_as_small_as_they_are() -> None:

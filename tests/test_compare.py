@@ -275,8 +275,8 @@ def test_decoded_latents_are_scored(comparison: Any, test_data: btil.Demonstrati
             averaged = comparison.decoded.loc[(name, agent, "smoothed, averaged")]
             assert averaged["draws"] == (60 if name == "gibbs" else 100)
             assert shown[f"log_score_{agent}"] == averaged["log_score"]
-            assert shown[f"log_score_error_{agent}"] == averaged["log_score_error"]
-            assert averaged["log_score_error"] > averaged["log_score_monte_carlo"] > 0
+            assert shown[f"log_score_se_{agent}"] == averaged["log_score_se"]
+            assert averaged["log_score_se"] > averaged["log_score_monte_carlo"] > 0
             # Means of Dirichlet rows are known, those of chains are not.
             exactly = np.isnan(
                 comparison.decoded.loc[(name, agent, "filtered"), "brier_monte_carlo"]
@@ -299,12 +299,12 @@ def test_differences_tell_what_may_be_chance(comparison: Any) -> None:
         ratios.append(np.array(without) / exact[site].sd().ravel())
     row = comparison.table.loc["gibbs"]
     expected = np.sqrt(2 / np.pi) * np.concatenate(errors).mean()
-    assert row["mean_difference_error"] == pytest.approx(expected)
+    assert row["mean_difference_se"] == pytest.approx(expected)
     medians = np.median(np.concatenate(ratios, axis=1), axis=1)
-    assert row["sd_ratio_error"] == pytest.approx(np.sqrt(19 * medians.var()))
-    assert np.isnan(comparison.table.loc["mfvi", "mean_difference_error"])
+    assert row["sd_ratio_se"] == pytest.approx(np.sqrt(19 * medians.var()))
+    assert np.isnan(comparison.table.loc["mfvi", "mean_difference_se"])
     told = comparison.written(quantity(comparison, "sd_ratio"), "gibbs")
-    assert told == f"{row['sd_ratio']:.2f} ± {row['sd_ratio_error']:.2f}"
+    assert told == f"{row['sd_ratio']:.2f} ± {row['sd_ratio_se']:.2f}"
 
 
 def test_bounds_are_set_against_the_evidence(comparison: Any) -> None:

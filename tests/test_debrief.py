@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import btil
 from btil.analysis import debrief
-from btil.analysis.debriefing import page as page_module
+from btil.analysis.debriefing import debrief_page as page_module
 from btil.analysis.debriefing.findings import certainty_of, find, unseen_labels
 from btil.analysis.teamwork import misaligned
 from btil.cli import app

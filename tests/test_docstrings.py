@@ -27,11 +27,11 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # Minutes of work, or files of other programs: other tests do these.
 ELSEWHERE = {
     "btil.analysis.calibration.figures.plot_ecdf_pit",
-    "btil.analysis.calibration.run.Calibration.to_datatree",
-    "btil.analysis.calibration.run.calibrate",
+    "btil.analysis.calibration.calibrating.Calibration.to_datatree",
+    "btil.analysis.calibration.calibrating.calibrate",
     "btil.analysis.known_truth.read_truth",
     "btil.analysis.loaded_comparison.load_comparison",
-    "btil.analysis.selection.compare_models",
+    "btil.analysis.selection.rank_models",
     "btil.analysis.verdict.judge_comparison",
     "btil.models.parametric.parameter_axes",
     "btil.numpyro_forms.numpyro_model.EpisodeData.observe",
@@ -42,7 +42,7 @@ ELSEWHERE = {
     "btil.analysis.demo.run_demo",
     "btil.analysis.metrics.suboptimal_share",
     "btil.analysis.performance.team_performance",
-    "btil.analysis.reproduction.run.reproduce",
+    "btil.analysis.reproduction.reproducing.reproduce",
 }
 
 

@@ -40,15 +40,15 @@ def test_exact_sums_are_met_within_the_error(method: str, demos: btil.Demonstrat
     found = estimate(demos, method)
     assert found.method == method
     assert found.reliable, found.notes
-    assert 0 < found.standard_error < 0.1
-    assert abs(found.value - exact(hmm_model(), demos)) < 4 * found.standard_error
+    assert 0 < found.se < 0.1
+    assert abs(found.value - exact(hmm_model(), demos)) < 4 * found.se
 
 
 @pytest.mark.parametrize("method", ["smc", "chib"])
 def test_errors_are_as_large_as_they_say(method: str) -> None:
     truth = exact(hmm_model(), PARTLY)
     found = [estimate(PARTLY, method, seed) for seed in range(1, 13)]
-    errors = np.array([(one.value - truth) / one.standard_error for one in found])
+    errors = np.array([(one.value - truth) / one.se for one in found])
     # Squares of 12 standard errors: chi-squared, between these in 99.8 of 100 cases; the errors'
     # own uncertainty widens that a little.
     assert 0.15 < np.mean(errors**2) < 3.2
@@ -60,7 +60,7 @@ def test_labels_everywhere_leave_chib_no_error() -> None:
     few = {"num_chains": 2, "num_warmup": 2, "num_samples": 25}
     found = log_evidence(hmm_model(), demos, "chib", progress=False, **few)
     assert found.value == pytest.approx(exact(hmm_model(), demos), abs=1e-6)
-    assert found.standard_error == pytest.approx(0.0, abs=1e-6)
+    assert found.se == pytest.approx(0.0, abs=1e-6)
 
 
 def test_given_tables_leave_no_error() -> None:
@@ -70,7 +70,7 @@ def test_given_tables_leave_no_error() -> None:
     found = log_evidence(model, UNLABELLED, progress=False)
     expected = np.log(0.5 * 0.7**2 * 0.3**2 + 0.5 * 0.2**2 * 0.8**2)
     assert found.value == pytest.approx(expected, abs=1e-6)
-    assert found.standard_error == 0
+    assert found.se == 0
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:
@@ -93,8 +93,8 @@ def test_two_agents_with_all_tables_learned(method: str, labelled: float) -> Non
     demos = random_demos(lengths=(3, 1, 2), labelled=labelled)
     found = log_evidence(rich_model(), demos, method, progress=False, **QUICK[method])
     assert found.reliable
-    assert found.standard_error < 0.1
-    assert abs(found.value - exact(rich_model(), demos)) < 4 * found.standard_error
+    assert found.se < 0.1
+    assert abs(found.value - exact(rich_model(), demos)) < 4 * found.se
 
 
 # About one run of smc in seven says of itself that it is not reliable here; that of seed 0 does.
@@ -114,9 +114,9 @@ def test_six_hundred_steps(method: str, options: dict[str, Any]) -> None:
     model = btil.TeamModel(policy=btil.DirichletCPT(0.1), transition=btil.DirichletCPT(1.0))
     found = log_evidence(model, demos, method, progress=False, **options)
     # -1112.08 +- 0.17 is what is known of it. Chib's average is too heavy-tailed here, and says so.
-    assert abs(found.value - -1112.08) < 3 * np.hypot(found.standard_error, 0.17)
+    assert abs(found.value - -1112.08) < 3 * np.hypot(found.se, 0.17)
     assert found.reliable == (method == "smc")
-    assert found.standard_error < 0.5 or method == "chib"
+    assert found.se < 0.5 or method == "chib"
 
 
 def test_renamings_leave_the_model_as_it_is() -> None:

@@ -81,7 +81,7 @@ def test_an_impossible_step_has_evidence_zero_and_nothing_is_nan() -> None:
 def scaled(model: btil.TeamModel, dtype: Any = np.float32) -> bool:
     bound = bind(model, random_demos(0, (6, 4), (3,), (2,)))
     known = labelled_counts(bound, lay_out(bound).num_rows)
-    (chain,) = mfvi.chains(bound, known, float(bound.demos.num_steps), np.dtype(dtype))
+    (chain,) = mfvi.step_forms(bound, known, float(bound.demos.num_steps), np.dtype(dtype))
     return chain.scaled
 
 

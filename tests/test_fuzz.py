@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import btil
-from btil.analysis.calibration.run import _load
+from btil.analysis.calibration.calibrating import _load
 from btil.demonstrations import Demonstrations, read_demonstrations, write_demonstrations
 from btil.domains.gridworld.grid import read_map
 from btil.domains.overcooked import from_table

@@ -59,7 +59,7 @@ def test_right_intervals_cover_as_often_as_they_say(made):
     assert found.index.tolist() == ["policy", "transition", "initial", "all"]
     assert found.loc["all", "rows"] == found["rows"].iloc[:-1].sum()
     for name, right in (("coverage_50", 0.5), ("coverage_89", 0.89)):
-        error = found.loc["all", f"{name}_error"]
+        error = found.loc["all", f"{name}_se"]
         assert 0 < error < 0.06
         assert abs(found.loc["all", name] - right) < 3 * error
 
@@ -74,7 +74,7 @@ def test_all_or_none_of_a_few_rows_is_no_certainty(made):
     few = coverage_table(rows_of_labels(made, 1000.0), made.tables).loc["initial"]
     assert few["rows"] == 2
     assert few["coverage_50"] == 0
-    assert few["coverage_50_error"] == pytest.approx(np.sqrt(1 / 3 * 2 / 3 / 6))
+    assert few["coverage_50_se"] == pytest.approx(np.sqrt(1 / 3 * 2 / 3 / 6))
 
 
 def test_rows_that_the_data_read_once_are_in_use():

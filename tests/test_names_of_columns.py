@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import btil
-from btil.analysis.debriefing.page import _file_names
+from btil.analysis.debriefing.debrief_page import _file_names
 from btil.cli import app
 from btil.cli.reading import Reading
 

@@ -297,7 +297,7 @@ def test_a_method_for_tables_is_refused_before_any_fit(data: btil.Demonstrations
 
 def test_held_out_scores_of_written_out_tables_are_those_of_the_team_model(pair: Pair) -> None:
     others = random_demos(seed=7, lengths=(1, 5))
-    found = btil.analysis.compare_models(pair._asdict(), others, "held_out", num_draws=100)
+    found = btil.analysis.rank_models(pair._asdict(), others, "held_out", num_draws=100)
     np.testing.assert_allclose(found.episodes["own"], found.episodes["tables"], atol=1e-10)
 
 

@@ -112,11 +112,11 @@ def test_sections_tell_what_is_new_to_a_reader(page: Path, comparison: Any) -> N
         assert heading in shown
         assert sentence in shown
     for (name, role), row in comparison.coverage.iterrows():
-        assert f"{row['coverage_89']:.2f} ± {row['coverage_89_error']:.2f}" in shown
+        assert f"{row['coverage_89']:.2f} ± {row['coverage_89_se']:.2f}" in shown
         assert f"{name}, {report._ROLES[role]}" in shown
     for (name, agent, kind), row in comparison.decoded.iterrows():
         assert f"{agent}, {name}, {kind}" in shown
-        assert f"{row['brier']:.3f} ± {row['brier_error']:.3f}" in shown
+        assert f"{row['brier']:.3f} ± {row['brier_se']:.3f}" in shown
     for course in comparison.courses.values():
         assert f"{course.error[-1]:.4f}" in shown
     for name in ("coverage", "decoded", "chains"):
@@ -211,7 +211,7 @@ def test_table_and_posteriors_can_be_read_back(page: Path, comparison: Any) -> N
 def test_the_certainty_of_methods_is_that_of_the_data(comparison: Any) -> None:
     def said(ratio: float, error: float = np.nan) -> str:
         table = comparison.table.copy()
-        table.loc["mfvi", ["sd_ratio_in_use", "sd_ratio_in_use_error"]] = ratio, error
+        table.loc["mfvi", ["sd_ratio_in_use", "sd_ratio_in_use_se"]] = ratio, error
         measured = dataclasses.replace(comparison, table=table, no_differences=None)
         return report._certainty(measured)
 

@@ -16,7 +16,14 @@ from typer.testing import CliRunner, Result
 
 import btil
 from btil.analysis import reproduce
-from btil.analysis.reproduction import experiments, records, tables, targets, trials, workspace
+from btil.analysis.reproduction import (
+    experiments,
+    paper_tables,
+    records,
+    targets,
+    trials,
+    workspace,
+)
 from btil.analysis.reproduction.experiments import (
     HAMMING,
     JS,
@@ -87,7 +94,7 @@ class StandIn:
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is drawn: it takes longer than all the rest."""
-    run_module = "btil.analysis.reproduction.run"
+    run_module = "btil.analysis.reproduction.reproducing"
     for name in ("plot_numbers", "plot_supervision"):
         monkeypatch.setattr(f"{run_module}.{name}", lambda *arguments: None)
     empty = {"svg": b"", "png": bytes(24)}
@@ -556,7 +563,7 @@ def test_other_settings_are_refused(
     with pytest.raises(ValueError, match=r"movers\.json.*map: 'tiny' there, 'paper' asked for"):
         again(path, quick=False)
     other = QUICK._replace(options={"random": {"anything": 2}})
-    monkeypatch.setattr("btil.analysis.reproduction.run.QUICK", other)
+    monkeypatch.setattr("btil.analysis.reproduction.reproducing.QUICK", other)
     with pytest.raises(ValueError, match=r"trial-1\.json.*experiment\.options\.anything"):
         again(path)
 
@@ -657,9 +664,9 @@ def hand_made() -> tuple[list[Row], list[Trial]]:
 
 def test_means_spreads_and_differences() -> None:
     rows, made = hand_made()
-    numbers = tables.trials_table(rows, made)
+    numbers = paper_tables.trials_table(rows, made)
     assert len(numbers) == 3 * 4 + 3 * 2
-    table = tables.summarise(rows, numbers).set_index(["algorithm", "agent", "metric"])
+    table = paper_tables.summarise(rows, numbers).set_index(["algorithm", "agent", "metric"])
     alice = table.loc["BTIL", "alice", HAMMING]
     assert alice["mean"] == pytest.approx(0.2)
     assert alice["sd"] == pytest.approx(0.02)
@@ -676,14 +683,14 @@ def test_means_spreads_and_differences() -> None:
     # Within what rounding to two decimals hides.
     assert table.loc["Random", "alice", HAMMING]["differs"] == ""
     rows[1].reported["alice", HAMMING] = Reported(0.494, 0.0)
-    changed = tables.summarise(rows, numbers).set_index(["algorithm", "agent", "metric"])
+    changed = paper_tables.summarise(rows, numbers).set_index(["algorithm", "agent", "metric"])
     assert changed.loc["Random", "alice", HAMMING]["differs"] == "higher"
-    assert set(tables.summarise(rows, numbers, comparable=False)["differs"]) == {""}
+    assert set(paper_tables.summarise(rows, numbers, comparable=False)["differs"]) == {""}
 
 
 def test_a_single_trial_marks_nothing() -> None:
     rows, made = hand_made()
-    table = tables.summarise(rows, tables.trials_table(rows, made[:2]))
+    table = paper_tables.summarise(rows, paper_tables.trials_table(rows, made[:2]))
     assert set(table["trials"]) == {1}
     assert table["sd"].isna().all()
     assert set(table["differs"]) == {""}
@@ -697,8 +704,8 @@ def test_rows_of_the_paper_alone_have_no_numbers_of_ours() -> None:
               Score("player_1", HAMMING, 0.3), Score(TEAM, HAMMING, 0.2))), 1.0)
         for row in ours
     ]  # fmt: skip
-    table = tables.summarise(rows, tables.trials_table(rows, made), comparable=False)
-    (sheet,) = tables.sheets(table, TARGETS["table2-overcooked"].layout)
+    table = paper_tables.summarise(rows, paper_tables.trials_table(rows, made), comparable=False)
+    (sheet,) = paper_tables.sheets(table, TARGETS["table2-overcooked"].layout)
     assert sheet.columns[:4] == ("Random", "100% labelled", "50% labelled", "20% labelled")
     assert [labels[1] for labels, _ in sheet.rows] == ["random0", "Movers", "Cleanup"]
     assert [cell.ours for cell in sheet.rows[0][1]] == ["0.200"] * 4 + ["1.0"]
@@ -708,41 +715,42 @@ def test_rows_of_the_paper_alone_have_no_numbers_of_ours() -> None:
 
 def test_renderings_show_both_numbers_and_the_mark() -> None:
     rows, made = hand_made()
-    table = tables.summarise(rows, tables.trials_table(rows, made))
-    (sheet,) = tables.sheets(table, TARGETS["table1"].layout)
+    table = paper_tables.summarise(rows, paper_tables.trials_table(rows, made))
+    (sheet,) = paper_tables.sheets(table, TARGETS["table1"].layout)
     assert sheet.title == "Movers"
     assert sheet.columns == (
         *("Alice Hamming", "Alice JS div.", "Rob Hamming", "Rob JS div."),
         "seconds",
     )
-    markdown = tables.markdown_table(sheet)
+    markdown = paper_tables.markdown_table(sheet)
     assert "0.200 ± 0.020 (0.30 ± 0.01) ↓ |" in markdown
     assert len({line.count("|") for line in markdown.splitlines() if "|" in line}) == 1
-    page = tables.html_sheet(sheet)
+    page = paper_tables.html_sheet(sheet)
     assert '<td class="number warn">0.200 ± 0.020 ↓<small>paper 0.30 ± 0.01</small>' in page
     from rich.console import Console
 
     console = Console(width=120)
     with console.capture() as captured:
-        console.print(tables.terminal_table(sheet))
+        console.print(paper_tables.terminal_table(sheet))
     text = captured.get()
     assert "0.200 ± 0.020 ↓" in text
     assert "(0.30 ± 0.01)" in text
 
 
 def test_renderings_escape_names() -> None:
-    cell = tables.Cell("<i>0</i>", "<u>1</u>")
-    sheet = tables.Sheet("<b>", ("a|b",), ("<script>",), [(("x|<y>",), [cell])])
-    page = tables.html_sheet(sheet)
+    cell = paper_tables.Cell("<i>0</i>", "<u>1</u>")
+    rows = [(("x|<y>",), [cell])]
+    sheet = paper_tables.Sheet("<b>", ("a|b",), ("<script>",), rows)
+    page = paper_tables.html_sheet(sheet)
     for tag in ("<b>", "<script>", "<y>", "<i>", "<u>"):
         assert tag not in page
-    assert "| x\\|\\<y\\> |" in tables.markdown_table(sheet)
+    assert "| x\\|\\<y\\> |" in paper_tables.markdown_table(sheet)
 
 
 def test_figures_show_ours_and_the_papers() -> None:
     rows, made = hand_made()
-    numbers = tables.trials_table(rows, made)
-    table = tables.summarise(rows, numbers)
+    numbers = paper_tables.trials_table(rows, made)
+    table = paper_tables.summarise(rows, numbers)
     figure = plot_numbers(table, TARGETS["table1"].layout)
     hamming, js = figure.axes
     assert (hamming.get_title(loc="left"), hamming.get_xlabel()) == ("Movers", "Hamming")
@@ -769,8 +777,8 @@ def test_the_supervision_figure_averages_agents_then_trials() -> None:
         for row in rows
         for number in (1, 2)
     ]  # fmt: skip
-    numbers = tables.trials_table(rows, made)
-    figure = plot_supervision(numbers, tables.summarise(rows, numbers))
+    numbers = paper_tables.trials_table(rows, made)
+    figure = plot_supervision(numbers, paper_tables.summarise(rows, numbers))
     axes = figure.axes[0]
     assert axes.get_ylabel() == "JS divergence of the policies"
     assert axes.get_xscale() == "log"
@@ -799,7 +807,7 @@ def test_fits_that_did_not_converge_are_told(
 
     monkeypatch.setattr("btil.imitation.learn", stuck)
     small = QUICK._replace(domains=("movers",))
-    monkeypatch.setattr("btil.analysis.reproduction.run.PAPER", small)
+    monkeypatch.setattr("btil.analysis.reproduction.reproducing.PAPER", small)
     made = reproduce("tableA1", tmp_path, 2, methods=["btil"], progress=False)
     (told,) = [note for note in made.notes if note.startswith("Not converged")]
     assert "12-episodes-12-labelled, trial 1, 2 (the cap was reached)" in told

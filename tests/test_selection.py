@@ -12,7 +12,7 @@ from btil.analysis.selection import (
     ModelComparison,
     _averaged,
     _leave_out,
-    compare_models,
+    rank_models,
 )
 from btil.inference.result import DrawnParameters
 
@@ -63,7 +63,7 @@ def truth(policies):
 
 
 def test_exact_leave_one_out_is_met(policies, truth):
-    found = compare_models(policies, num_draws=2000, seed=1, progress=False)
+    found = rank_models(policies, num_draws=2000, seed=1, progress=False)
     for name, own in truth.items():
         np.testing.assert_allclose(found.episodes[name], own, atol=0.06)
         row = found.table.loc[name]
@@ -93,7 +93,7 @@ def test_arviz_says_the_same_of_chains():
         )
         for concentration in (0.5, 3.0)
     }
-    found = compare_models(posteriors, progress=False)
+    found = rank_models(posteriors, progress=False)
     for name, posterior in posteriors.items():
         worth = btil.inference.chains.ess(
             posterior.result.log_likelihood.sum(-1, keepdims=True).astype(float)
@@ -138,7 +138,7 @@ def test_a_model_is_fitted_anew_with_its_options(two, monkeypatch):
 
     monkeypatch.setattr("btil.analysis.selection.fit", fit)
     chosen = dataclasses.replace(two, options={"max_sequences": 5000})
-    compare_models({"chosen": chosen, "plain": two}, refit=True, num_draws=100, seed=3)
+    rank_models({"chosen": chosen, "plain": two}, refit=True, num_draws=100, seed=3)
     with_options = (7, "exact", {"seed": 3, "max_sequences": 5000})
     assert asked == [with_options, with_options, *[(7, "exact", {"seed": 3})] * 2]
 
@@ -146,8 +146,8 @@ def test_a_model_is_fitted_anew_with_its_options(two, monkeypatch):
 @pytest.mark.usefixtures("heavy")
 def test_episodes_that_cannot_be_left_out_are_named_or_fitted_without(policies, truth):
     with pytest.raises(ValueError, match=r"sure: .* leave out episodes 1 \(0\.90\), 6 \(0\.80\)"):
-        compare_models(policies, num_draws=100, progress=False)
-    found = compare_models(policies, refit=True, num_draws=400, progress=False)
+        rank_models(policies, num_draws=100, progress=False)
+    found = rank_models(policies, refit=True, num_draws=400, progress=False)
     assert (found.table["refits"] == 2).all()
     assert (found.table["max_khat"] == 0.1).all()
     # The spread of an average over 400 draws is about 0.04.
@@ -162,7 +162,7 @@ def test_given_tables_need_no_approximation(two):
         transition=btil.KnownCPT([[0.6, 0.4], [0.3, 0.7]]),
     )
     given = btil.fit(model, demos_of(2), progress=False)
-    found = compare_models({"learned": two, "given": given}, progress=False)
+    found = rank_models({"learned": two, "given": given}, progress=False)
     np.testing.assert_allclose(found.episodes["given"], given.log_likelihood(demos_of(2)))
     assert found.table.loc["given", "num_parameters"] == 0
     assert found.table.loc["given", "refits"] == 0
@@ -176,7 +176,7 @@ def test_parameters_alone_are_something_learned():
     draws = gibbs.result.rows["policy_agent_0"].draws
     result = gibbs.result._replace(rows={}, parameters={"skill": DrawnParameters(draws)})
     own = dataclasses.replace(gibbs, result=result)
-    found = compare_models({"tables": gibbs, "own": own}, progress=False)
+    found = rank_models({"tables": gibbs, "own": own}, progress=False)
     np.testing.assert_array_equal(found.episodes["tables"], found.episodes["own"])
     assert found.table.loc["own", "num_parameters"] > 0.5
 
@@ -191,7 +191,7 @@ def held_out(num_episodes=3, first=20):
 def test_held_out_episodes_are_averaged_over_draws(two):
     mean_field = btil.fit(hmm_model(), demos_of(2), progress=False)
     demos = held_out()
-    found = compare_models(
+    found = rank_models(
         {"exact": two, "mfvi": mean_field}, demos, "held_out", num_draws=200, seed=3
     )
     for name, posterior in (("exact", two), ("mfvi", mean_field)):
@@ -234,7 +234,7 @@ def test_much_chance_is_told(two):
     """Episodes that are all alike: what is left is chance."""
     episodes = np.repeat(range(30, 34), 4)
     same = hmm_demos([0, 1, 1, 0] * 4, None, 2, episodes=episodes, num_actions=2)
-    found = compare_models({"two": two, "same": two}, same, "held_out", num_draws=100)
+    found = rank_models({"two": two, "same": two}, same, "held_out", num_draws=100)
     told = [note for note in found.notes if note.startswith("two: ")]
     row = found.table.loc["two"]
     assert row["se"] == pytest.approx(row["monte_carlo_se"])
@@ -248,14 +248,14 @@ def test_numbers_of_latents_may_differ(two):
     unlabelled = demos_of(2, None)
     three = btil.fit(hmm_model(), demos_of(3, None), progress=False)
     same = btil.fit(hmm_model(), unlabelled, progress=False)
-    found = compare_models({"two": same, "three": three}, held_out(), "held_out", num_draws=100)
+    found = rank_models({"two": same, "three": three}, held_out(), "held_out", num_draws=100)
     assert np.isfinite(found.table["elpd"]).all()
 
 
 def test_table_fits_a_terminal(policies):
     from rich.console import Console
 
-    found = compare_models(policies, progress=False)
+    found = rank_models(policies, progress=False)
     assert isinstance(found, ModelComparison)
     console = Console(width=100)
     with console.capture() as captured:
@@ -274,7 +274,7 @@ def mean_field(demos, model=None):
 def test_different_data_are_refused(two):
     def refuse(other, message):
         with pytest.raises(ValueError, match=message):
-            compare_models({"two": two, "other": other}, held_out(), "held_out")
+            rank_models({"two": two, "other": other}, held_out(), "held_out")
 
     refuse(mean_field(demos_of(2).select(range(7))), "different episodes: 7 with 21 steps, 8")
     changed = list(ACTIONS)
@@ -294,27 +294,27 @@ def test_different_data_are_refused(two):
 
 def test_draws_that_are_not_the_posteriors_are_refused(two):
     with pytest.raises(ValueError, match="vague: draws from mfvi are not the posterior's"):
-        compare_models({"two": two, "vague": mean_field(demos_of(2))})
+        rank_models({"two": two, "vague": mean_field(demos_of(2))})
 
 
 def test_episodes_that_were_learned_from_are_refused(two):
     other = mean_field(demos_of(2))
     both = {"two": two, "other": other}
     with pytest.raises(ValueError, match="fitted to episodes 3, 4, which"):
-        compare_models(both, demos_of(2).select([3, 4]), "held_out")
+        rank_models(both, demos_of(2).select([3, 4]), "held_out")
     mixed = btil.concatenate([held_out(), demos_of(2).select([5])])
     with pytest.raises(ValueError, match="fitted to episode 5, which"):
-        compare_models(both, mixed, "held_out")
+        rank_models(both, mixed, "held_out")
     # Under other names they are still the same.
     renamed = demos_of(2).select([3, 4])
     renamed = renamed.replace(episodes=np.repeat(["a", "b"], 3))
     with pytest.raises(ValueError, match="fitted to episodes a, b, which"):
-        compare_models(both, renamed, "held_out")
+        rank_models(both, renamed, "held_out")
     # One that happens to be like another is not.
     alike = btil.concatenate(
         [held_out(), demos_of(2).select([5]).replace(episodes=np.repeat([40], 3))]
     )
-    compare_models(both, alike, "held_out", num_draws=100)
+    rank_models(both, alike, "held_out", num_draws=100)
 
 
 @pytest.mark.parametrize(
@@ -329,13 +329,13 @@ def test_episodes_that_were_learned_from_are_refused(two):
 )
 def test_what_cannot_be_done_is_refused(arguments, message, two):
     with pytest.raises(ValueError, match=message):
-        compare_models({"one": two, "same": two}, **arguments)
+        rank_models({"one": two, "same": two}, **arguments)
     with pytest.raises(ValueError, match="at least two models, got 1"):
-        compare_models({"one": two})
+        rank_models({"one": two})
 
 
 def test_few_episodes_are_refused():
     few = demos_of(2).select(range(4))
     posterior = btil.fit(hmm_model(), few, "exact", progress=False)
     with pytest.raises(ValueError, match="4 episodes are too few: an error over fewer than 5"):
-        compare_models({"one": posterior, "same": posterior})
+        rank_models({"one": posterior, "same": posterior})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import btil
-from btil.inference.mean_field import chains
+from btil.inference.mean_field import step_forms
 from btil.messages import smoother as messages
 from btil.messages.layout import LaneIndex, UnseenRows
 from btil.messages.scaled import local_step
@@ -97,5 +97,5 @@ def test_moves_summed_over_an_action_are_as_small_as_its_probability() -> None:
         )
         bound = bind(model, demos)
         counts = {name: np.zeros(table.shape) for name, table in bound.learned.items()}
-        (chain,) = chains(bound, counts, 3.0, np.dtype(np.float32))
+        (chain,) = step_forms(bound, counts, 3.0, np.dtype(np.float32))
         assert chain.scaled == scaled

@@ -111,7 +111,7 @@ def analysis_calls() -> dict[str, Any]:
         "calibrate": partial(btil.analysis.calibrate, HMM, demos, "mfvi", progress=False),
         "choose_rows": partial(btil.analysis.choose_rows, one),
         "compare": partial(btil.compare, HMM, demos, methods=("mfvi", "gibbs")),
-        "compare_models": partial(btil.analysis.compare_models, {"one": one, "other": one}),
+        "rank_models": partial(btil.analysis.rank_models, {"one": one, "other": one}),
         "compare_posteriors": partial(btil.analysis.compare_posteriors, {"one": one, "other": one}),
         "debrief": partial(btil.analysis.debrief, one, demos, "nowhere"),
         "learn": partial(btil.imitation.learn, cast(Any, None), demos),

@@ -72,8 +72,8 @@ if TYPE_CHECKING:
         row_diagnostics,
     )
     from btil.analysis.predictive import PredictiveCheck, posterior_predictive_check
-    from btil.analysis.reproduction.run import Reproduction, reproduce
-    from btil.analysis.selection import ModelComparison, compare_models
+    from btil.analysis.reproduction.reproducing import Reproduction, reproduce
+    from btil.analysis.selection import ModelComparison, rank_models
     from btil.analysis.teamwork import misaligned_stretches, misalignment_probability
 
 # Loaded on first use: plots and tables need libraries that take seconds to import.
@@ -88,7 +88,7 @@ _LAZY = {
     "KnownTruth": "btil.analysis.known_truth",
     "ModelComparison": "btil.analysis.selection",
     "PredictiveCheck": "btil.analysis.predictive",
-    "Reproduction": "btil.analysis.reproduction.run",
+    "Reproduction": "btil.analysis.reproduction.reproducing",
     "RowChoice": "btil.analysis.plots",
     "StepShare": "btil.analysis.metrics",
     "TeamPerformance": "btil.analysis.performance",
@@ -96,7 +96,7 @@ _LAZY = {
     "animate_motion": "btil.analysis.plots",
     "calibrate": "btil.analysis.calibration",
     "choose_rows": "btil.analysis.plots",
-    "compare_models": "btil.analysis.selection",
+    "rank_models": "btil.analysis.selection",
     "compare_posteriors": "btil.analysis.compare",
     "confusion_matrix": "btil.analysis.metrics",
     "context_visits": "btil.models.team",
@@ -146,7 +146,7 @@ _LAZY = {
     "posterior_predictive_check": "btil.analysis.predictive",
     "read_truth": "btil.analysis.known_truth",
     "relabel_rows": "btil.analysis.alignment",
-    "reproduce": "btil.analysis.reproduction.run",
+    "reproduce": "btil.analysis.reproduction.reproducing",
     "row_diagnostics": "btil.analysis.plots",
     "score_file": "btil.analysis.by_parts",
     "shared_contexts": "btil.analysis.alignment",
@@ -176,7 +176,6 @@ __all__ = [
     "animate_motion",
     "calibrate",
     "choose_rows",
-    "compare_models",
     "compare_posteriors",
     "confusion_matrix",
     "context_visits",
@@ -224,6 +223,7 @@ __all__ = [
     "policy_weights",
     "posterior_means",
     "posterior_predictive_check",
+    "rank_models",
     "read_truth",
     "relabel_rows",
     "reproduce",

@@ -20,13 +20,13 @@ from btil.analysis.alignment import (
     rename_latents,
     shared_contexts,
 )
-from btil.analysis.calibration.ranks import Reliability, bins_of
-from btil.analysis.decoded import (
+from btil.analysis.belief_scores import (
     DecodedScores,
     reliability_by_episode,
     score_beliefs,
     scored_agents,
 )
+from btil.analysis.calibration.ranks import Reliability, bins_of
 from btil.analysis.efficiency import Course, Target, course, latent_chains, own_course
 from btil.analysis.evidence import Evidence, check_estimable, estimate_bound
 from btil.analysis.held_out import held_out
@@ -91,7 +91,7 @@ class Comparison:
             data and, with test data, decoding errors. Empty where there are no chains.
         modes: The same per group of chains that overlap, see `btil.analysis.modes`.
         decoded: Scores of beliefs about held-out mental states, per method, agent and kind of
-            belief, see `btil.analysis.decoded`. Empty without labelled test data.
+            belief, see `btil.analysis.belief_scores`. Empty without labelled test data.
         coverage: How often intervals cover the truth, per method and kind of table, see
             `btil.analysis.known_truth`. Empty where no truth is given.
         differences: {name: how its rows differ from the reference's}; empty where that has not
@@ -705,10 +705,10 @@ def _evidence_record(
     """How far a bound of the same data lies below the log evidence."""
     if evidence is None or posterior.elbo is None or posterior.demos != reference.demos:
         return {}
-    error = float(np.hypot(evidence.standard_error, posterior.elbo_se or 0.0))
+    error = float(np.hypot(evidence.se, posterior.elbo_se or 0.0))
     return {
         "evidence_gap": evidence.value - posterior.elbo,
-        "evidence_gap_error": error if error > 0 else np.nan,
+        "evidence_gap_se": error if error > 0 else np.nan,
     }
 
 
@@ -839,7 +839,7 @@ def _scores_record(scores: DecodedScores, without: Sequence[DecodedScores]) -> d
         chance = float(jackknife_error([getattr(one, score).value for one in without]))
         record |= {
             score: value,
-            f"{score}_error": float(together(error, chance)),
+            f"{score}_se": float(together(error, chance)),
             f"{score}_monte_carlo": chance,
         }
     return record
@@ -853,7 +853,7 @@ def _decoded_record(
         if (method, kind) == (name, _AVERAGED):
             for score in ("log_score", "surer_than_right"):
                 record[f"{score}_{agent}"] = scores[score]
-                record[f"{score}_error_{agent}"] = scores[f"{score}_error"]
+                record[f"{score}_se_{agent}"] = scores[f"{score}_se"]
     return record
 
 
@@ -870,16 +870,16 @@ class RowDifference(NamedTuple):
     Attributes:
         shared_rows: Rows (context and latent) of learned tables that both have.
         mean_difference: Mean over their cells of |posterior mean - reference's posterior mean|.
-        mean_difference_error: By how much the Monte Carlo errors of the two may have changed it:
+        mean_difference_se: By how much the Monte Carlo errors of the two may have changed it:
             the mean of their absolute values, as is expected. Two posteriors that are the same
             differ by about so much. NaN where neither has draws.
         mean_difference_in_use: The same over rows in use.
-        mean_difference_in_use_error: Of that.
+        mean_difference_in_use_se: Of that.
         sd_ratio: Median over cells of sd / reference's sd; cells that the reference knows exactly
             are left out.
-        sd_ratio_error: Its Monte Carlo standard error.
+        sd_ratio_se: Its Monte Carlo standard error.
         sd_ratio_in_use: The same over rows in use.
-        sd_ratio_in_use_error: Of that.
+        sd_ratio_in_use_se: Of that.
         mean_difference_in_sds: Mean over the cells of rows in use of |posterior mean - reference's|
             over the reference's sd; cells that the reference knows exactly are left out.
         mean_sd_in_use: Mean of these sds.
@@ -887,13 +887,13 @@ class RowDifference(NamedTuple):
 
     shared_rows: int
     mean_difference: float
-    mean_difference_error: float
+    mean_difference_se: float
     mean_difference_in_use: float
-    mean_difference_in_use_error: float
+    mean_difference_in_use_se: float
     sd_ratio: float
-    sd_ratio_error: float
+    sd_ratio_se: float
     sd_ratio_in_use: float
-    sd_ratio_in_use_error: float
+    sd_ratio_in_use_se: float
     mean_difference_in_sds: float
     mean_sd_in_use: float
 
@@ -1232,7 +1232,7 @@ def _notes_on_evidence(evidence: Evidence | None) -> list[str]:
         return [f"Log evidence {evidence.value:,.2f}, exactly."]
     told = "" if evidence.reliable else " It is not to be relied on:"
     return [
-        f"Log evidence {evidence.value:,.2f} ± {evidence.standard_error:.2f}, by "
+        f"Log evidence {evidence.value:,.2f} ± {evidence.se:.2f}, by "
         f"{evidence.method}.{told} {' '.join(evidence.notes)}"
     ]
 

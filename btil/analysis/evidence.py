@@ -85,7 +85,7 @@ _LARGEST_SPREAD = 1.0
 _ON_RENAMINGS = "Averaged over the {:,} namings of latents that nothing distinguishes."
 # Steps towards the point at which chib takes the posterior's density.
 _CLIMB = 50
-_INSTEAD = "Compare such models by held-out likelihood (btil.analysis.compare_models)"
+_INSTEAD = "Compare such models by held-out likelihood (btil.analysis.rank_models)"
 # Rows with smaller cells keep drawn latents where they are: a cell that is not used is never drawn.
 _LEAST_CONCENTRATION = 1e-3
 # With smaller ones particles of a mean field stay near it. Of 40 models of six steps each `smc` was
@@ -103,7 +103,7 @@ class Evidence(NamedTuple):
 
     Attributes:
         value: log p(actions, labels | states), rows and latents summed out.
-        standard_error: Of `value`; 0 where it is no estimate.
+        se: Of `value`; 0 where it is no estimate.
         method: The estimator.
         reliable: Whether nothing speaks against value and error.
         khat: chib: Pareto k-hat of the averaged densities; above 0.7 few draws rule.
@@ -111,7 +111,7 @@ class Evidence(NamedTuple):
     """
 
     value: float
-    standard_error: float
+    se: float
     method: str
     reliable: bool
     khat: float | None

@@ -213,7 +213,7 @@ def coverage_table(posterior: Posterior, truth: DrawnTables, seed: int = 0) -> "
         for interval in INTERVALS:
             share = coverage(ranked, interval)
             name = f"coverage_{100 * interval:.0f}"
-            record |= {name: share.value, f"{name}_error": _error(share, len(ranked.place))}
+            record |= {name: share.value, f"{name}_se": _error(share, len(ranked.place))}
         records[role] = record
     return pd.DataFrame.from_dict(records, orient="index").rename_axis("tables")
 

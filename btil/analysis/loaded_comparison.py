@@ -78,7 +78,6 @@ def _read_record(path: Path) -> dict[str, Any]:
     }  # fmt: skip
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        record.setdefault("num_played", 0)  # of a time when no team was let play
         known = record["format"] == FORMAT and record["version"] == VERSION
         fits = known and all(isinstance(record[field], kind) for field, kind in kinds.items())
         fits = fits and record["reference"] in record["names"]
@@ -90,5 +89,5 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 
 def _evidence(record: Mapping[str, Any]) -> Evidence:
-    known = {n: math.nan if record[n] is None else record[n] for n in ("value", "standard_error")}
+    known = {n: math.nan if record[n] is None else record[n] for n in ("value", "se")}
     return Evidence(**{**record, **known, "notes": tuple(record["notes"])})

@@ -259,7 +259,7 @@ class PredictiveCheck:
 
     def plot(self, axes: Any = None) -> "Figure":
         """What was seen against what the model predicts; see `plot_predictive_check`."""
-        from btil.analysis.plots.predictive import plot_predictive_check
+        from btil.analysis.plots.checks import plot_predictive_check
 
         return plot_predictive_check(self, axes)
 

@@ -92,7 +92,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             f"{title}, {agent}",
             "As above." if position else explanation,
             number(3),
-            error=f"{kind}_error_{agent}",
+            error=f"{kind}_se_{agent}",
             group=HELD_OUT,
         )
         for kind, title, explanation in (
@@ -198,7 +198,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "gives away, which is how far the method's posterior is from the true one (their "
             "Kullback-Leibler divergence).",
             number(2),
-            error="evidence_gap_error",
+            error="evidence_gap_se",
             group=EVIDENCE,
         ),
         Quantity(
@@ -237,7 +237,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
                 f"Share of true probabilities, of rows in use, inside central {percent}% "
                 f"intervals. It should be {percent / 100:g}: below it, intervals are too narrow.",
                 number(2),
-                error=f"coverage_{percent}_error",
+                error=f"coverage_{percent}_se",
                 group=TABLES,
             )
             for percent in (50, 89)
@@ -248,7 +248,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "Mean absolute difference of the posterior mean probabilities from the reference "
             "method's, over all rows: most of them stay near their prior by any method.",
             number(4),
-            error="mean_difference_error",
+            error="mean_difference_se",
             group=TABLES,
         ),
         Quantity(
@@ -258,7 +258,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "method's, over the rows that it expects its data to have read at least once. Behind "
             "±, about how large it would be by Monte Carlo error alone.",
             number(4),
-            error="mean_difference_in_use_error",
+            error="mean_difference_in_use_se",
             group=DECIDING,
         ),
         Quantity(
@@ -266,7 +266,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "sd ratio",
             "The same as in use, over all rows.",
             number(2),
-            error="sd_ratio_error",
+            error="sd_ratio_se",
             group=TABLES,
         ),
         Quantity(
@@ -276,7 +276,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "rows in use. Below 1: more certain than the reference. Behind ± its Monte Carlo "
             "standard error.",
             number(2),
-            error="sd_ratio_in_use_error",
+            error="sd_ratio_in_use_se",
             group=DECIDING,
         ),
         Quantity(

@@ -330,7 +330,7 @@ def _certainty(comparison: "Comparison") -> str:
         ratio = record["sd_ratio_in_use"]
         if np.isnan(ratio):
             continue
-        error = np.nan_to_num(record.get("sd_ratio_in_use_error", np.nan))
+        error = np.nan_to_num(record.get("sd_ratio_in_use_se", np.nan))
         about = abs(ratio - 1) < max(_ABOUT_EQUAL, 2 * error)
         kind = "about as" if about else "more" if ratio < 1 else "less"
         said.append(f"{name} is {kind} certain{' as it' if about else ''} (median {ratio:.2f})")
@@ -625,10 +625,7 @@ def _known_truth(comparison: "Comparison") -> Markup:
             (
                 f"{name}, {_ROLES[role]}",
                 f"{row['rows']:,.0f}",
-                *(
-                    f"{row[f'coverage_{p}']:.2f} ± {row[f'coverage_{p}_error']:.2f}"
-                    for p in (50, 89)
-                ),
+                *(f"{row[f'coverage_{p}']:.2f} ± {row[f'coverage_{p}_se']:.2f}" for p in (50, 89)),
             )
             for (name, role), row in _records(comparison.coverage)
         ],
@@ -663,7 +660,7 @@ def _decoded(comparison: "Comparison") -> Markup:
     agents = comparison.demos.agents
 
     def written(row: dict[str, Any], score: str) -> str:
-        error = row[f"{score}_error"]
+        error = row[f"{score}_se"]
         return f"{row[score]:.3f}" + ("" if np.isnan(error) else f" ± {error:.3f}")
 
     return _told("decoded", _draws(comparison)) + html_table(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 RECORD = "comparison.json"
 FORMAT = "btil comparison"
-VERSION = 1
+VERSION = 2
 POSTERIORS, ALL_CHAINS = "posteriors", "all_chains"
 TEST, TRUTH = "test.npz", "truth.npz"
 

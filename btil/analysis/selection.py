@@ -4,7 +4,7 @@ The unit is the episode: its latents are summed out and its steps depend on each
 neither steps nor agents could be left out one at a time. What is compared is the expected log
 predictive density of an episode's actions (and labels), given its states.
 
-Refused is what would be a number without a meaning: see `compare_models`.
+Refused is what would be a number without a meaning: see `rank_models`.
 
 References:
     Vehtari, Gelman, Gabry (2017), Practical Bayesian model evaluation using leave-one-out
@@ -122,7 +122,7 @@ def _number(value: Any) -> float | int:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def compare_models(
+def rank_models(
     posteriors: Mapping[str, Posterior],
     demos: Demonstrations | None = None,
     method: str = "loo",
@@ -171,7 +171,7 @@ def compare_models(
             has been fitted to.
 
     Example:
-        >>> compare_models({"two": two, "three": three}).table  # doctest: +SKIP
+        >>> rank_models({"two": two, "three": three}).table  # doctest: +SKIP
     """
     if method not in WAYS:
         raise ValueError(f"method must be {' or '.join(map(repr, WAYS))}, got {method!r}")

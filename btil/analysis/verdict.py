@@ -109,9 +109,9 @@ def _agreement(comparison: "Comparison", name: str) -> Agreement:
     found = comparison.differences[name]
     # Where no row is in use there is nothing to differ about.
     difference = float(np.nan_to_num(found.mean_difference_in_sds))
-    chance = found.mean_difference_in_use_error / found.mean_sd_in_use
+    chance = found.mean_difference_in_use_se / found.mean_sd_in_use
     ratio = found.sd_ratio_in_use
-    error = float(np.nan_to_num(found.sd_ratio_in_use_error))
+    error = float(np.nan_to_num(found.sd_ratio_in_use_se))
     # Of few draws chance explains much: that is no agreement.
     same_means = difference < _SAME_MEANS + min(float(np.nan_to_num(chance)), _MOST_CHANCE)
     same_spread = bool(np.isnan(ratio)) or abs(ratio - 1) < max(_SAME_SPREAD, 2 * error)

@@ -521,8 +521,13 @@ def _advance(
         )(keys, states)
         if votes is not None:
             assert info.paths is not None
-            had = jax.nn.one_hot(info.paths, votes.shape[-1], dtype=votes.dtype)
-            votes = jnp.where(number < num_warmup, votes + had, votes)
+            paths = info.paths
+            votes = lax.cond(
+                number < num_warmup,
+                lambda votes: votes + jax.nn.one_hot(paths, votes.shape[-1], dtype=votes.dtype),
+                lambda votes: votes,
+                votes,
+            )
         # Paths of every iteration would be many times what is kept of it.
         info = info._replace(paths=None)
         logs = log_rows_of(states, problem, families)

@@ -26,7 +26,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from btil.inference.mean_field import Problem, Sites, State, sweep
+from btil.inference.mean_field import Problem, State, StepForms, sweep
 from btil.inference.mfvi import Run
 from btil.inference.result import DirichletRows
 from btil.messages.layout import pad_rows
@@ -96,7 +96,7 @@ def _derivative(
     point: dict[str, Float[Array, "..."]],
     used: Int[Array, " used"],
     problem: Problem,
-    sites: Sites,
+    sites: StepForms,
 ) -> Float[Array, "used used"]:
     """Columns of the derivative of a sweep, of the used cells by the used cells."""
     flat, unravel = ravel_pytree(point)

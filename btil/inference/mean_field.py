@@ -56,7 +56,7 @@ from btil.numerics.matrix_normal import (
 from btil.numerics.special import PriorTerms, digamma_and_divergence, digamma_and_remainder
 
 
-class Chain(NamedTuple):
+class StepForm(NamedTuple):
     """How one agent's local step is taken.
 
     Attributes:
@@ -72,7 +72,7 @@ class Chain(NamedTuple):
     whole: bool = True
 
 
-Sites = tuple[Chain, ...]
+StepForms = tuple[StepForm, ...]
 
 
 class State(NamedTuple):
@@ -165,7 +165,7 @@ def row_sums(rows: Float[Array, "*rows values"]) -> Float[Array, "*rows"]:
 def sweep(
     state: State,
     problem: Problem,
-    sites: Sites,
+    sites: StepForms,
     families: Families = (),
     mesh: Mesh | None = None,
 ) -> tuple[State, Info]:
@@ -268,7 +268,7 @@ def ascend(
     tolerance: Float[Array, ""],
     resolution: Float[Array, ""],
     num_sweeps: Int[Array, ""],
-    sites: Sites,
+    sites: StepForms,
     families: Families = (),
     mesh: Mesh | None = None,
 ) -> Progress:
@@ -334,13 +334,13 @@ def extremes(bound: BoundModel, agent: str) -> Extremes:
     return Extremes(sums, float(np.log(np.min(shares, initial=1.0, where=shares > 0))))
 
 
-def chains(
+def step_forms(
     bound: BoundModel,
     counts: Mapping[str, np.ndarray],
     most: float,
     dtype: np.dtype,
     of_steps: Mapping[str, Extremes] | None = None,
-) -> Sites:
+) -> StepForms:
     """Each agent's tables, and whether scaled messages suffice for them all through a fit.
 
     Coordinate ascent adds counts to the priors: E[log] of a cell never falls below that of its
@@ -354,7 +354,7 @@ def chains(
         of_steps: Of each agent's steps; None: of those that the model is bound to.
 
     Returns:
-        One chain per agent.
+        One form per agent.
     """
     smallest = {}
     for name, table in bound.tables.items():
@@ -383,12 +383,12 @@ def chains(
         if channel is None:
             smallest_likelihood = smallest[policy] + own.log_weight
             enough = scaling_suffices(smallest_move, smallest_likelihood, dtype)
-            found.append(Chain(names, enough))
+            found.append(StepForm(names, enough))
         else:
             # Densities have no least value: latents less likely than the smallest number are taken
             # as impossible at a step. Moves from all to all bring back no more than exp(2 a).
             enough = scaling_suffices(2 * smallest_move, 0.0, dtype)
-            found.append(Chain(names, enough, channel.name, channel.is_whole))
+            found.append(StepForm(names, enough, channel.name, channel.is_whole))
     return tuple(found)
 
 

@@ -30,8 +30,8 @@ from btil.inference.mean_field import (
     Progress,
     State,
     ascend,
-    chains,
     counts_of_start,
+    step_forms,
 )
 from btil.inference.parameters import (
     FRESH_POINTS,
@@ -342,7 +342,7 @@ class Run:
         if start is not None:
             self.known |= counts_of_start(start, bound, self.prior)
         most = float(bound.demos.num_steps * bound.demos.num_agents)
-        self.sites = chains(bound, self.known, most, dtype)
+        self.sites = step_forms(bound, self.known, most, dtype)
         stopping = (np.asarray(self._absolute, dtype), np.asarray(self._resolution, dtype))
         self._stopping = place(stopping, mesh)
         self._never = place((np.zeros((), dtype), np.zeros((), dtype)), mesh)

@@ -52,7 +52,7 @@ from btil.inference.urns import (
     log_probability_change,
     log_ratio_of_given,
     move_uses,
-    predictive,
+    use_probabilities,
     with_uses,
 )
 
@@ -61,7 +61,7 @@ WINDOWS, LANES_TOGETHER = 128, 2
 # At most so many runs of a block are looked at in an iteration.
 RUNS = 192
 # So many swaps are tried in an iteration.
-SWAPS = 8
+SWAPS = 6
 # So many jumps are tried in an iteration.
 JUMPS = 2
 # What the stretches of a swap have in common.
@@ -232,14 +232,14 @@ def _propose(
     own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf.reshape(*shape[:2], -1), shape), places)
     inside = jax.tree.map(lambda leaf: leaf[:-1], own)
     every = lax.broadcasted_iota(jnp.int32, shape, 2)
-    acting = predictive(urns, action_uses(inside, every[:-1]))
+    acting = use_probabilities(urns, action_uses(inside, every[:-1]))
     if inside.evidence is not None:
         acting = acting * jnp.exp(_proposal_evidence(inside.evidence))
     likelihood = jnp.where(inside.allowed, acting, 0.0)
     pairs = (*shape, shape[-1])
     own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[..., None], pairs), own)
     before, after = (lax.broadcasted_iota(jnp.int32, pairs, axis) for axis in (2, 3))
-    moves = predictive(urns, move_uses(own, before, after))
+    moves = use_probabilities(urns, move_uses(own, before, after))
 
     def forward(
         message: Float[Array, "lanes latents"], inputs: tuple[Array, Array]

@@ -63,13 +63,13 @@ from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.contraction import fisher_information, step_length, still_to_come
 from btil.inference.devices import own_mesh, place, place_lanes, size_of, split_lanes
 from btil.inference.mean_field import (
-    Chain,
     Extremes,
-    chains,
+    StepForm,
     counts_of_start,
     extremes,
     log_means,
     said,
+    step_forms,
 )
 from btil.inference.parameters import (
     FRESH_POINTS,
@@ -227,7 +227,7 @@ class Problem(NamedTuple):
 
     data: Data
     sites: Sites
-    chains: tuple[Chain, ...]
+    chains: tuple[StepForm, ...]
     prior: dict[str, Float[np.ndarray, "..."]]
     start: dict[str, Float[np.ndarray, "..."]]
     families: Families
@@ -745,7 +745,9 @@ def make_problem(
         chains=tuple(
             chain._replace(whole=data.channels[agent].whole) if chain.channel else chain
             for agent, chain in zip(
-                bound.demos.agents, chains(bound, known, most, dtype, data.extremes), strict=True
+                bound.demos.agents,
+                step_forms(bound, known, most, dtype, data.extremes),
+                strict=True,
             )
         ),
         prior={name: u.astype(dtype) for name, u in prior.items()},
@@ -805,7 +807,7 @@ def local_step(
     concentration: dict[str, Float[Array, "..."]],
     log_fixed: dict[str, Float[Array, "..."]],
     steps: tuple[LaneIndex, ...],
-    chains: tuple[Chain, ...],
+    chains: tuple[StepForm, ...],
     sums: dict[str, Float[Array, "..."]],
     channels: dict[str, ChannelSteps],
     log_given: dict[str, Float[Array, "..."]],

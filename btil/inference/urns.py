@@ -150,7 +150,7 @@ def _weights(urns: Urns, path: Uses) -> tuple[Float[Array, "*shape"], Float[Arra
     return cells, urns.prior_rows[path.row] + urns.count_rows[path.row]
 
 
-def predictive(urns: Urns, path: Uses) -> Float[Array, "*shape"]:
+def use_probabilities(urns: Urns, path: Uses) -> Float[Array, "*shape"]:
     """Probability of each use, none counting for others."""
     cells, rows = _weights(urns, path)
     return cells / rows

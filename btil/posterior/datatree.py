@@ -156,7 +156,7 @@ def _what_draws_are(posterior: "Posterior") -> dict[str, str]:
         "warning": (
             "not draws from the posterior: intervals are those of q, and arviz.loo, which "
             "takes log_likelihood for that of posterior draws, estimates nothing from them. Score "
-            "held-out episodes (btil.analysis.compare_models(..., 'held_out')), or leave episodes "
+            "held-out episodes (btil.analysis.rank_models(..., 'held_out')), or leave episodes "
             "out with gibbs, nuts or exact"
         ),
     }

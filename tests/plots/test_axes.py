@@ -55,7 +55,7 @@ ELSEWHERE = {
     "plot_paths": "test_errands.py",
     "plot_predictive_check": "test_predictive.py",
     "plot_prior_predictive": "test_errands.py",
-    "plot_reliability": "test_decoded.py",
+    "plot_reliability": "test_belief_scores.py",
 }
 
 

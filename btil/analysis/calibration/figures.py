@@ -20,7 +20,7 @@ from btil.figures import figure_style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from btil.analysis.calibration.run import Calibration
+    from btil.analysis.calibration.calibrating import Calibration
 
 _GREY = "#8a94a0"
 _COLUMNS = 4

@@ -14,17 +14,17 @@ from btil.analysis.plots.chains import (
     plot_rank,
     plot_trace,
 )
+from btil.analysis.plots.checks import plot_predictive_check
 from btil.analysis.plots.confusion import plot_confusion
 from btil.analysis.plots.courses import plot_courses
 from btil.analysis.plots.decoded import plot_reliability
 from btil.analysis.plots.diagnostics import plot_row_diagnostics, row_diagnostics
 from btil.analysis.plots.films import animate_motion, plot_motion_strip
+from btil.analysis.plots.learned_tables import plot_policy_rows, plot_transition_graph
 from btil.analysis.plots.methods import plot_method_against_method, plot_sd_ratios
 from btil.analysis.plots.paths import plot_motion, plot_paths
-from btil.analysis.plots.predictive import plot_predictive_check
 from btil.analysis.plots.prior import plot_prior_predictive
 from btil.analysis.plots.rows import RowChoice, choose_rows, expected_visits
-from btil.analysis.plots.tables import plot_policy_rows, plot_transition_graph
 from btil.analysis.plots.timeline import plot_alignment, plot_timeline
 
 __all__ = [

@@ -4,7 +4,7 @@
 `workspace` on which data, `trials` runs, saves and resumes, `tables` and `figures` show.
 """
 
-from btil.analysis.reproduction.run import Reproduction, reproduce
+from btil.analysis.reproduction.reproducing import Reproduction, reproduce
 from btil.analysis.reproduction.targets import TARGETS
 
 __all__ = ["TARGETS", "Reproduction", "reproduce"]

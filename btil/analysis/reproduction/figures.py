@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from btil.analysis.reproduction.experiments import HAMMING, JS
-from btil.analysis.reproduction.tables import written
+from btil.analysis.reproduction.paper_tables import written
 from btil.analysis.reproduction.targets import Layout
 from btil.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, figure_style, new_figure
 

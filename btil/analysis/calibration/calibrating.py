@@ -141,7 +141,7 @@ class Calibration:
                 for interval in INTERVALS:
                     shares[_coverage_column(interval)] = coverage(ranked, interval)
             for name, share in shares.items():
-                record[name], record[f"{name}_error"] = share
+                record[name], record[f"{name}_se"] = share
             records[group] = record
         return pd.DataFrame.from_dict(records, orient="index").rename_axis("group")
 
@@ -227,7 +227,7 @@ class Calibration:
                 str(group),
                 str(row["verdict"]),
                 *(
-                    _with_error(row.get(name, np.nan), row.get(f"{name}_error", np.nan))
+                    _with_error(row.get(name, np.nan), row.get(f"{name}_se", np.nan))
                     for name in columns
                 ),
             )
@@ -282,7 +282,7 @@ class Calibration:
         Raises:
             OSError: If the folder cannot be written to.
         """
-        from btil.analysis.calibration.page import write_page
+        from btil.analysis.calibration.calibration_page import write_page
 
         return write_page(self, directory, command)
 

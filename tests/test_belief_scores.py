@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 
 from btil import Demonstrations
 from btil.analysis import plot_reliability
+from btil.analysis.belief_scores import reliability_by_episode, score_beliefs, scored_agents
 from btil.analysis.calibration.ranks import bins_of
-from btil.analysis.decoded import reliability_by_episode, score_beliefs, scored_agents
 
 
 def made_up(num_episodes=40, length=25, labelled=0.7):

@@ -16,7 +16,7 @@ from btil.analysis.output import (
 from btil.analysis.report import prepare_directory
 
 if TYPE_CHECKING:
-    from btil.analysis.calibration.run import Calibration
+    from btil.analysis.calibration.calibrating import Calibration
 
 
 PAGE = "calibration.html"

@@ -18,7 +18,7 @@ from btil.analysis.output import (
 )
 from btil.analysis.report import prepare_directory
 from btil.analysis.reproduction.figures import plot_numbers, plot_supervision
-from btil.analysis.reproduction.tables import (
+from btil.analysis.reproduction.paper_tables import (
     Sheet,
     html_sheet,
     markdown_table,

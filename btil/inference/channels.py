@@ -259,7 +259,8 @@ class PlainAscents:
             self._ends.append(finished[len(self._ends)])
             return
         self._ends.append(self._highest(start, deal, doubtful, mixes))
-        self._climbs = []
+        # What climbs were saved were those of this run.
+        self._climbs, self._resumes = [], False
         self._offer()
 
     def _highest(

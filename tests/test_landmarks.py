@@ -124,7 +124,14 @@ def test_paths_of_every_iteration_are_not_kept():
     for landmarks in (None, gibbs._laid_landmarks(gibbs._no_landmarks(problem, 3), bound, None)):
         *_, (_, info) = jax.eval_shape(
             lambda: gibbs.advance(
-                keys, states, problem._replace(landmarks=landmarks), 0, 1, 1, program, {}  # noqa: B023
+                keys,
+                states,
+                problem._replace(landmarks=landmarks),
+                0,
+                1,
+                1,
+                program,
+                {},  # noqa: B023
             )
         )
         assert info.moved is not None

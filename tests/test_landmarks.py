@@ -4,6 +4,8 @@ That they leave the distribution of whole paths as it is stands in test_path_mov
 sampler finds the landmarks itself.
 """
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -122,10 +124,8 @@ def test_paths_of_every_iteration_are_not_kept():
     states = gibbs._start(bound, layout, (), {}, 0, 3, np.dtype(np.float64))
     keys = jax.random.split(jax.random.key(0), 3)
     for landmarks in (None, gibbs._laid_landmarks(gibbs._no_landmarks(problem, 3), bound, None)):
-        *_, (_, info) = jax.eval_shape(
-            lambda: gibbs.advance(
-                keys, states, problem._replace(landmarks=landmarks), 0, 1, 1, program, {}  # noqa: B023
-            )
-        )
+        laid = problem._replace(landmarks=landmarks)
+        advance = partial(gibbs.advance, program=program, kept={})
+        *_, (_, info) = jax.eval_shape(advance, keys, states, laid, 0, 1, 1)
         assert info.moved is not None
         assert info.paths is None

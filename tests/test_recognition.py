@@ -116,7 +116,7 @@ def test_comparisons_tell_how_teams_act(task):
         row = found.table.loc[name]
         assert row["played_steps"] == told.steps.value
         assert row["played_cut"] == told.cut.value
-        assert row["played_steps_error"] == pytest.approx(told.steps.error, rel=0.2)
+        assert row["played_steps_se"] == pytest.approx(told.steps.error, rel=0.2)
     assert found.table["played_steps"]["good"] < found.table["played_steps"]["worse"]
     labels = [quantity.label for quantity in found.quantities()]
     assert "steps when it plays" in labels

@@ -754,7 +754,7 @@ def _play(
             deviation = float(np.std(ones, ddof=1)) if num_episodes > 1 else np.nan
             found[name] |= {
                 column: float(np.mean(ones)),
-                f"{column}_error": deviation / math.sqrt(num_episodes),
+                f"{column}_se": deviation / math.sqrt(num_episodes),
             }
     return found, notes
 

@@ -218,7 +218,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "the method has learned. One that is cut counts with the steps it had. Behind ± its "
             "standard error.",
             number(1),
-            error="played_steps_error",
+            error="played_steps_se",
             group=DECIDING,
         ),
         Quantity(
@@ -227,7 +227,7 @@ def quantities(agents: Sequence[str], accuracy: float) -> list[Quantity]:
             "Share of these episodes that were cut before the task was done. Standard error as "
             "above.",
             number(2),
-            error="played_cut_error",
+            error="played_cut_se",
             group=DECIDING,
         ),
         *(

@@ -163,7 +163,9 @@ def test_the_first_stays_unless_another_errs_clearly_less() -> None:
     first = option("a", [0.2, 0.3, 0.2, 0.3])
     assert preferred([first, option("b", [0.1, 0.2, 0.1, 0.2])], 4.0) == 1
     # Less on average, but not by a standard error of the difference.
-    assert preferred([first, option("b", [0.0, 0.5, 0.1, 0.3])], 4.0) == 0
+    assert preferred([first, option("b", [0.0, 0.3, 0.0, 0.45])], 4.0) == 0
+    # Less everywhere, but by so little that other labels could say otherwise.
+    assert preferred([first, option("b", [0.18, 0.28, 0.18, 0.28])], 4.0) == 0
     assert preferred([first, option("b", [0.2, 0.3, 0.2, 0.3])], 4.0) == 0
 
 

@@ -3,7 +3,8 @@
 Scores of labelled steps alone judge tables as if nothing else could be learned from, and labels of
 a few long episodes say little: many sets of parents come close. The closest are fitted
 (`btil.suggestion.fold_fits`) and compared by their errors in the episodes whose labels were left
-out. Of those that err alike the one with the fewest contexts is taken.
+out. Labels of few episodes are few units, so small differences say nothing: the set that the scores
+speak for stays, without parents that are not needed, unless another errs much less.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ _SINGLES = 2
 # members are fewer, and where they are more.
 _MANY_UNITS = 10
 _DROPPED_OF_FEW, _DROPPED = 4.0, 1.5
+# By how much another has to err less. Over splits of the labels smaller differences were noise.
+_LEAST_DIFFERENCE = 0.04
 _EQUAL = 1e-9
 
 
@@ -46,8 +49,9 @@ class Option(NamedTuple):
 def preferred(options: Sequence[Option], least: float) -> int:
     """The first, unless another errs clearly less; without parents that are not needed.
 
-    Clearly less is less by a standard error of the difference, over members and episodes. A parent
-    is not needed where the fits err as little without it and the scores hardly speak for it.
+    Clearly less is less by a standard error of the difference, over members and episodes, and by
+    .04 at least. A parent is not needed where the fits err as little without it and the scores
+    hardly speak for it.
 
     Args:
         options: The options, the first being the one that the scores speak for.
@@ -56,7 +60,7 @@ def preferred(options: Sequence[Option], least: float) -> int:
     first, best = options[0], min(options, key=lambda one: round(one.error, 9))
     less = first.errors - best.errors
     spread = less.std(ddof=1) / np.sqrt(len(less)) if len(less) > 1 else np.inf
-    chosen = best if less.mean() > spread + _EQUAL else first
+    chosen = best if less.mean() > max(spread, _LEAST_DIFFERENCE) + _EQUAL else first
     # Of few episodes scores say less than they seem to: steps of one stretch are alike.
     episodes_are_few = len(less) < _MANY_UNITS
     most = least * (_DROPPED_OF_FEW if episodes_are_few else _DROPPED)

@@ -118,7 +118,7 @@ def test_the_exact_posterior_is_called_right(exact):
         shown = table[column].dropna()
         assert len(shown) >= 6
         # The largest of seven normal errors lies above 3.5 with probability 0.003.
-        assert (np.abs(shown - right) < 3.5 * table[f"{column}_error"][shown.index]).all()
+        assert (np.abs(shown - right) < 3.5 * table[f"{column}_se"][shown.index]).all()
     for excess, error in exact.overconfidence().values():
         assert 0 < error < 0.05
         assert abs(excess) < 3.5 * error

@@ -340,11 +340,11 @@ def digamma_and_divergence(
         psi(w) and c(u, w), plus w - u if the priors of the table are not small.
 
     Example:
-        >>> w = jnp.array([3.0, 1.0])
-        >>> cells, sums = jax.tree.map(jnp.float32, prior_terms(np.ones(2)))
+        >>> w = jnp.array([[3.0, 1.0]])
+        >>> cells, sums = jax.tree.map(jnp.float32, prior_terms(np.ones((1, 2))))
         >>> of_cells = digamma_and_divergence(w, cells)[1]
-        >>> of_sum = digamma_and_divergence(w.sum(), sums)[1]
-        >>> round(float(of_cells.sum() - of_sum), 4)  # log 3 - 2/3
+        >>> of_sum = digamma_and_divergence(w.sum(1), sums)[1]
+        >>> round(float(of_cells.sum() - of_sum[0]), 4)  # log 3 - 2/3
         0.4319
     """
     return by_cell(_digamma_and_divergence, w, *(part for part in prior if part is not None))

@@ -72,7 +72,7 @@ def step_bytes(latents: int) -> int:
 
 
 def sweep_bytes(size: Size) -> tuple[float, int, int]:
-    """Bytes that a sweep's program takes, as the compiler plans them; padded steps; cells and rows."""
+    """Bytes of a sweep's program, as the compiler plans them; padded steps; cells and rows."""
     model, demos = team(size)
     run = Run(bind(model, demos), np.dtype(np.float32), None, None, None)
     zero = np.zeros((), np.float32)

@@ -708,40 +708,15 @@ def _chib(
             num_warmup=num_warmup,
             num_samples=num_samples,
         )
-    draws = {n: one.draws for n, one in posterior.result.rows.items() if isinstance(one, DrawnRows)}
     assert posterior.result.log_likelihood is not None
     chains, number = posterior.result.log_likelihood.shape[:2]
-    flat = {n: values.reshape(-1, *values.shape[2:]) for n, values in draws.items()}
     with precision(np.float64):
-        setting, sites, num_rows = _prepare(bound)
-        log_tables = _padded_logs(flat, num_rows) | _channel_draws(bound, posterior, setting)
-        masses = partial(_log_masses, setting=setting, sites=sites)
-        log_likelihood = by_batches(masses, log_tables)
-        best = int(np.argmax(log_likelihood))
-        begin = jax.tree.map(lambda values: values[best], log_tables)
-        climbed = _climb(begin, setting, sites)
-        point = {
-            name: np.exp(np.asarray(climbed[name])[: len(table.contexts.rows)])
-            for name, table in bound.learned.items()
-        }
-        renamed = [relabel_rows(bound, point, permutations) for permutations in renamings]
-        stacked = {name: np.stack([one[name] for one in renamed]) for name in point}
-        log_points = _padded_logs(stacked, num_rows)
-        for agent, channel in bound.channels.items():
-            orders = np.stack([permutations[agent] for permutations in renamings])
-            log_points[channel.name] = jax.tree.map(
-                lambda values, orders=orders: jnp.moveaxis(values[:, orders], 1, 0),
-                climbed[channel.name],
-            )
-        keys = jax.random.split(jax.random.key(seed), chains * number)
-        densities = partial(_log_ordinates, log_points=log_points, setting=setting, sites=sites)
-        *ordinates, marks = by_batches(densities, (keys, log_tables)).T
-        at_point = by_batches(masses, jax.tree.map(lambda values: values[:1], log_points))
-    logs = np.logaddexp.reduce(ordinates, axis=0) - math.log(len(renamings))
+        found = _around_best(bound, posterior, renamings, seed)
+    logs = np.logaddexp.reduce(found.ordinates, axis=0) - math.log(len(renamings))
     in_chains = np.exp(logs - logs.max()).reshape(chains, number, 1)
     size = float(ess(in_chains, "bulk")[0])
     log_ordinate, error = _log_mean(logs, max(1.0, size))
-    value = float(at_point[0]) - log_ordinate + float(log_jacobian(bound).sum())
+    value = found.log_mass - log_ordinate + float(log_jacobian(bound).sum())
     khat = pareto_khat(logs, size / logs.size)
     notes = [
         f"{chains} chains of {number} draws, worth {size:,.0f} independent ones for the density at "
@@ -749,7 +724,7 @@ def _chib(
     ]
     if len(renamings) > 1:
         notes.append(_ON_RENAMINGS.format(len(renamings)))
-    if np.ptp(marks) == 0 and _has_choice(bound):
+    if np.ptp(found.marks) == 0 and _has_choice(bound):
         error = max(error, 1 / logs.size)
         notes.append(
             f"The latents' counts are the same in all {logs.size:,} draws: others of less "
@@ -761,7 +736,8 @@ def _chib(
             f"Pareto k-hat is {khat:.2f}, above {KHAT_LIMIT}: few draws rule the average, the "
             "evidence is rather too large, and its error is not to be relied on."
         )
-    disagreement = float(rhat(log_likelihood.reshape(chains, number, 1))[0]) if chains > 1 else 1.0
+    by_chain = found.log_likelihood.reshape(chains, number, 1)
+    disagreement = float(rhat(by_chain)[0]) if chains > 1 else 1.0
     if disagreement >= RHAT_LIMIT:
         reliable = False
         notes.append(
@@ -769,6 +745,61 @@ def _chib(
             "different modes, which are not weighted as they should be."
         )
     return Evidence(value, error, "chib", reliable, khat, tuple(notes))
+
+
+class _Ordinates(NamedTuple):
+    """The posterior density at a point over the prior's, as each draw of the latents tells it.
+
+    Attributes:
+        ordinates: Its logs, for the point with its latents renamed in each way.
+        marks: A number that tells different latents' counts apart.
+        log_likelihood: log p(actions, labels | rows) of the draws.
+        log_mass: The same of the point.
+    """
+
+    ordinates: list[Float[np.ndarray, " draws"]]
+    marks: Float[np.ndarray, " draws"]
+    log_likelihood: Float[np.ndarray, " draws"]
+    log_mass: float
+
+
+def _around_best(
+    bound: BoundModel,
+    posterior: Posterior,
+    renamings: list[dict[str, Int[np.ndarray, " latents"]]],
+    seed: int,
+) -> _Ordinates:
+    """Climb from the best draw, and look from all draws at where that ends."""
+    draws = {
+        name: one.draws.reshape(-1, *one.draws.shape[2:])
+        for name, one in posterior.result.rows.items()
+        if isinstance(one, DrawnRows)
+    }
+    setting, sites, num_rows = _prepare(bound)
+    log_tables = _padded_logs(draws, num_rows) | _channel_draws(bound, posterior, setting)
+    masses = partial(_log_masses, setting=setting, sites=sites)
+    log_likelihood = by_batches(masses, log_tables)
+    best = int(np.argmax(log_likelihood))
+    begin = jax.tree.map(lambda values: values[best], log_tables)
+    climbed = _climb(begin, setting, sites)
+    point = {
+        name: np.exp(np.asarray(climbed[name])[: len(table.contexts.rows)])
+        for name, table in bound.learned.items()
+    }
+    renamed = [relabel_rows(bound, point, permutations) for permutations in renamings]
+    stacked = {name: np.stack([one[name] for one in renamed]) for name in point}
+    log_points = _padded_logs(stacked, num_rows)
+    for agent, channel in bound.channels.items():
+        orders = np.stack([permutations[agent] for permutations in renamings])
+        log_points[channel.name] = jax.tree.map(
+            lambda values, orders=orders: jnp.moveaxis(values[:, orders], 1, 0),
+            climbed[channel.name],
+        )
+    keys = jax.random.split(jax.random.key(seed), len(log_likelihood))
+    densities = partial(_log_ordinates, log_points=log_points, setting=setting, sites=sites)
+    *ordinates, marks = by_batches(densities, (keys, log_tables)).T
+    at_point = by_batches(masses, jax.tree.map(lambda values: values[:1], log_points))
+    return _Ordinates(ordinates, marks, log_likelihood, float(at_point[0]))
 
 
 def _channel_draws(bound: BoundModel, posterior: Posterior, setting: _Setting) -> Tables:

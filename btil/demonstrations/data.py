@@ -15,7 +15,7 @@ import operator
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -24,7 +24,9 @@ from jaxtyping import Bool, Float, Int
 from btil.demonstrations.coding import (
     MINUS_ONE,
     PLAIN,
+    Coded,
     Names,
+    Places,
     Reading,
     as_array,
     check_text,
@@ -745,56 +747,18 @@ def concatenate(parts: Sequence[Demonstrations]) -> Demonstrations:
                 )
         for column, size in part._sizes.items():
             sizes[column] = max(sizes.get(column, size), size)
-    ids = [part.episode_ids for part in parts]
-    kinds = {values.dtype.kind for values in ids}
-    all_ids = np.concatenate(ids) if len(kinds) == 1 else np.zeros(0)
-    if len(kinds) > 1 or len(np.unique(all_ids)) < len(all_ids):
-        all_ids = np.arange(sum(map(len, ids)))
-
-    def joined(column: str) -> Int[np.ndarray, " steps"]:
-        indices = [part._indices() for part in parts]
-        return np.concatenate(
-            [
-                one.get(column, np.full(part.num_steps, -1))
-                for one, part in zip(indices, parts, strict=True)
-            ]
-        )
-
-    def weights(agent: str) -> Float[np.ndarray, "steps latents"]:
-        # Latents that a part does not know had no weight there.
-        size = sizes[f"latent_{agent}"]
-        return np.concatenate(
-            [
-                np.pad(part._weights[agent], ((0, 0), (0, size - part._weights[agent].shape[1])))
-                if agent in part._weights
-                else np.ones((part.num_steps, size))
-                for part in parts
-            ]
-        )
-
-    def there(agent: str) -> Bool[np.ndarray, " steps"]:
-        return np.concatenate(
-            [
-                part.present[:, part.agents.index(agent)]
-                if agent in part.agents
-                else np.zeros(part.num_steps, bool)
-                for part in parts
-            ]
-        )
-
+    joined = partial(_joined, parts)
+    acting = [agent for agent in agents if f"action_{agent}" in sizes]
     weighed = [agent for agent in agents if any(agent in part._weights for part in parts)]
+    tells_presence = any(part._tells_presence or part.agents != agents for part in parts)
     return Demonstrations(
         states={name: joined(name) for name in variables} or None,
-        actions={a: joined(f"action_{a}") for a in agents if f"action_{a}" in sizes} or None,
+        actions={agent: joined(f"action_{agent}") for agent in acting} or None,
         latents={agent: joined(f"latent_{agent}") for agent in agents},
-        episodes=np.repeat(all_ids, np.concatenate([part.episode_lengths for part in parts])),
+        episodes=_joined_episodes(parts),
         agents=agents,
-        latent_weights={agent: weights(agent) for agent in weighed},
-        present=(
-            {agent: there(agent) for agent in agents}
-            if any(part._tells_presence or part.agents != agents for part in parts)
-            else None
-        ),
+        latent_weights={a: _joined_weights(parts, a, sizes[f"latent_{a}"]) for a in weighed},
+        present={a: _joined_presence(parts, a) for a in agents} if tells_presence else None,
         rewards=(
             None
             if first.rewards is None
@@ -806,6 +770,49 @@ def concatenate(parts: Sequence[Demonstrations]) -> Demonstrations:
         },
         missing="allow" if any(part.missing == "allow" for part in parts) else "refuse",
         **as_arguments(variables, agents, sizes, names),
+    )
+
+
+def _joined(parts: Sequence[Demonstrations], column: str) -> Int[np.ndarray, " steps"]:
+    """A column of indices, -1 in parts that do not have it."""
+    return np.concatenate(
+        [part._indices().get(column, np.full(part.num_steps, -1)) for part in parts]
+    )
+
+
+def _joined_episodes(parts: Sequence[Demonstrations]) -> np.ndarray:
+    """The episode of each step, by its id, or by numbers where ids would not stay distinct."""
+    ids = [part.episode_ids for part in parts]
+    lengths = np.concatenate([part.episode_lengths for part in parts])
+    if len({values.dtype.kind for values in ids}) == 1:
+        every = np.concatenate(ids)
+        if len(np.unique(every)) == len(every):
+            return np.repeat(every, lengths)
+    return np.repeat(np.arange(len(lengths)), lengths)
+
+
+def _joined_weights(
+    parts: Sequence[Demonstrations], agent: str, size: int
+) -> Float[np.ndarray, "steps latents"]:
+    """Weights of an agent's latents, 1 in parts without any, 0 of latents a part does not know."""
+    return np.concatenate(
+        [
+            np.pad(part._weights[agent], ((0, 0), (0, size - part._weights[agent].shape[1])))
+            if agent in part._weights
+            else np.ones((part.num_steps, size))
+            for part in parts
+        ]
+    )
+
+
+def _joined_presence(parts: Sequence[Demonstrations], agent: str) -> Bool[np.ndarray, " steps"]:
+    return np.concatenate(
+        [
+            part.present[:, part.agents.index(agent)]
+            if agent in part.agents
+            else np.zeros(part.num_steps, bool)
+            for part in parts
+        ]
     )
 
 
@@ -875,54 +882,42 @@ def coded_fields(
     num_steps = common_length(measured | columns, episodes)
     runs = episode_runs(episodes, num_steps, reading)
     there = presence(present, team, num_steps, runs)
+    everybody = np.ones((num_steps, len(team)), bool) if there is None else there
     for agent in team:  # in their order, whatever that of the mapping
         labels = columns.pop(f"latent_{agent}", None)
         columns[f"latent_{agent}"] = np.full(num_steps, -1) if labels is None else labels
-    away: dict[str, Bool[np.ndarray, " steps"]] = {}
-    if there is not None:
-        for k, agent in enumerate(team):
-            for column in (f"action_{agent}", f"latent_{agent}"):
-                away[column] = ~there[:, k]
-                if column in columns:
-                    columns[column] = _blanked(columns[column], away[column])
-        for name in variables:
-            spoken_of = [team.index(agent) for agent in agents_in(name, team)]
-            away[name] = (~there[:, spoken_of]).any(axis=1)
-    sizes = {
-        **declared_sizes("num_states", num_states, variables, ""),
-        **declared_sizes("num_actions", num_actions, acting, "action_"),
-        **declared_sizes("num_latents", num_latents, team, "latent_"),
-    }
+    away = {} if there is None else _away(variables, team, there)
+    for column, gone in away.items():
+        if column in columns and column not in variables:
+            columns[column] = _blanked(columns[column], gone)
     names = {
         **declared_names("state_names", state_names, variables, ""),
         **declared_names("action_names", action_names, acting, "action_"),
         **declared_names("latent_names", latent_names, team, "latent_"),
     }
-    weighed = latent_weights if isinstance(latent_weights, Mapping) else {}
-    for agent, weights in weighed.items():
-        # The weights of all latents say how many there are.
-        if np.ndim(weights) == 2 and agent in team and f"latent_{agent}" not in sizes | names:
-            sizes[f"latent_{agent}"] = np.shape(weights)[1]
-    sets = {}
+    sizes = {
+        **declared_sizes("num_states", num_states, variables, ""),
+        **declared_sizes("num_actions", num_actions, acting, "action_"),
+        **declared_sizes("num_latents", num_latents, team, "latent_"),
+    }
+    sizes |= _sizes_of_weights(latent_weights, team, sizes | names)
+    sets: dict[str, _Sets] = {}
     for agent in team:
         column = f"latent_{agent}"
-        cells, found = without_sets(column, columns[column], names.get(column))
-        if found:
-            sets[agent] = cells, found
-            columns[column] = _blanked(cells, np.isin(cells, list(found)))
-            parts = sorted(set().union(*found.values(), _texts_in(columns[column])))
-            if column not in names and not all(part.isdecimal() for part in parts):
-                names[column] = declared_names("latent_names", parts, (agent,), "latent_")[column]
-            elif column not in names | sizes:
-                sizes[column] = max(map(int, parts)) + 1
+        found = _Sets(*without_sets(column, columns[column], names.get(column)))
+        if found.latents:
+            sets[agent] = found
+            columns[column] = _blanked(found.cells, np.isin(found.cells, list(found.latents)))
+            told = _declared_by_sets(agent, found.latents, columns[column], sizes, names)
+            sizes, names = sizes | told[0], names | told[1]
     coded = {
         column: code_column(
             column, values, sizes.get(column), names.get(column), runs, reading, away.get(column)
         )
         for column, values in columns.items()
     }
-    everybody = np.ones((num_steps, len(team)), bool) if there is None else there
     none = np.full(num_steps, -1)
+    of_latents = {agent: coded[f"latent_{agent}"] for agent in team}
     fields = {
         "agents": team,
         "_runs": runs,
@@ -930,7 +925,7 @@ def coded_fields(
         "actions": _frozen(
             np.stack([coded[f"action_{a}"].indices if a in acting else none for a in team], axis=1)
         ),
-        "latents": _frozen(np.stack([coded[f"latent_{a}"].indices for a in team], axis=1)),
+        "latents": _frozen(np.stack([values.indices for values in of_latents.values()], axis=1)),
         "present": _frozen(everybody),
         "_tells_presence": present is not None,
         "missing": "allow" if reading.unseen else "refuse",
@@ -939,31 +934,103 @@ def coded_fields(
         "_sizes": {column: values.size for column, values in coded.items()},
         "_names": {c: values.names for c, values in coded.items() if values.names is not None},
     }
-    latent_sizes = {agent: coded[f"latent_{agent}"].size for agent in team}
+    latent_sizes = {agent: values.size for agent, values in of_latents.items()}
     weights = checked_weights(latent_weights, team, latent_sizes, everybody, runs)
-    for agent, (cells, found) in sets.items():
-        column = f"latent_{agent}"
-        of_sets = weights_of_sets(
-            column, cells, found, coded[column].size, coded[column].names, runs
-        )
-        weights[agent] = weights.get(agent, 1.0) * of_sets
-        empty = ~(weights[agent] > 0).any(axis=1)
-        if empty.any():
-            raise ValueError(
-                f"latent_weights of {agent}: {runs.place(int(np.argmax(empty)))}: the weights of "
-                f"all of {shown(cells[int(np.argmax(empty))])} are 0, but that is the label"
-            )
+    for agent, found in sets.items():
+        weights[agent] = _within_sets(agent, found, weights.get(agent), of_latents[agent], runs)
     for agent, rows in weights.items():
-        labels = coded[f"latent_{agent}"].indices
-        known = np.flatnonzero(labels >= 0)
-        against = known[rows[known, labels[known]] == 0]
-        if len(against):
-            raise ValueError(
-                f"latent_weights of {agent}: {runs.place(int(against[0]))}: the weight of latent "
-                f"{labels[against[0]]} is 0, but that is the label"
-            )
+        _refuse_weightless_labels(agent, rows, of_latents[agent].indices, runs)
     fields["_weights"] = {agent: _frozen(weights[agent]) for agent in team if agent in weights}
     return fields, [values.doubt for values in coded.values() if values.doubt is not None]
+
+
+class _Sets(NamedTuple):
+    """Labels of an agent that say "one of these".
+
+    Attributes:
+        cells: The whole column, as it was given.
+        latents: The latents of each such text.
+    """
+
+    cells: Any
+    latents: dict[str, tuple[str, ...]]
+
+
+def _away(
+    variables: Sequence[str], team: Names, there: Bool[np.ndarray, "steps agents"]
+) -> dict[str, Bool[np.ndarray, " steps"]]:
+    """Where a column speaks of somebody who is away."""
+    of_agents = {
+        f"{kind}_{agent}": ~there[:, k]
+        for k, agent in enumerate(team)
+        for kind in ("action", "latent")
+    }
+    spoken_of = {name: [team.index(a) for a in agents_in(name, team)] for name in variables}
+    return of_agents | {name: (~there[:, ks]).any(axis=1) for name, ks in spoken_of.items()}
+
+
+def _sizes_of_weights(given: Any, team: Names, declared: Mapping[str, Any]) -> dict[str, int]:
+    """Numbers of latents that nothing else tells: the weights of all latents do."""
+    return {
+        f"latent_{agent}": np.shape(weights)[1]
+        for agent, weights in (given.items() if isinstance(given, Mapping) else ())
+        if np.ndim(weights) == 2 and agent in team and f"latent_{agent}" not in declared
+    }
+
+
+def _declared_by_sets(
+    agent: str,
+    sets: Mapping[str, tuple[str, ...]],
+    labels: Any,
+    sizes: Mapping[str, int],
+    names: Mapping[str, Names],
+) -> tuple[dict[str, int], dict[str, Names]]:
+    """Size or names of an agent's latents, where only the sets and the other labels tell them."""
+    column = f"latent_{agent}"
+    parts = sorted(set().union(*sets.values(), _texts_in(labels)))
+    if column not in names and not all(part.isdecimal() for part in parts):
+        return {}, declared_names("latent_names", parts, (agent,), "latent_")
+    if column in names or column in sizes:
+        return {}, {}
+    return {column: max(map(int, parts)) + 1}, {}
+
+
+def _within_sets(
+    agent: str,
+    sets: _Sets,
+    weights: Float[np.ndarray, "steps latents"] | None,
+    latents: Coded,
+    places: Places,
+) -> Float[np.ndarray, "steps latents"]:
+    """Weights of an agent's latents that are 0 outside the sets."""
+    within = weights_of_sets(
+        f"latent_{agent}", sets.cells, sets.latents, latents.size, latents.names, places
+    )
+    if weights is not None:
+        within = weights * within
+    empty = ~(within > 0).any(axis=1)
+    if empty.any():
+        row = int(np.argmax(empty))
+        raise ValueError(
+            f"latent_weights of {agent}: {places.place(row)}: the weights of all of "
+            f"{shown(sets.cells[row])} are 0, but that is the label"
+        )
+    return within
+
+
+def _refuse_weightless_labels(
+    agent: str,
+    weights: Float[np.ndarray, "steps latents"],
+    labels: Int[np.ndarray, " steps"],
+    places: Places,
+) -> None:
+    known = np.flatnonzero(labels >= 0)
+    against = known[weights[known, labels[known]] == 0]
+    if len(against):
+        raise ValueError(
+            f"latent_weights of {agent}: {places.place(int(against[0]))}: the weight of latent "
+            f"{labels[against[0]]} is 0, but that is the label"
+        )
 
 
 def _agents_of(*by_agent: Any) -> list[Any] | None:

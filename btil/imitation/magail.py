@@ -49,8 +49,8 @@ from btil.imitation.players import (
     check_runs,
     cloned_players,
     improve,
+    learned_by_acting,
     opening_scene,
-    policy_tables,
     roll_out,
     update_networks,
     with_optimizer,
@@ -218,18 +218,12 @@ def learn(
         num_outputs=1,
         activation=activation,
     )
-    states = task_states(task, demos)
-    shown_indices = reader.discriminator(states, demos.latents, demos.actions)
-    # Padded, so that programs are shared between sets of like sizes; padding is never chosen.
-    padding = rounded_up(len(states)) - len(states)
-    shown = jnp.asarray(np.pad(shown_indices, ((0, 0), (0, padding), (0, 0))))
-
     state = State(
         players=start.players,
         discriminator=with_optimizer(discriminator, telling_rate),
         scene=opening_scene(task, num_runs, generator),
     )
-    acted = reader.policies(states, demos.latents), demos.actions.T
+    shown = _demonstrated(task, reader, demos)
     most_updates = max(discriminator_updates, first_discriminator_updates)
     history = []
     with progress_line(num_iterations, "magail", progress) as line:
@@ -241,24 +235,18 @@ def learn(
             early = iteration < first_iterations
             updates = first_discriminator_updates if early else discriminator_updates
             chosen = np.zeros((most_updates, batch_size), np.int32)
-            chosen[:updates] = generator.integers(0, len(states), (updates, batch_size))
-            cloned = None
-            if cloning_weight:
-                steps = generator.integers(0, len(states), _CLONED_AT_ONCE)
-                cloned = Shown(
-                    jnp.asarray(acted[0][:, steps]), jnp.asarray(acted[1][:, steps], jnp.int32)
-                )
+            chosen[:updates] = generator.integers(0, shown.number, (updates, batch_size))
             state, info = train(
                 reader,
                 state._replace(scene=scene),
                 experience,
-                shown,
+                shown.told,
                 chosen,
                 updates,
                 settings,
                 telling,
                 iteration < value_iterations,
-                cloned,
+                shown.some(generator) if cloning_weight else None,
             )
             history.append(info)
             line.update(1)
@@ -266,11 +254,42 @@ def learn(
                 f"reward {info.mean_reward:.3f}, discriminator {info.discriminator_loss:.3f}"
             )
     curves = {name: np.array([getattr(one, name) for one in history]) for name in Info._fields}
-    return Learned(
-        policies=policy_tables(task, reader, state.players.networks.policies),
-        learning_curve={"cloning_loss": start.cloning_losses, **curves},
-        converged=False,
-        reason=f"all {num_iterations} iterations done; there is no other criterion",
+    return learned_by_acting(task, reader, state.players, start, curves, num_iterations)
+
+
+class _Demonstrated(NamedTuple):
+    """The steps shown, as networks read them.
+
+    Attributes:
+        number: How many they are.
+        told: Inputs of the discriminator. Padded, so that programs are shared between sets of like
+            sizes; padding is never chosen.
+        read: Inputs of the policies.
+        actions: The actions shown.
+    """
+
+    number: int
+    told: Int[Array, "1 shown inputs"]
+    read: Int[np.ndarray, "agents steps inputs"]
+    actions: Int[np.ndarray, "agents steps"]
+
+    def some(self, generator: np.random.Generator) -> Shown:
+        """Steps to go on imitating in one iteration."""
+        steps = generator.integers(0, self.number, _CLONED_AT_ONCE)
+        return Shown(
+            jnp.asarray(self.read[:, steps]), jnp.asarray(self.actions[:, steps], jnp.int32)
+        )
+
+
+def _demonstrated(task: GridTask, reader: Reader, demos: Demonstrations) -> _Demonstrated:
+    states = task_states(task, demos)
+    padding = rounded_up(len(states)) - len(states)
+    told = reader.discriminator(states, demos.latents, demos.actions)
+    return _Demonstrated(
+        number=len(states),
+        told=jnp.asarray(np.pad(told, ((0, 0), (0, padding), (0, 0)))),
+        read=reader.policies(states, demos.latents),
+        actions=demos.actions.T,
     )
 
 

@@ -24,6 +24,7 @@ from btil.imitation.behavioral_cloning import (
     tables_by_variables,
     variable_rows,
 )
+from btil.imitation.learning import Curves, Learned
 from btil.imitation.networks import (
     OneHotNetwork,
     StateRows,
@@ -465,6 +466,23 @@ def update_networks(
             gradient, trainee.optimizer_state, trainee.networks
         )
         return Trainee(optax.apply_updates(trainee.networks, change), optimizer_state)
+
+
+def learned_by_acting(
+    task: GridTask,
+    reader: Reader,
+    players: Trainee,
+    start: Start,
+    curves: Curves,
+    num_iterations: int,
+) -> Learned:
+    """What players have learned when all iterations are done; there is no other criterion."""
+    return Learned(
+        policies=policy_tables(task, reader, players.networks.policies),
+        learning_curve={"cloning_loss": start.cloning_losses, **curves},
+        converged=False,
+        reason=f"all {num_iterations} iterations done; there is no other criterion",
+    )
 
 
 def policy_tables(

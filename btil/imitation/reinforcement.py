@@ -25,8 +25,8 @@ from btil.imitation.players import (
     check_runs,
     cloned_players,
     improve,
+    learned_by_acting,
     opening_scene,
-    policy_tables,
     roll_out,
     with_room,
 )
@@ -106,7 +106,7 @@ def learn(
     )
     reader = Reader(task, inputs)
     generator = np.random.default_rng(seed)
-    players, cloning_losses, capacity = cloned_players(
+    start = cloned_players(
         task,
         reader,
         demos,
@@ -119,6 +119,7 @@ def learn(
         description="ppo: cloning",
         progress=progress,
     )
+    players, capacity = start.players, start.capacity
     scene = opening_scene(task, num_runs, generator)
     history = []
     with progress_line(num_iterations, "ppo", progress) as line:
@@ -143,9 +144,4 @@ def learn(
             line.set_postfix_str(f"reward {rewards.mean():.3f}, {finished} episodes finished")
     names = ("mean_reward", "finished", "value_loss", "entropy")
     curves = dict(zip(names, np.array(history, np.float64).T, strict=True))
-    return Learned(
-        policies=policy_tables(task, reader, players.networks.policies),
-        learning_curve={"cloning_loss": cloning_losses, **curves},
-        converged=False,
-        reason=f"all {num_iterations} iterations done; there is no other criterion",
-    )
+    return learned_by_acting(task, reader, players, start, curves, num_iterations)

@@ -522,10 +522,8 @@ def lay_out_batch(
     """Lay some episodes into lanes, their tables' rows numbered anew from 0."""
     measured = {} if measured is None else measured
     sources = problem.data.channels
-    sites, demos = problem.sites, problem.data.bound.demos
     rows, codes = {}, {}
-    sums = (columns[:, SUMMED] >= 0).sum(0)
-    for name, parts in _rows_read(columns, sites, problem.data).items():
+    for name, parts in _rows_read(columns, problem.sites, problem.data).items():
         num_rows = len(problem.data.bound.tables[name].contexts.rows)
         rows[name] = _distinct(parts, num_rows)
         # By a table of all rows: sorting what is read would take longer than the messages.
@@ -534,6 +532,36 @@ def lay_out_batch(
         codes[name] = iter([numbers[part] for part in parts])
     for agent, found in measured.items():
         rows[sources[agent].channel.name] = contexts_read(sources[agent], found)
+    sums = (columns[:, SUMMED] >= 0).sum(0)
+    shape, lanes = _fitting_shape(lengths, rows, sums, measured, problem)
+    steps = tuple(
+        _lane_index(columns, weights, lanes, codes, problem, shape, position)
+        for position in range(len(problem.sites))
+    )
+    channels = {
+        source.channel.name: lay_batch(
+            source,
+            measured[agent],
+            rows[source.channel.name],
+            lanes,
+            shape.rooms[agent],
+            problem.dtype,
+        )
+        for agent, source in sources.items()
+    }
+    laid = place_lanes(steps, problem.mesh)
+    return Batch(rows, shape, laid, len(columns), place(channels, problem.mesh))
+
+
+def _fitting_shape(
+    lengths: Int[np.ndarray, " chosen"],
+    rows: Mapping[str, Int[np.ndarray, " read"]],
+    sums: Int[np.ndarray, " agents"],
+    measured: Mapping[str, ChannelRows],
+    problem: Problem,
+) -> tuple[Shape, Int[np.ndarray, "length lanes"]]:
+    """The first shape that some episodes fit, and their lanes in it."""
+    sources = problem.data.channels
     for shape in problem.shapes:
         if lengths.max() > shape.length:
             continue
@@ -548,62 +576,57 @@ def lay_out_batch(
             )
         ):
             break
-    lanes = np.pad(lanes, ((0, 0), (0, shape.lanes - lanes.shape[1])), constant_values=-1)
-    steps = []
-    for position, (policy, transition, initial) in enumerate(sites):
-        num_policy, num_transition, num_initial = (
-            shape.rows[name] for name in (policy, transition, initial)
+    room = (0, shape.lanes - lanes.shape[1])
+    return shape, np.pad(lanes, ((0, 0), room), constant_values=-1)
+
+
+def _lane_index(
+    columns: Steps,
+    weights: Weights,
+    lanes: Int[np.ndarray, "length lanes"],
+    codes: Mapping[str, Iterator[Int[np.ndarray, " _"]]],
+    problem: Problem,
+    shape: Shape,
+    position: int,
+) -> LaneIndex:
+    """Where the steps of an agent look; takes its numbers of rows, as `_rows_read` has them."""
+    policy, transition, initial = problem.sites[position]
+    num_policy, num_transition, num_initial = (
+        shape.rows[name] for name in (policy, transition, initial)
+    )
+    demos = problem.data.bound.demos
+    agent, actions = demos.agents[position], max(demos.num_actions[position], 1)
+    how, padding = arrivals(columns, position), num_transition + num_initial
+    of_policy = np.zeros(len(columns), np.int64)
+    of_policy[how.there] = next(codes[policy])
+    action = columns[:, ACTION, position]
+    cells = np.where(how.there & (action >= 0), of_policy * actions + action, num_policy * actions)
+    arrived = np.full(len(columns), padding)
+    arrived[how.moved] = next(codes[transition])
+    summed = next(codes[transition]).reshape(-1, actions)
+    arrived[how.begins] = num_transition + next(codes[initial])
+    arrived[how.summed] = padding + 1 + np.arange(len(summed))
+    unseen = None
+    if len(problem.data.summed[agent]):
+        # What is added to them no step looks at.
+        before = of_policy[np.flatnonzero(how.summed) - 1]
+        room = (0, shape.sums[position] - len(summed))
+        unseen = UnseenRows(
+            jnp.asarray(np.pad(before, room), jnp.int32),
+            jnp.asarray(np.pad(summed, (room, (0, 0))), jnp.int32),
         )
-        agent, actions = demos.agents[position], max(demos.num_actions[position], 1)
-        how, padding = arrivals(columns, position), num_transition + num_initial
-        of_policy = np.zeros(len(columns), np.int64)
-        of_policy[how.there] = next(codes[policy])
-        action = columns[:, ACTION, position]
-        cells = np.where(
-            how.there & (action >= 0), of_policy * actions + action, num_policy * actions
-        )
-        arrived = np.full(len(columns), padding)
-        arrived[how.moved] = next(codes[transition])
-        summed = next(codes[transition]).reshape(-1, actions)
-        arrived[how.begins] = num_transition + next(codes[initial])
-        arrived[how.summed] = padding + 1 + np.arange(len(summed))
-        unseen = None
-        if len(problem.data.summed[agent]):
-            # What is added to them no step looks at.
-            before = of_policy[np.flatnonzero(how.summed) - 1]
-            room = (0, shape.sums[position] - len(summed))
-            unseen = UnseenRows(
-                jnp.asarray(np.pad(before, room), jnp.int32),
-                jnp.asarray(np.pad(summed, (room, (0, 0))), jnp.int32),
-            )
-        logs = weights.get(agent)
-        steps.append(
-            LaneIndex(
-                policy=jnp.asarray(spread(cells, lanes, num_policy * actions), jnp.int32),
-                transition=jnp.asarray(spread(arrived, lanes, padding), jnp.int32),
-                label=jnp.asarray(spread(columns[:, LABEL, position], lanes, -1), jnp.int32),
-                start=jnp.asarray(spread(how.begins | ~how.there, lanes, True)),
-                real=jnp.asarray(spread(how.there, lanes, False)),
-                log_weights=None
-                if logs is None
-                else np.stack([spread(column, lanes, 0) for column in logs.T], axis=-1),
-                unseen=unseen,
-            )
-        )
-    channels = {
-        source.channel.name: lay_batch(
-            source,
-            measured[agent],
-            rows[source.channel.name],
-            lanes,
-            shape.rooms[agent],
-            problem.dtype,
-        )
-        for agent, source in sources.items()
-    }
-    mesh = problem.mesh
-    laid = place_lanes(tuple(steps), mesh)
-    return Batch(rows, shape, laid, len(columns), place(channels, mesh))
+    logs = weights.get(agent)
+    return LaneIndex(
+        policy=jnp.asarray(spread(cells, lanes, num_policy * actions), jnp.int32),
+        transition=jnp.asarray(spread(arrived, lanes, padding), jnp.int32),
+        label=jnp.asarray(spread(columns[:, LABEL, position], lanes, -1), jnp.int32),
+        start=jnp.asarray(spread(how.begins | ~how.there, lanes, True)),
+        real=jnp.asarray(spread(how.there, lanes, False)),
+        log_weights=None
+        if logs is None
+        else np.stack([spread(column, lanes, 0) for column in logs.T], axis=-1),
+        unseen=unseen,
+    )
 
 
 def _fits(needed: Room, shape: Shape, agent: str) -> bool:

@@ -501,13 +501,7 @@ def _agreed(
     of_all = gather(processes, lengths_of_own)
     (found,), lengths = passed, np.concatenate(of_all)
     begin = int(sum(len(one) for one in of_all[: processes.own]))
-    # Rows of a site are in lexicographic order, not in that of appearance.
-    ordered, ranks = {}, {}
-    for name, rows in found.contexts.items():
-        of_each = gather(processes, partial(found.contexts.__getitem__, name))
-        first = sum(len(one) for one in of_each[: processes.own])
-        ordered[name], places = unique_rows(np.concatenate(of_each))
-        ranks[name] = places[first : first + len(rows)]
+    ordered, ranks = _in_order(found.contexts, processes)
     channels.agree()
     parts = found.excerpt.parts
     if several:
@@ -516,25 +510,7 @@ def _agreed(
     few = in_units(bind(model, concatenate(parts)), units)
     bound = with_contexts(few, ordered | channels.contexts(), units)
     of_agents = {agent: agent_sites(bound, agent) for agent in bound.demos.agents}
-
-    def ranked(like: np.ndarray, counts: np.ndarray | None, name: str) -> np.ndarray:
-        nothing = np.zeros(like.shape, like.dtype)
-        return nothing if counts is None else _added(nothing, counts, ranks[name])
-
-    def counts_of_own() -> dict[str, np.ndarray]:
-        sizes = num_contexts(bound)
-        counts = {
-            f"labelled {name}": ranked(like, found.labelled.get(name), name)
-            for name, like in labelled_counts(bound, sizes).items()
-        }
-        for agent, of_excerpt in open_uses(bound, sizes).items():
-            uses = zip(of_excerpt, found.uses[agent], of_agents[agent], strict=True)
-            for place, (like, n, name) in enumerate(uses):
-                if like is not None:
-                    counts[f"uses {place} {agent}"] = ranked(like, n, name)
-        return counts | {"log evidence": np.array(found.log_evidence)}
-
-    sums = add_up(processes, counts_of_own)
+    sums = add_up(processes, partial(_counts_of_own, bound, found, ranks))
     ends = np.array([[one.sums, one.log_weight] for one in found.extremes.values()])
     of_steps = np.stack(gather(processes, lambda: ends[None]))[:, 0]
     own_sum = _positioned(found.digests, begin)
@@ -569,6 +545,41 @@ def _agreed(
         sample=few if trends else None,
     )
     return Streamed(data, float(sums["log evidence"]), checksum.tobytes().hex())
+
+
+def _in_order(
+    contexts: dict[str, Int[np.ndarray, "contexts variables"]], processes: Processes
+) -> tuple[dict[str, Int[np.ndarray, "_ variables"]], dict[str, Int[np.ndarray, " contexts"]]]:
+    """The contexts of all processes, in lexicographic order; where the own ones are among them."""
+    ordered, ranks = {}, {}
+    for name, rows in contexts.items():
+        of_each = gather(processes, partial(contexts.__getitem__, name))
+        first = sum(len(one) for one in of_each[: processes.own])
+        ordered[name], places = unique_rows(np.concatenate(of_each))
+        ranks[name] = places[first : first + len(rows)]
+    return ordered, ranks
+
+
+def _counts_of_own(
+    bound: BoundModel, found: _Found, ranks: dict[str, Int[np.ndarray, " contexts"]]
+) -> dict[str, np.ndarray]:
+    """What a process has counted, its rows where all processes have them."""
+
+    def ranked(like: np.ndarray, counts: np.ndarray | None, name: str) -> np.ndarray:
+        nothing = np.zeros(like.shape, like.dtype)
+        return nothing if counts is None else _added(nothing, counts, ranks[name])
+
+    sizes = num_contexts(bound)
+    counts = {
+        f"labelled {name}": ranked(like, found.labelled.get(name), name)
+        for name, like in labelled_counts(bound, sizes).items()
+    }
+    for agent, of_excerpt in open_uses(bound, sizes).items():
+        uses = zip(of_excerpt, found.uses[agent], agent_sites(bound, agent), strict=True)
+        for place, (like, n, name) in enumerate(uses):
+            if like is not None:
+                counts[f"uses {place} {agent}"] = ranked(like, n, name)
+    return counts | {"log evidence": np.array(found.log_evidence)}
 
 
 def _shown_by_all(

@@ -68,47 +68,12 @@ def simulate(
     emitted = _Emitted(demos, tables)
     latents = np.full_like(demos.latents, -1)
     acted = demos.actions.copy()
-    own = {
-        (role, agent): make_contexts(model, role, agent, demos)
-        for role in ROLES
-        for agent in demos.agents
-    }
-    values = parent_values(demos)
-    read_at = {}
-    for i, agent in enumerate(demos.agents):
-        there, begins = demos.present[:, i].copy(), demos.stays[i]
-        read_at["policy", agent] = np.flatnonzero(there)
-        read_at["initial", agent] = begins
-        there[begins] = False
-        read_at["transition", agent] = np.flatnonzero(there) - 1
     # What nobody saw is simulated too, as the own transition may read it, and hidden again.
     every = actions == "simulated"
     drawn = {
         a: demos.present[:, i] & (every | (acted[:, i] < 0)) for i, a in enumerate(demos.agents)
     }
-    # What depends on no simulated action is looked up for all steps at once.
-    simulated = {f"action_{agent}" for agent in demos.agents if drawn[agent].any()}
-    simulated |= {f"previous_{action}" for action in simulated}
-    settled = {}
-    for (role, agent), contexts in own.items():
-        if not simulated & set(contexts.names):
-            steps = read_at[role, agent]
-            then = steps + (role == "transition")
-            columns = _parents_at(contexts, demos, values, acted, agent, steps, then)
-            rows, position = _look_up(tables, site_name(model, role, agent), contexts, columns)
-            at_step = np.full(demos.num_steps, -1)
-            at_step[steps] = position
-            settled[role, agent] = rows, at_step
-
-    def rows_at(
-        role: str, agent: str, before: Int[np.ndarray, " k"], then: Int[np.ndarray, " k"]
-    ) -> tuple[Float[np.ndarray, "contexts ..."], Int[np.ndarray, " k"]]:
-        if (role, agent) in settled:
-            rows, at_step = settled[role, agent]
-            return rows, at_step[before]
-        columns = _parents_at(own[role, agent], demos, values, acted, agent, before, then)
-        return _look_up(tables, site_name(model, role, agent), own[role, agent], columns)
-
+    tables_at = _TablesAt(model, demos, tables, acted, [a for a in drawn if drawn[a].any()])
     for t in range(int(demos.episode_lengths.max())):
         now = np.asarray(demos.episode_starts)[demos.episode_lengths > t] + t
         for i, agent in enumerate(demos.agents):
@@ -120,13 +85,13 @@ def simulate(
                 before = then if role == "initial" else then - 1
                 if not len(then):
                     continue
-                rows, position = rows_at(role, agent, before, then)
+                rows, position = tables_at.steps(role, agent, before, then)
                 held = () if role == "initial" else (latents[before, i],)
                 latents[then, i] = draw_values(rows[(position, *held)], generator)
         for i, agent in enumerate(demos.agents):
             acting = now[drawn[agent][now]]
             if len(acting):
-                rows, position = rows_at("policy", agent, acting, acting)
+                rows, position = tables_at.steps("policy", agent, acting, acting)
                 acted[acting, i] = draw_values(rows[position, latents[acting, i]], generator)
         emitted.draw(now, latents, generator)
     acted[demos.actions < 0] = -1
@@ -137,6 +102,110 @@ def simulate(
         latent_weights=None,
         continuous=emitted.columns(),
     )
+
+
+Columns = dict[str, Int[np.ndarray, " steps"]]
+# Rows, and which of them each step reads.
+_Found = tuple[Float[np.ndarray, "contexts ..."], Int[np.ndarray, " k"]]
+
+
+class _TablesAt:
+    """The rows of tables that steps read, while actions are drawn.
+
+    What depends on no simulated action is looked up for all steps at once.
+
+    Args:
+        model: The model.
+        demos: Where contexts come from.
+        tables: The drawn tables.
+        acted: Actions; those that are drawn are put in.
+        simulated: Agents of whom actions are drawn.
+    """
+
+    def __init__(
+        self,
+        model: TeamModel,
+        demos: Demonstrations,
+        tables: DrawnTables,
+        acted: Int[np.ndarray, "steps agents"],
+        simulated: list[str],
+    ) -> None:
+        self._model, self._demos, self._tables, self._acted = model, demos, tables, acted
+        self._values = parent_values(demos)
+        self._contexts = {
+            (role, agent): make_contexts(model, role, agent, demos)
+            for role in ROLES
+            for agent in demos.agents
+        }
+        changing = {f"{when}action_{agent}" for agent in simulated for when in ("", "previous_")}
+        self._settled: dict[tuple[str, str], _Found] = {}
+        for (role, agent), contexts in self._contexts.items():
+            if not changing & set(contexts.names):
+                steps = self._read_at(role, agent)
+                rows, position = self._look_up(role, agent, steps, steps + (role == "transition"))
+                at_step = np.full(demos.num_steps, -1)
+                at_step[steps] = position
+                self._settled[role, agent] = rows, at_step
+
+    def steps(
+        self, role: str, agent: str, before: Int[np.ndarray, " k"], then: Int[np.ndarray, " k"]
+    ) -> _Found:
+        """What some steps read; the next state is that of the steps `then`."""
+        if (role, agent) in self._settled:
+            rows, at_step = self._settled[role, agent]
+            return rows, at_step[before]
+        return self._look_up(role, agent, before, then)
+
+    def _read_at(self, role: str, agent: str) -> Int[np.ndarray, " k"]:
+        """The steps at which an agent's table of a role is read."""
+        i = self._demos.agents.index(agent)
+        there, begins = self._demos.present[:, i].copy(), self._demos.stays[i]
+        if role == "initial":
+            return begins
+        if role == "transition":
+            there[begins] = False
+            return np.flatnonzero(there) - 1
+        return np.flatnonzero(there)
+
+    def _look_up(
+        self, role: str, agent: str, before: Int[np.ndarray, " k"], then: Int[np.ndarray, " k"]
+    ) -> _Found:
+        contexts = self._contexts[role, agent]
+        distinct, position = unique_rows(self._parents(contexts, agent, before, then))
+        site = site_name(self._model, role, agent)
+        return self._tables.rows(site, contexts._replace(rows=distinct)), position
+
+    def _parents(
+        self,
+        contexts: Contexts,
+        agent: str,
+        now: Int[np.ndarray, " k"],
+        then: Int[np.ndarray, " k"],
+    ) -> Int[np.ndarray, "k parents"]:
+        """Parent values at steps `now`; those of next_* are taken at steps `then`."""
+        states = self._values[0]
+        previous = {}
+        if any(name.startswith("previous_") for name in contexts.names):
+            earlier = {name: column[now - 1] for name, column in states.items()}
+            first = np.isin(now, self._demos.episode_starts)
+            taken = self._taken(agent, now - 1)
+            previous = previous_values(contexts.names, earlier, taken, first)
+        return parent_columns(
+            contexts.names,
+            {name: column[now] for name, column in states.items()},
+            self._taken(agent, now),
+            {name: column[then] for name, column in states.items()},
+            len(now),
+            previous,
+        )
+
+    def _taken(self, agent: str, steps: Int[np.ndarray, " k"]) -> Columns:
+        """Actions as an agent knows them: what nobody saw it knows of itself alone."""
+        taken = {}
+        for i, (name, known) in enumerate(self._values[1].items()):
+            hidden = (known[steps] < 0) & (name != agent)
+            taken[name] = np.where(hidden, known[steps], self._acted[steps, i])
+        return taken
 
 
 class _Emitted:
@@ -219,55 +288,6 @@ class _Emitted:
             for name, values in self._columns.items()
         }
         return blanked or None
-
-
-Columns = dict[str, Int[np.ndarray, " steps"]]
-
-
-def _parents_at(
-    contexts: Contexts,
-    demos: Demonstrations,
-    values: tuple[Columns, Columns],
-    actions: Int[np.ndarray, "steps agents"],
-    agent: str,
-    now: Int[np.ndarray, " k"],
-    then: Int[np.ndarray, " k"],
-) -> Int[np.ndarray, "k parents"]:
-    """Parent values at steps `now`; those of next_* are taken at steps `then`.
-
-    `values` are those of states and of actions as they were recorded (`parent_values`). Of an
-    action that nobody saw the agent itself knows what it was, the others do not.
-    """
-    states, recorded = values
-
-    def taken_at(steps: Int[np.ndarray, " k"]) -> Columns:
-        taken = {}
-        for i, (name, known) in enumerate(recorded.items()):
-            hidden = (known[steps] < 0) & (name != agent)
-            taken[name] = np.where(hidden, known[steps], actions[steps, i])
-        return taken
-
-    previous = {}
-    if any(name.startswith("previous_") for name in contexts.names):
-        earlier = {name: column[now - 1] for name, column in states.items()}
-        first = np.isin(now, demos.episode_starts)
-        previous = previous_values(contexts.names, earlier, taken_at(now - 1), first)
-    return parent_columns(
-        contexts.names,
-        {name: column[now] for name, column in states.items()},
-        taken_at(now),
-        {name: column[then] for name, column in states.items()},
-        len(now),
-        previous,
-    )
-
-
-def _look_up(
-    tables: DrawnTables, site: str, contexts: Contexts, columns: Int[np.ndarray, "k parents"]
-) -> tuple[Float[np.ndarray, "contexts ..."], Int[np.ndarray, " k"]]:
-    """Rows of the distinct contexts among some, and which of them each is."""
-    distinct, position = unique_rows(columns)
-    return tables.rows(site, contexts._replace(rows=distinct)), position
 
 
 def draw_values(

@@ -34,7 +34,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from btil.study.episode import Refused
-from btil.study.live import LONGEST_ID, NOT_A_PARTICIPANT, LiveStudy
+from btil.study.live import LONGEST_ID, NOT_A_PARTICIPANT, Connection, LiveStudy
 from btil.study.texts import say, texts_in
 
 LARGEST_MESSAGE = 128 * 1024  # bytes; a survey of fifty long answers fits
@@ -339,104 +339,124 @@ def participant_routes(study: LiveStudy, address: Address, folder: Path | None =
         address: Where it is reached.
         folder: Of the study; images for its texts lie in `images`.
     """
-    cookie = f"btil_{study.name}"
-    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    settings = study.settings
+    pages = _Participants(study, address)
+    language = study.settings.language
+    texts = filled_texts(language) | {"NO_SCRIPT": say(language, "page.no_script")}
+    return [
+        static_route("/", "index.html", texts),
+        *(static_route(f"/{file}", file) for file in _PAGE_FILES[1:]),
+        *_image_routes(folder),
+        Route("/welcome", pages.welcome),
+        Route("/texts/{language}", pages.texts),
+        Route("/enter", pages.enter, methods=["POST"]),
+        Route("/leave", pages.leave, methods=["POST"]),
+        WebSocketRoute("/live", pages.live),
+    ]
 
-    def who(connection: HTTPConnection) -> int | None:
-        return study.participant_of(connection.cookies.get(cookie))
 
-    def from_own_page(connection: HTTPConnection) -> bool:
-        return connection.headers.get("origin") in address.origins
+class _Participants:
+    """Answers participants' pages.
 
-    def spoken(request: Request) -> str:
+    Args:
+        study: The study.
+        address: Where it is reached.
+    """
+
+    def __init__(self, study: LiveStudy, address: Address) -> None:
+        self._study, self._settings, self._address = study, study.settings, address
+        self._markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+        self._cookie: dict[str, Any] = {
+            "key": f"btil_{study.name}",
+            "path": address.cookie_path,
+            "httponly": True,
+            "samesite": "strict",
+            "secure": address.secure,
+        }
+
+    def _who(self, connection: HTTPConnection) -> int | None:
+        return self._study.participant_of(connection.cookies.get(self._cookie["key"]))
+
+    def _from_own_page(self, connection: HTTPConnection) -> bool:
+        return connection.headers.get("origin") in self._address.origins
+
+    def _spoken(self, request: Request) -> str:
         """The language that is asked for, or that the browser prefers, among those there are."""
         asked = request.query_params.get("language", "")
         accepted = request.headers.get("accept-language", "").split(",")
         wanted = [asked, *(one.split(";")[0].strip().split("-")[0] for one in accepted[:20])]
-        return next((one for one in wanted if one in settings.languages), settings.language)
+        languages = self._settings.languages
+        return next((one for one in wanted if one in languages), self._settings.language)
 
-    async def welcome(request: Request) -> Response:
-        language = spoken(request)
-        here = settings.of(settings.arm, language)
+    async def welcome(self, request: Request) -> Response:
+        language = self._spoken(request)
+        here = self._settings.of(self._settings.arm, language)
         return JSONResponse(
             {
                 "study": here.title,
-                "consent": markdown.render(here.consent),
+                "consent": self._markdown.render(here.consent),
                 "language": language,
                 "languages": [
-                    {"code": one, "name": say(one, "language.name")} for one in settings.languages
+                    {"code": one, "name": say(one, "language.name")}
+                    for one in self._settings.languages
                 ],
-                "ids": settings.ids,
+                "ids": self._settings.ids,
             }
         )
 
-    async def texts(request: Request) -> Response:
+    async def texts(self, request: Request) -> Response:
         language = request.path_params["language"]
-        if language not in settings.languages:
+        if language not in self._settings.languages:
             return Response(status_code=404)
         return JSONResponse(_page_texts(language))
 
-    async def enter(request: Request) -> Response:
-        if not from_own_page(request):
+    async def enter(self, request: Request) -> Response:
+        if not self._from_own_page(request):
             return Response(status_code=403)
         try:
             given = await body_of(request)
         except ValueError:
             return Response(status_code=400)
         response = Response(status_code=204)
-        if who(request) is None:
-            ids = given.get("ids")
-            language = str(given.get("language", ""))
-            told = language if language in settings.languages else settings.language
-            try:
-                token = await study.enter(
-                    language,
-                    {
-                        str(name): _plain(value)
-                        for name, value in (ids if isinstance(ids, dict) else {}).items()
-                    },
-                    str(given.get("entry", ""))[:_LONGEST_ENTRY],
-                    _address_of(request),
-                )
-            except Refused as refusal:
-                status = 429 if refusal.key == "refused.too_many" else 409
-                return JSONResponse({"notice": refusal.told(told)}, status_code=status)
-            except sqlite3.Error:
-                return JSONResponse({"notice": say(told, "refused.not_saved")}, status_code=503)
-            response.set_cookie(
-                cookie,
-                token,
-                # On a shared computer it goes with the browser.
-                max_age=None if settings.shared_computer else _COOKIE_SECONDS,
-                path=address.cookie_path,
-                httponly=True,
-                samesite="strict",
-                secure=address.secure,
+        if self._who(request) is not None:
+            return response
+        ids = given.get("ids")
+        language = str(given.get("language", ""))
+        told = language if language in self._settings.languages else self._settings.language
+        try:
+            token = await self._study.enter(
+                language,
+                {
+                    str(name): _plain(value)
+                    for name, value in (ids if isinstance(ids, dict) else {}).items()
+                },
+                str(given.get("entry", ""))[:_LONGEST_ENTRY],
+                _address_of(request),
             )
+        except Refused as refusal:
+            status = 429 if refusal.key == "refused.too_many" else 409
+            return JSONResponse({"notice": refusal.told(told)}, status_code=status)
+        except sqlite3.Error:
+            return JSONResponse({"notice": say(told, "refused.not_saved")}, status_code=503)
+        # On a shared computer it goes with the browser.
+        age = None if self._settings.shared_computer else _COOKIE_SECONDS
+        response.set_cookie(**self._cookie, value=token, max_age=age)
         return response
 
-    async def leave(request: Request) -> Response:
-        if not from_own_page(request):
+    async def leave(self, request: Request) -> Response:
+        if not self._from_own_page(request):
             return Response(status_code=403)
-        participant = who(request)
+        participant = self._who(request)
         if participant is not None:
-            await study.leave(participant)
+            await self._study.leave(participant)
         response = Response(status_code=204)
-        response.delete_cookie(
-            cookie,
-            path=address.cookie_path,
-            httponly=True,
-            samesite="strict",
-            secure=address.secure,
-        )
+        response.delete_cookie(**self._cookie)
         return response
 
-    async def live(websocket: WebSocket) -> None:
-        if not from_own_page(websocket):
+    async def live(self, websocket: WebSocket) -> None:
+        if not self._from_own_page(websocket):
             await websocket.close(1008)
             return
-        participant = who(websocket)
+        participant = self._who(websocket)
         # Accepted first: a browser tells a page nothing of why a handshake was refused.
         await websocket.accept()
         if participant is None:
@@ -444,75 +464,60 @@ def participant_routes(study: LiveStudy, address: Address, folder: Path | None =
             return
         asked = websocket.query_params
         attempt = asked.get("attempt", "")
-        connection = study.connect(
+        connection = self._study.connect(
             participant,
             asked.get("page", "")[:_LONGEST_ENTRY],
             int(attempt) if attempt.isdecimal() and len(attempt) < 10 else 0,
         )
 
-        async def show() -> None:
-            while connection.closed is None:
-                await connection.changed.wait()
-                connection.changed.clear()
-                if connection.closed is not None:
-                    break
-                notice, connection.notice = connection.notice, ""
-                seen = study.view(participant) | {"notice": notice}
-                if seen["kind"] == "thanks":
-                    seen["html"] = markdown.render(seen.pop("thanks"))
-                if settings.shared_computer:
-                    seen["shared"] = True
-                await websocket.send_text(json.dumps(seen, separators=(",", ":")))
-            await websocket.close(connection.closed)
-
-        async def listen() -> None:
-            await study.note(participant, "connected")
-            while (arrived := await websocket.receive())["type"] != "websocket.disconnect":
-                if not study.is_current(participant, connection):
-                    continue
-                study.hear(connection)
-                text = arrived.get("text")
-                if text == BEAT:
-                    await websocket.send_text(BEAT)
-                    continue
-                try:
-                    await study.handle(participant, _parsed(text))
-                except Refused as refusal:
-                    connection.wake(refusal.told(study.language_of(participant)))
-                except sqlite3.Error:
-                    connection.wake(say(study.language_of(participant), "refused.not_saved"))
-
-        async def until_gone(task: Callable[[], Awaitable[None]]) -> None:
+        async def until_gone(task: Callable[..., Awaitable[None]]) -> None:
             # A page that goes away while something is sent to it is nothing to report.
             with contextlib.suppress(WebSocketDisconnect):
-                await task()
+                await task(websocket, participant, connection)
             both.cancel_scope.cancel()
 
         try:
             async with anyio.create_task_group() as both:
-                both.start_soon(until_gone, show)
-                both.start_soon(until_gone, listen)
+                both.start_soon(until_gone, self._show)
+                both.start_soon(until_gone, self._listen)
         finally:
-            study.disconnect(participant, connection)
-            await study.note(participant, "gone")
+            self._study.disconnect(participant, connection)
+            await self._study.note(participant, "gone")
 
-    return [
-        static_route(
-            "/",
-            "index.html",
-            {
-                **filled_texts(settings.language),
-                "NO_SCRIPT": say(settings.language, "page.no_script"),
-            },
-        ),
-        *(static_route(f"/{file}", file) for file in _PAGE_FILES[1:]),
-        *_image_routes(folder),
-        Route("/welcome", welcome),
-        Route("/texts/{language}", texts),
-        Route("/enter", enter, methods=["POST"]),
-        Route("/leave", leave, methods=["POST"]),
-        WebSocketRoute("/live", live),
-    ]
+    async def _show(self, websocket: WebSocket, participant: int, connection: Connection) -> None:
+        """Send what a participant is to see, whenever it changes."""
+        while connection.closed is None:
+            await connection.changed.wait()
+            connection.changed.clear()
+            if connection.closed is not None:
+                break
+            notice, connection.notice = connection.notice, ""
+            seen = self._study.view(participant) | {"notice": notice}
+            if seen["kind"] == "thanks":
+                seen["html"] = self._markdown.render(seen.pop("thanks"))
+            if self._settings.shared_computer:
+                seen["shared"] = True
+            await websocket.send_text(json.dumps(seen, separators=(",", ":")))
+        await websocket.close(connection.closed)
+
+    async def _listen(self, websocket: WebSocket, participant: int, connection: Connection) -> None:
+        """Do what a participant does."""
+        study = self._study
+        await study.note(participant, "connected")
+        while (arrived := await websocket.receive())["type"] != "websocket.disconnect":
+            if not study.is_current(participant, connection):
+                continue
+            study.hear(connection)
+            text = arrived.get("text")
+            if text == BEAT:
+                await websocket.send_text(BEAT)
+                continue
+            try:
+                await study.handle(participant, _parsed(text))
+            except Refused as refusal:
+                connection.wake(refusal.told(study.language_of(participant)))
+            except sqlite3.Error:
+                connection.wake(say(study.language_of(participant), "refused.not_saved"))
 
 
 def _plain(value: Any) -> str:

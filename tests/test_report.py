@@ -102,6 +102,13 @@ def test_page_holds_every_number_of_the_table(page: Path, comparison: Any) -> No
     assert comparison.no_differences is None
 
 
+def test_what_is_doubtful_stands_out(comparison: Any) -> None:
+    for above, doubtful in (([np.nan, 0], ["NO"]), ([0, 3], ["NO", "3"])):
+        table = comparison.table.assign(converged=[True, False], rows_above=above)
+        written = str(report._results(dataclasses.replace(comparison, table=table)))
+        assert re.findall('class="number warn"[^>]*>([^<]*)<', written) == doubtful
+
+
 def test_sections_tell_what_is_new_to_a_reader(page: Path, comparison: Any) -> None:
     shown = Links(page.read_text(encoding="utf-8")).text
     for heading, sentence in (

@@ -210,6 +210,18 @@ def test_expected_kernel_of_a_blank_is_an_integral_over_it():
     np.testing.assert_allclose(found, np.log(integral), rtol=1e-6)
 
 
+@pytest.mark.parametrize(("p", "d"), [(1, 1), (2, 3)])
+def test_the_joint_density_falls_away_from_its_mode(p, d):
+    hyper = _hyper(p, d, 4)
+    coefficients, covariance = (np.asarray(part) for part in mn.mode(hyper))
+    highest = _log_density(hyper, coefficients, covariance)
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        turned = np.eye(d) + generator.normal(size=(d, d)) / 1000
+        near = coefficients + generator.normal(size=(p, d)) / 1000, turned @ covariance @ turned.T
+        assert _log_density(hyper, *near) < highest
+
+
 def test_draws_have_the_moments_of_the_density():
     hyper = _hyper(2, 2, 10)._replace(degrees=jnp.asarray(9.3))
     number = 20000

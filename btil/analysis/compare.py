@@ -512,12 +512,7 @@ def compare_posteriors(
     import pandas as pd
 
     posteriors = dict(posteriors)
-    for name, posterior in posteriors.items():
-        check_all_kept(posterior.result.rows, f"posteriors: {name}")
-    if not posteriors:
-        raise ValueError("posteriors: name at least one")
-    if reference is not None and reference not in posteriors:
-        raise ValueError(f"reference: {reference!r} is not among {', '.join(posteriors)}")
+    _check_posteriors(posteriors, reference)
     check_values({"accuracy": accuracy, "num_played": num_played, "seed": seed})
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
     for posterior in posteriors.values():
@@ -528,17 +523,8 @@ def compare_posteriors(
         check_truth(anchor.bound, truth)
     if evidence is True:
         check_estimable(anchor.bound)
-    modes = {reference: find_modes(anchor)}
-    leading = _leading(anchor, modes[reference])
+    leading, modes, aligned, compared = _line_up(posteriors, reference, anchor)
     visits = expected_visits(leading)
-    aligned, compared = {}, {}
-    for name, posterior in posteriors.items():
-        # By a NumpyroModel, which has no rows, nothing can be matched but chains to one another.
-        target = leading if leading.result.rows else only_chains(posterior, [0])
-        aligned[name] = anchor if name == reference else align(posterior, target)
-        if name not in modes:
-            modes[name] = find_modes(aligned[name])
-        compared[name] = _leading(aligned[name], modes[name])
     verdicts = {name: convergence(posterior) for name, posterior in aligned.items()}
     named = {name: name_by_labels(posterior, test) for name, posterior in compared.items()}
     decoded, reliabilities = _score_decoded(named, test, num_draws, seed)
@@ -608,6 +594,46 @@ def compare_posteriors(
         named=named,
         truth=truth,
     )
+
+
+def _check_posteriors(posteriors: Mapping[str, Posterior], reference: str | None) -> None:
+    for name, posterior in posteriors.items():
+        check_all_kept(posterior.result.rows, f"posteriors: {name}")
+    if not posteriors:
+        raise ValueError("posteriors: name at least one")
+    if reference is not None and reference not in posteriors:
+        raise ValueError(f"reference: {reference!r} is not among {', '.join(posteriors)}")
+
+
+class _LinedUp(NamedTuple):
+    """Posteriors as they can be compared.
+
+    Attributes:
+        leading: The reference, of several modes the first alone.
+        modes: Groups of chains that overlap.
+        aligned: The posteriors with latents in the reference's order.
+        compared: Of these, of several modes the first alone.
+    """
+
+    leading: Posterior
+    modes: dict[str, list[Mode]]
+    aligned: dict[str, Posterior]
+    compared: dict[str, Posterior]
+
+
+def _line_up(posteriors: Mapping[str, Posterior], reference: str, anchor: Posterior) -> _LinedUp:
+    """Match latents and chains to the reference; `anchor` is it, its chains named alike."""
+    modes = {reference: find_modes(anchor)}
+    leading = _leading(anchor, modes[reference])
+    aligned, compared = {}, {}
+    for name, posterior in posteriors.items():
+        # By a NumpyroModel, which has no rows, nothing can be matched but chains to one another.
+        target = leading if leading.result.rows else only_chains(posterior, [0])
+        aligned[name] = anchor if name == reference else align(posterior, target)
+        if name not in modes:
+            modes[name] = find_modes(aligned[name])
+        compared[name] = _leading(aligned[name], modes[name])
+    return _LinedUp(leading, modes, aligned, compared)
 
 
 def _leading(posterior: Posterior, modes: Sequence[Mode]) -> Posterior:

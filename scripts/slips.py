@@ -678,7 +678,7 @@ FRESH = (
         "padding counts as steps of its context",
         "    weights = weights[data.source] * data.real[..., None]\n    weighted",
         "    weights = weights[data.source]\n    weighted",
-        ("test_emissions.py",),
+        ("test_survivors.py", "test_emissions.py"),
     ),
     Slip(
         "btil/inference/channels.py",

@@ -188,6 +188,11 @@ def test_episodes_are_shared_out_once(number) -> None:
         assert abs(lengths[owned[0]].sum() - lengths.sum() / 2) <= lengths.max() / 2
 
 
+def test_a_long_episode_belongs_where_its_middle_falls() -> None:
+    lengths = np.array([5, 1, 1, 1])
+    assert [stochastic._share(lengths, Processes(2, own)) for own in (0, 1)] == [(0, 1), (1, 4)]
+
+
 def test_what_is_told_of_a_batch_survives_the_way() -> None:
     bound = bind(rich_model(), team())
     data = stochastic.in_memory(bound, processes=Processes(2, 1))

@@ -6,6 +6,7 @@
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -15,6 +16,7 @@ import btil
 from btil.cli.learning import first_states
 from btil.demonstrations.row_groups import File, together
 from btil.domains.playing import _Part
+from btil.messages.channels import ChannelData, sums_of_groups
 from btil.study import episode as play
 from btil.study.settings import Stage
 from btil.study.teammate import rules_for
@@ -147,3 +149,18 @@ def test_state_variables_take_no_more_lines_than_are_shown() -> None:
     assert shown == ["steps           3", *states[:2], f"{16 * ' '}... (--all shows all)"]
     few = ["steps           3", *states[:2]]
     assert first_states(few) == few
+
+
+def test_padding_of_a_block_counts_for_no_context() -> None:
+    data = ChannelData(
+        values=np.array([[[1.0, 2.0], [0.0, 0.0]]]),
+        real=np.array([[1.0, 0.0]]),
+        group=np.zeros(1, np.int32),
+        context=np.zeros(1, np.int32),
+        seen=np.ones((1, 1)),
+        place=np.zeros((1, 1), np.int32),
+        source=np.zeros((1, 2), np.int32),
+    )
+    sums = sums_of_groups(jnp.array([[[0.25], [0.75]]]), data)
+    np.testing.assert_array_equal(sums.number, [[0.25, 0.75]])
+    np.testing.assert_array_equal(sums.outer[0, 0], 0.25 * np.array([[1, 2], [2, 4]]))

@@ -60,4 +60,4 @@ docs: setup
 	@echo "the site is build/docs/index.html"
 
 clean:
-	rm -rf .venv build dist docs/reference/made *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist docs/reference/made *.egg-info .programs .pytest_cache .mypy_cache .ruff_cache

@@ -622,7 +622,7 @@ FRESH = (
         "further episodes are numbered from the part's beginning",
         "        others = self._others - self._passed\n",
         "        others = self._others\n",
-        ("test_stochastic.py", "test_emission_batches.py"),
+        ("test_survivors.py", "test_stochastic.py", "test_emission_batches.py"),
     ),
     Slip(
         "btil/inference/stochastic.py",

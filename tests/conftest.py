@@ -29,6 +29,13 @@ from jaxtyping import install_import_hook
 # Every shape and type annotation of btil is checked whenever a test calls the function.
 install_import_hook("btil", "beartype.beartype")
 
+# Compiling is most of what tests do: programs are kept for other workers, for processes that tests
+# start, and for the next run. JAX knows them by all that they are made from.
+from btil.cli.quick import keep_programs  # noqa: E402
+
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.01")
+keep_programs(Path(__file__).parent.parent / ".programs")
+
 # The same examples on every machine and in every order; nothing is kept between runs.
 hypothesis.settings.register_profile("btil", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("btil")

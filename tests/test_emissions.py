@@ -10,9 +10,10 @@ from scipy.special import expit, logsumexp
 import btil
 from btil import Demonstrations
 from btil.analysis.alignment import rename_latents
+from btil.inference.channels import deal_latents, laid_channels
 from btil.messages.layout import lay_out
 from btil.models.emission import step_log_density
-from btil.models.team import likelihood_name
+from btil.models.team import bind, likelihood_name
 
 AGENTS = ("ann", "bob")
 LATENTS = (2, 3)
@@ -67,6 +68,17 @@ def _model(parents=("state",), covariates=()):
         initial=btil.DirichletCPT(1.3),
         emissions={"ann": of_ann, "bob": btil.NormalEmission(("bob_x",), pseudo_steps=0.3)},
     )
+
+
+def test_labelled_steps_are_not_dealt_out():
+    bound = bind(_model(), _demos(labelled=4))
+    labels = bound.demos.latents
+    for name, laid in laid_channels(bound, lay_out(bound), np.dtype(np.float64)).items():
+        own = labels[:, bound.demos.agents.index(laid.channel.agent)]
+        for seed in range(5):
+            dealt = deal_latents(bound, laid, np.random.default_rng(seed))
+            np.testing.assert_array_equal(dealt[:4], own[:4], err_msg=name)
+            assert (dealt >= 0).all()
 
 
 def _paths(labels, latents):

@@ -126,6 +126,23 @@ def test_expectations_and_divergence_against_draws_of_scipy(p, d):
         assert abs(float(found) - values.mean()) < 4 * error
 
 
+def test_coefficients_are_uncertain_once_for_every_column():
+    r"""E log N = (E log|Sigma^-1| - d log 2 pi - nu r^T Psi^-1 r - d u^T Lambda^-1 u) / 2."""
+    p, d = 2, 3
+    hyper, (row,) = _hyper(p, d, 6), _steps(p, d, 1, 6)
+    location, precision, scale, degrees = (np.asarray(part) for part in hyper)
+    rest = row[p:] - row[:p] @ location
+    expected = 0.5 * (
+        float(mn.expected_log_det(hyper))
+        - d * np.log(2 * np.pi)
+        - degrees * rest @ np.linalg.solve(scale, rest)
+        - d * row[:p] @ np.linalg.solve(precision, row[:p])
+    )
+    kernel = mn.expected_log_kernel(hyper, jnp.ones(d))
+    found = kernel.constant - 0.5 * jnp.sum((row @ kernel.weights) ** 2)
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
 def test_divergence_by_quadrature():
     """One number with one covariate: KL as an integral over the plane."""
     prior, posterior = _hyper(1, 1, 5), mn.updated(_hyper(1, 1, 6), _statistics(_steps(1, 1, 4, 6)))

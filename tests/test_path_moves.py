@@ -365,6 +365,26 @@ def test_a_wrong_move_is_found_out(monkeypatch, x64):
     assert misfit(after, chances) < 1e-6
 
 
+def test_what_is_far_less_probable_is_not_taken(monkeypatch, x64):
+    def falling(urns, path):
+        return 0.0, jnp.broadcast_to(jnp.array([[0.0], [-500.0]]), path.cell.shape[:-1])
+
+    monkeypatch.setattr(path_moves, "log_polya", falling)
+    before, after, _ = moved(Ground(sharing_team), windows, seed=3)
+    np.testing.assert_array_equal(after, before)
+
+
+def test_uses_are_drawn_from_an_urn_one_after_the_other(x64):
+    prior = jnp.array([0.5, 1.5, 1.0])
+    urn = urns.Urns(prior, jnp.array([3.0]), jnp.array([0.0, 1.0, 0.0]), jnp.array([1.0]))
+    cells = jnp.array([0, 0, 1, 2, 1])
+    uses = urns.Uses(cells, jnp.zeros(5, int), jnp.array([1.0, 1.0, 1.0, 0.0, 1.0]))
+    # The fourth adds nothing: it is of a given table.
+    fixed, gained = urns.log_polya(urn, uses)
+    chances = [0.5 / 4, 1.5 / 5, 2.5 / 6, 1.0 / 4, 3.5 / 7]
+    np.testing.assert_allclose(fixed + gained, np.log(chances).sum(), rtol=1e-13)
+
+
 def test_impossible_paths_are_never_taken(x64):
     """A given policy with a zero: latents that cannot act so."""
     ground = Ground(unlike_team)

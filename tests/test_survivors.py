@@ -16,6 +16,7 @@ import btil
 from btil.cli.learning import first_states
 from btil.demonstrations.row_groups import File, together
 from btil.domains.playing import _Part
+from btil.inference.stochastic import Excerpt
 from btil.messages.channels import ChannelData, sums_of_groups
 from btil.study import episode as play
 from btil.study.settings import Stage
@@ -164,3 +165,11 @@ def test_padding_of_a_block_counts_for_no_context() -> None:
     sums = sums_of_groups(jnp.array([[[0.25], [0.75]]]), data)
     np.testing.assert_array_equal(sums.number, [[0.25, 0.75]])
     np.testing.assert_array_equal(sums.outer[0, 0], 0.25 * np.array([[1, 2], [2, 4]]))
+
+
+def test_further_episodes_of_an_excerpt_are_counted_from_the_first_part_on() -> None:
+    part = btil.Demonstrations([0, 0, 0], [0, 1, 0], episodes=[0, 1, 2], num_latents=2)
+    excerpt = Excerpt((2,), np.array([1, 5]))
+    excerpt.look_at(part)
+    excerpt.look_at(part)
+    assert excerpt.numbers == [0, 1, 5]

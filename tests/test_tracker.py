@@ -227,6 +227,13 @@ def test_states_and_actions_in_any_form(
     assert_same(tracker.predict(state), plain.predict([1, 0, 1]))
 
 
+def test_an_own_action_that_nobody_saw_leaves_the_next_ones_told() -> None:
+    demos = hmm_demos([0, 1, 1, 0], [0, 1, 0, 1])
+    model = btil.TeamModel(btil.DirichletCPT(1.0), btil.DirichletCPT(1.0, ("own_action",)))
+    belief = btil.fit(model, demos, "exact", progress=False).tracker().update(0, [None])
+    assert belief.next_actions is not None
+
+
 GOOD = ({"room": 0, "lamp": 0}, {"ann": 0, "bob": 0}, None, None)
 
 

@@ -25,15 +25,18 @@ def fewer_collections() -> Iterator[None]:
         gc.freeze()
 
 
-def keep_programs() -> None:
-    """Tell JAX to keep compiled programs in the user's cache folder; before JAX is imported.
+def keep_programs(within: Path | None = None) -> None:
+    """Tell JAX to keep compiled programs on disk; before JAX is imported.
 
     A folder that was chosen by JAX's own variables stays. One that cannot be written is left alone.
     Programs are made for one kind of processor, so each has a folder of its own.
+
+    Args:
+        within: Where these folders are; None: in the user's cache folder.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
-    folder = cache_folder() / "programs" / _processor()
+    folder = (within or cache_folder() / "programs") / _processor()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _make_room(folder)

@@ -3,13 +3,15 @@
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 # Read when the libraries are imported, so they come before everything else.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The same programs, compiled in two thirds of the time: compiling is most of what the tests do.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
+# Programs are kept that took so many seconds; see below.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.01")
 # What spreads its work over devices finds four; everything else uses the first.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 os.environ["MPLBACKEND"] = "Agg"
@@ -31,10 +33,13 @@ install_import_hook("btil", "beartype.beartype")
 
 # Compiling is most of what tests do: programs are kept for other workers, for processes that tests
 # start, and for the next run. JAX knows them by all that they are made from.
+import jax  # noqa: E402
+
 from btil.cli.quick import keep_programs  # noqa: E402
 
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.01")
 keep_programs(Path(__file__).parent.parent / ".programs")
+# By now JAX has read its variables.
+jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR"))
 
 # The same examples on every machine and in every order; nothing is kept between runs.
 hypothesis.settings.register_profile("btil", derandomize=True, database=None, deadline=None)
@@ -55,6 +60,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """What runs for longer than it compiles is compiled as users have it."""
+    flag = "jax_disable_most_optimizations"
+    before = jax.config.read(flag)
+    jax.config.update(flag, before and item.get_closest_marker("runs_long") is None)
+    try:
+        return (yield)
+    finally:
+        jax.config.update(flag, before)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -78,8 +95,6 @@ _MOST_MAPPINGS = 20_000
 def programs_let_go() -> Iterator[None]:
     """After a file of tests, once there are many, compiled programs make room."""
     yield
-    import jax
-
     mappings = Path("/proc/self/maps")
     if mappings.exists() and len(mappings.read_bytes().splitlines()) > _MOST_MAPPINGS:
         jax.clear_caches()
@@ -97,7 +112,5 @@ def numpyro_as_it_is() -> Iterator[None]:
 @pytest.fixture
 def x64() -> Iterator[None]:
     """JAX in float64 for the length of one test, without the global switch."""
-    import jax
-
     with jax.enable_x64(True):
         yield

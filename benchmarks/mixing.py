@@ -20,7 +20,7 @@ from timing import conditions
 import btil
 from btil.analysis.modes import find_modes, only_chains
 from btil.domains.overcooked import LAYOUTS, load, recommended_model
-from btil.inference import gibbs
+from btil.inference import gibbs, starting
 from btil.inference.chains import ess, judge_chains
 
 MOVES = ("plain", "but jumps", "all")
@@ -43,7 +43,7 @@ def sample(
     """What is to be told of the chains."""
     with contextlib.ExitStack() as stack:
         if moves == "plain":
-            stack.enter_context(mock.patch.object(gibbs, "SMALL_CONCENTRATION", 0.0))
+            stack.enter_context(mock.patch.object(starting, "SMALL_CONCENTRATION", 0.0))
         if moves == "but jumps":
             stack.enter_context(mock.patch.object(gibbs, "_no_landmarks", return_value=[]))
         before, worked = time.perf_counter(), time.process_time()

@@ -13,9 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from btil.analysis.alignment import (
     agents_pinned,
-    agents_with_common_latents,
     align,
-    interchangeable_classes,
     refuse_unmatched,
     rename_latents,
     shared_contexts,
@@ -54,6 +52,7 @@ from btil.inference.chains import RHAT_LIMIT
 from btil.inference.method import method_of
 from btil.inference.result import DrawnRows, RowsPosterior, check_all_kept, check_keeps_all
 from btil.models.draws import DrawnTables
+from btil.models.symmetry import agents_with_common_latents, interchangeable_classes
 from btil.models.team import TeamModel
 from btil.numpyro_forms.numpyro_model import NumpyroModel
 from btil.posterior.beliefs import Posterior, refuse_excerpt

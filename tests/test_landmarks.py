@@ -129,3 +129,45 @@ def test_paths_of_every_iteration_are_not_kept():
         *_, (_, info) = jax.eval_shape(advance, keys, states, laid, 0, 1, 1)
         assert info.moved is not None
         assert info.paths is None
+
+
+def two_kinds():
+    """Ann and Bob share all tables; of episodes of the second kind nobody knows the mental state.
+
+    All of these are explained by one of two states: a row of the initial table with concentrations
+    as small as this has one cell.
+    """
+    kinds, steps = [0, 0, 1, 1, 1], 2
+    labels = np.repeat([[0, 1], [1, 0], [-1, -1], [-1, -1], [-1, -1]], steps, 0)
+    demos = btil.Demonstrations(
+        {"kind": np.repeat(kinds, steps)},
+        np.where(labels < 0, 1, labels),
+        labels,
+        episodes=np.repeat(np.arange(len(kinds)), steps),
+        agents=("ann", "bob"),
+        num_actions=2,
+        latent_names=("wait", "go"),
+    )
+    model = btil.TeamModel(
+        policy=btil.Shared(btil.DirichletCPT(0.5, parents=("kind",))),
+        transition=btil.Shared(btil.DirichletCPT(np.where(np.eye(2), 1e4, 1e-3))),
+        initial=btil.Shared(btil.DirichletCPT([0.04, 0.01], parents=("kind",))),
+    )
+    return model, demos
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_weights_are_those_of_enumeration(seed):
+    model, demos = two_kinds()
+    exact = btil.fit(model, demos, "exact", progress=False, dtype=np.float64)
+    rows = exact.result.rows["initial"]
+    wait, go = np.moveaxis(rows.concentration[:, 1], -1, 0)
+    truth = float(rows.weights[go > wait].sum())
+    assert 0.15 < truth < 0.25
+    posterior = run(model, demos, num_warmup=100, num_samples=1500, seed=seed)
+    assert posterior.converged, posterior.reason
+    large, small = btil.analysis.weigh_modes(posterior)
+    assert large.weight + small.weight == 1
+    assert 0 < small.weight_se < 0.03
+    assert abs(small.weight - truth) < 3.5 * small.weight_se
+    assert small.crossings > 100

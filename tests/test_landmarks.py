@@ -171,3 +171,18 @@ def test_weights_are_those_of_enumeration(seed):
     assert 0 < small.weight_se < 0.03
     assert abs(small.weight - truth) < 3.5 * small.weight_se
     assert small.crossings > 100
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_who_shares_tables_with_a_labelled_one_jumps_too(shared):
+    """Latents that the other's labels name are told apart; of three two without label are not."""
+    one = btil.DirichletCPT(0.05)
+    model = btil.TeamModel(policy=btil.Shared(one) if shared else one)
+    labels = [[0, -1], [1, -1], [-1, -1], [-1, -1]]
+    demos = btil.Demonstrations(
+        [0] * 4, [[0, 1]] * 4, labels, agents=("ann", "bob"), num_actions=2, num_latents=(4, 4)
+    )
+    paths = [np.zeros((1, 4, 6), np.int16)]  # three lanes of each
+    kind = np.asarray(gibbs._laid_landmarks(paths, bind(model, demos), None).kind)
+    np.testing.assert_array_equal(kind[:3], [[0, 1, 2, 2]] * 3)
+    np.testing.assert_array_equal(kind[3:6], [[0, 1, 2, 2] if shared else [0] * 4] * 3)

@@ -36,6 +36,7 @@ from btil.analysis.modes import (
     find_modes,
     only_chains,
     only_draws,
+    told_modes,
     weigh_modes,
 )
 from btil.analysis.monte_carlo import (

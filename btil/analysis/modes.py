@@ -92,23 +92,28 @@ def find_modes(
     if posterior.draws_info is None or log_likelihood is None:
         return []
     total = log_likelihood.sum(-1, dtype=np.float64)
-    number, length = total.shape
-    group = list(range(number))
-    if length >= _FEWEST_DRAWS and number > 1:
-        vectors = _vectors(posterior, expected_visits(posterior) if visits is None else visits)
-        spread = float(np.median(total.std(1)))
-        for one, other in itertools.combinations(range(number), 2):
-            far = abs(total[one].mean() - total[other].mean()) > APART * spread
-            if not far and separation(vectors[one], vectors[other]) <= APART:
-                group = [group[one] if g == group[other] else g for g in group]
-    else:
-        group = [0] * number
+    group = [0] * len(total)
+    if len(total) > 1 and total.shape[1] >= _FEWEST_DRAWS:
+        group = _group_of_each_chain(total, _vectors(posterior, visits))
     modes = []
     for first in dict.fromkeys(group):
         chains = tuple(chain for chain, own in enumerate(group) if own == first)
         own = total[list(chains)]
         modes.append(Mode(chains, float(own.mean()), float(own.std())))
     return sorted(modes, key=lambda mode: -mode.log_likelihood)
+
+
+def _group_of_each_chain(
+    total: Float[np.ndarray, "chain draw"], vectors: Float[np.ndarray, "chain draw cells"]
+) -> list[int]:
+    """The same number for chains that overlap, directly or through others."""
+    group = list(range(len(total)))
+    spread = float(np.median(total.std(1)))
+    for one, other in itertools.combinations(range(len(total)), 2):
+        far = abs(total[one].mean() - total[other].mean()) > APART * spread
+        if not far and separation(vectors[one], vectors[other]) <= APART:
+            group = [group[one] if g == group[other] else g for g in group]
+    return group
 
 
 class WeighedMode(NamedTuple):
@@ -162,23 +167,21 @@ def weigh_modes(
     if not chains or posterior.draws_info is None or log_likelihood is None:
         return []
     total = log_likelihood.sum(-1, dtype=np.float64)
-    visits = expected_visits(posterior) if visits is None else visits
-    groups = find_modes(posterior, visits)
-    if len(groups) > 1:
-        numbers = np.zeros(total.shape, int)
-        for number, group in enumerate(groups):
-            numbers[list(group.chains)] = number
-    else:
-        numbers = _heap_of_each_draw(_vectors(posterior, visits))
+    numbers, known = np.zeros(total.shape, int), True
+    if total.shape[1] >= _FEWEST_DRAWS:
+        vectors = _vectors(posterior, visits)
+        groups = np.array(_group_of_each_chain(total, vectors))
+        known = len(np.unique(groups)) == 1
+        numbers = _heap_of_each_draw(vectors) if known else numbers + groups[:, None]
     modes = []
-    for number in range(numbers.max() + 1):
+    for number in np.unique(numbers):
         draws = numbers == number
         weight = float(draws.mean())
         crossings = int((draws[:, 1:] != draws[:, :-1]).sum())
         error = np.nan
         if weight == 1:
             error = 0.0
-        elif len(groups) < 2:
+        elif known:
             size = float(ess(draws[..., None].astype(np.float64))[0])
             error = float(np.sqrt(weight * (1 - weight) / size))
         own = total[draws]
@@ -285,7 +288,7 @@ def _slow_directions(
     What is independent from draw to draw has none, however much it varies.
     """
     both = among[:, :-1] & among[:, 1:]
-    if not both.any():
+    if not both.any() or not vectors.shape[-1]:
         return np.zeros((0, vectors.shape[-1]))
     center = vectors[among].mean(0)
     now, following = vectors[:, :-1][both] - center, vectors[:, 1:][both] - center
@@ -335,16 +338,19 @@ def separation(
 
 
 def _vectors(
-    posterior: Posterior, visits: Mapping[str, Float[np.ndarray, "contexts ..."]]
+    posterior: Posterior, visits: Mapping[str, Float[np.ndarray, "contexts ..."]] | None
 ) -> Float[np.ndarray, "chain draw cells"]:
-    parts = []
+    """What each draw says of the rows that are read, each counted as `find_modes` says."""
+    visits = expected_visits(posterior) if visits is None else visits
+    assert posterior.result.log_likelihood is not None
+    parts = [np.zeros((*posterior.result.log_likelihood.shape[:2], 0))]
     for site, rows in posterior.result.rows.items():
         if isinstance(rows, DrawnRows | MomentRows):
             read = visits[site][rows.kept] if isinstance(rows, MomentRows) else visits[site]
             used = read >= 1
             weighted = rows.draws[:, :, used] * np.sqrt(read[used])[:, None]
             parts.append(weighted.reshape(*weighted.shape[:2], -1))
-    if not parts:  # of an own model its parameters, each in its standard deviations
+    if not posterior.result.rows:  # of an own model its parameters, each in its standard deviations
         for one in posterior.result.parameters.values():
             assert isinstance(one, DrawnParameters)
             sd = one.draws.std(1).mean(0)

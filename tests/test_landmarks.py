@@ -84,7 +84,9 @@ def test_a_run_that_was_stopped_jumps_as_the_whole_one(tmp_path, monkeypatch):
             with pytest.raises(Stopped):
                 run(model, demos, checkpoint=path, resume=True)
     assert_same_bits(run(model, demos, checkpoint=path, resume=True), whole)
-    assert whole.result.sample_stats["moves_jumps"].sum() > 0
+    jumps = whole.result.sample_stats["moves_jumps"].sum()
+    assert jumps > 0
+    assert (whole.draws_info["moves_jumps"] == jumps).all()
 
 
 def test_chains_on_devices_jump_alike():

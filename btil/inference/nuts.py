@@ -259,8 +259,8 @@ class Begin(NamedTuple):
     """
 
     keys: Key[Array, " chains"]
-    positions: dict[str, Float[Array, "chains ..."]] | None = None
-    variances: dict[str, Float[Array, "chains ..."]] | None = None
+    positions: dict[str, Float[Array | np.ndarray, "chains ..."]] | None = None
+    variances: dict[str, Float[Array | np.ndarray, "chains ..."]] | None = None
 
 
 class Programs(NamedTuple):
@@ -563,8 +563,8 @@ def sample_chains(
                 done += count
                 line.set_postfix_str(
                     f"{'warmup' if end < per_group else 'draws'}, "
-                    f"{int(np.max(everywhere.num_steps))} steps, "
-                    f"acceptance {float(np.mean(everywhere.mean_accept_prob)):.2f}"
+                    f"{np.asarray(everywhere.num_steps).max()} steps, "
+                    f"acceptance {np.asarray(everywhere.mean_accept_prob).mean():.2f}"
                 )
                 line.update(count)
                 checkpoint.offer(
@@ -798,6 +798,6 @@ def _begin(
         order = np.broadcast_to(rows[site].order, among.shape)
         own, rest = stick_parameters(np.take_along_axis(among, order, axis=-1).astype(np.float64))
         drawn = log_gamma_draws(generator, own) - log_gamma_draws(generator, rest)
-        positions[_sticks(site)] = on_device(drawn, dtype)
-        variances[_sticks(site)] = on_device(polygamma(1, own) + polygamma(1, rest), dtype)
+        positions[_sticks(site)] = drawn.astype(dtype)
+        variances[_sticks(site)] = (polygamma(1, own) + polygamma(1, rest)).astype(dtype)
     return begin._replace(positions=positions, variances=variances)

@@ -14,7 +14,7 @@ out at random for it, and has its metric from there (`btil.inference.mfvi.outlin
 then adapts the step size alone. Models with parameters or channels start at random.
 
 Compilation: the programs depend on the structure, the options and the shapes; the data are
-arguments. A second fit of equal shapes compiles nothing; the first spends 20 to 40 s on it on two
+arguments. A second fit of equal shapes compiles nothing; the first spends 10 to 15 s on it on two
 CPU cores. A function of the modeler's own (`NumpyroModel`) goes the same way, but that its programs
 are traced anew in every fit. The kernel is driven directly, because `numpyro.infer.MCMC` compiles
 anew in every run with several chains, `jit_model_args` or not (measured on a 4-step model: first

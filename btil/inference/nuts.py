@@ -319,11 +319,12 @@ class PlacedNUTS:
         self,
         key: Key[Array, ""],
         num_warmup: int,
-        position: dict[str, Float[Array, "..."]],
+        position: dict[str, Float[Array | np.ndarray, "..."]] | None,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
     ) -> Any:
         """The state at a position."""
+        assert position is not None
         own_key, _ = jax.random.split(key)
         return self._begin(
             position,
@@ -480,7 +481,7 @@ def own_programs(
     return kernel_programs(kernel, settings.num_warmup, collect, mesh, compiled)
 
 
-def _with_metric(state: Any, variances: dict[str, Float[Array, "..."]]) -> Any:
+def _with_metric(state: Any, variances: dict[str, Float[Array | np.ndarray, "..."]]) -> Any:
     """A chain's state with the metric that belongs to these variances."""
     flat, _ = ravel_pytree(variances)
     adapted = state.adapt_state

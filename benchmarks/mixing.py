@@ -4,7 +4,8 @@
 Movers, some training episodes labelled, with default options of gibbs (four chains from dispersed
 starts): by plain sweeps, with moves of `btil/inference/path_moves.py` but jumps, and with all. It
 prints R-hat, the number of cells at 1.05 or above, the median effective sample size of all cells a
-second, whether they converged, and how many groups the chains form that do not overlap.
+second, whether they converged, and how many groups the chains form that do not overlap. Where draws
+are in several modes a line tells what these weigh.
 
 `--teams`, `--labelled`, `--seeds` and `--moves` choose; one run takes one to two minutes.
 """
@@ -18,9 +19,9 @@ import numpy as np
 from timing import conditions
 
 import btil
-from btil.analysis.modes import find_modes, only_chains
+from btil.analysis.modes import find_modes, only_chains, told_modes, weigh_modes
 from btil.domains.overcooked import LAYOUTS, load, recommended_model
-from btil.inference import gibbs
+from btil.inference import gibbs, starting
 from btil.inference.chains import ess, judge_chains
 
 MOVES = ("plain", "but jumps", "all")
@@ -43,7 +44,7 @@ def sample(
     """What is to be told of the chains."""
     with contextlib.ExitStack() as stack:
         if moves == "plain":
-            stack.enter_context(mock.patch.object(gibbs, "SMALL_CONCENTRATION", 0.0))
+            stack.enter_context(mock.patch.object(starting, "SMALL_CONCENTRATION", 0.0))
         if moves == "but jumps":
             stack.enter_context(mock.patch.object(gibbs, "_no_landmarks", return_value=[]))
         before, worked = time.perf_counter(), time.process_time()
@@ -56,11 +57,12 @@ def sample(
     rows = {name: one.draws for name, one in found.result.rows.items()}
     verdict = judge_chains(rows, log_likelihood=found.result.log_likelihood)
     sizes = np.concatenate([ess(one).ravel() for one in rows.values()])
+    modes = weigh_modes(found)
     return (
         f"{seconds:7.0f} {worked:10.0f} {verdict.max_rhat:8.3f} {verdict.num_above:6d} "
         f"{np.nanmedian(sizes) / worked:13.1f} {'yes' if found.converged else 'no':>9s} "
         f"{len(find_modes(found)):6d}"
-    )
+    ) + (f"\n{told_modes(modes)}" if len(modes) > 1 else "")
 
 
 def main() -> None:

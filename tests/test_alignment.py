@@ -126,6 +126,16 @@ def test_agents_that_share_a_table_share_their_labels(role):
     assert latents_pinned(make_model(), demos) == {"ann": False, "bob": False}
 
 
+def test_annotations_that_weigh_latents_differently_tell_them_apart():
+    demos = make_demos((3,), agents=("ann",))
+    weights = np.ones((demos.num_steps, 3))
+    same = demos.replace(latent_weights={"ann": weights})
+    assert interchangeable_latents(TeamModel(), same) == {"ann": ((0, 1, 2),)}
+    weights[4, 1] = 2.0
+    unlike = demos.replace(latent_weights={"ann": weights})
+    assert interchangeable_latents(TeamModel(), unlike) == {"ann": ((0, 2), (1,))}
+
+
 def test_priors_and_given_tables_tell_latents_apart():
     demos = make_demos((3,), agents=("ann",))
     sticky = DirichletCPT(np.eye(3) + 0.5)

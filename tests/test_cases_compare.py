@@ -190,7 +190,7 @@ def reported(request, tmp_path_factory):
 def test_case_37_every_number_comes_back_from_the_files(reported):
     folder, found = reported
     again = btil.analysis.load_comparison(folder)
-    for name in ("table", "chains", "modes", "decoded", "coverage"):
+    for name in ("table", "chains", "modes", "weights", "decoded", "coverage"):
         table, expected = getattr(again, name), getattr(found, name)
         pd.testing.assert_frame_equal(table, expected, rtol=1e-9)
         if len(expected):

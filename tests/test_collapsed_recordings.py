@@ -5,13 +5,13 @@ from test_emission_methods import _reading_actions, _with_gaps
 from test_emissions import _assert_same_posterior, _chains, _demos
 
 import btil
-from btil.inference import gibbs, path_moves
+from btil.inference import path_moves, starting
 
 
 @pytest.mark.covers("gaps beside columns", "gibbs")
 def test_collapsed_moves_leave_the_exact_posterior(monkeypatch):
     """Unseen actions that the own transition reads, weights, a member away, columns, a blank."""
-    monkeypatch.setattr(gibbs, "SMALL_CONCENTRATION", 10.0)
+    monkeypatch.setattr(starting, "SMALL_CONCENTRATION", 10.0)
     for name, value in {"WINDOW": 2, "LONGEST_RUN": 4, "RUNS": 2, "SWAPS": 2}.items():
         monkeypatch.setattr(path_moves, name, value)  # all there is to do in tiny teams
     labelled = [[1, 0], [0, 1], [-1, -1], [1, 2], [0, -1]]

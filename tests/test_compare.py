@@ -406,6 +406,11 @@ def test_chains_in_different_modes_are_told(train: btil.Demonstrations) -> None:
     assert found.modes.loc[("apart", 2), "mean_log_likelihood"] == pytest.approx(
         means[[0, 2]].mean()
     )
+    # How many chains are in a mode tells nothing of its weight.
+    assert found.weights["weight"].tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert found.weights["weight_se"].isna().all()
+    assert found.weights.index.tolist() == [("apart", 1), ("apart", 2)]
+    assert len(found.weighed["together"]) == 1
     # Not averaged: the second chain's rows alone are compared.
     for site, rows in found.compared["apart"].result.rows.items():
         np.testing.assert_array_equal(

@@ -127,8 +127,8 @@ def kernel_turn(kernel, key, demos, tables, collapsed):
         # Any paths serve that do not depend on what is drawn.
         shape = (3, *problem.places.cell.shape)
         landmarks = np.random.default_rng(4).integers(2, size=shape, dtype=np.int16)
-        unnamed = jnp.zeros((shape[2], 2), bool)
-        landmarks = path_moves.Landmarks(jnp.asarray(landmarks), unnamed)
+        kinds = jnp.broadcast_to(jnp.arange(2, dtype=jnp.int32), (shape[2], 2))
+        landmarks = path_moves.Landmarks(jnp.asarray(landmarks), kinds)
         problem = problem._replace(landmarks=landmarks)
     following, _ = kernel(
         key,

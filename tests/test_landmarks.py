@@ -84,7 +84,9 @@ def test_a_run_that_was_stopped_jumps_as_the_whole_one(tmp_path, monkeypatch):
             with pytest.raises(Stopped):
                 run(model, demos, checkpoint=path, resume=True)
     assert_same_bits(run(model, demos, checkpoint=path, resume=True), whole)
-    assert whole.result.sample_stats["moves_jumps"].sum() > 0
+    jumps = whole.result.sample_stats["moves_jumps"].sum()
+    assert jumps > 0
+    assert (whole.draws_info["moves_jumps"] == jumps).all()
 
 
 def test_chains_on_devices_jump_alike():
@@ -129,3 +131,60 @@ def test_paths_of_every_iteration_are_not_kept():
         *_, (_, info) = jax.eval_shape(advance, keys, states, laid, 0, 1, 1)
         assert info.moved is not None
         assert info.paths is None
+
+
+def two_kinds():
+    """Ann and Bob share all tables; of episodes of the second kind nobody knows the mental state.
+
+    All of these are explained by one of two states: a row of the initial table with concentrations
+    as small as this has one cell.
+    """
+    kinds, steps = [0, 0, 1, 1, 1], 2
+    labels = np.repeat([[0, 1], [1, 0], [-1, -1], [-1, -1], [-1, -1]], steps, 0)
+    demos = btil.Demonstrations(
+        {"kind": np.repeat(kinds, steps)},
+        np.where(labels < 0, 1, labels),
+        labels,
+        episodes=np.repeat(np.arange(len(kinds)), steps),
+        agents=("ann", "bob"),
+        num_actions=2,
+        latent_names=("wait", "go"),
+    )
+    model = btil.TeamModel(
+        policy=btil.Shared(btil.DirichletCPT(0.5, parents=("kind",))),
+        transition=btil.Shared(btil.DirichletCPT(np.where(np.eye(2), 1e4, 1e-3))),
+        initial=btil.Shared(btil.DirichletCPT([0.04, 0.01], parents=("kind",))),
+    )
+    return model, demos
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_weights_are_those_of_enumeration(seed):
+    model, demos = two_kinds()
+    exact = btil.fit(model, demos, "exact", progress=False, dtype=np.float64)
+    rows = exact.result.rows["initial"]
+    wait, go = np.moveaxis(rows.concentration[:, 1], -1, 0)
+    truth = float(rows.weights[go > wait].sum())
+    assert 0.15 < truth < 0.25
+    posterior = run(model, demos, num_warmup=100, num_samples=1500, seed=seed)
+    assert posterior.converged, posterior.reason
+    large, small = btil.analysis.weigh_modes(posterior)
+    assert large.weight + small.weight == 1
+    assert 0 < small.weight_se < 0.03
+    assert abs(small.weight - truth) < 3.5 * small.weight_se
+    assert small.crossings > 100
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_who_shares_tables_with_a_labelled_one_jumps_too(shared):
+    """Latents that the other's labels name are told apart; of three two without label are not."""
+    one = btil.DirichletCPT(0.05)
+    model = btil.TeamModel(policy=btil.Shared(one) if shared else one)
+    labels = [[0, -1], [1, -1], [-1, -1], [-1, -1]]
+    demos = btil.Demonstrations(
+        [0] * 4, [[0, 1]] * 4, labels, agents=("ann", "bob"), num_actions=2, num_latents=(4, 4)
+    )
+    paths = [np.zeros((1, 4, 6), np.int16)]  # three lanes of each
+    kind = np.asarray(gibbs._laid_landmarks(paths, bind(model, demos), None).kind)
+    np.testing.assert_array_equal(kind[:3], [[0, 1, 2, 2]] * 3)
+    np.testing.assert_array_equal(kind[3:6], [[0, 1, 2, 2] if shared else [0] * 4] * 3)

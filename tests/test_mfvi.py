@@ -597,7 +597,7 @@ def test_restarts_come_by_larger_concentrations() -> None:
 
 
 def test_how_many_restarts_are_enough() -> None:
-    demos = btil.domains.cleanup("tiny").simulate(2, seed=0).without_labels([1])
+    demos = btil.domains.cleanup("tiny").simulate(6, seed=0).without_labels([5])
 
     def enough(concentration: float, demos: btil.Demonstrations) -> int:
         model = btil.TeamModel(btil.DirichletCPT(concentration))
@@ -606,6 +606,21 @@ def test_how_many_restarts_are_enough() -> None:
     assert enough(0.05, demos) == 4
     assert enough(0.1, demos) == 1
     assert enough(0.05, demos.select([0])) == 1  # all is labelled
+
+
+def test_restarts_that_would_begin_at_random_are_not_asked_for() -> None:
+    """Nothing labelled, columns, parameters: there is no way by larger concentrations."""
+    demos = btil.domains.cleanup("tiny").simulate(6, seed=0).without_labels([5])
+    small = btil.DirichletCPT(0.05)
+    assert mfvi.enough_restarts(bind(btil.TeamModel(small), demos)) == 4
+    assert mfvi.enough_restarts(bind(btil.TeamModel(small), demos.without_labels())) == 1
+    learned = btil.TeamModel(small, transition=btil.HierarchicalDirichletCPT())
+    assert mfvi.enough_restarts(bind(learned, demos)) == 1
+    columns = {"pulse": np.arange(float(demos.num_steps))}
+    measured = btil.NormalEmission(("pulse",))
+    agents = demos.agents
+    beside = btil.TeamModel(small, emissions={agents[0]: measured})
+    assert mfvi.enough_restarts(bind(beside, demos.replace(continuous=columns))) == 1
 
 
 def test_a_small_tolerance_is_kept_to() -> None:

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from teams import hmm_demos, hmm_model
 
-from btil.analysis.modes import Mode, find_modes, only_chains, separation
+from btil.analysis import modes as modes_module
+from btil.analysis.modes import (
+    Mode,
+    find_modes,
+    only_chains,
+    only_draws,
+    separation,
+    told_modes,
+    weigh_modes,
+)
 from btil.inference.result import DirichletRows, DrawnRows, FitResult
 from btil.models.team import bind
 from btil.posterior.posterior import TeamPosterior
@@ -112,3 +121,92 @@ def test_only_some_chains_are_left():
         np.testing.assert_array_equal(rows.draws, posterior.result.rows[site].draws[[2, 0]])
     assert found.result.log_likelihood.shape == (2, 40, 1)
     assert found.draws_info is not None
+
+
+def going_over(inside, apart=0.6):
+    """Chains that are at one place at some draws, at another, so far from it, at the others."""
+    generator = np.random.default_rng(3)
+    posterior = chains([0.5] * len(inside), [0.0] * len(inside), inside.shape[1])
+    first = generator.normal(0.5 - apart / 2, 0.05, inside.shape) + apart * inside
+    rows = posterior.result.rows["policy_agent_0"].draws
+    rows[:, :, 0, 0] = np.stack([first, 1 - first], -1)
+    return posterior
+
+
+def memory(stay, share, shape, seed):
+    """Two states of a Markov chain: how long the second lasts on average, and its share."""
+    generator = np.random.default_rng(seed)
+    inside = np.zeros(shape, bool)
+    leave, enter = 1 / stay, share / (1 - share) / stay
+    inside[:, 0] = generator.random(shape[0]) < share
+    for t in range(1, shape[1]):
+        flip = generator.random(shape[0]) < np.where(inside[:, t - 1], leave, enter)
+        inside[:, t] = inside[:, t - 1] ^ flip
+    return inside
+
+
+@pytest.mark.parametrize("stay", [3, 40])
+def test_weights_of_modes_have_the_errors_that_they_say(stay):
+    scores = []
+    for seed in range(20):
+        inside = memory(stay, 0.2, (4, 600), seed)
+        large, small = weigh_modes(going_over(inside), VISITS)
+        assert large.weight + small.weight == pytest.approx(1)
+        assert (large.draws == ~small.draws).all()
+        assert (small.draws == inside).mean() > 0.9
+        assert small.weight_se == pytest.approx(large.weight_se)
+        scores.append((small.weight - 0.2) / small.weight_se)
+    assert 0.6 < np.sqrt(np.mean(np.square(scores))) < 1.4
+    assert np.abs(scores).max() < 4
+
+
+def test_how_often_chains_went_over_is_told():
+    inside = np.zeros((4, 200), bool)
+    inside[1, 100:] = True
+    modes = weigh_modes(going_over(inside), VISITS)
+    assert [mode.crossings for mode in modes] == [1, 1]
+    assert modes[1].weight == pytest.approx(0.125)
+    assert 0.05 < modes[1].weight_se < 0.3
+    assert told_modes(modes).endswith("a rough error as chains went over once only")
+
+
+def test_chains_that_never_go_over_tell_no_weights():
+    modes = weigh_modes(chains([0.2, 0.8, 0.2, 0.8, 0.2], [-10.0, -9.0, -10.0, -9.0, -8.0]), VISITS)
+    assert [mode.weight for mode in modes] == pytest.approx([0.6, 0.4])
+    assert np.isnan([mode.weight_se for mode in modes]).all()
+    assert [mode.crossings for mode in modes] == [0, 0]
+    assert modes[1].log_likelihood == pytest.approx(-9, abs=0.5)
+    assert "not known" in told_modes(modes)
+
+
+def test_three_modes():
+    place = np.repeat([[0, 1, 2, 1, 0, 2, 1, 0, 2, 0]], 4, 0).repeat(60, 1)
+    posterior = going_over(place / 2, apart=0.8)
+    modes = weigh_modes(posterior, VISITS)
+    assert [mode.weight for mode in modes] == pytest.approx([0.4, 0.3, 0.3], abs=0.01)
+    for mode in modes:
+        assert len(set(place[mode.draws].tolist())) <= 2
+        assert (place[mode.draws] == np.bincount(place[mode.draws]).argmax()).mean() > 0.97
+
+
+@pytest.mark.parametrize("resembling", [0.0, 0.9])
+def test_draws_of_one_heap_are_one_mode(resembling):
+    """Also where there are more probabilities than draws, and draws resemble those before them."""
+    generator = np.random.default_rng(5)
+    draws = generator.normal(size=(4, 200, 1000))
+    for t in range(1, 200):
+        draws[:, t] = resembling * draws[:, t - 1] + np.sqrt(1 - resembling**2) * draws[:, t]
+    assert not modes_module._heap_of_each_draw(draws).any()
+    # Rows that jump from draw to draw are no modes: nothing stays.
+    rows = generator.dirichlet(np.full(4, 0.05), (4, 200, 30)).reshape(4, 200, -1)
+    assert not modes_module._heap_of_each_draw(rows).any()
+
+
+def test_only_some_draws_are_left():
+    posterior = chains([0.2, 0.8], [0.0, 1.0])
+    chosen = np.zeros((2, 40), bool)
+    chosen[1, 3:7] = True
+    found = only_draws(posterior, chosen)
+    for site, rows in found.result.rows.items():
+        np.testing.assert_array_equal(rows.draws, posterior.result.rows[site].draws[1:, 3:7])
+    assert found.result.log_likelihood.shape == (1, 4, 1)

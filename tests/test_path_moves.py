@@ -222,8 +222,8 @@ class Ground:
         paths = all_paths(self.bound)[0]
         some = np.random.default_rng(2).choice(len(paths), number, replace=False)
         laid = jnp.stack([self.laid(jnp.asarray(path)) for path in paths[some]])
-        unnamed = np.zeros((laid.shape[2], 3), bool)
-        return path_moves.Landmarks(laid, jnp.asarray(unnamed))
+        kinds = np.broadcast_to(np.arange(3, dtype=np.int32), (laid.shape[2], 3))
+        return path_moves.Landmarks(laid, jnp.asarray(kinds))
 
     def counted(self, laid):
         paths = jnp.split(laid[urns.BEFORE : urns.BEFORE + len(self.lanes), :-1], 2, axis=1)
@@ -330,7 +330,7 @@ def test_what_proposals_do_not_look_at_decides_whether_they_are_taken(x64, monke
     assert misfit(after, chances) > 1e-4
 
 
-def test_latents_that_no_label_names_are_not_exchanged(x64):
+def test_latents_that_nothing_distinguishes_are_not_exchanged(x64):
     """A chain that changed names on its way would have averages that mean nothing."""
     ground = Ground(sharing_team)
     paths = all_paths(ground.bound)[0]
@@ -341,16 +341,15 @@ def test_latents_that_no_label_names_are_not_exchanged(x64):
     problem, counted = ground.problem, ground.counted(laid)
 
     @jax.jit
-    def jumps_made(key, unnamed):
-        names = jnp.broadcast_to(unnamed[None], (laid.shape[1], 3))
-        landmarks = path_moves.Landmarks(both, names)
+    def jumps_made(key, kinds):
+        landmarks = path_moves.Landmarks(both, jnp.broadcast_to(kinds[None], (laid.shape[1], 3)))
         places = (problem.places, problem.stretches)
         return path_moves._jump(key, laid, counted, *places, landmarks)[2]
 
     keys = jax.random.split(jax.random.key(0), 50)
     made = [
-        sum(float(jumps_made(key, jnp.array(unnamed))) for key in keys)
-        for unnamed in ([False, False, True], [False, True, True])
+        sum(float(jumps_made(key, jnp.array(kinds, jnp.int32))) for key in keys)
+        for kinds in ([0, 1, 2], [0, 1, 1])
     ]
     assert made[0] > 0
     assert made[1] == 0

@@ -149,6 +149,17 @@ def test_groups_of_chains_stand_side_by_side(comparison: Any) -> None:
     assert "Groups of chains" not in Links(report._convergence(comparison)).text
 
 
+def test_modes_of_the_draws_stand_side_by_side(comparison: Any) -> None:
+    index = pd.MultiIndex.from_tuples([("gibbs", 1), ("gibbs", 2)], names=["method", "mode"])
+    weights = pd.DataFrame(
+        {"weight": [0.75, 0.25], "weight_se": [0.125, 0.125], "crossings": [3, 3]}, index
+    )
+    shown = Links(report._convergence(dataclasses.replace(comparison, weights=weights))).text
+    for text in ("Modes of the draws", "gibbs, mode 2", "0.750", "0.125", "share of the draws"):
+        assert text in shown
+    assert "Modes of the draws" not in Links(report._convergence(comparison)).text
+
+
 @pytest.mark.parametrize(
     ("cpt", "words"),
     [

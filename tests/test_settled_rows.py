@@ -125,3 +125,31 @@ def test_settled_rows_beside_sampled_ones():
         assert error.max() < 0.01
     # The labelled episode is as likely as its rows, which vary from draw to draw.
     assert posterior.result.log_likelihood.std(1).min() > 0.01
+
+
+def test_an_only_mental_state_needs_no_label():
+    demos = recordings([-1] * 7).replace(num_latents=1)
+    bound = bind(MODEL, demos)
+    assert all(own.all() for own in settled_contexts(bound).values())
+    assert sum(counts.sum() for counts in labelled_counts(bound, num_contexts(bound)).values()) == (
+        7 + 5 + 2
+    )
+    posterior = btil.fit(
+        MODEL, demos, "nuts", progress=False, num_warmup=10, num_samples=200, num_chains=2
+    )
+    exact = btil.fit(MODEL, demos, "exact", progress=False)
+    for name, rows in posterior.result.rows.items():
+        error = rows.draws.std((0, 1)) / np.sqrt(400)
+        off = np.abs(rows.draws.mean((0, 1)) - exact.result.rows[name].mean())
+        assert (off < 4.5 * error + 1e-6).all(), name
+
+
+def test_an_only_mental_state_of_one_of_two():
+    """Ann's rows are settled, Bob's are not."""
+    demos = btil.Demonstrations(
+        [0, 0, 1, 1], np.array([[0, 1], [1, 0], [0, 0], [1, 1]]), agents=("ann", "bob"),
+        num_actions=2, num_latents=(1, 2),
+    )  # fmt: skip
+    for name, own in settled_contexts(bind(btil.TeamModel(), demos)).items():
+        assert own.all() == name.endswith("ann"), name
+        assert own.any() == name.endswith("ann"), name

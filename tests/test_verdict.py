@@ -10,6 +10,7 @@ from teams import hmm_demos, hmm_model
 import btil
 from btil.analysis import report
 from btil.analysis.compare import Comparison
+from btil.analysis.modes import WeighedMode
 
 UNSURE = hmm_demos([0, 1, 1, 2, 0, 1], [0, -1, -1, 1, -1, -1])
 KNOWN = hmm_demos([0, 1, 2, 0, 1], [0, 1, 1, 0, 0])
@@ -107,3 +108,25 @@ def test_the_page_and_the_terminal_begin_with_it(
     print_table(settled)
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith("exact, refined and mfvi converged.")
+
+
+def test_modes_of_the_reference_are_named_with_their_weights(settled: Comparison) -> None:
+    def told(error: float, crossings: int) -> Comparison:
+        draws = np.arange(8).reshape(2, 4) < 3
+        modes = [
+            WeighedMode(draws, weight, error, crossings, -9.0, 1.0) for weight in (0.625, 0.375)
+        ]
+        return dataclasses.replace(settled, weighed={settled.reference: modes})
+
+    assert settled.verdict.modes == ()
+    assert "modes" not in str(settled.verdict)
+    known = told(0.015, 40).verdict
+    assert known.modes == ((0.625, 0.015), (0.375, 0.015))
+    assert (
+        "exact: the draws are in 2 modes, of weight 0.62 ± 0.01 and 0.38 ± 0.01." in known.sentences
+    )
+    assert "a rough error as chains went over 3 times only" in str(told(0.1, 3).verdict)
+    unknown = told(np.nan, 0).verdict
+    assert np.isnan([error for _, error in unknown.modes]).all()
+    assert "2 modes, whose weights are not known, as no chain goes from one" in str(unknown)
+    assert "±" not in str(unknown)

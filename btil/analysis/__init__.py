@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         team_alignment,
         weighted_js_divergence,
     )
+    from btil.analysis.modes import WeighedMode, weigh_modes
     from btil.analysis.motion import Goal, goals
     from btil.analysis.performance import Estimated, TeamPerformance, team_performance
     from btil.analysis.plots import (
@@ -92,6 +93,7 @@ _LAZY = {
     "RowChoice": "btil.analysis.plots",
     "StepShare": "btil.analysis.metrics",
     "TeamPerformance": "btil.analysis.performance",
+    "WeighedMode": "btil.analysis.modes",
     "align": "btil.analysis.alignment",
     "animate_motion": "btil.analysis.plots",
     "calibrate": "btil.analysis.calibration",
@@ -154,6 +156,7 @@ _LAZY = {
     "suboptimal_share": "btil.analysis.metrics",
     "team_alignment": "btil.analysis.metrics",
     "team_performance": "btil.analysis.performance",
+    "weigh_modes": "btil.analysis.modes",
     "weighted_js_divergence": "btil.analysis.metrics",
 }
 
@@ -172,6 +175,7 @@ __all__ = [
     "RowChoice",
     "StepShare",
     "TeamPerformance",
+    "WeighedMode",
     "align",
     "animate_motion",
     "calibrate",
@@ -234,6 +238,7 @@ __all__ = [
     "suboptimal_share",
     "team_alignment",
     "team_performance",
+    "weigh_modes",
     "weighted_js_divergence",
 ]
 

@@ -38,6 +38,7 @@ from btil.inference.result import (
 from btil.models.contexts import match_rows
 from btil.models.cpt import ROLES, permuted_latents
 from btil.models.parametric import parameter_axes, parametric_site, parametric_sites
+from btil.models.symmetry import agents_with_common_latents, interchangeable_classes
 from btil.models.team import BoundModel, TeamModel, bind
 from btil.numpyro_forms.numpyro_model import NumpyroModel
 from btil.posterior.beliefs import Posterior
@@ -503,59 +504,6 @@ def _uses(bound: BoundModel, agent: str) -> list[Use]:
         visits = np.bincount(bound.rows[agent].reads(role), minlength=len(table.contexts.rows))
         found.append(Use(role, table.name, visits))
     return found
-
-
-def agents_with_common_latents(bound: BoundModel) -> list[list[str]]:
-    """Agents in sets that have latents in common: by shared tables, or parameters of their rows."""
-    teams = [[agent] for agent in bound.demos.agents]
-    sharing = {name: list(table.agents) for name, table in bound.tables.items()}
-    for table in bound.tables.values():
-        for parameter, site in parametric_site(table).parameters if table.parametric else ():
-            if {"latent", "next_latent"} & set(parameter_axes(table, parameter)):
-                sharing.setdefault(site, []).extend(table.agents)
-    for agents in sharing.values():
-        joined = [team for team in teams if set(team) & set(agents)]
-        if len(joined) > 1:
-            teams = [team for team in teams if team not in joined]
-            teams.append([agent for team in joined for agent in team])
-    return teams
-
-
-def interchangeable_classes(bound: BoundModel) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """`interchangeable_latents` of a model that is on its demonstrations already."""
-    demos = bound.demos
-    sizes = dict(zip(demos.agents, demos.num_latents, strict=True))
-    classes: dict[str, tuple[tuple[int, ...], ...]] = {}
-    for agents in agents_with_common_latents(bound):
-        columns = [demos.agents.index(agent) for agent in agents]
-        labelled = np.isin(np.arange(sizes[agents[0]]), demos.latents[:, columns])
-        sites = {use.site for agent in agents for use in _uses(bound, agent)}
-        own: list[list[int]] = []
-        for latent in range(sizes[agents[0]]):
-            for members in own if not labelled[latent] else []:
-                first = members[0]
-                channels = [bound.channels[agent] for agent in agents if agent in bound.channels]
-                if (
-                    not labelled[first]
-                    and _swap_changes_nothing(bound, sites, first, latent)
-                    and all(one.family.exchangeable_latents(first, latent) for one in channels)
-                ):
-                    members.append(latent)
-                    break
-            else:
-                own.append([latent])
-        found = tuple(tuple(members) for members in own)
-        classes |= dict.fromkeys(agents, found)
-    # In the order of the agents, not of the teams.
-    return {agent: classes[agent] for agent in demos.agents}
-
-
-def _swap_changes_nothing(bound: BoundModel, sites: set[str], first: int, second: int) -> bool:
-    """Whether all priors and given tables are the same with two latents swapped."""
-    return all(
-        bound.tables[site].cpt.exchangeable_latents(bound.tables[site].contexts, first, second)
-        for site in sites
-    )
 
 
 def _match(

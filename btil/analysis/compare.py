@@ -13,9 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from btil.analysis.alignment import (
     agents_pinned,
-    agents_with_common_latents,
     align,
-    interchangeable_classes,
     refuse_unmatched,
     rename_latents,
     shared_contexts,
@@ -32,7 +30,15 @@ from btil.analysis.evidence import Evidence, check_estimable, estimate_bound
 from btil.analysis.held_out import held_out
 from btil.analysis.known_truth import check_truth, coverage_table
 from btil.analysis.metrics import confusion_matrix
-from btil.analysis.modes import Mode, find_modes, only_chains
+from btil.analysis.modes import (
+    Mode,
+    WeighedMode,
+    find_modes,
+    only_chains,
+    only_draws,
+    told_modes,
+    weigh_modes,
+)
 from btil.analysis.monte_carlo import (
     average_over,
     blocks_of_draws,
@@ -54,6 +60,7 @@ from btil.inference.chains import RHAT_LIMIT
 from btil.inference.method import method_of
 from btil.inference.result import DrawnRows, RowsPosterior, check_all_kept, check_keeps_all
 from btil.models.draws import DrawnTables
+from btil.models.symmetry import agents_with_common_latents, interchangeable_classes
 from btil.models.team import TeamModel
 from btil.numpyro_forms.numpyro_model import NumpyroModel
 from btil.posterior.beliefs import Posterior, refuse_excerpt
@@ -90,6 +97,10 @@ class Comparison:
         chains: Per method with several chains and per chain: mean log likelihood of the training
             data and, with test data, decoding errors. Empty where there are no chains.
         modes: The same per group of chains that overlap, see `btil.analysis.modes`.
+        weighed: {name: the modes that its draws are in, with their weights}, see
+            `btil.analysis.weigh_modes`. Empty of methods without chains.
+        weights: The same as `chains` per mode of the draws, with its weight. Of methods whose draws
+            are in several modes.
         decoded: Scores of beliefs about held-out mental states, per method, agent and kind of
             belief, see `btil.analysis.belief_scores`. Empty without labelled test data.
         coverage: How often intervals cover the truth, per method and kind of table, see
@@ -123,6 +134,8 @@ class Comparison:
     table: "pd.DataFrame"
     chains: "pd.DataFrame"
     modes: "pd.DataFrame"
+    weighed: dict[str, list[WeighedMode]]
+    weights: "pd.DataFrame"
     decoded: "pd.DataFrame"
     coverage: "pd.DataFrame"
     differences: "dict[str, RowDifference]"
@@ -539,6 +552,10 @@ def compare_posteriors(
         if name not in modes:
             modes[name] = find_modes(aligned[name])
         compared[name] = _leading(aligned[name], modes[name])
+    weighed = {
+        name: weigh_modes(posterior, visits if name == reference else None)
+        for name, posterior in aligned.items()
+    }
     verdicts = {name: convergence(posterior) for name, posterior in aligned.items()}
     named = {name: name_by_labels(posterior, test) for name, posterior in compared.items()}
     decoded, reliabilities = _score_decoded(named, test, num_draws, seed)
@@ -579,6 +596,8 @@ def compare_posteriors(
         table=table,
         chains=_compare_chains(aligned, test),
         modes=_compare_modes(aligned, modes, test),
+        weighed=weighed,
+        weights=_compare_weights(aligned, weighed, test),
         decoded=_frame(decoded, "method", "agent", "belief"),
         coverage=pd.concat(coverage, names=["method"]) if coverage else pd.DataFrame(),
         differences=differences,
@@ -594,6 +613,7 @@ def compare_posteriors(
             *_notes_on_data(posteriors, reference, measured),
             *_notes_on_names(posteriors, test),
             *_notes_on_modes(modes),
+            *_notes_on_weights(weighed, modes),
             *_notes_on_convergence(table, verdicts, modes),
             *_notes_on_evidence(estimate),
             *at_work,
@@ -1090,6 +1110,26 @@ def _compare_modes(
     return _frame(records, "method", "group")
 
 
+def _compare_weights(
+    posteriors: Mapping[str, Posterior],
+    weighed: Mapping[str, Sequence[WeighedMode]],
+    test: Demonstrations | None,
+) -> "pd.DataFrame":
+    """The same of each mode of the draws, with its weight, of methods that have several."""
+    records: dict[tuple[str, int], dict[str, Any]] = {}
+    for name, own in weighed.items():
+        for number, mode in enumerate(own if len(own) > 1 else (), 1):
+            alone = name_by_labels(only_draws(posteriors[name], mode.draws), test)
+            records[name, number] = {
+                "weight": mode.weight,
+                "weight_se": mode.weight_se,
+                "crossings": mode.crossings,
+                "mean_log_likelihood": mode.log_likelihood,
+                "sd": mode.sd,
+            } | _held_out(alone, test)
+    return _frame(records, "method", "mode")
+
+
 def _frame(records: Mapping[Any, Mapping[str, Any]], *names: str) -> "pd.DataFrame":
     """A table of records by several keys; one without columns where there are none."""
     import pandas as pd
@@ -1185,6 +1225,17 @@ def _notes_on_modes(modes: Mapping[str, Sequence[Mode]]) -> list[str]:
                 "much each weighs in the posterior cannot be estimated from the chains."
             )
     return notes
+
+
+def _notes_on_weights(
+    weighed: Mapping[str, Sequence[WeighedMode]], modes: Mapping[str, Sequence[Mode]]
+) -> list[str]:
+    """On modes between which chains go over; others are told of by `_notes_on_modes`."""
+    return [
+        f"{name}: {told_modes(own)}. Its draws are averaged over these modes."
+        for name, own in weighed.items()
+        if len(own) > 1 and len(modes[name]) == 1
+    ]
 
 
 def _chains(mode: Mode) -> str:

@@ -153,7 +153,7 @@ def write_report(
             for picture in pictures(comparison)
         ]
         comparison.table.to_csv(staging / "table.csv")
-        for name in ("chains", "modes", "decoded", "coverage"):
+        for name in ("chains", "modes", "weights", "decoded", "coverage"):
             table = getattr(comparison, name)
             if len(table):
                 table.to_csv(staging / f"{name}.csv")
@@ -591,6 +591,9 @@ def _convergence(comparison: "Comparison") -> Markup:
     if len(comparison.modes):
         body += _told("groups")
         body += _side_by_side(comparison, comparison.modes, "group")
+    if len(comparison.weights):
+        body += _told("weights")
+        body += _side_by_side(comparison, comparison.weights, "mode")
     if len(comparison.chains):
         body += _told("chains")
         body += _side_by_side(comparison, comparison.chains, "chain")
@@ -602,6 +605,9 @@ def _side_by_side(comparison: "Comparison", table: "pd.DataFrame", noun: str) ->
     labels = {q.column: q.label for q in comparison.quantities()} | {
         "mean_log_likelihood": "mean log likelihood",
         "sd": "its standard deviation",
+        "weight": "share of the draws",
+        "weight_se": "its standard error",
+        "crossings": "times that chains went over",
     }
     return html_table(
         ["", *(f"{name}, {noun} {number}" for name, number in table.index)],

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from btil.analysis.modes import WeighedMode, told_modes
 from btil.analysis.words import listed
 from btil.inference.method import method_of
 from btil.posterior.beliefs import Posterior
@@ -47,6 +48,8 @@ class Verdict(NamedTuple):
         believed: The methods whose answers can be believed to be theirs: they have converged.
         doubted: {method: why its answer cannot be believed}.
         reference: What the others are measured against; None where nothing can be.
+        modes: Weights of the modes that the reference's draws are in, the largest first, each with
+            its standard error, NaN where they are not known. Empty where there is one mode.
         agreements: {method: how it stands to the reference}, of those that can be believed.
         uses: {purpose: the method to use}, for "decoding", "intervals" and "live coach"; a purpose
             for which none will do is missing.
@@ -57,6 +60,7 @@ class Verdict(NamedTuple):
     believed: tuple[str, ...]
     doubted: dict[str, str]
     reference: str | None
+    modes: tuple[tuple[float, float], ...]
     agreements: dict[str, Agreement]
     uses: dict[str, str]
     next_steps: tuple[str, ...]
@@ -87,8 +91,10 @@ def judge_comparison(comparison: "Comparison") -> Verdict:
     uses = _uses(comparison, believed, agreements)
     next_steps = tuple(_next_steps(comparison, doubted, uses))
     reference = comparison.reference if measured else None
+    modes = tuple((mode.weight, mode.weight_se) for mode in _modes(comparison))
     sentences = [
         _on_belief(believed, doubted),
+        _on_modes(comparison),
         _on_agreement(comparison, agreements),
         _on_decoding(comparison, uses),
         _on_uses(uses, bool(_errors(comparison, "viterbi", believed))),
@@ -98,6 +104,7 @@ def judge_comparison(comparison: "Comparison") -> Verdict:
         believed,
         doubted,
         reference,
+        modes,
         agreements,
         uses,
         next_steps,
@@ -199,6 +206,17 @@ def _on_belief(believed: Sequence[str], doubted: Mapping[str, str]) -> str:
     said = f"{listed(list(believed))} converged." if believed else "No method converged."
     reasons = [f"{name} did not: {reason.rstrip('.')}." for name, reason in doubted.items()]
     return " ".join([said, *reasons])
+
+
+def _modes(comparison: "Comparison") -> list[WeighedMode]:
+    """The modes of the reference's draws; none where there is one alone."""
+    weighed = comparison.weighed.get(comparison.reference, ())
+    return list(weighed) if len(weighed) > 1 else []
+
+
+def _on_modes(comparison: "Comparison") -> str:
+    modes = _modes(comparison)
+    return f"{comparison.reference}: {told_modes(modes)}." if modes else ""
 
 
 def _on_agreement(comparison: "Comparison", agreements: Mapping[str, Agreement]) -> str:

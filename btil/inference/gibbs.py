@@ -74,7 +74,7 @@ from btil.inference.result import (
     MomentRows,
     matrix_normal_draws,
 )
-from btil.inference.starting import labelled_counts
+from btil.inference.starting import labelled_counts, small_concentrations
 from btil.inference.urns import (
     AROUND,
     BEFORE,
@@ -117,6 +117,7 @@ from btil.models.parametric import (
     constrain,
     parametric_sites,
 )
+from btil.models.symmetry import interchangeable_classes
 from btil.models.team import BoundModel, Table, context_visits
 from btil.numerics.gammas import draw_log_gammas
 from btil.numerics.matrix_normal import Hyper, Noise, gamma_shapes, log_kernel, updated
@@ -126,8 +127,6 @@ from btil.numerics.rounding import rounded_up
 from btil.progress import progress_line
 
 ITERATIONS_PER_CALL = 25
-# With a smaller concentration than this a row's cell is often drawn as next to nothing.
-SMALL_CONCENTRATION = 0.1
 # At so many times of the warmup it is noted around which path each chain is.
 LANDMARKS = 4
 # Latents mostly stay where they do so with this probability, a priori.
@@ -791,13 +790,15 @@ def _laid_landmarks(
     """Landmarks as the moves lay paths."""
     if not paths:
         return None
-    every = np.arange(max(bound.demos.num_latents))
-    unnamed = np.array([~np.isin(every, labels) for labels in bound.demos.latents.T])
-    width = paths[0].shape[2] // len(unnamed)
+    kinds = np.zeros((bound.demos.num_agents, max(bound.demos.num_latents)), np.int32)
+    for own, classes in zip(kinds, interchangeable_classes(bound).values(), strict=True):
+        for number, members in enumerate(classes):
+            own[list(members)] = number
+    width = paths[0].shape[2] // len(kinds)
     around = ((0, 0), (BEFORE, AROUND - BEFORE), (0, 1))
     landmarks = Landmarks(
         jnp.asarray(np.pad(np.concatenate(paths), around)),
-        jnp.asarray(np.pad(np.repeat(unnamed, width, 0), ((0, 1), (0, 0)))),
+        jnp.asarray(np.pad(np.repeat(kinds, width, 0), ((0, 1), (0, 0)))),
     )
     return place(landmarks, mesh)
 
@@ -949,7 +950,7 @@ def prepare(
         )
         whole = tuple(one.name for one in bound.channels.values() if one.is_whole)
         program = program._replace(channels=names, whole=whole)
-    if not bound.learned or not (_hardly_moves(bound) if collapsed is None else collapsed):
+    if not bound.learned or not (small_concentrations(bound) if collapsed is None else collapsed):
         return problem, program
     shapes = {
         name: (layout.num_rows[name], *table.shape[1:]) for name, table in bound.tables.items()
@@ -971,15 +972,6 @@ def prepare(
     )
     problem = problem._replace(places=places, stretches=stretches)
     return problem, program._replace(blocks=blocks)
-
-
-def _hardly_moves(bound: BoundModel) -> bool:
-    """Whether rows that no count holds up are often drawn with cells of next to nothing."""
-    return any(
-        bool((central_concentration(table) < SMALL_CONCENTRATION).any())
-        for table in bound.learned.values()
-        if table.cpt.dirichlet_rows and table.shape[-1] > 1
-    )
 
 
 def _sticky(table: Table) -> Bool[np.ndarray, " rows"]:

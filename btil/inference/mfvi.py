@@ -51,11 +51,14 @@ from btil.inference.starting import (
     agent_sites,
     doubtful_rate,
     is_symmetric,
+    known_latents,
     labelled_counts,
+    labels_tell_apart,
     random_counts,
+    small_concentrations,
 )
 from btil.messages.layout import Layout, lay_out, log_rows, pad_rows
-from btil.models.parametric import central_concentration
+from btil.models.parametric import parametric_sites
 from btil.models.team import BoundModel
 from btil.numerics.matrix_normal import Statistics
 from btil.numerics.precision import on_device
@@ -66,8 +69,6 @@ from btil.progress import progress_line
 _OUTLINE_SWEEPS, _OUTLINE_CALLS = np.asarray(SWEEPS_PER_CALL, np.int32), 3
 # Concentrations of policies by way of which restarts come, and most calls of sweeps under them.
 _RAISED, _CALLS_RAISED = (1.0, 0.3, 0.1), 5
-# With a smaller concentration an ascent keeps to what it has seen first.
-_SMALL = 0.1
 # Most sweeps over the episodes that a fit by batches is begun on.
 _SAMPLE_SWEEPS = 200
 
@@ -283,16 +284,15 @@ def enough_restarts(bound: BoundModel) -> int:
     """How many runs it takes to be far from what small concentrations make of a first guess.
 
     As many as there are ways by larger ones, and one, where policies have small concentrations and
-    steps have no labels; else one.
+    latents are not known. Where there are no such ways (columns, parameters, nothing that tells
+    latents apart) one: others would begin at random, as those do that the first run looks at.
     """
+    if bound.channels or parametric_sites(bound):
+        return 1
     policies = {bound.table("policy", agent).name for agent in bound.demos.agents}
-    small = any(
-        float(central_concentration(bound.learned[site]).min()) < _SMALL
-        for site in policies & set(bound.learned)
-        if not bound.learned[site].parametric
-    )
-    unlabelled = bool(((bound.demos.latents < 0) & bound.demos.present).any())
-    return 1 + len(_RAISED) if small and unlabelled else 1
+    small = bool(policies & small_concentrations(bound))
+    unknown = bool(((known_latents(bound) < 0) & bound.demos.present).any())
+    return 1 + len(_RAISED) if small and unknown and labels_tell_apart(bound) else 1
 
 
 class Run:

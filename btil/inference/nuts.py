@@ -642,13 +642,14 @@ def fit(
     if isinstance(bound, BoundNumpyroModel):
         programs, inputs = own_programs(bound, settings, mesh), bound.data
     else:
+        settled = _settled_rows(bound)
         refuse_large_priors(bound, dtype, _LARGEST_PRIORS, "nuts")
         structure, data = collapsed_data(bound, dtype)
         programs = make_programs(structure, settings, np.dtype(dtype), mesh)
         # Elsewhere they tell the order of sticks alone, for which one start will do.
         outlined = _has_outline(structure)
         starts = _outlines(bound, dtype, seed, num_chains if outlined else 1)
-        inputs = Inputs(data, _open_rows(bound, starts, dtype))
+        inputs = Inputs(data, _open_rows(starts, settled, dtype))
         if outlined:
             begin = _begin(begin, starts, inputs.rows, dtype, seed)
     if isinstance(bound, BoundNumpyroModel) or _any_open(structure, inputs):
@@ -658,7 +659,7 @@ def fit(
         found = _nothing_sampled(inputs, int(num_chains), int(num_samples), dtype)
     num_settled = 0
     if not isinstance(bound, BoundNumpyroModel):
-        found, num_settled = _with_settled_rows(found, bound, structure, inputs, seed)
+        found, num_settled = _with_settled_rows(found, bound, settled, structure, inputs, seed)
     statistics = found.statistics
     rows = {name: values for name, values in found.draws.items() if name in bound.learned}
     drawn = {name: values for name, values in found.draws.items() if name not in rows}
@@ -707,13 +708,15 @@ def _outlines(
 
 
 def _open_rows(
-    bound: BoundModel, starts: dict[str, Float[np.ndarray, "chains ..."]], dtype: np.dtype
+    starts: dict[str, Float[np.ndarray, "chains ..."]],
+    settled: dict[str, Bool[np.ndarray, " contexts"]],
+    dtype: np.dtype,
 ) -> dict[str, OpenRows]:
     """The rows that are sampled.
 
     Likely cells first: their sticks do not hang on those of cells that were never used.
     """
-    settled, found = _settled_rows(bound), {}
+    found = {}
     for site, values in starts.items():
         table, among = values.mean(0), np.flatnonzero(~settled[site])
         order = np.argsort(-table[among], axis=-1, kind="stable")
@@ -726,7 +729,7 @@ def _open_rows(
     return found
 
 
-def _settled_rows(bound: BoundModel) -> dict[str, Bool[np.ndarray, "..."]]:
+def _settled_rows(bound: BoundModel) -> dict[str, Bool[np.ndarray, " contexts"]]:
     """Of every learned table the contexts whose rows are drawn after all others."""
     return {
         site: contexts & (not bound.learned[site].parametric)
@@ -752,13 +755,17 @@ def _nothing_sampled(inputs: Inputs, num_chains: int, num_samples: int, dtype: n
 
 
 def _with_settled_rows(
-    found: Chains, bound: BoundModel, structure: Structure, inputs: Inputs, seed: int
+    found: Chains,
+    bound: BoundModel,
+    settled: dict[str, Bool[np.ndarray, " contexts"]],
+    structure: Structure,
+    inputs: Inputs,
+    seed: int,
 ) -> tuple[Chains, int]:
     """Chains with the rows that were not sampled drawn from their Dirichlet, and how many.
 
     Likelihoods are those of the whole tables then.
     """
-    settled = _settled_rows(bound)
     number = sum(int(own.sum()) for own in settled.values())
     if not number:
         return found, 0

@@ -29,6 +29,7 @@ References:
     Scandinavian Journal of Statistics 28 (jumps).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -75,16 +76,18 @@ MOST_CHANGED = 4096
 class Landmarks(NamedTuple):
     """Paths between which chains may jump.
 
-    Two latents of an agent that no label names may stand for each other in two chains. They are
-    never exchanged: a chain that changed names on its way would have averages that mean nothing.
+    Two latents of an agent that nothing distinguishes may stand for each other in two chains. They
+    are never exchanged: a chain that changed names on its way would have averages that mean
+    nothing.
 
     Attributes:
         paths: The paths.
-        unnamed: Of every lane's agent, the latents that no label names.
+        kind: Of every lane's agent, a number of each latent, the same for those that nothing
+            distinguishes.
     """
 
     paths: Int[Array, "landmarks length lanes"]
-    unnamed: Bool[Array, "lanes latents"]
+    kind: Int[Array, "lanes latents"]
 
 
 class Moved(NamedTuple):
@@ -410,11 +413,9 @@ def _swap(
         alone = jnp.arange(len(known), dtype=jnp.int32) == own
         return jnp.where(kind >= _MOMENT, sharing, jnp.where(kind == _BEGIN, alike, alone))
 
-    def swap(
-        carry: tuple[Array, Urns, Array], inputs: tuple[Array, ...]
-    ) -> tuple[tuple[Array, Urns, Array], None]:
-        latents, urns, made = carry
-        step, kind, other, wanted, level = inputs
+    def propose(
+        latents: Array, step: Array, kind: Array, other: Array, wanted: Array
+    ) -> tuple[Array, Array, Array]:
         here = step[0], step[1]
         one = latents[here]
         number = jnp.sum(places.allowed[here], dtype=latents.dtype)
@@ -422,11 +423,46 @@ def _swap(
         further = 1 + jnp.floor(other * (number - 1).astype(other.dtype)).astype(one.dtype)
         two = (one + further) % number.astype(one.dtype)
         member = members(here, kind, wanted)[stretches.number] & (jnp.sum(places.allowed, -1) > 1)
-        latents, urns, changed = _exchange(latents, urns, places, member, one, two, level)
-        return (latents, urns, made + changed.astype(dtype)), None
+        return member, one, two
 
-    carry = (latents, urns, jnp.zeros((), dtype))
-    return lax.scan(swap, carry, (steps, kinds, others, wanted, levels))[0]
+    inputs = (steps, kinds, others, wanted)
+    return _exchange_in_turn(latents, urns, places, propose, inputs, levels)
+
+
+def _exchange_in_turn(
+    latents: Int[Array, "length lanes"],
+    urns: Urns,
+    places: Places,
+    propose: Callable[..., tuple[Array, Array, Array]],
+    inputs: tuple[Array, ...],
+    levels: Float[Array, " turns"],
+) -> tuple[Int[Array, "length lanes"], Urns, Float[Array, ""]]:
+    """Exchanges of two latents one after the other, each of which may be refused.
+
+    Args:
+        latents: The paths.
+        urns: The urns that count them.
+        places: Where the steps look.
+        propose: (paths, inputs of a turn) -> steps at which latents are exchanged, the one latent
+            and the other, as in `_exchange`. Given the paths after the exchange it is the same.
+        inputs: The inputs of all turns.
+        levels: Logs of uniform numbers.
+
+    Returns:
+        The paths, the urns, and how many exchanges were made.
+    """
+
+    def exchange(
+        carry: tuple[Array, Urns, Array], inputs: tuple[tuple[Array, ...], Array]
+    ) -> tuple[tuple[Array, Urns, Array], None]:
+        latents, urns, made = carry
+        own, level = inputs
+        exchanged = propose(latents, *own)
+        latents, urns, changed = _exchange(latents, urns, places, *exchanged, level)
+        return (latents, urns, made + changed.astype(made.dtype)), None
+
+    carry = (latents, urns, jnp.zeros((), levels.dtype))
+    return lax.scan(exchange, carry, (inputs, levels))[0]
 
 
 def _exchange(
@@ -493,15 +529,13 @@ def _jump(
     levels = jnp.log1p(-jax.random.uniform(level_key, (JUMPS,), dtype))
     free = jnp.sum(places.allowed, -1) > 1
 
-    def jump(
-        carry: tuple[Array, Urns, Array], inputs: tuple[Array, ...]
-    ) -> tuple[tuple[Array, Urns, Array], None]:
-        latents, urns, made = carry
-        pair, turn, (alike, near), wanted, level = inputs
+    def propose(
+        latents: Array, pair: Array, turn: Array, kinds: Array, wanted: Array
+    ) -> tuple[Array, Array, Array]:
+        alike, near = kinds
         one = landmarks.paths[pair[0]].astype(latents.dtype)
         other = landmarks.paths[(pair[0] + 1 + pair[1]) % number].astype(latents.dtype)
-        names = landmarks.unnamed[lane, one] & landmarks.unnamed[lane, other]
-        differs = (one != other) & free & ~names
+        differs = (landmarks.kind[lane, one] != landmarks.kind[lane, other]) & free
         # The n-th of the steps where they differ: where as many are counted, for the first time.
         counted = jnp.cumsum(differs.ravel(), dtype=jnp.int32)
         nth = jnp.floor(turn * counted[-1].astype(dtype)).astype(jnp.int32) + 1
@@ -511,12 +545,10 @@ def _jump(
         same = (low == low[step]) & (high == high[step])
         known = stretches.feature == stretches.feature[stretches.number[step]][None]
         begin = (known | ~wanted[None]).all(-1)[stretches.number]
-        member = differs & (same | ~alike) & (begin | ~near)
-        latents, urns, changed = _exchange(latents, urns, places, member, one, other, level)
-        return (latents, urns, made + changed.astype(dtype)), None
+        return differs & (same | ~alike) & (begin | ~near), one, other
 
-    carry = (latents, urns, jnp.zeros((), dtype))
-    return lax.scan(jump, carry, (pairs.T, turns, kinds, wanted, levels))[0]
+    inputs = (pairs.T, turns, kinds, wanted)
+    return _exchange_in_turn(latents, urns, places, propose, inputs, levels)
 
 
 def _changed_uses(

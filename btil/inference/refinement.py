@@ -409,7 +409,8 @@ def fit(
         num_draws: As in `refine`.
         num_sweeps: As in `refine`.
         num_restarts: Of the mean field, as in `btil.inference.mfvi.fit`; None: 4 where
-            concentrations of policies are below 0.1 and there are steps without labels, else 1.
+            concentrations of policies are below 0.1, some steps have labels and others none, and
+            there are no continuous columns and no tables with parameters; else 1.
             Draws stay in the mode of the mean field, so that it should be a high one.
         tolerance: Likewise.
         max_iterations: Likewise.

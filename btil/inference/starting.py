@@ -11,6 +11,9 @@ from btil.models.cpt import ROLES
 from btil.models.parametric import central_concentration
 from btil.models.team import BoundModel
 
+# With a smaller concentration a cell that no count holds up is next to impossible: it is often
+# drawn as next to nothing, and an ascent keeps to what it has seen first.
+SMALL_CONCENTRATION = 0.1
 # With so many labelled steps a latent, on average, they decide which optimum is meant.
 _ENOUGH_LABELS = 10
 # With fewer they may not, where the ascent from them ends as slowly as this.
@@ -42,13 +45,31 @@ def num_contexts(bound: BoundModel) -> dict[str, int]:
     return {name: len(table.contexts.rows) for name, table in bound.tables.items()}
 
 
+def small_concentrations(bound: BoundModel) -> set[str]:
+    """Learned tables of Dirichlet rows that have a concentration below `SMALL_CONCENTRATION`."""
+    return {
+        name
+        for name, table in bound.learned.items()
+        if table.cpt.dirichlet_rows
+        and table.shape[-1] > 1
+        and bool((central_concentration(table) < SMALL_CONCENTRATION).any())
+    }
+
+
+def known_latents(bound: BoundModel) -> Int[np.ndarray, "steps agents"]:
+    """Latents that are known, -1 elsewhere: labels, and those of agents with one latent alone."""
+    demos = bound.demos
+    sole = (np.array(demos.num_latents) == 1) & demos.present
+    return np.where(sole, 0, demos.latents)
+
+
 def labelled_counts(
     bound: BoundModel, num_rows: Mapping[str, int]
 ) -> dict[str, Float[np.ndarray, "..."]]:
     """Uses of each cell of the learned tables that the labels alone determine.
 
     A policy cell counts where the step is labelled, a transition where both its ends are, an
-    initial latent where the first step is.
+    initial latent where the first step is. An only latent needs no label.
 
     Args:
         bound: The model on its data.
@@ -57,10 +78,10 @@ def labelled_counts(
     counts = {
         name: np.zeros((num_rows[name], *table.shape[1:])) for name, table in bound.learned.items()
     }
-    demos = bound.demos
+    demos, known_latent = bound.demos, known_latents(bound)
     for position, agent in enumerate(demos.agents):
         rows = bound.rows[agent]
-        label = demos.latents[:, position]
+        label = known_latent[:, position]
         policy, transition, initial = agent_sites(bound, agent)
         if policy in counts:
             known = (label >= 0) & (demos.actions[:, position] >= 0)
@@ -81,12 +102,12 @@ def labelled_counts(
 
 
 def open_uses(bound: BoundModel, num_rows: Mapping[str, int]) -> dict[str, OpenUses]:
-    """Of each agent, how often it reads its learned tables with a latent unlabelled."""
-    demos, learned = bound.demos, bound.learned
+    """Of each agent, how often it reads its learned tables with a latent not known."""
+    demos, learned, known_latent = bound.demos, bound.learned, known_latents(bound)
     uses = {}
     for position, agent in enumerate(demos.agents):
         rows = bound.rows[agent]
-        label = demos.latents[:, position]
+        label = known_latent[:, position]
         policy, transition, initial = agent_sites(bound, agent)
         unknown = (label < 0) & demos.present[:, position]
         by_action = by_pair = by_start = None
@@ -241,11 +262,23 @@ def starting_concentrations(
     central parameters.
     """
     known, dealt = starting_counts(bound, generator)
-    start = {
-        name: central_concentration(table) + known[name]
-        for name, table in bound.learned.items()
-        if table.cpt.dirichlet_rows
-    }
+    start = _with_prior(bound, known)
     if is_symmetric(bound, start):
         start = {name: values + dealt[name] for name, values in start.items()}
     return start
+
+
+def labels_tell_apart(bound: BoundModel) -> bool:
+    """Whether priors and labelled steps tell the latents of every agent apart."""
+    return not is_symmetric(bound, _with_prior(bound, labelled_counts(bound, num_contexts(bound))))
+
+
+def _with_prior(
+    bound: BoundModel, counts: Mapping[str, Float[np.ndarray, "..."]]
+) -> dict[str, Float[np.ndarray, "..."]]:
+    """Counts and prior of the tables with Dirichlet rows."""
+    return {
+        name: central_concentration(table) + counts[name]
+        for name, table in bound.learned.items()
+        if table.cpt.dirichlet_rows
+    }

@@ -506,7 +506,7 @@ class Posterior:
         if not any(isinstance(one, MomentRows) for one in drawn.values()):
             table = table.drop(columns="max_split_rhat")
         table["divergences"] = int(np.sum(stats["diverging"])) if "diverging" in stats else None
-        for name in ("windows", "refused", "runs", "swaps"):
+        for name in ("windows", "refused", "runs", "swaps", "jumps"):
             if f"moves_{name}" in stats:
                 table[f"moves_{name}"] = int(np.sum(stats[f"moves_{name}"]))
         return table.rename_axis("site")

@@ -28,7 +28,7 @@ import numpy as np
 import btil
 from btil.inference.chains import ess, moments_split_rhat, rhat
 from btil.inference.collapsed import collapsed_data
-from btil.inference.nuts import Begin, Inputs, Settings, make_programs
+from btil.inference.nuts import Begin, Inputs, OpenRows, Settings, make_programs
 from btil.inference.result import MomentRows
 from btil.models.team import bind
 from btil.numerics.precision import precision
@@ -82,11 +82,11 @@ def nuts(demos: btil.Demonstrations, num_warmup: int, num_samples: int, depth: i
     with precision(np.float64) as dtype:
         bound = bind(btil.TeamModel(), demos)
         structure, data = collapsed_data(bound, dtype)
-        order = {name: in_order(table.shape) for name, table in bound.learned.items()}
-        inputs = Inputs(data, order)
+        rows = {name: in_order(table.shape) for name, table in bound.learned.items()}
+        inputs = Inputs(data, rows)
         programs = make_programs(structure, Settings(few, 0.8, depth), np.dtype(dtype))
         begun = time.perf_counter()
-        states = programs.start(Begin(jax.random.split(jax.random.key(0), 1)), inputs)
+        states = programs.start(anywhere(rows), inputs)
         states, _ = programs.advance(states, inputs, jnp.asarray(1, jnp.int32))
         jax.block_until_ready(states)
         compiling = time.perf_counter() - begun
@@ -114,9 +114,24 @@ def nuts(demos: btil.Demonstrations, num_warmup: int, num_samples: int, depth: i
           f"{' or more' if at_limit else ''}")  # fmt: skip
 
 
-def in_order(shape: tuple[int, ...]) -> jax.Array:
-    """The cells of every row as they are numbered: a chain from a random start knows no better."""
-    return jnp.broadcast_to(jnp.arange(shape[-1], dtype=jnp.int32), shape)
+def in_order(shape: tuple[int, ...]) -> OpenRows:
+    """All rows, their cells as they are numbered: a chain from a random start knows no better."""
+    order = jnp.broadcast_to(jnp.arange(shape[-1], dtype=jnp.int32), shape)
+    return OpenRows(jnp.arange(shape[0], dtype=jnp.int32), order, order, jnp.zeros(shape))
+
+
+def anywhere(rows: dict[str, OpenRows]) -> Begin:
+    """One chain from uniform positions in (-2, 2), with the identity as its metric."""
+    generator = np.random.default_rng(0)
+    shapes = {
+        f"{name}/sticks": (1, *own.order.shape[:-1], own.order.shape[-1] - 1)
+        for name, own in rows.items()
+    }
+    return Begin(
+        jax.random.split(jax.random.key(0), 1),
+        {name: jnp.asarray(generator.uniform(-2, 2, shape)) for name, shape in shapes.items()},
+        {name: jnp.ones(shape) for name, shape in shapes.items()},
+    )
 
 
 def _load() -> str:

@@ -216,12 +216,31 @@ def test_sampled_rows_go_back_to_their_places():
     import jax.numpy as jnp
 
     others = jnp.full((3, 3), 1 / 3)
-    sampled = nuts.OpenRows(jnp.array([2, 0]), jnp.array([[2, 0, 1], [1, 2, 0]]), others)
+    order = jnp.array([[2, 0, 1], [1, 2, 0]])
+    sampled = nuts.OpenRows(jnp.array([2, 0]), order, jnp.argsort(order, axis=-1), others)
     # Sticks of 6/10 and 3/4, of 5/10 and 3/5.
     logits = jnp.log(jnp.array([[6 / 4, 3 / 1], [5 / 5, 3 / 2]]))
     found = nuts.whole_table(logits, sampled)
     expected = [[0.2, 0.5, 0.3], [1 / 3, 1 / 3, 1 / 3], [0.3, 0.1, 0.6]]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_gradients_go_back_to_their_sticks():
+    import jax
+
+    jnp, generator = jax.numpy, np.random.default_rng(0)
+    order = generator.permuted(np.tile(np.arange(4), (3, 1)), axis=1)
+    weights = generator.normal(size=(3, 4))
+    with precision(np.float64):
+        order, back = jnp.asarray(order), jnp.asarray(np.argsort(order, axis=1))
+        values = jnp.asarray(generator.normal(size=(3, 4)))
+
+        def total(values, permute):
+            return jnp.sum(weights * permute(values) ** 2)
+
+        own = jax.grad(total)(values, lambda x: nuts.permuted(x, order, back))
+        known = jax.grad(total)(values, lambda x: jnp.take_along_axis(x, order, axis=-1))
+    np.testing.assert_array_equal(own, known)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,27 @@ def test_shapes(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(log_gamma, np.full(shape, np.log(2)), rtol=1e-6)
     twice = by_cell(jnp.add, jnp.ones(shape), jnp.ones(shape))
     assert np.array_equal(twice, np.full(shape, 2.0))
+    both = by_cell(lambda x, y: (x - y, x + y), jnp.full(shape, 3.0), jnp.ones(shape))
+    assert all(map(np.array_equal, both, (np.full(shape, 2.0), np.full(shape, 4.0))))
+
+
+def test_two_results_are_the_two_parts_of_no_number_that_is_changed() -> None:
+    """Not even where one of them is none, and gradients are those of each."""
+
+    def apart(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.log(x), jnp.square(x)
+
+    x = jnp.array([0.0, 2.0, jnp.inf, jnp.nan, -1.0])
+    for found, known in zip(jax.jit(lambda x: by_cell(apart, x))(x), apart(x), strict=True):
+        np.testing.assert_array_equal(found, known)
+
+    def total(x: jax.Array, split: Any) -> jax.Array:
+        first, second = split(x)
+        return jnp.sum(first + 3 * second)
+
+    x = jnp.array([0.5, 2.0])
+    found = jax.grad(total)(x, lambda x: by_cell(apart, x))
+    np.testing.assert_allclose(found, 1 / x + 6 * x, rtol=1e-6)
 
 
 def divergences(w: np.ndarray, u: np.ndarray, dtype: Any) -> tuple[Any, Any, Any, Any]:

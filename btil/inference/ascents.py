@@ -330,7 +330,7 @@ class Ascents:
         )
 
     def _before_all(self) -> Any:
-        return jnp.asarray(-jnp.inf, self._dtype)
+        return on_device(-np.inf, self._dtype)
 
     def _sweeps(
         self,
@@ -360,7 +360,7 @@ class Ascents:
             return restored
         elbo, previous = self._before_all(), np.inf
         if before is not None:
-            elbo = jnp.asarray(bounds[-1])
+            elbo = on_device(bounds[-1], self._dtype)
         if restored is not None:
             state, elbo, bounds, previous = restored
             self._line.update(len(bounds))

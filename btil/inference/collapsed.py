@@ -31,7 +31,7 @@ from btil.models.parametric import (
     parametric_sites,
 )
 from btil.models.team import BoundModel
-from btil.numerics.precision import precision
+from btil.numerics.precision import on_device, precision
 from btil.numpyro_forms.team_dbn import (
     ChannelSites,
     ModelData,
@@ -100,7 +100,7 @@ def refuse_large_priors(
 def _cast(values: Any, dtype: np.dtype) -> Array:
     values = np.asarray(values)
     # Indices of 32 bits are half as much to move; no table comes near 2^31 rows.
-    return jnp.asarray(values, dtype if values.dtype.kind == "f" else np.int32)
+    return on_device(values, dtype if values.dtype.kind == "f" else np.int32)
 
 
 @partial(jax.jit, static_argnames=("structure",))
@@ -200,7 +200,7 @@ def constrained(
     if not unconstrained:
         return {}
     with precision(np.float64) as dtype:
-        given = {name: jnp.asarray(values, dtype) for name, values in unconstrained.items()}
+        given = {name: on_device(values, dtype) for name, values in unconstrained.items()}
         return {name: np.asarray(values) for name, values in _constrained(tables, given).items()}
 
 
@@ -237,7 +237,7 @@ def rows_given_parameters(
         )
         if not tables:
             return {}
-        own = {name: jnp.asarray(n, dtype) for name, n in counts.items()}
+        own = {name: on_device(n, dtype) for name, n in counts.items()}
         # Behind the points, their middle.
         points = {
             name: np.concatenate([values, parameters[name].location[None]])

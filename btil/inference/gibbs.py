@@ -122,6 +122,7 @@ from btil.models.team import BoundModel, Table, context_visits
 from btil.numerics.gammas import draw_log_gammas
 from btil.numerics.matrix_normal import Hyper, Noise, gamma_shapes, log_kernel, updated
 from btil.numerics.matrix_normal import drawn as draw_matrix_normal
+from btil.numerics.precision import on_device
 from btil.numerics.rounding import rounded_up
 from btil.progress import progress_line
 
@@ -580,6 +581,7 @@ def log_rows_of(
     return states.log_tables | given
 
 
+@jax.jit
 def exponentials(logs: dict[str, Float[Array, "..."]]) -> dict[str, Float[Array, "..."]]:
     """Rows from their logs; none is zero, or data would become impossible."""
     return {
@@ -650,13 +652,13 @@ def fit(
     families = program.families
     states = _start(bound, layout, families, channels, seed, num_chains, dtype)
     shapes = {name: table.shape for name, table in bound.learned.items()}
-    on_device = None
+    kept_rows = None
     moments: dict[str, Moments] = {}
     lengths = part_lengths(num_samples)
     # A call is all warmup or all draws; with moments, all draws of one part.
     ends = [num_warmup, num_warmup + num_samples]
     if kept is not None:
-        on_device = place({name: jnp.asarray(rows) for name, rows in kept.items()}, mesh)
+        kept_rows = place({name: jnp.asarray(rows) for name, rows in kept.items()}, mesh)
         moments = {name: no_parts(num_chains, len(lengths), s) for name, s in shapes.items()}
         ends = [num_warmup, *(num_warmup + np.cumsum(lengths)).tolist()]
         shapes = {name: (len(kept[name]), *shape[1:]) for name, shape in shapes.items()}
@@ -700,7 +702,7 @@ def fit(
                 problem,
                 *place((np.asarray(first), np.asarray(stop), np.asarray(num_warmup)), mesh),
                 program,
-                on_device,
+                kept_rows,
                 mesh,
             )
             everywhere, votes, block, (rows, info) = gather((states, *found), mesh)
@@ -877,7 +879,7 @@ def _start(
     tiny = np.finfo(dtype).tiny
     return State(
         {
-            name: jnp.asarray(np.log(np.maximum(np.stack(drawn), tiny)), dtype)
+            name: on_device(np.log(np.maximum(np.stack(drawn), tiny)), dtype)
             for name, drawn in tables.items()
         },
         jax.tree.map(lambda *chains: jnp.stack(chains), *moving) if moving else None,
@@ -930,13 +932,13 @@ def prepare(
     episode = np.repeat(np.arange(demos.num_episodes, dtype=np.int32), demos.episode_lengths)
     problem = Problem(
         prior={
-            name: jnp.asarray(_prior(bound, layout, name), dtype)
+            name: on_device(_prior(bound, layout, name), dtype)
             for name, table in bound.learned.items()
             if not table.parametric
         },
-        log_fixed={name: jnp.asarray(rows, dtype) for name, rows in log_fixed.items()},
+        log_fixed={name: on_device(rows, dtype) for name, rows in log_fixed.items()},
         steps=tuple(jax.tree.map(jnp.asarray, layout.index[agent]) for agent in demos.agents),
-        episode=jnp.asarray(spread(episode, layout.lanes, rounded_up(demos.num_episodes))),
+        episode=on_device(spread(episode, layout.lanes, rounded_up(demos.num_episodes)), np.int32),
         family_data=family_data(bound, layout, dtype)[1],
         channels={name: one.steps for name, one in (channels or {}).items()},
     )

@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
@@ -473,7 +472,7 @@ class Run:
 
     @cached_property
     def _nowhere(self) -> Float[Array, ""]:
-        return jnp.asarray(-jnp.inf, self._dtype)
+        return on_device(-np.inf, self._dtype)
 
     def rows(self, state: State) -> dict[str, DirichletRows]:
         """Rows of the tables without parameters, without padding."""

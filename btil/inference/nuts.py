@@ -14,7 +14,7 @@ out at random for it, and has its metric from there (`btil.inference.mfvi.outlin
 then adapts the step size alone. Models with parameters or channels start at random.
 
 Compilation: the programs depend on the structure, the options and the shapes; the data are
-arguments. A second fit of equal shapes compiles nothing; the first spends 20 to 40 s on it on two
+arguments. A second fit of equal shapes compiles nothing; the first spends 10 to 15 s on it on two
 CPU cores. A function of the modeler's own (`NumpyroModel`) goes the same way, but that its programs
 are traced anew in every fit. The kernel is driven directly, because `numpyro.infer.MCMC` compiles
 anew in every run with several chains, `jit_model_args` or not (measured on a 4-step model: first
@@ -38,7 +38,9 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer import NUTS
+from numpyro.infer.hmc import hmc
 from numpyro.infer.reparam import Reparam
+from numpyro.infer.util import potential_energy
 from scipy.special import polygamma
 
 from btil.inference.chains import judge_chains
@@ -71,6 +73,7 @@ from btil.inference.starting import (
 from btil.models.draws import dirichlet_draws, log_gamma_draws
 from btil.models.parametric import central_concentration, constrain
 from btil.models.team import BoundModel
+from btil.numerics.precision import on_device
 from btil.numerics.promotion import promotion_allowed
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, evaluate
 from btil.numpyro_forms.team_dbn import (
@@ -169,11 +172,11 @@ class SticksReparam(Reparam):
         """Replace the site, as NumPyro's `reparam` handler asks."""
         assert obs is None
         dirichlet, _, event_dim = self._unwrap(fn)
-        contexts, order, others = self.rows
+        contexts, order, back, others = self.rows
         if not len(contexts):
             return None, others
         own = jnp.broadcast_to(dirichlet.concentration, others.shape)[contexts]
-        ordered = jnp.take_along_axis(own, order, axis=-1)
+        ordered = permuted(own, order, back)
         logits = numpyro.sample(_sticks(name), StickLogits(ordered).to_event(event_dim - 1))
         return None, whole_table(logits, self.rows)
 
@@ -184,20 +187,41 @@ class OpenRows(NamedTuple):
     Attributes:
         contexts: Their contexts.
         order: Cells of each in the order in which sticks are broken off.
+        back: Where in that order each cell is.
         others: The whole table with what stands for the rows that are not sampled: what labelled
             steps make of it is the same in every draw.
     """
 
     contexts: Int[Array, " open"]
     order: Int[Array, "open ..."]
+    back: Int[Array, "open ..."]
     others: Float[Array, "contexts ..."]
 
 
 def whole_table(logits: Float[Array, "open ..."], rows: OpenRows) -> Float[Array, "contexts ..."]:
     """The table whose sampled rows have sticks of these logits."""
-    back = jnp.argsort(rows.order, axis=-1)
-    own = jnp.take_along_axis(rows_of_sticks(logits), back, axis=-1)
+    own = permuted(rows_of_sticks(logits), rows.back, rows.order)
     return rows.others.at[rows.contexts].set(own)
+
+
+@jax.custom_vjp
+def permuted(
+    values: Float[Array, "*rows cells"], order: Int[Array, "*rows cells"], back: Int[Array, "..."]
+) -> Float[Array, "*rows cells"]:
+    """Cells in another order; `back` is the way back, by which gradients go without adding up."""
+    return jnp.take_along_axis(values, order, axis=-1, mode="promise_in_bounds")
+
+
+def _permuted_forward(values: Array, order: Array, back: Array) -> tuple[Array, Array]:
+    return permuted(values, order, back), back
+
+
+def _permuted_backward(back: Array, gradient: Array) -> tuple[Array, None, None]:
+    found = jnp.take_along_axis(gradient, back, axis=-1, mode="promise_in_bounds")
+    return found, None, None
+
+
+permuted.defvjp(_permuted_forward, _permuted_backward)
 
 
 def _sticks(site: str) -> str:
@@ -235,8 +259,8 @@ class Begin(NamedTuple):
     """
 
     keys: Key[Array, " chains"]
-    positions: dict[str, Float[Array, "chains ..."]] | None = None
-    variances: dict[str, Float[Array, "chains ..."]] | None = None
+    positions: dict[str, Float[Array | np.ndarray, "chains ..."]] | None = None
+    variances: dict[str, Float[Array | np.ndarray, "chains ..."]] | None = None
 
 
 class Programs(NamedTuple):
@@ -266,6 +290,57 @@ class Chains(NamedTuple):
     statistics: dict[str, Any]
 
 
+class PlacedNUTS:
+    """NumPyro's NUTS of chains whose first positions are given.
+
+    It is `NUTS` without the search for valid positions, which is traced and compiled there even
+    where they are given.
+
+    Args:
+        model: A model whose sites are all real.
+        settings: What the programs depend on.
+        adapt_mass_matrix: Whether the metric is adapted.
+    """
+
+    def __init__(
+        self, model: Callable[..., None], settings: "Settings", adapt_mass_matrix: bool
+    ) -> None:
+        def energy_given(*arguments: Any) -> Callable[..., Any]:
+            return partial(potential_energy, model, arguments, {})
+
+        self._begin, self._sample = hmc(potential_fn_gen=energy_given, algo="NUTS")
+        self._options = {
+            "target_accept_prob": settings.target_accept_prob,
+            "max_tree_depth": settings.max_tree_depth,
+            "adapt_mass_matrix": adapt_mass_matrix,
+        }
+
+    def init(
+        self,
+        key: Key[Array, ""],
+        num_warmup: int,
+        position: dict[str, Float[Array | np.ndarray, "..."]] | None,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> Any:
+        """The state at a position."""
+        assert position is not None
+        own_key, _ = jax.random.split(key)
+        return self._begin(
+            position,
+            num_warmup,
+            **self._options,
+            dense_mass=[],
+            model_args=arguments,
+            model_kwargs=keywords,
+            rng_key=own_key,
+        )
+
+    def sample(self, state: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """The state after a transition."""
+        return self._sample(state, arguments, keywords)
+
+
 def reparametrized_model(structure: Structure, inputs: Inputs) -> None:
     """`forward_model` with every row broken into sticks."""
     config = {name: SticksReparam(inputs.rows[name]) for name in structure.dirichlet_sites}
@@ -274,7 +349,7 @@ def reparametrized_model(structure: Structure, inputs: Inputs) -> None:
 
 
 def kernel_programs(
-    kernel: NUTS,
+    kernel: NUTS | PlacedNUTS,
     num_warmup: int,
     collect: Callable[[Any, Any], tuple[dict[str, Any], Any]],
     mesh: Mesh | None = None,
@@ -297,9 +372,11 @@ def kernel_programs(
             return state if begin.variances is None else _with_metric(state, begin.variances)
 
         with promotion_allowed():
-            return jax.vmap(one)(begin)
+            return of_chains(one)(begin)
 
     def advance(states: Any, inputs: Any, count: Array) -> Any:
+        # Under jit it is traced once, though it is called for its shapes and in a loop.
+        @jax.jit
         def keep(states: Any) -> Chains:
             statistics = {name: getattr(states, name) for name in _STATISTICS}
             return Chains(*collect(states, inputs), statistics)
@@ -307,12 +384,13 @@ def kernel_programs(
         def body(i: Array, carry: Any) -> Any:
             states, kept = carry
             with promotion_allowed():
-                states = jax.vmap(lambda state: kernel.sample(state, (inputs,), {}))(states)
+                states = of_chains(lambda state: kernel.sample(state, (inputs,), {}))(states)
             new = keep(states)
             return states, jax.tree.map(lambda all_, one: all_.at[i].set(one), kept, new)
 
         kept = jax.tree.map(
-            lambda x: jnp.zeros((_TRANSITIONS_PER_CALL, *x.shape), x.dtype), keep(states)
+            lambda x: jnp.zeros((_TRANSITIONS_PER_CALL, *x.shape), x.dtype),
+            jax.eval_shape(keep, states),
         )
         return jax.lax.fori_loop(0, count, body, (states, kept))
 
@@ -322,17 +400,37 @@ def kernel_programs(
     )
 
 
+def of_chains(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of one chain, on trees with chains on their first axis.
+
+    A single chain is not mapped over: its loops and branches stay what they are. Batches of them
+    are traced again and again, level by level, and take both sides of every branch.
+    """
+
+    def mapped(chains: Any) -> Any:
+        if len(jax.tree.leaves(chains)[0]) > 1:
+            return jax.vmap(function)(chains)
+        only = jax.tree.map(lambda values: values[0], chains)
+        return jax.tree.map(lambda values: jnp.asarray(values)[None], function(only))
+
+    return mapped
+
+
 @lru_cache(maxsize=16)
 def make_programs(
     structure: Structure, settings: Settings, dtype: np.dtype, mesh: Mesh | None = None
 ) -> Programs:
     """Programs for tables of one structure; `dtype` keeps apart what must not share a kernel."""
-    kernel = NUTS(
-        partial(reparametrized_model, structure),
-        target_accept_prob=settings.target_accept_prob,
-        max_tree_depth=settings.max_tree_depth,
-        adapt_mass_matrix=settings.num_warmup >= _ENOUGH_TO_ADAPT or not _has_outline(structure),
-    )
+    model = partial(reparametrized_model, structure)
+    kernel: NUTS | PlacedNUTS
+    if _has_outline(structure):
+        kernel = PlacedNUTS(model, settings, settings.num_warmup >= _ENOUGH_TO_ADAPT)
+    else:
+        kernel = NUTS(
+            model,
+            target_accept_prob=settings.target_accept_prob,
+            max_tree_depth=settings.max_tree_depth,
+        )
 
     def collect(states: Any, inputs: Inputs) -> tuple[dict[str, Any], Any]:
         number = len(states.i)
@@ -352,7 +450,7 @@ def make_programs(
             rows[sites.factor] = lower(states.z[sites.factor])
             rows[sites.standardised] = states.z[sites.standardised]
         by_episode = partial(episode_log_likelihood, structure, inputs.data)
-        return rows | parameters, jax.vmap(by_episode)(rows)
+        return rows | parameters, of_chains(by_episode)(rows)
 
     return kernel_programs(kernel, settings.num_warmup, collect, mesh)
 
@@ -383,7 +481,7 @@ def own_programs(
     return kernel_programs(kernel, settings.num_warmup, collect, mesh, compiled)
 
 
-def _with_metric(state: Any, variances: dict[str, Float[Array, "..."]]) -> Any:
+def _with_metric(state: Any, variances: dict[str, Float[Array | np.ndarray, "..."]]) -> Any:
     """A chain's state with the metric that belongs to these variances."""
     flat, _ = ravel_pytree(variances)
     adapted = state.adapt_state
@@ -466,8 +564,8 @@ def sample_chains(
                 done += count
                 line.set_postfix_str(
                     f"{'warmup' if end < per_group else 'draws'}, "
-                    f"{int(np.max(everywhere.num_steps))} steps, "
-                    f"acceptance {float(np.mean(everywhere.mean_accept_prob)):.2f}"
+                    f"{np.asarray(everywhere.num_steps).max()} steps, "
+                    f"acceptance {np.asarray(everywhere.mean_accept_prob).mean():.2f}"
                 )
                 line.update(count)
                 checkpoint.offer(
@@ -623,9 +721,10 @@ def _open_rows(
         table, among = values.mean(0), np.flatnonzero(~settled[site])
         order = np.argsort(-table[among], axis=-1, kind="stable")
         found[site] = OpenRows(
-            jnp.asarray(among, np.int32),
-            jnp.asarray(order, np.int32),
-            jnp.full(table.shape, 1 / table.shape[-1], dtype),
+            on_device(among, np.int32),
+            on_device(order, np.int32),
+            on_device(np.argsort(order, axis=-1), np.int32),
+            on_device(np.full(table.shape, 1 / table.shape[-1]), dtype),
         )
     return found
 
@@ -707,6 +806,6 @@ def _begin(
         order = np.broadcast_to(rows[site].order, among.shape)
         own, rest = stick_parameters(np.take_along_axis(among, order, axis=-1).astype(np.float64))
         drawn = log_gamma_draws(generator, own) - log_gamma_draws(generator, rest)
-        positions[_sticks(site)] = jnp.asarray(drawn, dtype)
-        variances[_sticks(site)] = jnp.asarray(polygamma(1, own) + polygamma(1, rest), dtype)
+        positions[_sticks(site)] = drawn.astype(dtype)
+        variances[_sticks(site)] = (polygamma(1, own) + polygamma(1, rest)).astype(dtype)
     return begin._replace(positions=positions, variances=variances)

@@ -41,6 +41,7 @@ from btil.models.parametric import (
     unconstrained_shapes,
 )
 from btil.models.team import BoundModel
+from btil.numerics.precision import on_device
 from btil.numerics.special import digamma_and_remainder
 
 # The points of a fit, and other sets of them for its bound.
@@ -142,20 +143,21 @@ def family_data(
         num_rows = layout.num_rows[family.name]
         index = np.minimum(np.arange(num_rows), len(contexts.rows) - 1)
         inputs[family.name] = {
-            name: jnp.asarray(np.asarray(values)[index], dtype)
+            name: on_device(np.asarray(values)[index], dtype)
             for name, values in family.cpt.inputs(contexts).items()
         }
-        real[family.name] = jnp.asarray(np.arange(num_rows) < len(contexts.rows))
-    evaluations = jnp.asarray(1 if seed else _EVALUATIONS, jnp.int32)
-    gain = jnp.asarray(_LARGE_GAIN, dtype)
+        real[family.name] = on_device(np.arange(num_rows) < len(contexts.rows), bool)
+    evaluations = on_device(1 if seed else _EVALUATIONS, np.int32)
+    gain = on_device(_LARGE_GAIN, dtype)
     if seed is None or not families:
-        return families, FamilyData(inputs, real, jnp.zeros((1, 1, 0), dtype), evaluations, gain)
+        nowhere = on_device(np.zeros((1, 1, 0)), dtype)
+        return families, FamilyData(inputs, real, nowhere, evaluations, gain)
     size = _padding(blocks_of(families)).shape[1]
     cells = sum(len(real[family.name]) * int(np.prod(family.shape[1:])) for family in families)
     number = num_points(size, cells)
     at_once = min(number, max(8, power_of_two(_CELLS_AT_ONCE // cells)))
     points = normal_points(size, number, seed, whitened=not seed).reshape(-1, at_once, size)
-    return families, FamilyData(inputs, real, jnp.asarray(points, dtype), evaluations, gain)
+    return families, FamilyData(inputs, real, on_device(points, dtype), evaluations, gain)
 
 
 def num_points(size: int, cells: int) -> int:
@@ -219,8 +221,8 @@ def first_normals(families: Families, dtype: np.dtype) -> Normals:
     padding = _padding(blocks_of(families))
     scale = np.where(padding, 1.0, _FIRST_SCALE)
     return Normals(
-        jnp.zeros(padding.shape, dtype),
-        jnp.asarray(scale[..., None] * np.eye(padding.shape[1]), dtype),
+        on_device(np.zeros(padding.shape), dtype),
+        on_device(scale[..., None] * np.eye(padding.shape[1]), dtype),
     )
 
 
@@ -742,11 +744,8 @@ def first_moving(families: Families, generator: np.random.Generator, dtype: np.d
     """A start near the centre of unconstrained space."""
     shapes = unconstrained_shapes(all_priors(families))
     return Moving(
-        {
-            site: jnp.asarray(generator.uniform(-1, 1, shape), dtype)
-            for site, shape in shapes.items()
-        },
-        jnp.asarray(_FIRST_LOG_STEP, dtype),
+        {site: on_device(generator.uniform(-1, 1, shape), dtype) for site, shape in shapes.items()},
+        on_device(_FIRST_LOG_STEP, dtype),
     )
 
 

@@ -47,6 +47,7 @@ from btil.messages.layout import Layout, lay_out, pad_rows
 from btil.models.emission import Normals
 from btil.models.parametric import all_priors, constrain, parametric_sites
 from btil.models.team import BoundModel, context_visits
+from btil.numerics.precision import on_device
 from btil.progress import progress_line
 
 # What may be left of the mean field's error, and the fewest and most sweeps that are tried for it.
@@ -358,7 +359,7 @@ def _first_states(
         if isinstance(rows, FunctionalRows):
             continue
         padded = pad_rows(_log_means(rows), layout.num_rows[name], 0.0)
-        tables[name] = jnp.asarray(np.broadcast_to(padded, (num_draws, *padded.shape)), dtype)
+        tables[name] = on_device(np.broadcast_to(padded, (num_draws, *padded.shape)), dtype)
     points = {}
     for name, laid in channels.items():
         location, _, scale, degrees = laid.units.inside(Normals(*result.channels[name]))

@@ -62,6 +62,7 @@ from btil.models.team import BoundModel
 from btil.numerics.gammas import differentiable_log_gammas
 from btil.numerics.matrix_normal import Hyper
 from btil.numerics.matrix_normal import divergence as kl_of_normals
+from btil.numerics.precision import on_device
 from btil.numerics.promotion import promotion_allowed
 from btil.numerics.special import dirichlet_divergence, rows_divergence
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, Evaluated, evaluate
@@ -606,14 +607,14 @@ def _table_problem(
     refuse_large_priors(bound, dtype, _LARGEST_PRIORS, "svi")
     structure, data = collapsed_data(bound, dtype)
     start = {
-        name: jnp.asarray(values, dtype)
+        name: on_device(values, dtype)
         for name, values in starting_concentrations(bound, np.random.default_rng(seed)).items()
     }
     channels: dict[str, Hyper] = {}
     if settings.guide == DIRICHLET and structure.channels:
         counts, channels = channel_start(bound, dtype, np.random.default_rng(seed))
         start |= {
-            name: jnp.asarray(
+            name: on_device(
                 bound.tables[name].cpt.concentration(bound.tables[name].contexts) + found, dtype
             )
             for name, found in counts.items()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 from numpyro import distributions as dist
 
@@ -102,7 +103,7 @@ class HierarchicalDirichletCPT(MadeOfArguments, ParametricCPT):
 
     def priors(self, contexts: Contexts) -> Mapping[str, dist.Distribution]:
         """Base rows, and the strength where it is learned."""
-        base = dist.Dirichlet(jnp.full(contexts.row_shape, self.base_concentration))
+        base = dist.Dirichlet(np.full(contexts.row_shape, self.base_concentration))
         return {"base": base, **_strength_prior(self.strength)}
 
     def row_concentration(self, parameters: Values, inputs: Values) -> Float[Array, "1 *row"]:
@@ -191,7 +192,7 @@ class StickBreakingCPT(MadeOfArguments, ParametricCPT):
             raise ValueError(
                 f"{contexts.role} of {contexts.owner}: StickBreakingCPT needs two latents or more"
             )
-        sticks = jnp.full((contexts.num_latents - 1,), self.stick_concentration)
+        sticks = np.full((contexts.num_latents - 1,), self.stick_concentration)
         return {"sticks": dist.Beta(1.0, sticks), **_strength_prior(self.strength)}
 
     def row_concentration(self, parameters: Values, inputs: Values) -> Float[Array, "1 *row"]:

@@ -347,9 +347,9 @@ def check_prior(table: "Table") -> None:
         site = parametric_site(table)
         kind = "row_concentration" if site.cpt.dirichlet_rows else "log_rows"
         with jax.enable_x64(True):
-            given = {name: jnp.asarray(value[0]) for name, value in _central(table).items()}
-            function = getattr(site.cpt, kind)
-            values = np.asarray(function(site.own(given), dict(site.cpt.inputs(table.contexts))))
+            given = {name: value[0] for name, value in _central(table).items()}
+            inputs = dict(site.cpt.inputs(table.contexts))
+            values = np.asarray(_said_of_rows(site, kind, given, inputs))
         broadcasts = values.ndim <= len(shape) and all(
             own in (1, wanted) for own, wanted in zip(values.shape[::-1], shape[::-1], strict=False)
         )
@@ -375,6 +375,14 @@ def check_prior(table: "Table") -> None:
             f"{table.name}: {kind} of {family} at {at} is {values[at].tolist()}; allowed are "
             f"{allowed}"
         )
+
+
+@partial(jax.jit, static_argnames=("table", "kind"))
+def _said_of_rows(
+    table: ParametricSite, kind: str, parameters: Values, inputs: Values
+) -> Float[Array, "..."]:
+    """What a method of the family says of rows, in whatever shape it does."""
+    return getattr(table.cpt, kind)(table.own(parameters), inputs)
 
 
 # What follows is asked for a table at a time, in double precision.

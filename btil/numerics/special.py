@@ -26,9 +26,18 @@ def by_cell(function: Callable[..., Any], *arrays: Float[Array, "*shape"]) -> An
 
     It runs on flat arrays, apart from what comes before and after: on CPUs only long inner loops
     become vector code, and tables end in axes of a few values.
+
+    Two results leave it as the two parts of complex numbers: of a loop with one result XLA makes
+    one kernel, of others one for each step on the way, each with a pass over memory and to be
+    compiled.
     """
     flat = lax.optimization_barrier(tuple(array.ravel() for array in arrays))
-    results = lax.optimization_barrier(function(*flat))
+    results = function(*flat)
+    if isinstance(results, tuple) and len(results) == 2:
+        both = lax.optimization_barrier(lax.complex(*results))
+        results = both.real, both.imag
+    else:
+        results = lax.optimization_barrier(results)
     return jax.tree.map(lambda values: values.reshape(arrays[0].shape), results)
 
 
@@ -70,7 +79,8 @@ def digamma_and_remainder(
         >>> [round(float(value), 3) for value in (*psi, *jnp.exp(log_gamma(x, *rest)))]
         [-0.577, 1.506, 1.0, 24.0]
     """
-    return by_cell(_digamma_and_remainder, x)
+    psi, remainder = by_cell(_digamma_and_remainder, x)
+    return psi, by_cell(jnp.log, x), remainder
 
 
 def log_gamma(
@@ -274,12 +284,12 @@ def _stirling(x: Float[Array, " cells"]) -> _Stirling:
 
 def _digamma_and_remainder(
     x: Float[Array, " cells"],
-) -> tuple[Float[Array, " cells"], Float[Array, " cells"], Float[Array, " cells"]]:
+) -> tuple[Float[Array, " cells"], Float[Array, " cells"]]:
     n, small, z, _, product, below, remainder = _stirling(x)
     log_x, log_z = jnp.log(x), jnp.log(z)
     ratio = jnp.where(small, lax.integer_pow(z * math.exp(-1), n) / product, 1.0)
     shifted = jnp.where(small, (x - 0.5) * (log_z - log_x), 0.0)
-    return log_z - below, log_x, remainder + (shifted + jnp.log(ratio))
+    return log_z - below, remainder + (shifted + jnp.log(ratio))
 
 
 class PriorTerms(NamedTuple):

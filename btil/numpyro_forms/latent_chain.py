@@ -94,11 +94,11 @@ class LatentChain(dist.Distribution):
         lengths = jnp.asarray(self.lengths)
         real = jnp.arange(steps, dtype=lengths.dtype)[None] < lengths[:, None]
         seen = real & (value >= 0)
-        action = jnp.where(seen, value, 0)
-        log_likelihood = jnp.take_along_axis(
-            self.log_policy, action[:, :, None, None], axis=-1
-        ).squeeze(-1)
-        log_likelihood = jnp.where(seen[..., None], log_likelihood, 0.0)
+        # Chosen among all actions, not looked up: gradients are then not added up by place.
+        action = jnp.where(seen, value, -1)[:, :, None, None]
+        numbers = jnp.arange(self.log_policy.shape[-1], dtype=action.dtype)
+        taken = action == numbers[None, None, None]
+        log_likelihood = jnp.sum(jnp.where(taken, self.log_policy, 0.0), axis=-1)
         if self.log_likelihood is not None:
             log_likelihood = log_likelihood + self.log_likelihood
         log_likelihood = log_likelihood + label_log_mask(self.labels, latents)

@@ -15,8 +15,10 @@ from btil.cli import app
 from btil.files import check_writable, replacing
 
 # A child whose files may have so few bytes: the kernel refuses to write on, as on a full disk.
+# Python would keep what it could write of a module that it compiles meanwhile.
 FULL_DISK = """
 import json, resource, sys
+sys.dont_write_bytecode = True
 from pathlib import Path
 import numpy as np
 import btil

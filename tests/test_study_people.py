@@ -266,19 +266,19 @@ def test_ids_are_kept_apart_and_come_once(tmp_path: Path, same: str) -> None:
     async def script(room: Room) -> None:
         with pytest.raises(Refused, match="number is missing"):
             await room.study.enter(ids={"SID": "s1"})
-        first = await room.come(ids={"PID": "p1", "SID": "=1+1", "other": "x"})
+        first = await room.come(ids={"PID": "recruited-person-1", "SID": "=1+1", "other": "x"})
         if same == "refuse":
             with pytest.raises(Refused, match="taken part already"):
-                await room.study.enter(ids={"PID": "p1"})
+                await room.study.enter(ids={"PID": "recruited-person-1"})
         else:
-            token = await room.study.enter(ids={"PID": "p1"})
+            token = await room.study.enter(ids={"PID": "recruited-person-1"})
             assert (room.study.participant_of(token) == first) is (same == "resume")
         await room.come(ids={"PID": "p2"})
 
     run(tmp_path, more + SETTINGS, script)
     data = (tmp_path / DATABASE_FILE).read_bytes()
     wal = tmp_path / f"{DATABASE_FILE}-wal"
-    assert b"p1" not in data + (wal.read_bytes() if wal.exists() else b"")
+    assert b"recruited-person-1" not in data + (wal.read_bytes() if wal.exists() else b"")
     out = tmp_path / "ids.csv"
     list(export_study(tmp_path, tmp_path / "d.csv", identities=out))
     rows = rows_of(out)

@@ -171,6 +171,20 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_tables_without_parameters_do_without_numpyro(folder: Path) -> None:
+    code = (
+        "import sys, btil; "
+        "demos = btil.Demonstrations([0, 0, 1, 1, 2], [0, 1, 1, 0, 1], num_latents=2); "
+        "found = btil.fit(btil.TeamModel(), demos, progress=False); "
+        f"found.save({str(folder / 'plain.nc')!r}); found.decode(demos); "
+        "print('numpyro' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"
+
+
 def test_the_console_command_is_the_one_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["scripts"] == {"btil": "btil.cli:main"}

@@ -40,7 +40,7 @@ from btil.numerics.matrix_normal import (
     gamma_shapes,
     transposed,
 )
-from btil.numpyro_forms.team_dbn import ChannelSites
+from btil.numpyro_forms.model_data import ChannelSites
 
 # Of the guide of a channel.
 _PARAMETERS = ("location", "precision_root", "scale_root", "log_freedom")

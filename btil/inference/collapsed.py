@@ -32,13 +32,7 @@ from btil.models.parametric import (
 )
 from btil.models.team import BoundModel
 from btil.numerics.precision import on_device, precision
-from btil.numpyro_forms.team_dbn import (
-    ChannelSites,
-    ModelData,
-    Structure,
-    episode_log_likelihood,
-    model_data,
-)
+from btil.numpyro_forms.model_data import ChannelSites, ModelData, Structure, model_data
 
 # Draws evaluated side by side: bounds the memory.
 _DRAWS_AT_ONCE = 50
@@ -108,6 +102,9 @@ def drawn_log_likelihood(
     structure: Structure, data: ModelData, rows: dict[str, Float[Array, "draw ..."]]
 ) -> Float[Array, "draw episodes"]:
     """`episode_log_likelihood` under each of a batch of draws."""
+    # Loads NumPyro, which users of the rest do without.
+    from btil.numpyro_forms.team_dbn import episode_log_likelihood
+
     one = partial(episode_log_likelihood, structure, data)
     return jax.lax.map(one, rows, batch_size=_DRAWS_AT_ONCE)
 

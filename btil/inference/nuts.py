@@ -75,14 +75,9 @@ from btil.models.parametric import central_concentration, constrain
 from btil.models.team import BoundModel
 from btil.numerics.precision import on_device
 from btil.numerics.promotion import promotion_allowed
+from btil.numpyro_forms.model_data import ChannelSites, ModelData, Structure
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, evaluate
-from btil.numpyro_forms.team_dbn import (
-    ChannelSites,
-    ModelData,
-    Structure,
-    episode_log_likelihood,
-    forward_model,
-)
+from btil.numpyro_forms.team_dbn import episode_log_likelihood, forward_model
 from btil.numpyro_forms.tracing import traced_anew
 from btil.progress import progress_line
 

@@ -65,8 +65,9 @@ from btil.numerics.matrix_normal import divergence as kl_of_normals
 from btil.numerics.precision import on_device
 from btil.numerics.promotion import promotion_allowed
 from btil.numerics.special import dirichlet_divergence, rows_divergence
+from btil.numpyro_forms.model_data import ModelData, Structure
 from btil.numpyro_forms.numpyro_model import BoundNumpyroModel, EpisodeData, Evaluated, evaluate
-from btil.numpyro_forms.team_dbn import ModelData, Structure, forward_model
+from btil.numpyro_forms.team_dbn import forward_model
 from btil.numpyro_forms.tracing import traced_anew
 from btil.progress import progress_line
 

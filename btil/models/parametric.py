@@ -16,14 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from numpyro import distributions as dist
-from numpyro.distributions.transforms import biject_to
 
 from btil.models.cpt import CONCENTRATIONS, CPT, Contexts
 from btil.numerics.promotion import promotion_allowed
 from btil.numerics.rounding import rounded_up
 
+# NumPyro takes a quarter of a second to load, and tables without parameters do without it.
 if TYPE_CHECKING:
+    from numpyro import distributions as dist
+
     from btil.models.team import BoundModel, Table
 
 Values = Mapping[str, Any]
@@ -81,7 +82,7 @@ class ParametricCPT(CPT):
         """Whether rows are Dirichlet given the parameters, not a function of them."""
         return type(self).row_concentration is not ParametricCPT.row_concentration
 
-    def priors(self, contexts: Contexts) -> Mapping[str, dist.Distribution]:
+    def priors(self, contexts: Contexts) -> "Mapping[str, dist.Distribution]":
         """The priors of the parameters, {parameter: NumPyro distribution}.
 
         Args:
@@ -153,7 +154,7 @@ class ParametricSite:
         no_rows = np.zeros((0, len(self.kind[3])), np.int64)
         return Contexts._make((*self.kind[:6], no_rows, *self.kind[6:]))
 
-    def priors(self) -> dict[str, dist.Distribution]:
+    def priors(self) -> "dict[str, dist.Distribution]":
         """The priors of the parameters by their sites, each one event."""
         priors = self.cpt.priors(self.contexts)
         return {
@@ -223,7 +224,7 @@ def parametric_sites(bound: "BoundModel") -> tuple[ParametricSite, ...]:
     return described
 
 
-def _same_prior(one: dist.Distribution, other: dist.Distribution) -> bool:
+def _same_prior(one: "dist.Distribution", other: "dist.Distribution") -> bool:
     """Whether two priors are the same family with the same numbers."""
     if type(one) is not type(other) or one.shape() != other.shape():
         return False
@@ -250,9 +251,9 @@ def parameter_axes(table: "Table | ParametricSite", parameter: str) -> tuple[str
     return tuple(value if axis == "value" else axis for axis in axes)
 
 
-def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, dist.Distribution]:
+def all_priors(tables: tuple[ParametricSite, ...]) -> "dict[str, dist.Distribution]":
     """The priors of all parameters by their sites; tables may have some in common."""
-    priors: dict[str, dist.Distribution] = {}
+    priors: "dict[str, dist.Distribution]" = {}
     for table in tables:
         for site, prior in table.priors().items():
             priors.setdefault(site, prior)
@@ -260,15 +261,18 @@ def all_priors(tables: tuple[ParametricSite, ...]) -> dict[str, dist.Distributio
 
 
 @promotion_allowed()
-def constrain(priors: Mapping[str, dist.Distribution], unconstrained: Values) -> dict[str, Array]:
+def constrain(priors: "Mapping[str, dist.Distribution]", unconstrained: Values) -> dict[str, Array]:
     """Parameters from unconstrained space to where their priors live."""
     return {site: _constrained(prior, unconstrained[site])[0] for site, prior in priors.items()}
 
 
 def _constrained(
-    prior: dist.Distribution, unconstrained: Float[Array, "..."]
+    prior: "dist.Distribution", unconstrained: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """A parameter where its prior lives, and the log Jacobian of its parts."""
+    from numpyro import distributions as dist
+    from numpyro.distributions.transforms import biject_to
+
     while isinstance(prior, dist.Independent):
         prior = prior.base_dist
     transform = biject_to(prior.support)
@@ -283,8 +287,10 @@ def _constrained(
     return one(unconstrained)
 
 
-def unconstrained_shapes(priors: Mapping[str, dist.Distribution]) -> dict[str, tuple[int, ...]]:
+def unconstrained_shapes(priors: "Mapping[str, dist.Distribution]") -> dict[str, tuple[int, ...]]:
     """Shape of every parameter in unconstrained space."""
+    from numpyro.distributions.transforms import biject_to
+
     return {
         site: tuple(biject_to(prior.support).inverse_shape(prior.shape()))
         for site, prior in priors.items()
@@ -293,7 +299,7 @@ def unconstrained_shapes(priors: Mapping[str, dist.Distribution]) -> dict[str, t
 
 @promotion_allowed()
 def unconstrained_log_density(
-    priors: Mapping[str, dist.Distribution], unconstrained: Values
+    priors: "Mapping[str, dist.Distribution]", unconstrained: Values
 ) -> Float[Array, ""]:
     """Log prior density of all parameters in unconstrained space, Jacobian included."""
     parts = []
@@ -304,9 +310,12 @@ def unconstrained_log_density(
 
 
 def normal_of_unconstrained(
-    prior: dist.Distribution, location: Float[Array, "..."], scale: Float[Array, "..."]
-) -> dist.Distribution:
+    prior: "dist.Distribution", location: Float[Array, "..."], scale: Float[Array, "..."]
+) -> "dist.Distribution":
     """What a parameter is distributed like if its unconstrained values are independent normals."""
+    from numpyro import distributions as dist
+    from numpyro.distributions.transforms import biject_to
+
     normal = dist.Normal(location, scale).to_event(jnp.ndim(location))
     return dist.TransformedDistribution(normal, biject_to(prior.support))
 

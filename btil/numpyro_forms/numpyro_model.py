@@ -9,16 +9,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 from jaxtyping import Array, Float, Int
-from numpyro import handlers
-from numpyro.infer import init_to_uniform
-from numpyro.primitives import Messenger
 
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.data import refuse_gaps
@@ -34,8 +30,12 @@ from btil.models.team import (
     site_name,
 )
 from btil.numerics.promotion import promotion_allowed
-from btil.numpyro_forms.latent_chain import LatentChain
 from btil.numpyro_forms.tracing import Trace, reading_anew, trace, traced_anew
+
+# NumPyro takes a quarter of a second to load. Whoever asks whether a model is a `NumpyroModel` does
+# without it; what runs one imports it.
+if TYPE_CHECKING:
+    from btil.numpyro_forms.latent_chain import LatentChain
 
 _AXES = {
     "log_initial": "(episodes, latents)",
@@ -151,6 +151,10 @@ class EpisodeData:
                     f"observe: {name} of {agent} has shape {jnp.shape(values)}, which does not "
                     f"broadcast to {expected}, {_AXES[name]}"
                 ) from None
+        import numpyro
+
+        from btil.numpyro_forms.latent_chain import LatentChain
+
         measured = rows.get("log_likelihood")
         chain = LatentChain(
             rows["log_initial"],
@@ -265,6 +269,8 @@ class NumpyroModel(TeamModel):
     @property
     def _written(self) -> Any:
         """The function as it was written, inside NumPyro's handlers and partials."""
+        from numpyro.primitives import Messenger
+
         function: Any = self.function
         while isinstance(function, Messenger | partial):
             function = function.func if isinstance(function, partial) else function.fn
@@ -280,7 +286,7 @@ class Replay(NamedTuple):
         deterministic: Values of the deterministic sites.
     """
 
-    chains: dict[str, LatentChain]
+    chains: "dict[str, LatentChain]"
     observed: dict[str, Int[Array, "episodes steps"]]
     deterministic: dict[str, Any]
 
@@ -463,6 +469,8 @@ def _sites(
     model: NumpyroModel, data: EpisodeData
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
     """Shapes of the parameters that a function samples when it sees data; who is measured."""
+    from numpyro import handlers
+
     shapes: dict[str, tuple[int, ...]] = {}
     measured: list[str] = []
 
@@ -484,6 +492,8 @@ def _sites(
 def _checked_sites(
     model: NumpyroModel, data: EpisodeData, trace: Mapping[str, Any]
 ) -> dict[str, tuple[int, ...]]:
+    from btil.numpyro_forms.latent_chain import LatentChain
+
     name = model.name
     for agent in data.agents:
         site = trace.get(f"action_{agent}")
@@ -533,6 +543,9 @@ def replay(
 
     That point is none drawn from the prior: compiling a gamma sampler takes seconds.
     """
+    from numpyro import handlers
+    from numpyro.infer import init_to_uniform
+
     seeded = handlers.seed(function, jax.random.key(0))
     if parameters is None:
         given = handlers.substitute(seeded, substitute_fn=init_to_uniform(radius=1))
@@ -549,6 +562,8 @@ def replay(
 
 def computes(bound: BoundNumpyroModel) -> Trace:
     """What the function does with the demonstrations: every site and its density, traced anew."""
+    from numpyro import handlers
+
     function = bound.own_model.function
 
     def sites(data: EpisodeData) -> dict[str, Any]:
@@ -564,7 +579,7 @@ def computes(bound: BoundNumpyroModel) -> Trace:
     return trace(sites, bound.data, written=function)
 
 
-def padded_rows(chain: LatentChain) -> PaddedRows:
+def padded_rows(chain: "LatentChain") -> PaddedRows:
     """A chain's rows as probabilities; none is zero but where its logarithm says so."""
 
     def probabilities(logs: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -185,6 +185,22 @@ def test_tables_without_parameters_do_without_numpyro(folder: Path) -> None:
     assert done.stdout.splitlines()[-1] == "False"
 
 
+def test_numpyro_is_whole_whatever_loads_arviz_first() -> None:
+    """ArviZ leaves a module in its place that loads itself when something is asked of it."""
+    for first in (
+        "import btil.analysis.calibration.simulation",
+        "from btil.models import parametric; parametric.unconstrained_shapes({})",
+    ):
+        code = (
+            f"import arviz\n{first}\nimport numpyro\n"
+            "print(numpyro.distributions.distribution.__name__)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "numpyro.distributions.distribution"
+
+
 def test_the_console_command_is_the_one_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["scripts"] == {"btil": "btil.cli:main"}
@@ -510,6 +526,7 @@ def test_compare_prints_a_table_and_writes_a_report(
         *("compare", folder / "team.csv", "--methods", "mfvi,gibbs", "--out", out),
         *("--test", folder / "new.parquet", "--policy-parents", "x", "--transition-parents", ""),
         *("--num-chains", 2, "--num-warmup", 10, "--num-samples", 40, "--quiet"),
+        *("--num-draws", 20),
     )
     monkeypatch.setattr(sys, "argv", ["/somewhere/btil", *map(str, arguments)])
     result = run(*arguments)

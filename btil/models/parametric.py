@@ -289,10 +289,11 @@ def _constrained(
 
 def unconstrained_shapes(priors: "Mapping[str, dist.Distribution]") -> dict[str, tuple[int, ...]]:
     """Shape of every parameter in unconstrained space."""
-    from numpyro.distributions.transforms import biject_to
+    # Not from a module within: ArviZ leaves a NumPyro that is loaded by its own attributes alone.
+    from numpyro import distributions as dist
 
     return {
-        site: tuple(biject_to(prior.support).inverse_shape(prior.shape()))
+        site: tuple(dist.biject_to(prior.support).inverse_shape(prior.shape()))
         for site, prior in priors.items()
     }
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from numpyro.distributions.transforms import biject_to
+from numpyro import distributions as dist
 
 from btil.analysis.alignment import agents_pinned, align
 from btil.analysis.calibration.ranks import (
@@ -399,7 +399,7 @@ def unconstrained_parameters(
     with precision(np.float64), promotion_allowed():
         for site, prior in all_priors(described).items():
             values = jnp.asarray(parameters[site], np.float64)
-            free = np.asarray(biject_to(prior.support).inv(values))
+            free = np.asarray(dist.biject_to(prior.support).inv(values))
             found[site] = np.clip(free.reshape(len(values), -1), -_FURTHEST, _FURTHEST)
     return found
 

@@ -2,13 +2,15 @@
 # interpreter it is made with (after `make clean`, where there is one already).
 
 BIN = .venv/bin
-# Files with slow tests come first (tests/conftest.py), so that both workers end together.
+# Files that take longest come first (tests/conftest.py), so that all workers end together.
 PYTEST_FLAGS = -n 2 --dist loadfile --no-loadscope-reorder
 # Slow tests wait for browsers and for processes of their own: a third worker has the cores meanwhile.
 SLOW_FLAGS = -n 3 --dist loadfile --no-loadscope-reorder
 # What runs once more as users run it: the other tests compile with most optimisations off.
 OPTIMISED = $(addprefix tests/test_, messages.py lanes.py forward_backward.py mfvi.py gibbs.py \
 	nuts.py evidence.py)
+TEST_OPTIMISED = JAX_DISABLE_MOST_OPTIMIZATIONS=false $(BIN)/python -m pytest $(PYTEST_FLAGS) \
+	-m "not slow" $(OPTIMISED)
 # Tests keep what they compile, whatever the environment says: collecting them takes half as long.
 export PYTHONDONTWRITEBYTECODE =
 # Where `make study` keeps what it collects.
@@ -46,12 +48,15 @@ test: lint
 
 test-slow: setup
 	$(BIN)/python -m pytest $(SLOW_FLAGS) -m slow
-	JAX_DISABLE_MOST_OPTIMIZATIONS=false $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow" $(OPTIMISED)
+	$(TEST_OPTIMISED)
 
 test-package: setup
 	$(BIN)/python scripts/check_package.py
 
-test-all: test test-slow
+# In one run: what tests of a file share is made once, and so are plans and programs.
+test-all: lint
+	$(BIN)/python -m pytest $(SLOW_FLAGS)
+	$(TEST_OPTIMISED)
 
 gallery: setup
 	$(BIN)/python docs/make_gallery.py

@@ -10,7 +10,7 @@ The recordings are made up with known parameters; few of their steps are labelle
 without hearts stands beside it. At the end one shift is followed live, step by step.
 
     python examples/heart_rate.py           # 20 shifts, variational inference
-    python examples/heart_rate.py --quick   # few shifts
+    python examples/heart_rate.py --quick   # few shifts, few updates
 """
 
 import argparse
@@ -110,7 +110,7 @@ def follow(posterior, shift):
 def main():
     """Simulate, fit, and say what came of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few shifts")
+    parser.add_argument("--quick", action="store_true", help="few shifts, few updates")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     num_shifts = 6 if options.quick else 20
@@ -125,6 +125,7 @@ def main():
             seed=options.seed,
             progress=False,
             learning_rate=0.05,
+            max_iterations=500 if options.quick else 5000,
         )
         for name, function in (("with hearts", ward), ("without", ward_without_hearts))
     }

@@ -11,7 +11,7 @@ seen is by how much, and whether it finds the parameters again.
 
     python examples/own_numpyro_model.py                 # 36 shifts, variational inference
     python examples/own_numpyro_model.py --method nuts   # the same by MCMC, minutes
-    python examples/own_numpyro_model.py --quick         # few shifts, no hierarchical tables
+    python examples/own_numpyro_model.py --quick         # few shifts, updates and tables
 """
 
 import argparse
@@ -108,7 +108,7 @@ def tables(policy=(), transition=(), hierarchical=False):
 def main():
     """Simulate, fit, and say what came of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few shifts")
+    parser.add_argument("--quick", action="store_true", help="few shifts and updates")
     parser.add_argument("--method", choices=("svi", "nuts"), default="svi")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -123,6 +123,7 @@ def main():
     if options.method == "svi":
         # With a full covariance: parameters of one logit are far from independent.
         own_options = {"guide": "AutoMultivariateNormal", "learning_rate": 0.05}
+        own_options["max_iterations"] = 500 if options.quick else 5000
     else:
         own_options = {}
     by_team = {"policy": ("team", "third"), "transition": ("third",)}

@@ -4,7 +4,8 @@
     python scripts/list_slow_tests.py durations.txt
 
 `tests/slow_tests.txt` then names what took longer than `--seconds`: a test function, or one of its
-cases. `make test` leaves these out, `make test-all` runs them too.
+cases. `make test` leaves these out, `make test-all` runs them too. Files stand in the order of what
+they took: the longest begin first, so that all workers end together.
 """
 
 import argparse
@@ -41,11 +42,14 @@ def slow_names(report: str, seconds: float) -> list[str]:
     cases = defaultdict(list)
     for name in collected():
         cases[name.split("[")[0]].append(name)
-    found = []
+    found: dict[str, list[str]] = defaultdict(list)
     for function, names in cases.items():
         slow = [name for name in names if took[name] > seconds]
-        found += [function] if len(slow) == len(names) else slow
-    return found
+        found[function.split("::")[0]] += [function] if len(slow) == len(names) else slow
+    of_files: dict[str, float] = defaultdict(float)
+    for name, time in took.items():
+        of_files[name.split("::")[0]] += time
+    return [name for file in sorted(found, key=lambda one: -of_files[one]) for name in found[file]]
 
 
 def main() -> None:

@@ -188,7 +188,7 @@ QUESTIONS: dict[str, Question] = {
         a.posterior, a.demos, a.folder, max_episodes=1, progress=False, **o
     ).page.read_text(encoding="utf-8"),
     "btil.analysis.compare.compare_posteriors": lambda a: compare.compare_posteriors(
-        {"a": a.posterior}, a.demos, progress=False
+        {"a": a.posterior}, a.demos, progress=False, num_draws=20
     ),
     "btil.analysis.selection.rank_models": lambda a: (
         rank_models(

@@ -110,7 +110,7 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 # Where all is labelled no draw says anything else.
 FEW: dict[str, dict[str, Any]] = {
-    "chib": {"num_chains": 2, "num_warmup": 2, "num_samples": 25},
+    "chib": {"num_warmup": 2, "num_samples": 25},
     "smc": {"num_temperatures": 4, "num_particles": 8},
 }
 

@@ -1,5 +1,8 @@
 """Every method's posterior is a DataTree that ArviZ takes (cases.md's kind 10)."""
 
+import functools
+from typing import Any
+
 import arviz
 import numpy as np
 import pytest
@@ -9,10 +12,12 @@ import btil
 SHORT = {
     "mfvi": {},
     "exact": {},
-    "gibbs": {"num_warmup": 20, "num_samples": 30},
+    "gibbs": {"num_chains": 4, "num_warmup": 20, "num_samples": 30},
     "svi": {"max_iterations": 20},
-    "nuts": {"num_warmup": 10, "num_samples": 10, "max_tree_depth": 3},
+    "nuts": {"num_chains": 4, "num_warmup": 10, "num_samples": 10, "max_tree_depth": 3},
 }
+# How many chains, and what that changes of the above.
+CHAINS = [(1, {"num_chains": 1}), (4, {})]
 
 
 def team() -> btil.Demonstrations:
@@ -30,6 +35,12 @@ def model() -> btil.TeamModel:
     return btil.TeamModel(
         policy=btil.DirichletCPT(1.0, ("where",)), transition=btil.DirichletCPT(1.0)
     )
+
+
+@functools.cache
+def fitted(method: str, **changes: Any) -> btil.TeamPosterior:
+    """A posterior that several tests look at."""
+    return btil.fit(model(), team(), method, progress=False, **SHORT[method] | changes)
 
 
 def check(tree, chains: int, draws: int) -> None:
@@ -63,18 +74,16 @@ def check(tree, chains: int, draws: int) -> None:
 
 @pytest.mark.parametrize("method", ["mfvi", "exact"])
 def test_methods_without_chains_give_one(method):
-    posterior = btil.fit(model(), team(), method, progress=False, **SHORT[method])
+    posterior = fitted(method)
     tree = posterior.to_datatree(num_draws=50)
     check(tree, 1, 50)
     assert "sample_stats" not in tree.children
     assert posterior.draws_info is None
 
 
-@pytest.mark.parametrize("chains", [1, 4])
-def test_chains_of_gibbs(chains):
-    posterior = btil.fit(
-        model(), team(), "gibbs", progress=False, num_chains=chains, **SHORT["gibbs"]
-    )
+@pytest.mark.parametrize(("chains", "changes"), CHAINS)
+def test_chains_of_gibbs(chains, changes):
+    posterior = fitted("gibbs", **changes)
     tree = posterior.to_datatree()
     check(tree, chains, 30)
     assert arviz.summary(tree, var_names=["policy_ann"]).shape[0] == 8
@@ -84,16 +93,12 @@ def test_chains_of_gibbs(chains):
 
 
 def test_draws_of_svi():
-    posterior = btil.fit(model(), team(), "svi", progress=False, **SHORT["svi"])
-    check(posterior.to_datatree(num_draws=20), 1, 20)
+    check(fitted("svi").to_datatree(num_draws=20), 1, 20)
 
 
-@pytest.mark.parametrize("chains", [1, 4])
-def test_chains_of_nuts(chains):
-    posterior = btil.fit(
-        model(), team(), "nuts", progress=False, num_chains=chains, **SHORT["nuts"]
-    )
-    check(posterior.to_datatree(), chains, 10)
+@pytest.mark.parametrize(("chains", "changes"), CHAINS)
+def test_chains_of_nuts(chains, changes):
+    check(fitted("nuts", **changes).to_datatree(), chains, 10)
 
 
 def test_log_likelihood_of_draws_is_that_of_the_forward_pass():
@@ -135,8 +140,7 @@ def test_the_tree_says_what_its_draws_are_of():
     """ArviZ leaves episodes out of any tree; of a mean field's that means nothing."""
     told = {}
     for method in SHORT:
-        posterior = btil.fit(model(), team(), method, progress=False, **SHORT[method])
-        tree = posterior.to_datatree(num_draws=5)
+        tree = fitted(method).to_datatree(num_draws=5)
         groups = (tree, tree["posterior"], tree["log_likelihood"], tree["log_likelihood/episodes"])
         assert len({(one.attrs["draws"], one.attrs.get("warning")) for one in groups}) == 1
         assert "latents summed out" in tree["log_likelihood"].attrs["unit"]
@@ -145,5 +149,5 @@ def test_the_tree_says_what_its_draws_are_of():
     assert "mean-field approximation" in told["mfvi"]["draws"]
     assert "arviz.loo" in told["mfvi"]["warning"]
     assert told["exact"]["draws"] == "independent draws from the posterior"
-    guide = btil.fit(model(), team(), "svi", progress=False, guide="AutoNormal", **SHORT["svi"])
-    assert "a guide that approximates" in guide.to_datatree(num_draws=5).attrs["draws"]
+    guide = fitted("svi", guide="AutoNormal").to_datatree(num_draws=5)
+    assert "a guide that approximates" in guide.attrs["draws"]

@@ -3,12 +3,6 @@
 `conftest.py` lets the CPU count as four devices.
 """
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -161,65 +155,3 @@ def test_from_a_shell(tmp_path):
     assert done.exit_code == 0, done.output
     one = btil.fit(btil.TeamModel(), demos, progress=False)
     assert btil.load_posterior(out).elbo == pytest.approx(one.elbo, rel=1e-5)
-
-
-PROCESS = """
-import sys
-import jax
-import numpy as np
-address, number, out = sys.argv[1:]
-jax.distributed.initialize(address, 2, int(number))
-import btil
-demos = btil.read_demonstrations(out + ".npz")
-model = btil.TeamModel(
-    btil.DirichletCPT(0.7, parents=("x",)), btil.DirichletCPT(0.9, parents=("actions",))
-)
-posterior = btil.fit(
-    model, demos, dtype=np.float64, progress=False, devices=jax.device_count(),
-    checkpoint=out + ".checkpoint",
-)
-posterior.save(f"{out}-{number}.nc")
-"""
-
-
-def test_two_processes_give_the_answer_of_one(tmp_path):
-    demos = team(LENGTHS[2])
-    out = str(tmp_path / "team")
-    btil.write_demonstrations(demos, out + ".npz")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(__file__).parent.parent),
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, address, str(number), out],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for number in (0, 1)
-    ]
-    try:
-        for process in processes:
-            told = process.communicate(timeout=300)[0]
-            assert process.returncode == 0, told.decode()
-    finally:
-        for process in processes:
-            process.kill()
-    model = btil.TeamModel(
-        btil.DirichletCPT(0.7, parents=("x",)), btil.DirichletCPT(0.9, parents=("actions",))
-    )
-    one = btil.fit(model, demos, dtype=np.float64, progress=False)
-    first, second = (btil.load_posterior(f"{out}-{number}.nc") for number in (0, 1))
-    for name, rows in one.result.rows.items():
-        np.testing.assert_array_equal(
-            first.result.rows[name].concentration, second.result.rows[name].concentration
-        )
-        np.testing.assert_allclose(
-            first.result.rows[name].concentration, rows.concentration, rtol=1e-9
-        )
-    np.testing.assert_allclose(first.elbo_trace, one.elbo_trace, rtol=1e-12)
-    assert Path(out + ".checkpoint").exists()

@@ -5,7 +5,6 @@ numbers mean nothing. Commands of a shell are looked at: they exist, and so do t
 """
 
 import contextlib
-import functools
 import importlib.util
 import inspect
 import os
@@ -20,10 +19,10 @@ from typing import Any
 import pytest
 import run_pages
 import typer
+from little import do_little
 
 import btil
 from btil.cli import app
-from btil.posterior import fit as fitting
 
 ROOT = Path(__file__).resolve().parents[1]
 # What is made from the code as the site is built has no blocks of its own.
@@ -35,18 +34,16 @@ PAGES = [
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 # Pages that show what their blocks print are run whole, and what they show is compared.
 WHOLE = [page.relative_to(ROOT).as_posix() for page in run_pages.pages()]
-# So little is done of what is asked for.
-LITTLE = {
-    "num_warmup": 3,
-    "num_samples": 8,
-    "num_restarts": 2,
-    "max_iterations": 3,
-    "num_particles": 1,
-}
-# Leaving episodes out by weighing draws, as this page does, needs more of them.
-MORE = {"docs/tutorials/comparison.md": {"num_warmup": 100, "num_samples": 100}}
 # A block that begins with its own file name is a script, and has a process of its own.
 SCRIPT = re.compile(r"# (\w+\.py)\n")
+# It does as little as the blocks beside it.
+IN_LITTLE = """
+import runpy, sys
+import pytest
+from little import do_little
+do_little(sys.argv[2], pytest.MonkeyPatch())
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
 # A cluster of one machine, as Slurm would tell of it.
 ONE_NODE = {
     "SLURM_JOB_ID": "1",
@@ -71,61 +68,7 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
 @pytest.fixture
 def in_little(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Less of everything that takes long, wherever it is called from."""
-    from btil.analysis import compare
-    from btil.inference import chains
-
-    # Names of btil are looked up once: it has to be before they are exchanged, or `btil.fit` stays
-    # the little one for all tests to come.
-    whole, whole_bound = btil.fit, fitting.fit_bound
-
-    def fewer(model: Any, method: str, options: dict[str, Any]) -> dict[str, Any]:
-        known = fitting.method_options(method, model)
-        little = {
-            option: min(limit, options.get(option, known[option]))
-            for option, limit in (LITTLE | MORE.get(name, {})).items()
-            if option in known
-        }
-        return options | little
-
-    def little_fit(model: Any, demos: Any, method: str = "mfvi", **options: Any) -> Any:
-        return whole(model, demos, method, **fewer(model, method, options))
-
-    def little_fit_bound(bound: Any, method: str, **options: Any) -> Any:
-        return whole_bound(bound, method, **fewer(bound.model, method, options))
-
-    for module in list(sys.modules.values()):
-        for function, little in ((whole, little_fit), (whole_bound, little_fit_bound)):
-            own = module.__dict__.get(function.__name__)
-            if module.__name__.startswith("btil") and own is function:
-                monkeypatch.setattr(module, function.__name__, little)
-    monkeypatch.setattr(btil, "fit", little_fit)
-    few_particles = {"num_replicates": 2, "num_particles": 4, "num_temperatures": 2}
-    for module, function, limits in (
-        (btil.analysis, "calibrate", {"num_simulations": 10}),
-        (btil.analysis, "posterior_predictive_check", {"num_draws": 20}),
-        (compare, "blocks_of_draws", {"num_draws": 20}),
-        (compare, "estimate_bound", few_particles),
-    ):
-        monkeypatch.setattr(module, function, at_most(getattr(module, function), limits))
-    # Chains so short do not agree; what is drawn of those that do is drawn all the same.
-    monkeypatch.setattr(chains, "RHAT_LIMIT", float("inf"))
-
-
-def at_most(function: Any, limits: dict[str, int]) -> Any:
-    """The function with some of its arguments made smaller."""
-
-    @functools.wraps(function)
-    def less(*arguments: Any, **options: Any) -> Any:
-        given = inspect.signature(function).bind(*arguments, **options)
-        own = given.arguments.get("options", {}) if "options" in given.signature.parameters else {}
-        for name, limit in limits.items():
-            place = given.arguments if name in given.signature.parameters else own
-            place[name] = min(limit, place.get(name, limit))
-        if own:
-            given.arguments["options"] = own
-        return function(*given.args, **given.kwargs)
-
-    return less
+    do_little(name, monkeypatch)
 
 
 def run(page: Path, names: dict[str, Any]) -> None:
@@ -134,11 +77,12 @@ def run(page: Path, names: dict[str, Any]) -> None:
         script = SCRIPT.match(source)
         if script:
             Path(script.group(1)).write_text(source, encoding="utf-8")
-            paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+            paths = map(str, (ROOT, ROOT / "tests", *filter(None, [os.environ.get("PYTHONPATH")])))
             surroundings = {**os.environ, **ONE_NODE, "PYTHONPATH": os.pathsep.join(paths)}
             surroundings.pop("XLA_FLAGS", None)
+            name = page.relative_to(ROOT).as_posix()
             done = subprocess.run(
-                [sys.executable, script.group(1)],
+                [sys.executable, "-c", IN_LITTLE, script.group(1), name],
                 env=surroundings,
                 capture_output=True,
                 text=True,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
+from little import do_little
 from matplotlib import pyplot
 from numpyro import distributions as dist
 
@@ -178,6 +179,7 @@ def test_sketches_run(
     name: str, scene: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    do_little(name, monkeypatch)
     tests = [test for test in examples(name, {}) if any(map(is_sketch, test.examples))]
     tests = [test for test in tests if test.name not in ELSEWHERE]
     files = write_files(scene) if tests else {}

@@ -140,7 +140,7 @@ def test_tables_with_parameters_stand_beside_channels(family):
     assert refined.result.log_likelihood.shape == (1, 60, 2)
 
 
-CHIB = {"method": "chib", "num_warmup": 100, "num_samples": 1000, "progress": False}
+CHIB = {"method": "chib", "num_warmup": 100, "num_samples": 600, "progress": False}
 
 
 @pytest.mark.covers("normal columns", "evidence")
@@ -344,8 +344,18 @@ def test_numpyro_density_is_that_of_the_messages(family, numpyro_as_it_is, x64):
     model = _reading_actions().resolved(demos)
     if family:
         model = dataclasses.replace(model, policy={"ann": family(parents=("state",)), "bob": None})
-    trace = handlers.trace(handlers.seed(team_dbn(model, demos), 1)).get_trace()
-    values = {name: np.asarray(site["value"]) for name, site in trace.items()}
+
+    def drawn(key):
+        """A draw of every site, and the likelihood of the episodes there."""
+        trace = handlers.trace(handlers.seed(team_dbn(model, demos), key)).get_trace()
+        sampled = {name: one for name, one in trace.items() if one["type"] == "sample"}
+        observed = [one for one in sampled.values() if one["is_observed"]]
+        return (
+            {name: one["value"] for name, one in trace.items() if "value" in one},
+            sum(one["fn"].log_prob(one["value"]) for one in observed),
+        )
+
+    values, found = jax.tree.map(np.asarray, jax.jit(drawn)(jax.random.key(1)))
     posterior = btil.fit(model, demos, progress=False, dtype="float64")
     tables = {name: table.prior_mean() for name, table in posterior.bound.tables.items()}
     tables |= {name: rows for name, rows in values.items() if name in tables}
@@ -361,11 +371,6 @@ def test_numpyro_density_is_that_of_the_messages(family, numpyro_as_it_is, x64):
             channel, coefficients.reshape(channel.shape), covariance
         )
     expected = posterior.episode_log_likelihood(posterior.bound, lay_out(posterior.bound), tables)
-    found = sum(
-        site["fn"].log_prob(site["value"])
-        for site in trace.values()
-        if site["type"] == "sample" and site["is_observed"]
-    )
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 

@@ -1,7 +1,9 @@
 """Continuous channels: every method against enumeration, quadrature and SciPy on tiny data."""
 
+import functools
 import itertools
 
+import jax
 import numpy as np
 import pytest
 from scipy import stats
@@ -16,6 +18,8 @@ from btil.models.emission import step_log_density
 from btil.models.team import bind, likelihood_name
 
 AGENTS = ("ann", "bob")
+# Of tests that are content with any covariates, too: what is compiled serves all of them.
+BOTH = ("bob_x", "previous_ann_x")
 LATENTS = (2, 3)
 BLANK = (("ann_x", 1), ("ann_y", 3), ("bob_x", 2), ("ann_x", 4), ("ann_y", 4))
 
@@ -113,21 +117,13 @@ def _log_students(family, u, y):
     return total
 
 
-def _log_joint(model, demos, agent, path):
-    """log p(path, actions, columns) of an agent, everything integrated out."""
+def _log_joint(model, demos, agent):
+    """A function of a path: log p(path, actions, columns) of an agent, rows integrated out."""
     model = model.resolved(demos)
     i = demos.agents.index(agent)
     k, actions = demos.num_latents[i], demos.num_actions[i]
     starts = set(demos.episode_starts.tolist())
     state = demos.states
-    total = _log_urn([path[t] for t in sorted(starts)], np.full(k, 1.3))
-    for latent in range(k):
-        moves = [path[t] for t in range(len(path)) if t not in starts and path[t - 1] == latent]
-        total += _log_urn(moves, np.full(k, 0.8))
-        if agent == "ann":
-            for s in range(2):
-                taken = demos.actions[(state == s) & (path == latent), i]
-                total += _log_urn(taken, np.full(actions, 0.7))
     family = model.emission(agent)
     contexts = state if family.parents else np.zeros_like(state)
     y = np.stack([demos.continuous[name] for name in family.columns], axis=1)
@@ -139,16 +135,32 @@ def _log_joint(model, demos, agent, path):
             column = np.roll(column, 1)
             says[list(starts)] = False
         u = np.concatenate([u, column[:, None]], axis=1)
-    for context, latent in itertools.product(range(2), range(k)):
-        own = says & (contexts == context) & (path == latent)
-        total += _log_students(family, u[own], y[own])
-    return total
+
+    @functools.cache  # many paths have the same steps in common
+    def said(own):
+        return _log_students(family, u[list(own)], y[list(own)])
+
+    def log_joint(path):
+        total = _log_urn([path[t] for t in sorted(starts)], np.full(k, 1.3))
+        for latent in range(k):
+            moves = [path[t] for t in range(len(path)) if t not in starts and path[t - 1] == latent]
+            total += _log_urn(moves, np.full(k, 0.8))
+            if agent == "ann":
+                for s in range(2):
+                    taken = demos.actions[(state == s) & (path == latent), i]
+                    total += _log_urn(taken, np.full(actions, 0.7))
+        for context, latent in itertools.product(range(2), range(k)):
+            own = says & (contexts == context) & (path == latent)
+            total += said(tuple(np.flatnonzero(own).tolist()))
+        return total
+
+    return log_joint
 
 
 def _enumerated(model, demos, agent):
     labels = demos.latents[:, demos.agents.index(agent)]
     paths = _paths(labels, demos.num_latents[demos.agents.index(agent)])
-    return paths, np.array([_log_joint(model, demos, agent, path) for path in paths])
+    return paths, np.array([*map(_log_joint(model, demos, agent), paths)])
 
 
 def _log_evidence(model, demos):
@@ -158,7 +170,7 @@ def _log_evidence(model, demos):
 @pytest.mark.covers("normal columns", "exact")
 @pytest.mark.covers("regressions on covariates", "exact")
 @pytest.mark.covers("members without actions", "exact")
-@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+@pytest.mark.parametrize("covariates", [(), BOTH])
 def test_exact_is_the_sum_over_all_paths(covariates):
     demos, model = _demos(), _model(covariates=covariates)
     posterior = btil.fit(model, demos, "exact", progress=False)
@@ -190,7 +202,7 @@ def test_exact_is_the_sum_over_all_paths(covariates):
 @pytest.mark.covers("normal columns", "mfvi")
 @pytest.mark.covers("regressions on covariates", "mfvi")
 @pytest.mark.covers("members without actions", "mfvi")
-@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+@pytest.mark.parametrize("covariates", [(), BOTH])
 def test_mean_field_is_below_the_evidence_and_never_falls(covariates):
     demos, model = _demos(), _model(covariates=covariates)
     posterior = btil.fit(model, demos, progress=False, dtype="float64", tolerance=1e-9)
@@ -203,7 +215,7 @@ def test_mean_field_is_below_the_evidence_and_never_falls(covariates):
 
 
 def test_mean_field_with_all_labels_is_exact():
-    demos, model = _demos(labelled=7), _model(covariates=("previous_bob_x",))
+    demos, model = _demos(labelled=7), _model(covariates=BOTH)
     posterior = btil.fit(model, demos, progress=False, dtype="float64")
     np.testing.assert_allclose(posterior.elbo, _log_evidence(model, demos), rtol=1e-9)
     exact = btil.fit(model, demos, "exact", progress=False)
@@ -212,7 +224,7 @@ def test_mean_field_with_all_labels_is_exact():
 
 
 def test_weights_of_nought_and_one_are_labels():
-    demos, model = _demos(labelled=7), _model(covariates=("previous_bob_x",))
+    demos, model = _demos(labelled=7), _model(covariates=BOTH)
     weights = {
         agent: np.eye(k)[demos.latents[:, i]]
         for i, (agent, k) in enumerate(zip(AGENTS, LATENTS, strict=True))
@@ -252,7 +264,7 @@ def test_other_units_change_the_density_by_their_jacobian_alone():
 
 def test_columns_may_be_far_from_nought():
     """A million away, in single precision: the same fit, and the same densities."""
-    model = _model(covariates=("bob_x", "previous_ann_x"))
+    model = _model(covariates=BOTH)
     near = _demos(lengths=(30, 20), labelled=20, scale=1.0)
     far = _rescaled(near, lambda name, values: values + 1e6)
     one, two = (btil.fit(model, demos, progress=False) for demos in (near, far))
@@ -262,31 +274,35 @@ def test_columns_may_be_far_from_nought():
     np.testing.assert_allclose(likelihood, two.log_likelihood(far), atol=1e-3)
 
 
-def _point_logs(posterior, demos, agent, path):
-    """log p(path, actions, columns) at the posterior's point estimates, by SciPy."""
+def _point_logs(posterior, demos, agent, paths):
+    """log p(path, actions, columns) of episodes at the posterior's point estimates, by SciPy."""
     i = demos.agents.index(agent)
-    state = demos.states
     initial = posterior.initial(agent)[0]
     transition = posterior.transition(agent)[0]
-    policy = posterior.policy("ann", state)
-    emission = posterior.emission(agent, state)
+    policy = posterior.policy("ann", demos.states)
+    emission = posterior.emission(agent, demos.states)
     family = posterior.model.emission(agent)
     y = np.stack([demos.continuous[name] for name in family.columns], axis=1)
-    total = np.zeros(demos.num_episodes)
+    total = np.zeros((len(paths), demos.num_episodes))
     for t in np.flatnonzero(demos.present[:, i]):
-        first = t in demos.stays[i]
         m = np.searchsorted(demos.episode_starts, t, side="right") - 1
-        total[m] += np.log(initial[path[t]] if first else transition[path[t - 1], path[t]])
+        now = paths[:, t]
+        moved = initial[now] if t in demos.stays[i] else transition[paths[:, t - 1], now]
+        total[:, m] += np.log(moved)
         if demos.actions[t, i] >= 0:
-            total[m] += np.log(policy[t, path[t], demos.actions[t, i]])
+            total[:, m] += np.log(policy[t, now, demos.actions[t, i]])
         seen = np.isfinite(y[t])
         row = min(t, len(emission.coefficients) - 1)
         if seen.any():
-            mean = emission.coefficients[row, path[t], 0]
-            covariance = emission.covariance[row, path[t]]
-            total[m] += stats.multivariate_normal(
-                mean[seen], covariance[np.ix_(seen, seen)]
-            ).logpdf(y[t, seen])
+            said = [
+                stats.multivariate_normal(mean[seen], covariance[np.ix_(seen, seen)]).logpdf(
+                    y[t, seen]
+                )
+                for mean, covariance in zip(
+                    emission.coefficients[row, :, 0], emission.covariance[row], strict=True
+                )
+            ]
+            total[:, m] += np.array(said)[now]
     return total
 
 
@@ -315,7 +331,7 @@ def test_beliefs_are_sums_over_paths_blank_cells_summed_out(leaves):
         paths = _paths(np.full(7, -1), latents)
         there = demos.present[:, i]
         paths = np.unique(np.where(there, paths, 0), axis=0)
-        logs = np.array([_point_logs(posterior, demos, agent, path) for path in paths])
+        logs = _point_logs(posterior, demos, agent, paths)
         weights = np.exp(logs.sum(1) - logsumexp(logs.sum(1)))
         marginal = np.stack([weights @ (paths == k) for k in range(latents)], axis=1)
         found = posterior.smooth(demos)[agent][there]
@@ -383,12 +399,12 @@ def _chains(posterior):
 @pytest.mark.covers("normal columns", "gibbs")
 @pytest.mark.covers("regressions on covariates", "gibbs")
 @pytest.mark.covers("members without actions", "gibbs")
-@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+@pytest.mark.parametrize("covariates", [(), BOTH])
 def test_gibbs_draws_from_the_exact_posterior(covariates):
     demos, model = _demos(), _model(covariates=covariates)
     exact = btil.fit(model, demos, "exact", progress=False)
     gibbs = btil.fit(
-        model, demos, "gibbs", progress=False, num_chains=8, num_warmup=200, num_samples=5000
+        model, demos, "gibbs", progress=False, num_chains=8, num_warmup=200, num_samples=2000
     )
     _assert_same_posterior(_chains(gibbs), exact.sample(40_000, seed=1))
 
@@ -400,23 +416,29 @@ def test_gibbs_with_a_blank_cell_is_a_mixture_over_what_may_stand_there():
     demos = _demos(blank=blank)
     model = _model().resolved(demos)
     gibbs = btil.fit(
-        model, demos, "gibbs", progress=False, num_chains=8, num_warmup=200, num_samples=5000
+        model, demos, "gibbs", progress=False, num_chains=8, num_warmup=200, num_samples=2000
     )
     centre, width = 1000.0, 2500.0
     grid = centre + width * np.tan(np.linspace(-1.55, 1.55, 161)) / np.tan(1.55)
-    logs, draws = [], []
-    for number, value in enumerate(grid):
-        filled = _rescaled(demos, lambda name, v, value=value: np.where(np.isnan(v), value, v))
-        exact = btil.fit(model, filled, "exact", progress=False)
-        logs.append(exact.elbo)
-        draws.append(exact.sample(2000, seed=number))
-    spacing = np.gradient(grid)
-    weights = np.exp(np.array(logs) - max(logs)) * spacing
-    evidence = np.log(weights.sum()) + max(logs)
-    weights /= weights.sum()
-    chosen = np.random.default_rng(0).choice(len(grid), 40_000, p=weights)
-    picked = np.random.default_rng(1).integers(2000, size=40_000)
-    mixture = {site: np.stack([one[site] for one in draws])[chosen, picked] for site in draws[0]}
+    filled = [
+        btil.fit(
+            model,
+            _rescaled(demos, lambda name, v, value=value: np.where(np.isnan(v), value, v)),
+            "exact",
+            progress=False,
+        )
+        for value in grid
+    ]
+    logs = np.array([one.elbo for one in filled])
+    weights = np.exp(logs - logs.max()) * np.gradient(grid)
+    evidence = np.log(weights.sum()) + logs.max()
+    numbers = np.random.default_rng(0).multinomial(40_000, weights / weights.sum())
+    parts = [
+        one.sample(int(number), seed=seed)
+        for seed, (one, number) in enumerate(zip(filled, numbers, strict=True))
+        if number
+    ]
+    mixture = {site: np.concatenate([one[site] for one in parts]) for site in parts[0]}
     _assert_same_posterior(_chains(gibbs), mixture)
     mean_field = btil.fit(model, demos, progress=False, dtype="float64", tolerance=1e-9)
     assert evidence - 4.0 < mean_field.elbo < evidence
@@ -433,7 +455,7 @@ def test_tracker_says_what_filter_says(method, num_draws):
     blank = BLANK if method == "mfvi" else ()
     lengths = (8, 7) if method == "mfvi" else (4, 3)
     demos = _demos(lengths=lengths, blank=blank)
-    model = _model(covariates=("bob_x", "previous_ann_x"))
+    model = _model(covariates=BOTH)
     posterior = btil.fit(model, demos, method, progress=False, dtype="float64")
     filtered = posterior.filter(demos, num_draws=num_draws, seed=3)
     expected = posterior.predict_actions(demos, num_draws=num_draws, seed=3)
@@ -465,9 +487,9 @@ def test_tracker_says_what_filter_says(method, num_draws):
 @pytest.mark.covers("members without actions", "saved files")
 @pytest.mark.parametrize("method", ["mfvi", "gibbs", "exact"])
 def test_saved_posteriors_are_the_same(method, tmp_path):
-    demos, model = _demos(labelled=4), _model(covariates=("bob_x",))
+    demos, model = _demos(labelled=4), _model(covariates=BOTH)
     options = {"num_warmup": 2, "num_samples": 5} if method == "gibbs" else {}
-    posterior = btil.fit(model, demos, method, progress=False, **options)
+    posterior = btil.fit(model, demos, method, progress=False, dtype="float64", **options)
     posterior.save(tmp_path / "one.nc")
     for loaded in (
         btil.load_posterior(tmp_path / "one.nc"),
@@ -538,7 +560,7 @@ def test_what_is_wrong_is_refused():
 
 def test_what_does_not_take_them_says_so():
     demos, model = _demos(labelled=7), _model()
-    mean_field = btil.fit(model, demos, progress=False)
+    mean_field = btil.fit(model, demos, progress=False, dtype="float64")
     for ask, message in (
         (lambda: mean_field.policy("bob"), "bob has no actions, and so no policy"),
         (lambda: mean_field.emission("cid"), "unknown agent 'cid'"),
@@ -621,7 +643,7 @@ def test_priors_may_differ_between_latents():
 @pytest.mark.covers("regressions on covariates", "svi", "nuts")
 @pytest.mark.covers("blank cells of columns", "svi", "nuts")
 @pytest.mark.covers("members without actions", "svi", "nuts")
-@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+@pytest.mark.parametrize("covariates", [(), BOTH])
 def test_both_numpyro_forms_are_the_density_spelled_out(covariates, numpyro_as_it_is, x64):
     """log p(parameters, data) at a point: SciPy's priors, and all paths enumerated."""
     from numpyro.contrib.funsor import config_enumerate, enum
@@ -662,20 +684,25 @@ def test_both_numpyro_forms_are_the_density_spelled_out(covariates, numpyro_as_i
             for at in np.ndindex(*rows.shape[:-1]):
                 expected += stats.dirichlet(u[at]).logpdf(rows[at] / rows[at].sum())
     expected += drawn.log_likelihood(demos).sum()  # held against enumeration above
-    forward = float(log_density(btil.team_dbn(model, demos), (), {}, point)[0])
-    np.testing.assert_allclose(forward, expected, rtol=1e-9)
-    spelled = btil.team_dbn(model, demos, "enumerate")
-    enumerated, _ = funsor_log_density(
-        enum(config_enumerate(spelled), first_available_dim=-2), (), {}, point
+    spelled = enum(
+        config_enumerate(btil.team_dbn(model, demos, "enumerate")), first_available_dim=-2
     )
-    np.testing.assert_allclose(float(enumerated), expected, rtol=1e-9)
+    # Operation by operation a thousand programs would be compiled.
+    forward, enumerated = jax.jit(
+        lambda values: (
+            log_density(btil.team_dbn(model, demos), (), {}, values)[0],
+            funsor_log_density(spelled, (), {}, values)[0],
+        )
+    )(point)
+    np.testing.assert_allclose(forward, expected, rtol=1e-9)
+    np.testing.assert_allclose(enumerated, expected, rtol=1e-9)
 
 
 def test_nuts_draws_from_the_exact_posterior():
     demos, model = _demos(lengths=(3, 2)), _model(parents=())
     exact = btil.fit(model, demos, "exact", progress=False)
     nuts = btil.fit(
-        model, demos, "nuts", progress=False, num_chains=8, num_warmup=400, num_samples=1000,
+        model, demos, "nuts", progress=False, num_chains=8, num_warmup=300, num_samples=400,
         chain_method="vectorized", target_accept_prob=0.95,
     )  # fmt: skip
     _assert_same_posterior(_chains(nuts), exact.sample(40_000, seed=1))
@@ -691,7 +718,7 @@ def test_nuts_draws_from_the_exact_posterior():
 
 
 def test_svi_is_below_the_evidence():
-    demos, model = _demos(lengths=(30, 20), labelled=30), _model(parents=())
+    demos, model = _demos(lengths=(30, 20), labelled=30), _model()
     posterior = btil.fit(model, demos, "svi", progress=False, max_iterations=1500)
     mean_field = btil.fit(model, demos, progress=False, dtype="float64")
     # Latents are summed out, so it may be above mean field's bound; a normal guide costs some.
@@ -722,7 +749,8 @@ def test_checkpoints_tell_other_columns_apart(method, tmp_path):
 @pytest.mark.covers("regressions on covariates", "simulation")
 @pytest.mark.covers("blank cells of columns", "simulation")
 @pytest.mark.covers("members without actions", "simulation")
-@pytest.mark.parametrize("covariates", [(), ("bob_x", "previous_ann_x")])
+@pytest.mark.runs_long
+@pytest.mark.parametrize("covariates", [(), BOTH])
 def test_posteriors_are_calibrated(covariates):
     """Simulation-based calibration: drawn from the prior, the truth's rank is uniform."""
     from btil.models.draws import prior_tables

@@ -270,14 +270,19 @@ def test_log_density_is_prior_times_rows_times_likelihood(which: str, x64: None)
     expected += episode_log_likelihoods(bound, rows).sum()
     values = {site: jnp.asarray(v[0]) for site, v in drawn.items()}
     values |= {name: jnp.asarray(rows[name]) for name in given.concentration}
-    forward, trace = log_density(btil.team_dbn(bound.model, DEMOS), (), {}, values)
+    spelt_out = config_enumerate(btil.team_dbn(bound.model, DEMOS, "enumerate"))
+    enumerated = enum(spelt_out, first_available_dim=-2)
+
+    @jax.jit  # operation by operation hundreds of programs would be compiled
+    def both(values: dict[str, Any]) -> Any:
+        density, trace = log_density(btil.team_dbn(bound.model, DEMOS), (), {}, values)
+        rows = {name: trace[name]["value"] for name in given.rows}
+        return density, rows, enumerated_log_density(enumerated, (), {}, values)[0]
+
+    forward, found, by_enumeration = both(values)
     assert float(forward) == pytest.approx(expected, abs=1e-9)
     for name, table in given.rows.items():
-        np.testing.assert_allclose(trace[name]["value"], table[0], atol=1e-12)
-    spelt_out = config_enumerate(btil.team_dbn(bound.model, DEMOS, "enumerate"))
-    by_enumeration, _ = enumerated_log_density(
-        enum(spelt_out, first_available_dim=-2), (), {}, values
-    )
+        np.testing.assert_allclose(found[name], table[0], atol=1e-12)
     assert float(by_enumeration) == pytest.approx(expected, abs=1e-9)
 
 

@@ -40,7 +40,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     model = btil.TeamModel(btil.DirichletCPT(1.0), btil.DirichletCPT(1.0))
     options = {"gibbs": {"num_chains": 2, "num_warmup": 20, "num_samples": 40}}
     comparison = btil.compare(
-        model, demos, ("mfvi", "gibbs"), demos.select([0]), progress=False, options=options
+        model,
+        demos,
+        ("mfvi", "gibbs"),
+        demos.select([0]),
+        progress=False,
+        options=options,
+        num_draws=20,
     )
     debrief = btil.analysis.debrief(
         comparison.posteriors["mfvi"], demos, folder / "debrief", 2, relearn=False, progress=False

@@ -5,6 +5,7 @@ precision. Starts drawn from these must still be distributed so after a move, wh
 always, sometimes or never: whole paths are counted, not their marginals.
 """
 
+import functools
 import itertools
 from functools import partial
 
@@ -287,6 +288,12 @@ def moved(ground, move, seed):
     return before, after, chances
 
 
+@functools.cache
+def moved_alike(case, move):
+    """The same once, for all tests that look at it."""
+    return moved(Ground(case), move, seed=3)
+
+
 def misfit(after, chances):
     """p-value of the counts of whole paths; rare ones together."""
     expected, found = NUM_STARTS * chances, np.bincount(after, minlength=len(chances))
@@ -308,7 +315,7 @@ def few_moves(monkeypatch):
 @pytest.mark.parametrize("case", [unlike_team, sharing_team, team_with_gaps])
 @pytest.mark.parametrize("move", [windows, runs, swaps, jumps, everything])
 def test_paths_stay_distributed_as_they_are(case, move, x64):
-    before, after, chances = moved(Ground(case), move, seed=3)
+    before, after, chances = moved_alike(case, move)
     assert (before != after).mean() > 0.05  # something moves
     assert misfit(after, chances) > 1e-4
     # Moves are reversible or made of such: pairs of paths as often one way as the other.
@@ -386,8 +393,7 @@ def test_uses_are_drawn_from_an_urn_one_after_the_other(x64):
 
 def test_impossible_paths_are_never_taken(x64):
     """A given policy with a zero: latents that cannot act so."""
-    ground = Ground(unlike_team)
-    _, after, chances = moved(ground, everything, seed=1)
+    _, after, chances = moved_alike(unlike_team, everything)
     assert (chances == 0).any()
     assert (chances[after] > 0).all()
 

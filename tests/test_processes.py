@@ -1,15 +1,18 @@
 """Processes that learn together: the answer of one, whatever each of them has."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from teams import hmm_model, random_demos, rich_model
-from together import BATCHES, LENGTHS, OPTIONS, model, run_together
+from test_emission_batches import model as of_columns
+from test_emission_batches import team as with_columns
+from together import BATCHES, LENGTHS, OPTIONS, mesh_model, model, run_together
 from typer.testing import CliRunner
 
 import btil
@@ -23,17 +26,58 @@ def team(**options: Any) -> btil.Demonstrations:
     return random_demos(lengths=LENGTHS, labelled=0.3, seed=2, **options)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The team in files of many row groups, and whole."""
-    monkeypatch.setattr("btil.demonstrations.formats.parquet.ROW_GROUP_STEPS", 4)
-    (tmp_path / "days").mkdir()
-    for name, chosen in (("a", [0, 1, 2]), ("b", [3]), ("c", range(4, 12))):
-        part = team().select(list(chosen))
-        btil.write_demonstrations(part, tmp_path / "days" / f"{name}.parquet")
-    btil.write_demonstrations(team(), tmp_path / "one.parquet")
-    btil.write_demonstrations(team(), tmp_path / "all.npz")
-    return tmp_path
+    folder = tmp_path_factory.mktemp("processes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("btil.demonstrations.formats.parquet.ROW_GROUP_STEPS", 4)
+        (folder / "days").mkdir()
+        for name, chosen in (("a", [0, 1, 2]), ("b", [3]), ("c", range(4, 12))):
+            part = team().select(list(chosen))
+            btil.write_demonstrations(part, folder / "days" / f"{name}.parquet")
+        btil.write_demonstrations(team(), folder / "one.parquet")
+        btil.write_demonstrations(team(), folder / "all.npz")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> Path:
+    """What two processes of two devices each have learned; starting them takes longest."""
+    btil.write_demonstrations(meshed_team(), folder / "mesh.npz")
+    for status, told in run_together(2, "fits mesh", folder, devices=2):
+        assert status == 0, told
+    return folder
+
+
+class Three(NamedTuple):
+    """What three processes have done: where their files are, and what each printed."""
+
+    folder: Path
+    told: list[str]
+
+
+@pytest.fixture(scope="module")
+def three(folder: Path) -> Three:
+    few = team().select([3, 5, 9])
+    btil.write_demonstrations(few.select([0, 1]), folder / "few.parquet")
+    btil.write_demonstrations(with_columns(), folder / "columns.parquet")
+    columns = {"x": [0, 1], "y": [1, 0], "action_ann": [0, 1], "action_bob": [1, 1]}
+    columns |= {"latent_ann": [0, 1], "latent_bob": [0, 2]}
+    cases = {"broken": ({}, {"x": [0, 77]}, {}), "twice": ({}, {}, {"episode": [0, 0]})}
+    for name, changes in cases.items():
+        (folder / name).mkdir()
+        for number, changed in enumerate(changes):
+            table = {"episode": [number, number], **columns, **changed}
+            parquet.write_table(pa.table(table), folder / name / f"{number}.parquet")
+    done = run_together(3, "few columns refused", folder)
+    for status, told in done:
+        assert status == 0, told
+    return Three(folder, [told for _, told in done])
+
+
+def meshed_team() -> btil.Demonstrations:
+    return random_demos(seed=4, lengths=(5, 1, 4, 9, 2, 7, 3, 1, 1, 6), labelled=0.4)
 
 
 def same_rows(found: btil.TeamPosterior, expected: btil.TeamPosterior, rtol: float) -> None:
@@ -64,33 +108,38 @@ def test_batches_of_families_on_several_devices() -> None:
                                    rtol=1e-6, atol=1e-9)  # fmt: skip
 
 
-def test_the_answer_is_that_of_one_process(folder) -> None:
-    for status, told in run_together(2, "fits", folder, devices=2):
-        assert status == 0, told
-    one = btil.fit(model(), btil.open_demonstrations(folder / "one.parquet"), **BATCHES)
+def test_the_answer_is_that_of_one_process(two) -> None:
+    one = btil.fit(model(), btil.open_demonstrations(two / "one.parquet"), **BATCHES)
     whole = btil.fit(model(), team(), **OPTIONS)
     for name, expected in (("folder", one), ("file", one), ("memory", one), ("whole", whole)):
-        first, second = (btil.load_posterior(folder / f"{name}-{k}.nc") for k in (0, 1))
+        first, second = (btil.load_posterior(two / f"{name}-{k}.nc") for k in (0, 1))
         same_rows(first, expected, 1e-8)
         same_rows(second, first, 0.0)
         assert second.demos == first.demos
         assert first.demos == (team() if name == "memory" else expected.demos)
 
 
-def test_columns_of_several_processes_are_learned_as_by_one(tmp_path, monkeypatch) -> None:
-    """What priors leave open, units, patterns of blanks and the start are agreed on."""
-    from test_emission_batches import model as of_columns
-    from test_emission_batches import team as with_columns
+def test_devices_of_two_processes_give_the_answer_of_one(two) -> None:
+    one = btil.fit(mesh_model(), meshed_team(), dtype=np.float64, progress=False)
+    first, second = (btil.load_posterior(two / f"mesh-{k}.nc") for k in (0, 1))
+    for name, rows in one.result.rows.items():
+        np.testing.assert_array_equal(
+            first.result.rows[name].concentration, second.result.rows[name].concentration
+        )
+        np.testing.assert_allclose(
+            first.result.rows[name].concentration, rows.concentration, rtol=1e-9
+        )
+    np.testing.assert_allclose(first.elbo_trace, one.elbo_trace, rtol=1e-12)
+    assert (two / "mesh.checkpoint").exists()
 
-    monkeypatch.setattr("btil.demonstrations.formats.parquet.ROW_GROUP_STEPS", 4)
-    btil.write_demonstrations(with_columns(), tmp_path / "columns.parquet")
-    for status, told in run_together(3, "columns", tmp_path):
-        assert status == 0, told
+
+def test_columns_of_several_processes_are_learned_as_by_one(three, monkeypatch) -> None:
+    """What priors leave open, units, patterns of blanks and the start are agreed on."""
     monkeypatch.setattr(stochastic, "_SAMPLE_STEPS", 9)
     options = {**OPTIONS, "batch_size": 3, "max_iterations": 6}
     one = btil.fit(of_columns(), with_columns(), **options)
     for name in ("columns-file", "columns-memory"):
-        first, *others = (btil.load_posterior(tmp_path / f"{name}-{k}.nc") for k in range(3))
+        first, *others = (btil.load_posterior(three.folder / f"{name}-{k}.nc") for k in range(3))
         same_rows(first, one, 1e-7)
         for agent, context in (("ann", 0), ("ann", 1), ("bob", 0)):
             for mine, theirs in zip(
@@ -101,29 +150,16 @@ def test_columns_of_several_processes_are_learned_as_by_one(tmp_path, monkeypatc
             same_rows(other, first, 0.0)
 
 
-def test_more_processes_than_episodes(folder) -> None:
-    few = team().select([3, 5, 9])
-    btil.write_demonstrations(few.select([0, 1]), folder / "few.parquet")
-    for status, told in run_together(3, "few", folder):
-        assert status == 0, told
-    file = btil.open_demonstrations(folder / "few.parquet")
+def test_more_processes_than_episodes(three) -> None:
+    file = btil.open_demonstrations(three.folder / "few.parquet")
     assert sorted(file.shard(3, k).num_episodes for k in range(3)) == [0, 1, 1]
     one = btil.fit(hmm_model(), file, batch_size=1, max_iterations=9, **OPTIONS)
     for k in range(3):
-        same_rows(btil.load_posterior(folder / f"few-{k}.nc"), one, 1e-8)
+        same_rows(btil.load_posterior(three.folder / f"few-{k}.nc"), one, 1e-8)
 
 
-def test_what_one_process_finds_ends_all(folder) -> None:
-    columns = {"x": [0, 1], "y": [1, 0], "action_ann": [0, 1], "action_bob": [1, 1]}
-    columns |= {"latent_ann": [0, 1], "latent_bob": [0, 2]}
-    cases = {"broken": ({}, {"x": [0, 77]}, {}), "twice": ({}, {}, {"episode": [0, 0]})}
-    for name, changes in cases.items():
-        (folder / name).mkdir()
-        for number, changed in enumerate(changes):
-            table = {"episode": [number, number], **columns, **changed}
-            parquet.write_table(pa.table(table), folder / name / f"{number}.parquet")
-    for status, told in run_together(3, "refused", folder):
-        assert status == 0, told
+def test_what_one_process_finds_ends_all(three) -> None:
+    for told in three.told:
         broken, twice = told.strip().splitlines()[-2:]
         assert "1.parquet: x: episode 1, step 1: 77 is not allowed" in broken
         assert broken.startswith(("ValueError: ", "RuntimeError: process 1 of 3 failed: "))

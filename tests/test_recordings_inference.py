@@ -230,8 +230,13 @@ def test_the_collapsed_density_is_the_sum_over_joint_choices():
     with precision(np.float64) as dtype:
         structure, data = collapsed_data(bound, dtype)
         rows = {site: jax.numpy.asarray(values) for site, values in rows.items()}
-        found = episode_log_likelihood(structure, data, rows)
-        gradient = jax.grad(lambda r: episode_log_likelihood(structure, data, r).sum())(rows)
+
+        @jax.jit  # operation by operation hundreds of programs would be compiled
+        def both(rows):
+            likelihoods = episode_log_likelihood(structure, data, rows)
+            return likelihoods.sum(), likelihoods
+
+        (_, found), gradient = jax.value_and_grad(both, has_aux=True)(rows)
     assert float(np.sum(np.asarray(found))) == pytest.approx(expected, abs=1e-10)
     assert all(np.isfinite(part).all() for part in gradient.values())
 
@@ -304,14 +309,15 @@ def test_the_mean_field_is_exact_where_one_choice_is_left():
 @pytest.mark.covers("members who come and go", "gibbs")
 @pytest.mark.covers("unsure labels", "gibbs")
 def test_gibbs_agrees_with_exact(exact):
+    number = 1500
     posterior = btil.fit(
-        model(), team(), "gibbs", num_chains=4, num_warmup=100, num_samples=4000, progress=False
+        model(), team(), "gibbs", num_chains=4, num_warmup=100, num_samples=number, progress=False
     )
     for site in exact.bound.learned:
         expected, sd = (getattr(exact.result.rows[site], what)() for what in ("mean", "sd"))
         draws = posterior.result.rows[site].draws.astype(float)
         # Chains of Gibbs on so little data: an effective draw for each ten at the very least.
-        error = 5 * sd / np.sqrt(16000 / 10)
+        error = 5 * sd / np.sqrt(4 * number / 10)
         assert (np.abs(draws.mean((0, 1)) - expected) < error + 1e-6).all(), site
 
 
@@ -608,11 +614,12 @@ def test_a_batch_of_steps_that_are_all_summed_has_room():
 @pytest.mark.covers("unsure labels", "refined")
 def test_refined_draws_agree_with_exact(exact):
     coarse = btil.fit(model(), team(), dtype="float64", progress=False)
-    refined = coarse.refined(2000, num_sweeps=40, progress=False)
+    number = 1000
+    refined = coarse.refined(number, num_sweeps=30, progress=False)
     for site in exact.bound.learned:
         expected, sd = (getattr(exact.result.rows[site], what)() for what in ("mean", "sd"))
         found = refined.result.rows[site].mean()
-        assert (np.abs(found - expected) < 4.5 * sd / np.sqrt(2000) + 1e-6).all(), site
+        assert (np.abs(found - expected) < 4.5 * sd / np.sqrt(number) + 1e-6).all(), site
 
 
 @pytest.mark.refuses(

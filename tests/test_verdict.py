@@ -26,6 +26,7 @@ def settled() -> Comparison:
         KNOWN,
         options={"refined": {"num_draws": 1500}},
         progress=False,
+        num_draws=100,
     )
 
 

@@ -1,6 +1,6 @@
 """Several processes of one run, on this machine: what tests of them share, and what they run.
 
-Run as a program it is one of them: `together.py ADDRESS NUMBER PROCESS TASK FOLDER`.
+Run as a program it is one of them: `together.py ADDRESS NUMBER PROCESS TASKS FOLDER`.
 """
 
 import os
@@ -15,11 +15,12 @@ LENGTHS = (5, 1, 14, 19, 2, 17, 3, 1, 1, 26, 12, 22)
 
 
 def run_together(
-    number: int, task: str | list[str], folder: Path, devices: int = 1
+    number: int, tasks: str | list[str], folder: Path, devices: int = 1
 ) -> list[tuple[int, str]]:
-    """Run a task, or a command of the shell, in so many processes; exit status and output of each.
+    """Run tasks, or a command of the shell, in so many processes; exit status and output of each.
 
-    A command finds the processes as Slurm would have started them.
+    Tasks are run one after the other. A command finds the processes as Slurm would have started
+    them.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -31,7 +32,7 @@ def run_together(
     }
 
     def own(k: int) -> list[str]:
-        return [str(root / "together.py"), address, str(number), str(k), task, str(folder)]
+        return [str(root / "together.py"), address, str(number), str(k), tasks, str(folder)]
 
     def slurm(k: int) -> dict[str, str]:
         job = address.rsplit(":", 1)[1]
@@ -41,8 +42,8 @@ def run_together(
 
     processes = [
         subprocess.Popen(
-            [sys.executable, *(own(k) if isinstance(task, str) else ["-m", "btil", *task])],
-            env=environment | (slurm(k) if not isinstance(task, str) else {}),
+            [sys.executable, *(own(k) if isinstance(tasks, str) else ["-m", "btil", *tasks])],
+            env=environment | (slurm(k) if not isinstance(tasks, str) else {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -104,6 +105,31 @@ def columns(folder: Path) -> dict[str, Any]:
     }
 
 
+def mesh_model() -> Any:
+    """What all processes learn from the whole data, on the devices of all of them."""
+    import btil
+
+    return btil.TeamModel(
+        btil.DirichletCPT(0.7, parents=("x",)), btil.DirichletCPT(0.9, parents=("actions",))
+    )
+
+
+def mesh(folder: Path) -> dict[str, Any]:
+    """A fit without batches; each process saves what it needs to go on."""
+    import jax
+    import numpy as np
+
+    import btil
+
+    demos = btil.read_demonstrations(folder / "mesh.npz")
+    options = {"dtype": np.float64, "progress": False, "devices": jax.device_count()}
+    path = folder / "mesh.checkpoint"
+    return {"mesh": btil.fit(mesh_model(), demos, checkpoint=path, **options)}
+
+
+FITS = {"fits": fits, "columns": columns, "mesh": mesh}
+
+
 def refused(folder: Path) -> list[str]:
     """What is told where one process finds what another cannot see."""
     import jax
@@ -123,23 +149,27 @@ def refused(folder: Path) -> list[str]:
 
 def main() -> None:
     """One of the processes."""
-    address, number, process, task, name = sys.argv[1:]
+    address, number, process, tasks, folder = sys.argv[1:]
     import jax
 
+    jax.distributed.initialize(address, int(number), int(process), heartbeat_timeout_seconds=5)
+    for task in tasks.split():
+        run(task, int(number), process, Path(folder))
+
+
+def run(task: str, number: int, process: str, folder: Path) -> None:
+    """One task of one of the processes."""
     import btil
 
-    jax.distributed.initialize(address, int(number), int(process), heartbeat_timeout_seconds=5)
-    folder = Path(name)
-    if task in ("fits", "columns"):
-        made = fits(folder) if task == "fits" else columns(folder)
-        for name, posterior in made.items():
+    if task in FITS:
+        for name, posterior in FITS[task](folder).items():
             posterior.save(folder / f"{name}-{process}.nc")
     elif task == "few":
         data = btil.open_demonstrations(folder / "few.parquet")
         from teams import hmm_model
 
         posterior = btil.fit(hmm_model(), data, batch_size=1, max_iterations=9,
-                             devices=int(number), **OPTIONS)  # fmt: skip
+                             devices=number, **OPTIONS)  # fmt: skip
         posterior.save(folder / f"few-{process}.nc")
     elif task == "refused":
         print("\n".join(refused(folder)))
@@ -177,7 +207,7 @@ def main() -> None:
             stochastic.tell = dying
         data = btil.open_demonstrations(folder / "days")
         path = folder / "run.checkpoint"
-        btil.fit(model(), data, devices=int(number), checkpoint=path, resume=True, **BATCHES)
+        btil.fit(model(), data, devices=number, checkpoint=path, resume=True, **BATCHES)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ help:
 	@echo "make demo     learn from recordings of real teams, compare the methods, write a report"
 	@echo "make study    serve a page on which people play and say what they want; STUDY=folder"
 	@echo "make test     lint, type check and test, in five minutes"
-	@echo "make test-all the same, and then the tests that take long"
+	@echo "make test-all the same and the tests that take long, in one run"
 	@echo "make test-package   build the package, install it on Python 3.13, run it and tests of it"
 	@echo "make lint     lint and type check only"
 	@echo "make gallery  draw docs/reference/gallery.md and its figures anew, in some minutes"

@@ -114,6 +114,17 @@ def programs_let_go() -> Iterator[None]:
 
 
 @pytest.fixture
+def few_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more moves of whole paths in an iteration of gibbs than there is to do in tiny teams."""
+    from little import FEW_MOVES
+
+    from btil.inference import path_moves
+
+    for name, value in FEW_MOVES.items():
+        monkeypatch.setattr(path_moves, name, value)
+
+
+@pytest.fixture
 def numpyro_as_it_is() -> Iterator[None]:
     """For tests that call NumPyro themselves: its code lets ranks and types meet."""
     from btil.numerics.promotion import promotion_allowed

@@ -18,6 +18,8 @@ LITTLE = {
     "max_iterations": 3,
     "num_particles": 1,
 }
+# Moves of whole paths in an iteration of gibbs.
+FEW_MOVES = {"WINDOW": 4, "LONGEST_RUN": 4, "RUNS": 3, "SWAPS": 2}
 # Leaving episodes out by weighing draws, as this page does, needs more of them.
 MORE = {"docs/tutorials/comparison.md": {"num_warmup": 100, "num_samples": 100}}
 
@@ -30,7 +32,7 @@ def do_little(name: str, patch: pytest.MonkeyPatch) -> None:
         patch: What it is exchanged with.
     """
     from btil.analysis import compare
-    from btil.inference import chains, svi
+    from btil.inference import chains, path_moves, svi
 
     # Names of btil are looked up once: it has to be before they are exchanged, or `btil.fit` stays
     # the little one for all tests to come.
@@ -65,6 +67,8 @@ def do_little(name: str, patch: pytest.MonkeyPatch) -> None:
         (compare, "estimate_bound", few_particles),
     ):
         patch.setattr(module, function, at_most(getattr(module, function), limits))
+    for constant, value in FEW_MOVES.items():
+        patch.setattr(path_moves, constant, value)
     # Programs that draw so few particles are nobody else's.
     patch.setattr(svi, "_BOUND_PARTICLES", 50)
     patch.setattr(svi, "make_programs", svi.make_programs.__wrapped__)

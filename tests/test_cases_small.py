@@ -23,6 +23,8 @@ from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRo
 from btil.models.team import bind
 from btil.numerics import special
 
+pytestmark = pytest.mark.usefixtures("few_moves")
+
 # 24. Concentrations from 1e-8 to 1e17
 
 

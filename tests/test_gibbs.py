@@ -163,7 +163,7 @@ def test_every_step_labelled_draws_from_the_closed_form():
     assert stats.kstest(drawn, stats.beta(3, 2).cdf).pvalue > 1e-3
 
 
-def test_sparse_priors_leave_every_log_finite():
+def test_sparse_priors_leave_every_log_finite(few_moves):
     model = TeamModel(*(DirichletCPT(0.001) for _ in range(3)))
     demos = hmm([0, 1, 2, 0, 1, 2, 2, 2], [0, -1, -1, -1, -1, 1, -1, -1])
     result = fit(model, demos, num_warmup=20, num_samples=50)

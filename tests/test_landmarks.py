@@ -12,21 +12,17 @@ import pytest
 from test_checkpoint import Stopped, assert_same_bits, stop_after
 
 import btil
-from btil.inference import gibbs, path_moves
+from btil.inference import gibbs
 from btil.messages.layout import lay_out
 from btil.models.team import bind
 
-# Two steps of each place are little to learn from.
-pytestmark = pytest.mark.filterwarnings("ignore:the model cannot learn")
+pytestmark = [
+    # Two steps of each place are little to learn from.
+    pytest.mark.filterwarnings("ignore:the model cannot learn"),
+    pytest.mark.usefixtures("few_moves"),
+]
 
 PLACES = 6
-
-
-@pytest.fixture(autouse=True)
-def few_moves(monkeypatch):
-    """No more than there is to do in tiny teams."""
-    for name, value in {"WINDOW": 4, "LONGEST_RUN": 4, "RUNS": 3, "SWAPS": 2}.items():
-        monkeypatch.setattr(path_moves, name, value)
 
 
 def two_stories():

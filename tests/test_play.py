@@ -36,6 +36,12 @@ def task(request: pytest.FixtureRequest) -> GridTask:
 
 
 @pytest.fixture(scope="module")
+def truth(task: GridTask) -> TeamPosterior:
+    """The team that the task is simulated with."""
+    return fitted(task.true_model(), task.simulate(1))
+
+
+@pytest.fixture(scope="module")
 def learned(task: GridTask) -> TeamPosterior:
     """A team learned from 40 episodes, ten of them labelled."""
     demos = task.simulate(40, seed=1).without_labels(range(10, 40))
@@ -45,9 +51,8 @@ def learned(task: GridTask) -> TeamPosterior:
 # ---------------------------------------------------------------------- the true team
 
 
-def test_the_true_model_plays_what_simulate_does(task: GridTask) -> None:
+def test_the_true_model_plays_what_simulate_does(task: GridTask, truth: TeamPosterior) -> None:
     simulated = task.simulate(20, seed=7, max_steps=50)
-    truth = fitted(task.true_model(), task.simulate(1))
     played = play(task, truth, 20, seed=7, max_steps=50)
     assert played.replace(rewards=None) == simulated
     assert play(task, task.policies(), 20, seed=7, max_steps=50) == played
@@ -57,8 +62,7 @@ def test_the_true_model_plays_what_simulate_does(task: GridTask) -> None:
     assert play(task, truth, 20, seed=7, max_steps=50, estimate="draw") == played
 
 
-def test_an_environment_is_played_alike(task: GridTask) -> None:
-    truth = fitted(task.true_model(), task.simulate(1))
+def test_an_environment_is_played_alike(task: GridTask, truth: TeamPosterior) -> None:
     lengths = [
         play(where, truth, 16, seed=3, max_steps=40).episode_lengths
         for where in (task, task.to_parallel_env())
@@ -70,8 +74,9 @@ def test_an_environment_is_played_alike(task: GridTask) -> None:
     assert abs(mean[0] - mean[1]) < 3 * np.hypot(*error)
 
 
-def test_another_seed_is_another_play_of_the_same_team(task: GridTask) -> None:
-    truth = fitted(task.true_model(), task.simulate(1))
+def test_another_seed_is_another_play_of_the_same_team(
+    task: GridTask, truth: TeamPosterior
+) -> None:
     one, other = (play(task, truth, 150, seed=seed).episode_lengths for seed in (0, 1))
     assert (one != other).any()
     assert abs(one.mean() - other.mean()) < 3 * np.hypot(one.std(), other.std()) / np.sqrt(150)

@@ -737,7 +737,7 @@ def _table(
 ) -> pd.DataFrame:
     """The table of all methods: columns that one of them has, and some that say nothing."""
     every = [column for quantity in columns for column in quantity.columns]
-    table = pd.DataFrame.from_dict(records, orient="index").rename_axis("method")
+    table = pd.DataFrame.from_dict(dict(records), orient="index").rename_axis("method")
     table = table[[column for column in every if column in table]].dropna(axis="columns", how="all")
     return table.assign(**dict.fromkeys(unsaid, np.nan))
 
@@ -778,10 +778,8 @@ def _cover(compared: Mapping[str, Posterior], truth: DrawnTables | None, seed: i
 
 
 def _coverage_record(coverage: pd.DataFrame, name: str) -> dict[str, float]:
-    if (name, "all") not in coverage.index:
-        return {}
-    found = coverage.loc[(name, "all")].drop("rows").to_dict()
-    return {str(column): float(value) for column, value in found.items()}
+    found = coverage.to_dict("index").get((name, "all"), {})
+    return {str(column): value for column, value in found.items() if column != "rows"}
 
 
 def _play(

@@ -347,7 +347,7 @@ def _page(
     comparison: "Comparison",
     shown: Mapping[str, Markup],
     command: str | None,
-    suggestion: PagePart | None,
+    suggestion: PagePart | None = None,
 ) -> str:
     names = listed(list(comparison.posteriors))
     title = f"What {listed(comparison.demos.agents)} had in mind, by {names}"

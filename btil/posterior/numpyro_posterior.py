@@ -62,15 +62,19 @@ def _mean_rows(
 
 def _sum(one: PaddedRows, other: PaddedRows) -> PaddedRows:
     """Probabilities and likelihoods of two draws, added."""
-    rows = (a + b for a, b in zip(one[:3], other[:3], strict=True))
+    policy, transition, initial = (a + b for a, b in zip(one[:3], other[:3], strict=True))
     logs = one.log_likelihood
-    return PaddedRows(*rows, logs if logs is None else jnp.logaddexp(logs, other.log_likelihood))
+    summed = logs if logs is None else jnp.logaddexp(logs, other.log_likelihood)
+    return PaddedRows(policy, transition, initial, summed)
 
 
 def _share(total: PaddedRows, number: int) -> PaddedRows:
     """A sum divided by the number of what was added."""
-    rows, logs = (values / number for values in total[:3]), total.log_likelihood
-    return PaddedRows(*rows, logs if logs is None else logs - math.log(number))
+    policy, transition, initial = (values / number for values in total[:3])
+    logs = total.log_likelihood
+    return PaddedRows(
+        policy, transition, initial, logs if logs is None else logs - math.log(number)
+    )
 
 
 class HasNoTables(ValueError, AttributeError):

@@ -57,7 +57,7 @@ def plot_courses(
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
-        handles = category_handles(courses, size=5)
+        handles = category_handles(courses, size=5.0)
         handles.append(Line2D([], [], color="0.4", lw=0.9, ls="--", label=f"{accuracy:g}"))
         legend_below(figure, ax is None, axes, handles)
     return figure

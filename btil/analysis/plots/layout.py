@@ -72,7 +72,7 @@ def make_axes(
     return axes[0].get_figure(root=True), axes
 
 
-def category_handles(names: Iterable[str], size: float = 4) -> list[Any]:
+def category_handles(names: Iterable[str], size: float = 4.0) -> list[Any]:
     """What a legend shows of categories: their names, by their colours and marks."""
     from matplotlib.lines import Line2D
 

@@ -39,8 +39,6 @@ Probabilities = Mapping[str, Float[np.ndarray, " values"]]
 LogBeliefs = Mapping[str, Float[np.ndarray, "draws latents"]]
 # Rows of some contexts, (contexts, draws, latents, values) or (contexts, draws, latents).
 RowsOf = Callable[[Contexts], Float[np.ndarray, "contexts draws ..."]]
-# The same of the table of a site.
-RowsOfSite = Callable[[str, Contexts], Float[np.ndarray, "contexts draws ..."]]
 # Of contexts (k, parents) the points of a channel, with draws first.
 PointsOf = Callable[[Int[np.ndarray, "k parents"]], ChannelPoint]
 
@@ -962,42 +960,28 @@ def rows_of_tables(
     form: Callable[[np.ndarray], np.ndarray],
 ) -> dict[str, RowsByContext]:
     """The tables of a posterior by their sites: the point estimate, or draws."""
-    visited, others = (
-        _at_estimate(posterior, estimate)
-        if num_draws is None
-        else _under_draws(posterior, num_draws, seed)
-    )
-    return {
-        site: RowsByContext(table, partial(visited, site), partial(others, site), form)
-        for site, table in posterior.bound.tables.items()
-    }
+    tables = posterior.bound.tables
+    if num_draws is None:
 
+        def of_visited(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+            return posterior._estimate(site, contexts, estimate)[:, None]
 
-def _at_estimate(posterior: "TeamPosterior", estimate: str) -> tuple[RowsOfSite, RowsOfSite]:
-    """Rows of contexts that training visited, and of others, at a point estimate."""
+        def of_others(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+            return posterior._unvisited(site, contexts, estimate)[:, None]
 
-    def visited(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
-        return posterior._estimate(site, contexts, estimate)[:, None]
+        return {
+            site: RowsByContext(table, partial(of_visited, site), partial(of_others, site), form)
+            for site, table in tables.items()
+        }
+    drawn = list(posterior.drawn_tables(num_draws, seed))
 
-    def others(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
-        return posterior._unvisited(site, contexts, estimate)[:, None]
-
-    return visited, others
-
-
-def _under_draws(
-    posterior: "TeamPosterior", num_draws: int, seed: int
-) -> tuple[RowsOfSite, RowsOfSite]:
-    """Rows of contexts that training visited, and of others, under each draw."""
-    drawn, tables = list(posterior.drawn_tables(num_draws, seed)), posterior.bound.tables
-
-    def visited(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+    def drawn_visited(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
         return np.stack([draw.rows(site, contexts) for draw in drawn], axis=1)
 
-    def others(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
+    def drawn_others(site: str, contexts: Contexts) -> Float[np.ndarray, "..."]:
         cpt = tables[site].cpt
         if not (cpt.learned and cpt.dirichlet_rows):
-            return visited(site, contexts)
+            return drawn_visited(site, contexts)
         # Only parameters, where there are any, tell the draws apart.
         different = drawn if tables[site].parametric else drawn[:1]
         prior = np.stack([draw.concentration(site, contexts) for draw in different], axis=1)
@@ -1014,4 +998,7 @@ def _under_draws(
             ]
         )
 
-    return visited, others
+    return {
+        site: RowsByContext(table, partial(drawn_visited, site), partial(drawn_others, site), form)
+        for site, table in tables.items()
+    }

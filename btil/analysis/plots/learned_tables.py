@@ -128,12 +128,7 @@ def plot_policy_rows(
     _, chosen, rows = _read_rows(posterior, "policy", agent, contexts, max_contexts)
     demos = posterior.demos
     names = demos.value_names(f"latent_{agent}")
-    held = np.flatnonzero((rows.visits >= _FEW_VISITS).any(0)).tolist()
-    shown = held or list(range(len(names)))
-    if latents is not None:
-        shown = [check_index("latents", latent, len(names)) for latent in latents]
-    if not shown:
-        raise ValueError("latents: none are given; at least one is needed")
+    shown = _shown_latents(rows, latents)
     actions = demos.value_names(f"action_{agent}")
     words = [", ".join(context_words(posterior, "policy", agent, c)) for c in chosen]
     groups = _groups(panels, len(chosen), shown)
@@ -178,6 +173,17 @@ def plot_policy_rows(
         handles = _row_handles(shared, panels == "row" and seldom)
         legend_below(figure, axes is None, drawn[-1], handles, columns=4)
     return figure
+
+
+def _shown_latents(rows: _Rows, asked: Sequence[int] | None) -> list[int]:
+    """The latents asked for, or those that were held, or else all."""
+    number = rows.visits.shape[1]
+    if asked is None:
+        held = np.flatnonzero((rows.visits >= _FEW_VISITS).any(0)).tolist()
+        return held or list(range(number))
+    if not len(asked):
+        raise ValueError("latents: none are given; at least one is needed")
+    return [check_index("latents", latent, number) for latent in asked]
 
 
 def _groups(panels: str, num_contexts: int, latents: Sequence[int]) -> list[list[tuple[int, int]]]:

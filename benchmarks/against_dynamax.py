@@ -21,13 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dynamax.hidden_markov_model import GaussianHMM, LinearAutoregressiveHMM
+from sweep import sweeps
 from timing import conditions, timed
 
 import btil
-from btil.inference.mfvi import _Run
-from btil.models.team import bind
+from btil.inference.ascents import SWEEPS_PER_CALL
 
-_LATENTS, _SWEEPS = 3, 20
+_LATENTS = 3
 
 
 def draw(
@@ -128,13 +128,7 @@ def measure(
 ) -> tuple[float, float]:
     """Median seconds of a sweep of btil, and of an iteration of dynamax's EM, taken in turn."""
     model = model_of(dims, autoregressive)
-    run = _Run(bind(model, demos), np.dtype(np.float32), None, None, None)
-    state = run.begin(run.known)
-    none = jnp.asarray(-jnp.inf, jnp.float32)
-
-    def sweeps() -> Any:
-        return run.proceed(state, none, np.asarray(_SWEEPS, np.int32), False).elbo
-
+    btils = sweeps(model, demos)
     posterior = btil.fit(model, demos, progress=False)
     hmm, params = theirs(posterior, dims, autoregressive)
     y, inputs = (
@@ -155,11 +149,11 @@ def measure(
     def iteration() -> Any:
         return em(params, m_step_state)
 
-    timed(sweeps)
+    timed(btils)
     timed(iteration)
     ours, peer = [], []
     for _ in range(repeats):
-        ours.append(timed(sweeps) / _SWEEPS)
+        ours.append(timed(btils) / SWEEPS_PER_CALL)
         peer.append(statistics.median(timed(iteration) for _ in range(5)))
     return statistics.median(ours), statistics.median(peer)
 

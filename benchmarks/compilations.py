@@ -94,11 +94,11 @@ _COLUMNS = {
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("methods", nargs="*", choices=METHODS, default=METHODS, metavar="method")
+    parser.add_argument("methods", nargs="*", choices=METHODS, metavar="method")
     options = parser.parse_args()
     print(f"btil demo; {conditions('numpyro')}")
     print(f"{'':10}" + "".join(f"{name:>14}" for name in _COLUMNS))
-    for method in options.methods:
+    for method in options.methods or METHODS:
         command = [sys.executable, "-c", _CHILD, method]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         found = json.loads(done.stdout.splitlines()[-1])

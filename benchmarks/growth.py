@@ -3,9 +3,9 @@
 `python benchmarks/growth.py` (some minutes) fits random teams whose sizes differ from a common
 middle in one respect at a time: steps, episodes among which the same steps are divided, latents,
 agents, visited contexts. Each point is a process of its own, for its memory. A table is printed and
-a figure drawn (`--out`): time of one sweep (what a warm fit of several sweeps takes above one of a
-single sweep), and the most memory that the process held. `--large` adds ten million steps: some
-minutes and several GB more.
+a figure drawn (`--out`): time of one sweep (warm, of a call of 20; what a fit does beside, to see
+where it has led, is left out), and the most memory that the process held. `--large` adds ten
+million steps: some minutes and several GB more.
 
 To grow linearly with steps, agents and contexts, and with the square of the latents.
 """
@@ -20,7 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from timing import conditions, timed
+from sweep import sweeps
+from timing import conditions, side_by_side
+
+import btil
+from btil.inference.ascents import SWEEPS_PER_CALL
 
 MIDDLE = {"steps": 30_000, "episodes": 200, "latents": 5, "agents": 2, "states": 1000}
 POINTS: dict[str, tuple[int, ...]] = {
@@ -43,8 +47,6 @@ LABELS = {
 
 def random_team(steps: int, episodes: int, latents: int, agents: int, states: int) -> Any:
     """Random states, actions and labels: what they are makes no difference to the time."""
-    import btil
-
     generator = np.random.default_rng(0)
     held = generator.integers(0, latents, (steps, agents))
     return btil.Demonstrations(
@@ -62,36 +64,20 @@ def measure(sizes: dict[str, int], repeats: int = 3) -> dict[str, float]:
     """Seconds of a sweep and of the first fit, and the most memory in MB, in this process."""
     import resource
 
-    import btil
-
     demos = random_team(**sizes)
     model = btil.TeamModel(
         policy=btil.DirichletCPT(1.2, parents=("state",)),
         transition=btil.DirichletCPT(1.1, parents=("state",)),
     )
-
-    def fit(sweeps: int) -> None:
-        btil.fit(model, demos, progress=False, max_iterations=sweeps, tolerance=1e-300)
-
-    first = timed(fit, 1)
-    # As many sweeps as take about a second, so that what comes before them does not blur it.
-    single = timed(fit, 1)
-    sweeps = 1
-    while sweeps < 200 and timed(fit, sweeps + 1) < 2 * single + 0.3:
-        sweeps *= 4
-    seconds, processor = [], []
-    for _ in range(repeats):
-        begun = time.process_time()
-        several = timed(fit, sweeps + 1)
-        between = time.process_time()
-        seconds.append((several - timed(fit, 1)) / sweeps)
-        used = 2 * between - begun - time.process_time()
-        processor.append(used / sweeps)
+    begun = time.perf_counter()
+    btil.fit(model, demos, progress=False, max_iterations=1)
+    first = time.perf_counter() - begun
+    timing = side_by_side({"sweeps": (sweeps(model, demos), ())}, repeats)["sweeps"]
     scale = 2**20 if sys.platform == "darwin" else 2**10
     return {
         "first": first,
-        "sweep": float(np.median(seconds)),
-        "processor": float(np.median(processor)),
+        "sweep": timing.median / SWEEPS_PER_CALL,
+        "processor": timing.processor / SWEEPS_PER_CALL,
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale,
     }
 

@@ -11,6 +11,9 @@ Needs dynamax: see benchmarks/README.md.
 
 import argparse
 import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,19 +32,24 @@ def movers(num_episodes: int, num_labelled: int) -> btil.Demonstrations:
     return demos.without_labels(np.arange(num_labelled, num_episodes))
 
 
+def sweeps(model: btil.TeamModel, demos: btil.Demonstrations) -> Callable[[], Any]:
+    """A call of `SWEEPS_PER_CALL` sweeps over a data set in single precision; not compiled yet."""
+    run = Run(bind(model, demos), np.dtype(np.float32), None, None, None)
+    start, nothing = run.begin(run.known), jnp.asarray(-jnp.inf, jnp.float32)
+    return partial(run.proceed, start, nothing, np.asarray(SWEEPS_PER_CALL, np.int32), False)
+
+
 def measure(demos: btil.Demonstrations, repeats: int) -> tuple[float, float]:
     """Median seconds of a sweep, and of dynamax on the agents' chains, taken in turn."""
-    run = Run(bind(btil.TeamModel(), demos), np.dtype(np.float32), None, None, None)
-    start, nothing = run.begin(run.known), jnp.asarray(-jnp.inf, jnp.float32)
-    sweeps = np.asarray(SWEEPS_PER_CALL, np.int32)
+    btils = sweeps(btil.TeamModel(), demos)
     lengths = np.tile(demos.episode_lengths, demos.num_agents)
     chains = draw_chains(lengths, max(demos.num_latents))
     theirs = tuple(map(jnp.asarray, (chains.initial, chains.transition, np.log(chains.likelihood))))
-    timed(run.proceed, start, nothing, sweeps, False)
+    timed(btils)
     timed(dynamax, *theirs)
     ours, peer = [], []
     for _ in range(repeats):
-        ours.append(timed(run.proceed, start, nothing, sweeps, False) / SWEEPS_PER_CALL)
+        ours.append(timed(btils) / SWEEPS_PER_CALL)
         peer.append(statistics.median(timed(dynamax, *theirs) for _ in range(SWEEPS_PER_CALL)))
     return statistics.median(ours), statistics.median(peer)
 

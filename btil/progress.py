@@ -37,7 +37,7 @@ def progress_line(
         try:
             yield plain
         finally:
-            plain.write()
+            plain.write(ended=True)
         return
     from tqdm import tqdm
 
@@ -46,6 +46,18 @@ def progress_line(
         total=total, desc=description, disable=not shown, leave=True, initial=done, bar_format=form
     ) as line:
         yield line
+
+
+def time_of(seconds: float) -> str:
+    """A time for people: `90 s` are told as 2 minutes.
+
+    Example:
+        >>> time_of(5400.0)
+        '1.5 hours'
+    """
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def _moves() -> bool:
@@ -58,7 +70,7 @@ class _PlainLine:
 
     def __init__(self, total: int | None, description: str, done: int) -> None:
         self._knows_total = total is not None
-        self.total, self.n = total, done
+        self.total, self.n, self._before = total, done, done
         self._description, self._postfix = description, ""
         self._begun = self._written = time.monotonic()
 
@@ -75,9 +87,16 @@ class _PlainLine:
     def refresh(self) -> None:
         """The total has changed."""
 
-    def write(self) -> None:
-        """Write the line."""
+    def write(self, ended: bool = False) -> None:
+        """Write the line; how long it still takes only until the run has ended."""
         self._written = time.monotonic()
         number = f"{self.n}/{self.total}" if self._knows_total else f"{self.n}"
-        seconds = f"{self._written - self._begun:.1f} s"
+        took = self._written - self._begun
+        seconds = f"{took:.1f} s{'' if ended else self._left(took)}"
         print(f"{self._description}: {number}, {seconds}{self._postfix}", file=sys.stderr)
+
+    def _left(self, took: float) -> str:
+        if self.total is None or not self._before < self.n < self.total:
+            return ""
+        left = took * (self.total - self.n) / (self.n - self._before)
+        return f", about {time_of(left)} left"

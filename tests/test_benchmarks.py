@@ -1,5 +1,9 @@
 """The benchmarks of speed compare like with like; tiny sizes, dynamax left out."""
 
+import ast
+import importlib.util
+from pathlib import Path
+
 import e_step
 import growth
 import numpy as np
@@ -10,6 +14,28 @@ from against_hmmlearn import btil_fit, hmmlearn_fit, setting
 from timing import side_by_side
 
 import btil
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "docs"])
+def test_scripts_import_what_there_is(folder: str) -> None:
+    # Some need packages that tests do without, so that nobody sees a name that has changed.
+    wanted = {
+        (node.module, alias.name, path.name)
+        for path in (ROOT / folder).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "btil"
+        for alias in node.names
+    }
+    assert wanted
+    missing = [
+        f"{script}: {module}.{name}"
+        for module, name, script in sorted(wanted)
+        if not hasattr(importlib.import_module(module), name)
+        and not importlib.util.find_spec(f"{module}.{name}")
+    ]
+    assert not missing
 
 
 def test_both_forms_of_the_e_step_say_the_same() -> None:

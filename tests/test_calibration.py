@@ -512,6 +512,19 @@ def test_errors_allow_for_dependence_within_simulations():
     assert error_ratio(five).error == pytest.approx(error_ratio(one).error)
 
 
+def test_an_error_without_a_spread_to_hold_it_against_does_not_count():
+    """Of a single draw no spread is known: its simulation says nothing of the ratio."""
+    generator = np.random.default_rng(4)
+    many = [rank(generator.normal(size=3), generator.normal(size=(50, 3)), generator)
+            for _ in range(12)]  # fmt: skip
+    single = rank(np.full(3, 100.0), generator.normal(size=(1, 3)), generator)
+    without, with_it = (
+        error_ratio(Ranked(*map(np.stack, zip(*some, strict=True))))
+        for some in (many, [*many, single])
+    )
+    assert with_it == pytest.approx(without)
+
+
 def test_the_band_is_left_as_often_as_it_says():
     generator = np.random.default_rng(8)
     left = sum(uniformity_band(generator.random(50), 0.9).left for _ in range(1_000))

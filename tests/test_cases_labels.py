@@ -205,6 +205,8 @@ LABELS_ARE_DATA = {
     "btil.analysis.metrics.with_learned_latents": "sizes and names",
     "btil.posterior.beliefs.Posterior.conformed": "sizes and names",
     "btil.posterior.posterior.TeamPosterior.predict_columns": "held to it in test_emissions.py",
+    "btil.posterior.fit.fit_again": "learns from the labels",
+    "btil.analysis.plots.paths.shown_latents": "labels, or the latents that it is given",
     "btil.analysis.plots.paths.plot_paths": "draws labels, or the latents that it is given",
     "btil.analysis.plots.films.plot_motion_strip": "draws labels, or the latents it is given",
     "btil.analysis.plots.films.animate_motion": "draws labels, or the latents that it is given",

@@ -376,6 +376,13 @@ def test_names_of_the_training_recordings_serve_others() -> None:
 # ------------------------------------------------------------------ the page
 
 
+def test_a_debrief_in_short_says_who_how_much_and_by_what(written: page_module.Debrief) -> None:
+    demos = written.findings.demos
+    of = f"{', '.join(demos.agents)}, {demos.num_episodes} episodes, {demos.num_steps} steps"
+    assert repr(written) == f"Debrief({of}, learned by {written.method}: {written.page})"
+    assert repr(written.findings) == f"Findings({of})"
+
+
 def test_page_needs_nothing_from_outside(written: page_module.Debrief) -> None:
     text = written.page.read_text(encoding="utf-8")
     found = Links(text)

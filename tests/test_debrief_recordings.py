@@ -9,6 +9,7 @@ from test_emissions import _demos, _model
 
 import btil
 from btil.analysis.debriefing.findings import find
+from btil.analysis.debriefing.sections import Told, summary
 
 
 @pytest.mark.covers("normal columns", "debrief")
@@ -61,3 +62,42 @@ def test_labels_of_episodes_that_differ_in_columns_alone_are_told_apart():
     )
     unseen = unseen_labels(same.without_labels([2]), same)
     np.testing.assert_array_equal(unseen.any(1), np.arange(demos.num_steps) // 8 == 2)
+
+
+@pytest.mark.covers("members who come and go", "debrief")
+def test_who_is_away_is_at_odds_with_nobody_and_has_given_nothing_up():
+    there = np.ones((8, 2), bool)
+    there[[2, 3, 6], 1] = False
+    minds = np.array([[0, 0], [0, 1], [0, -1], [1, -1], [1, 1], [1, 1], [1, -1], [0, 0]])
+    demos = btil.Demonstrations(
+        np.zeros(8, int), np.zeros((8, 2), int), minds, agents=("ann", "bob"), present=there,
+        num_states=1, num_actions=2, num_latents=2,
+    )  # fmt: skip
+    fitted = btil.fit(btil.TeamModel(), demos, progress=False)
+    found = find(fitted, demos, use_labels=True)
+    np.testing.assert_array_equal(found.decoded, minds)
+    # Of five steps with both of them: ann has half of her time either mind, bob two and three.
+    assert found.by_chance == pytest.approx(5 / 8 * 0.5)
+    assert found.episodes["misaligned_steps"].tolist() == [1]
+    bob = found.dwells[found.dwells["agent"] == "bob"]
+    # He leaves with the second mind twice, and ends with the first.
+    assert bob["times"].tolist() == [2, 2]
+    assert bob["given_up"].tolist() == [1, 0]
+    unused = find(fitted, demos)
+    told = summary(Told(fitted, unused, None, False))
+    assert any(one.startswith("100% of the steps are labelled") for one in told)
+
+
+@pytest.mark.covers("unseen actions and states", "debrief")
+def test_changes_of_mind_after_an_action_that_nobody_saw_are_counted():
+    minds = np.array([0, 0, 1, 1, 0, 0, 0, 1])
+    actions = np.array([0, -1, 0, 1, 1, 0, 0, 0])
+    demos = btil.Demonstrations(
+        np.zeros(8, int), actions[:, None], minds[:, None], agents=("ann",), missing="allow",
+        num_states=1, num_actions=2, num_latents=2,
+    )  # fmt: skip
+    model = btil.TeamModel(transition=btil.DirichletCPT(1.0, parents=("own_action",)))
+    found = find(btil.fit(model, demos, progress=False), demos, use_labels=True)
+    changes = found.changes.set_index(["from_mind", "to_mind"])["times"].to_dict()
+    assert changes == {("mind 0", "mind 1"): 2, ("mind 1", "mind 0"): 1}
+    assert found.episodes["changes_of_mind_ann"].sum() == 3

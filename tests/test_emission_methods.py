@@ -221,6 +221,25 @@ def test_calibration_ranks_coefficients_and_noise():
         btil.analysis.calibrate(model, demos.without_labels(), "exact", 2, progress=False)
 
 
+def test_simulations_of_other_priors_of_columns_are_of_another_kind():
+    from btil.analysis.calibration.calibrating import _fingerprint
+    from btil.analysis.calibration.simulation import Settings
+
+    demos = _demos()
+    prints = [
+        _fingerprint(Settings(model, demos, "exact", {}, 10, 10, None, 0))
+        for model in (_model(), _model(), _with_pseudo_steps(0.4))
+    ]
+    assert prints[0] == prints[1]
+    assert prints[2] != prints[0]
+
+
+def _with_pseudo_steps(number):
+    family = btil.NormalEmission(("bob_x",), pseudo_steps=number)
+    model = _model()
+    return dataclasses.replace(model, emissions=dict(model.emissions) | {"bob": family})
+
+
 def test_a_known_truth_is_made_written_and_read(tmp_path):
     from btil.analysis.known_truth import write_truth
 

@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 from teams import hmm_demos, hmm_model
+from test_emissions import _demos, _model
 
 import btil
+from btil.analysis.modes import only_chains, only_draws
 from btil.analysis.monte_carlo import (
     average_over,
     blocks_of_draws,
@@ -18,7 +20,13 @@ from btil.analysis.monte_carlo import (
     moments_without_each_block,
     together,
 )
-from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows, FitResult
+from btil.inference.result import (
+    DirichletRows,
+    DrawnChannel,
+    DrawnParameters,
+    DrawnRows,
+    FitResult,
+)
 from btil.models.team import bind
 from btil.posterior.posterior import TeamPosterior
 
@@ -176,3 +184,58 @@ def test_chains_of_a_guide_are_draws_too(mean_field):
     guide = dataclasses.replace(posterior(rows), method="svi")
     assert [block.num_draws for block in blocks_of_draws(guide, 40, 0)] == [2] * 20
     assert len(list(means_without_each_block(guide))) == 20
+
+
+def measured(num_chains, length, only_columns=False):
+    """Chains of rows and of continuous columns in which every cell counts draws."""
+    bound = bind(_model(), _demos())
+    numbers = np.arange(1.0, 1 + num_chains * length).reshape(num_chains, length)
+
+    def draws(*shape):
+        return np.broadcast_to(
+            numbers.reshape(*numbers.shape, *(1,) * len(shape)), (*numbers.shape, *shape)
+        )
+
+    rows = {site: DrawnRows(draws(*table.shape)) for site, table in bound.learned.items()}
+    channels = {}
+    for one in bound.channels.values():
+        contexts, latents, p, d = one.shape
+        covariance = draws(contexts, latents, 1, 1) * np.eye(d)
+        channels[one.name] = DrawnChannel(draws(contexts, latents, p, d), covariance)
+    result = FitResult({} if only_columns else rows, True, "made up", channels=channels)
+    return TeamPosterior(bound, "gibbs", result, 0, np.dtype(float), 1.0)
+
+
+def of_columns(one, part="coefficients"):
+    return getattr(one.result.channels["emission_ann"], part)[..., 0, 0, 0, 0]
+
+
+def test_continuous_columns_go_with_the_draws_of_the_tables():
+    """What is left of a posterior by some of its draws are these draws of everything."""
+    every = measured(3, 10)
+    for found in (
+        evenly_spaced(every, 6)[0],
+        only_chains(every, [2, 0]),
+        only_draws(every, np.arange(30).reshape(3, 10) % 4 == 1),
+        *(block.posterior for block in blocks_of_draws(every, 30, 0)),
+    ):
+        left = found.result.rows["policy_ann"].draws[..., 0, 0, 0]
+        for part in ("coefficients", "covariance"):
+            np.testing.assert_array_equal(of_columns(found, part), left)
+        sampled = found.sample(left.size, 1)
+        np.testing.assert_array_equal(
+            sampled["policy_ann"][:, 0, 0, 0], sampled["emission_mean_ann"][:, 0, 0, 0]
+        )
+    assert drawn_shape(measured(3, 10, only_columns=True)) == (3, 10)
+
+
+def test_errors_of_mean_columns_are_those_of_their_draws():
+    every = measured(2, 40)
+    found = [of_columns(one).item() for one in means_without_each_block(every)]
+    # 20 blocks of four consecutive draws each.
+    sums = np.arange(1, 81).reshape(20, 4).sum(1)
+    np.testing.assert_allclose(found, (sums.sum() - sums) / 76)
+    means = [
+        one.result.rows["policy_ann"].mean()[0, 0, 0] for one in means_without_each_block(every)
+    ]
+    np.testing.assert_allclose(found, means)

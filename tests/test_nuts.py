@@ -212,6 +212,34 @@ def test_tails_of_tiny_concentrations_are_not_cut():
     assert abs(np.mean(rows[:, 0] < 1e-58) - 0.5 * 1e-58**0.01) < 4 * np.sqrt(0.13 * 0.87 / 4000)
 
 
+def test_hours_of_short_steps_are_told_before_they_are_taken(monkeypatch):
+    class Sampled(Exception):
+        pass
+
+    def sampled(*_):
+        raise Sampled
+
+    monkeypatch.setattr(nuts, "sample_chains", sampled)
+    generator = np.random.default_rng(0)
+    states, actions = np.repeat(np.arange(25), 8), generator.integers(5, size=200)
+    labels = np.where(np.arange(200) < 8, 0, -1)
+    sizes = {"num_latents": 4, "num_actions": 5}
+    demos = btil.Demonstrations(states, actions, labels, [0] * 8 + [1] * 192, **sizes)
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(0.01, parents=("state",)),
+        transition=btil.DirichletCPT(1.0, parents=()),
+    )
+    # One state alone has labelled steps and no others: 24 rows of 4 latents and 5 actions are left.
+    with pytest.raises(Sampled):
+        btil.fit(model, demos, "nuts", progress=False)
+    more = btil.concatenate([demos.without_labels([0]), demos])
+    with (
+        pytest.raises(Sampled),
+        pytest.warns(btil.DataWarning, match=r"below 0.1: policy_\w+ \(500 cells\).*'gibbs'"),
+    ):
+        btil.fit(model, more, "nuts", progress=False)
+
+
 def test_sampled_rows_go_back_to_their_places():
     import jax.numpy as jnp
 

@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 from teams import hmm_demos, hmm_model
+from test_emissions import _demos, _model
 
 from btil.analysis.compare import compare_posteriors
 from btil.analysis.reference import choose_reference, convergence
-from btil.inference.result import DirichletRows, DrawnRows, FitResult
+from btil.inference.result import DirichletRows, DrawnChannel, DrawnRows, FitResult
 from btil.models.team import bind
 from btil.posterior.posterior import TeamPosterior
 
@@ -76,6 +77,36 @@ def test_convergence_is_that_of_the_chains_as_they_stand():
     assert f"largest R-hat {largest:.3f}" in convergence(bad).reason
     stopped = made_up("mfvi", False)
     assert convergence(stopped) == (False, "made up")
+
+
+@pytest.mark.parametrize("part", ["coefficients", "covariance", ""])
+def test_chains_that_disagree_about_continuous_columns_have_not_converged(part):
+    bound = bind(_model(), _demos())
+    generator = np.random.default_rng(0)
+    rows = {
+        site: DrawnRows(
+            DirichletRows(np.full(table.shape, 5.0))
+            .sample(800, generator)
+            .reshape(4, 200, *table.shape)
+        )
+        for site, table in bound.learned.items()
+    }
+    channels = {}
+    for one in bound.channels.values():
+        contexts, latents, p, d = one.shape
+        drawn = {
+            "coefficients": generator.normal(size=(4, 200, contexts, latents, p, d)),
+            "covariance": generator.uniform(1, 2, size=(4, 200, contexts, latents, d, d)),
+        }
+        if part:
+            drawn[part][0] += 10
+        channels[one.name] = DrawnChannel(**drawn)
+    stats = {"log_likelihood_total": generator.normal(size=(4, 200))}
+    result = FitResult(rows, True, "made up", sample_stats=stats, channels=channels)
+    posterior = TeamPosterior(bound, "gibbs", result, 0, np.dtype(float), 1.0)
+    found = convergence(posterior)
+    assert found.converged == (not part)
+    assert f"largest R-hat {posterior.draws_info['max_rhat'].max():.3f}" in found.reason
 
 
 def test_what_is_measured_is_missing_where_the_reference_has_not_converged():

@@ -141,7 +141,7 @@ def test_sections_tell_what_is_new_to_a_reader(page: Path, comparison: Any) -> N
     plain = dataclasses.replace(
         comparison, coverage=pd.DataFrame(), decoded=pd.DataFrame(), courses={}
     )
-    links = Links(report._page(plain, [], None))
+    links = Links(report._page(plain, {}, None))
     assert not {"#known-truth", "#time"} & set(links.addresses)
 
 
@@ -313,3 +313,13 @@ def test_folder_is_made_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     with pytest.raises(PermissionError, match="cannot write there"):
         prepare_directory(tmp_path)
+
+
+def test_of_rows_in_use_nothing_is_said_where_there_are_none() -> None:
+    """A single step between three mental states: no row is read once, and none is compared."""
+    demos = btil.Demonstrations([0], [0], num_states=1, num_actions=2, num_latents=3)
+    methods = {"one": "mfvi", "other": "mfvi"}
+    found = btil.compare(btil.TeamModel(), demos, methods, progress=False)
+    assert found.others
+    assert "sd_ratio_in_use" not in found.table
+    assert report._certainty(found) == ""

@@ -98,7 +98,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("plot_numbers", "plot_supervision"):
         monkeypatch.setattr(f"{run_module}.{name}", lambda *arguments: None)
     empty = {"svg": b"", "png": bytes(24)}
-    monkeypatch.setattr(f"{run_module}.save_figure", lambda figure, stem: empty)
+    monkeypatch.setattr("btil.analysis.output.save_figure", lambda figure, stem: empty)
 
 
 @functools.cache

@@ -136,7 +136,7 @@ def test_a_model_is_fitted_anew_with_its_options(two, monkeypatch):
         asked.append((demos.num_episodes, method, options))
         return two
 
-    monkeypatch.setattr("btil.analysis.selection.fit", fit)
+    monkeypatch.setattr("btil.posterior.fit.fit", fit)
     chosen = dataclasses.replace(two, options={"max_sequences": 5000})
     rank_models({"chosen": chosen, "plain": two}, refit=True, num_draws=100, seed=3)
     with_options = (7, "exact", {"seed": 3, "max_sequences": 5000})

@@ -54,6 +54,22 @@ def test_long_runs_tell_of_themselves_in_a_file(
     ]
 
 
+def test_a_file_is_told_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = iter([0.0, 600.0, 600.0, 1200.0, 1200.0, 1300.0])
+    monkeypatch.setattr(showing.time, "monotonic", lambda: next(now))
+    # Ten of an earlier run took no time in this one.
+    with progress_line(4000, "nuts", True, done=10) as line:
+        line.update(40)
+        line.update(3930)
+    assert capsys.readouterr().err.splitlines() == [
+        "nuts: 50/4000, 600.0 s, about 16.5 hours left",
+        "nuts: 3980/4000, 1200.0 s, about 6 s left",
+        "nuts: 3980/4000, 1300.0 s",
+    ]
+
+
 def test_a_terminal_is_told_no_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)

@@ -79,87 +79,41 @@ if TYPE_CHECKING:
     from btil.analysis.teamwork import misaligned_stretches, misalignment_probability
 
 # Loaded on first use: plots and tables need libraries that take seconds to import.
-_LAZY = {
-    "Calibration": "btil.analysis.calibration",
-    "Comparison": "btil.analysis.compare",
-    "Debrief": "btil.analysis.debriefing",
-    "Estimated": "btil.analysis.performance",
-    "Evidence": "btil.analysis.evidence",
-    "FileScores": "btil.analysis.by_parts",
-    "Goal": "btil.analysis.motion",
-    "KnownTruth": "btil.analysis.known_truth",
-    "ModelComparison": "btil.analysis.selection",
-    "PredictiveCheck": "btil.analysis.predictive",
-    "Reproduction": "btil.analysis.reproduction.reproducing",
-    "RowChoice": "btil.analysis.plots",
-    "StepShare": "btil.analysis.metrics",
-    "TeamPerformance": "btil.analysis.performance",
-    "WeighedMode": "btil.analysis.modes",
-    "align": "btil.analysis.alignment",
-    "animate_motion": "btil.analysis.plots",
-    "calibrate": "btil.analysis.calibration",
-    "choose_rows": "btil.analysis.plots",
-    "rank_models": "btil.analysis.selection",
-    "compare_posteriors": "btil.analysis.compare",
-    "confusion_matrix": "btil.analysis.metrics",
-    "context_visits": "btil.models.team",
-    "debrief": "btil.analysis.debriefing",
-    "decode_file": "btil.analysis.by_parts",
-    "decoding_error": "btil.analysis.metrics",
-    "expected_visits": "btil.analysis.plots",
-    "goals": "btil.analysis.motion",
-    "hamming_distance": "btil.analysis.metrics",
-    "interchangeable_latents": "btil.analysis.alignment",
-    "latents_pinned": "btil.analysis.alignment",
-    "load_comparison": "btil.analysis.loaded_comparison",
-    "log_evidence": "btil.analysis.evidence",
-    "majority_class_error": "btil.analysis.metrics",
-    "match_latents": "btil.analysis.alignment",
-    "misaligned_stretches": "btil.analysis.teamwork",
-    "misalignment_probability": "btil.analysis.teamwork",
-    "most_probable": "btil.analysis.metrics",
-    "plot_alignment": "btil.analysis.plots",
-    "plot_confusion": "btil.analysis.plots",
-    "plot_courses": "btil.analysis.plots",
-    "plot_ecdf_pit": "btil.analysis.calibration",
-    "plot_elbo_traces": "btil.analysis.plots",
-    "plot_error_ratios": "btil.analysis.calibration",
-    "plot_ess": "btil.analysis.plots",
-    "plot_forest": "btil.analysis.plots",
-    "plot_latents": "btil.analysis.calibration",
-    "plot_method_against_method": "btil.analysis.plots",
-    "plot_motion": "btil.analysis.plots",
-    "plot_motion_strip": "btil.analysis.plots",
-    "plot_paths": "btil.analysis.plots",
-    "plot_policy_rows": "btil.analysis.plots",
-    "plot_predictive_check": "btil.analysis.plots",
-    "plot_prior_posterior": "btil.analysis.plots",
-    "plot_prior_predictive": "btil.analysis.plots",
-    "plot_rank": "btil.analysis.plots",
-    "plot_reliability": "btil.analysis.plots",
-    "plot_restarts": "btil.analysis.plots",
-    "plot_row_diagnostics": "btil.analysis.plots",
-    "plot_sd_ratios": "btil.analysis.plots",
-    "plot_timeline": "btil.analysis.plots",
-    "plot_trace": "btil.analysis.plots",
-    "plot_transition_graph": "btil.analysis.plots",
-    "policy_divergence": "btil.analysis.metrics",
-    "policy_weights": "btil.analysis.metrics",
-    "posterior_means": "btil.analysis.alignment",
-    "posterior_predictive_check": "btil.analysis.predictive",
-    "read_truth": "btil.analysis.known_truth",
-    "relabel_rows": "btil.analysis.alignment",
-    "reproduce": "btil.analysis.reproduction.reproducing",
-    "row_diagnostics": "btil.analysis.plots",
-    "score_file": "btil.analysis.by_parts",
-    "shared_contexts": "btil.analysis.alignment",
-    "simulate_truth": "btil.analysis.known_truth",
-    "suboptimal_share": "btil.analysis.metrics",
-    "team_alignment": "btil.analysis.metrics",
-    "team_performance": "btil.analysis.performance",
-    "weigh_modes": "btil.analysis.modes",
-    "weighted_js_divergence": "btil.analysis.metrics",
+_MODULES = {
+    "analysis.alignment": (
+        "align interchangeable_latents latents_pinned match_latents posterior_means "
+        "relabel_rows shared_contexts"
+    ),
+    "analysis.by_parts": "FileScores decode_file score_file",
+    "analysis.calibration": "Calibration calibrate plot_ecdf_pit plot_error_ratios plot_latents",
+    "analysis.compare": "Comparison compare_posteriors",
+    "analysis.debriefing": "Debrief debrief",
+    "analysis.evidence": "Evidence log_evidence",
+    "analysis.known_truth": "KnownTruth read_truth simulate_truth",
+    "analysis.loaded_comparison": "load_comparison",
+    "analysis.metrics": (
+        "StepShare confusion_matrix decoding_error hamming_distance majority_class_error "
+        "most_probable policy_divergence policy_weights suboptimal_share team_alignment "
+        "weighted_js_divergence"
+    ),
+    "analysis.modes": "WeighedMode weigh_modes",
+    "analysis.motion": "Goal goals",
+    "analysis.performance": "Estimated TeamPerformance team_performance",
+    "analysis.plots": (
+        "RowChoice animate_motion choose_rows expected_visits plot_alignment plot_confusion "
+        "plot_courses plot_elbo_traces plot_ess plot_forest plot_method_against_method "
+        "plot_motion plot_motion_strip plot_paths plot_policy_rows plot_predictive_check "
+        "plot_prior_posterior plot_prior_predictive plot_rank plot_reliability plot_restarts "
+        "plot_row_diagnostics plot_sd_ratios plot_timeline plot_trace plot_transition_graph "
+        "row_diagnostics"
+    ),
+    "analysis.predictive": "PredictiveCheck posterior_predictive_check",
+    "analysis.reproduction.reproducing": "Reproduction reproduce",
+    "analysis.selection": "ModelComparison rank_models",
+    "analysis.teamwork": "misaligned_stretches misalignment_probability",
+    "models.team": "context_visits",
 }
+_LAZY = {name: f"btil.{module}" for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "Calibration",

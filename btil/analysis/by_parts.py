@@ -5,7 +5,7 @@ Tables are written as they grow, and appear whole or not at all. Several process
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -168,18 +168,7 @@ def _passed(
             part = posterior.conformed(part)
             table, found, log_likelihood = rows(part)
             write(table)
-            labelled = part.latents >= 0
-            in_episodes = np.add.reduceat(labelled, part.episode_starts, axis=0, dtype=np.int64)
-            weights = (in_episodes > 0).sum(0)
-            sums["episodes"] += part.num_episodes
-            sums["steps"] += part.num_steps
-            sums["log_likelihood"] += log_likelihood
-            sums["labelled"] += labelled.sum(0)
-            for name, values in found.items():
-                counted = np.where(np.isnan(values), 0, weights)
-                weighted = counted * np.nan_to_num(values)
-                for key, more in ((f"sum {name}", weighted), (f"of {name}", counted)):
-                    sums[key] = sums.get(key, np.zeros(agents)) + more
+            _add_part(sums, part, found, log_likelihood)
             line.update(part.num_steps)
         if not sums["steps"]:  # a process without episodes writes a table without rows
             table, found, _ = rows(posterior.conformed(file.first))
@@ -192,6 +181,31 @@ def _passed(
         # Tables of all processes appear, or none.
         gather(processes, lambda: pass_over(stack))
     totals = add_up(processes, lambda: sums)
+    return _scores(totals, file.agents)
+
+
+def _add_part(
+    sums: dict[str, np.ndarray],
+    part: Demonstrations,
+    found: Mapping[str, np.ndarray],
+    log_likelihood: float,
+) -> None:
+    """Add what was found in a part: metrics by how many episodes they are a mean over."""
+    labelled = part.latents >= 0
+    in_episodes = np.add.reduceat(labelled, part.episode_starts, axis=0, dtype=np.int64)
+    weights = (in_episodes > 0).sum(0)
+    sums["episodes"] += part.num_episodes
+    sums["steps"] += part.num_steps
+    sums["log_likelihood"] += log_likelihood
+    sums["labelled"] += labelled.sum(0)
+    for name, values in found.items():
+        counted = np.where(np.isnan(values), 0, weights)
+        weighted = counted * np.nan_to_num(values)
+        for key, more in ((f"sum {name}", weighted), (f"of {name}", counted)):
+            sums[key] = sums.get(key, np.zeros(len(weights))) + more
+
+
+def _scores(totals: Mapping[str, np.ndarray], agents: tuple[str, ...]) -> FileScores:
     steps = int(totals["steps"])
     names = [name.removeprefix("of ") for name in totals if name.startswith("of ")]
     with np.errstate(invalid="ignore"):
@@ -199,7 +213,7 @@ def _passed(
     return FileScores(
         int(totals["episodes"]),
         steps,
-        file.agents,
+        agents,
         totals["labelled"] / steps,
         metrics,
         float(totals["log_likelihood"]),

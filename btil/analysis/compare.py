@@ -3,17 +3,19 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from btil.analysis.alignment import (
     agents_pinned,
     align,
+    posterior_means,
     refuse_unmatched,
     rename_latents,
     shared_contexts,
@@ -25,7 +27,7 @@ from btil.analysis.belief_scores import (
     scored_agents,
 )
 from btil.analysis.calibration.ranks import Reliability, bins_of
-from btil.analysis.efficiency import Course, Target, course, latent_chains, own_course
+from btil.analysis.efficiency import Course, Target, course, latent_ess, own_course
 from btil.analysis.evidence import Evidence, check_estimable, estimate_bound
 from btil.analysis.held_out import held_out
 from btil.analysis.known_truth import check_truth, coverage_table
@@ -37,6 +39,7 @@ from btil.analysis.modes import (
     only_chains,
     only_draws,
     told_modes,
+    total_log_likelihood,
     weigh_modes,
 )
 from btil.analysis.monte_carlo import (
@@ -45,8 +48,10 @@ from btil.analysis.monte_carlo import (
     jackknife_error,
     means_without_each_block,
     moments_without_each_block,
+    stretches_of_chains,
     together,
 )
+from btil.analysis.output import text_table
 from btil.analysis.performance import finished_episodes
 from btil.analysis.plots import expected_visits
 from btil.analysis.quantities import DECIDING, MEASURED, Quantity, quantities
@@ -69,7 +74,6 @@ from btil.posterior.fit import check_given, check_model, fit_bound, method_funct
 from btil.posterior.numpyro_posterior import bind_model
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
     from rich.table import Table
 
@@ -84,6 +88,9 @@ _FEWEST_DRAWS = 20
 _NO_SD = 1e-7
 # Steps after which an episode of play is cut, unless demonstrations are longer.
 _LONGEST_PLAY = 200
+
+# Of a method some of its draws, by their number: the posterior by these alone, and what is said.
+_Part = tuple[str, int, Posterior, dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,13 +138,13 @@ class Comparison:
     """
 
     posteriors: dict[str, Posterior]
-    table: "pd.DataFrame"
-    chains: "pd.DataFrame"
-    modes: "pd.DataFrame"
+    table: pd.DataFrame
+    chains: pd.DataFrame
+    modes: pd.DataFrame
     weighed: dict[str, list[WeighedMode]]
-    weights: "pd.DataFrame"
-    decoded: "pd.DataFrame"
-    coverage: "pd.DataFrame"
+    weights: pd.DataFrame
+    decoded: pd.DataFrame
+    coverage: pd.DataFrame
     differences: "dict[str, RowDifference]"
     courses: dict[str, Course]
     reliabilities: dict[str, dict[str, Reliability]]
@@ -214,13 +221,9 @@ class Comparison:
         Args:
             every_row: Whether to show all quantities, group by group, not only those that decide.
         """
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=None, pad_edge=False)
-        table.add_column("", overflow="fold")
-        for name in self.posteriors:
-            table.add_column(Text(name), justify="right", overflow="fold")
+        table = text_table(["", *self.posteriors], [])
         for group, own in self.grouped().items():
             if group != DECIDING and not every_row:
                 continue
@@ -230,15 +233,13 @@ class Comparison:
             table.add_section()
         return table
 
-    def reliability_table(self) -> "pd.DataFrame":
+    def reliability_table(self) -> pd.DataFrame:
         """How sure and how often right, bin by bin: what `plot_reliability` draws.
 
         Columns: `agent`, `method`; the bin's edges `low` and `high`; `steps` in it, the mean
         probability `said` of their most probable state, the share `right` of these, and its 95%
         interval, `lower` to `upper`. Empty without labelled test data.
         """
-        import pandas as pd
-
         return pd.DataFrame(
             {"agent": agent, "method": name, **one._asdict()}
             for agent, own in self.reliabilities.items()
@@ -311,13 +312,13 @@ class Comparison:
         """
         from btil.analysis.plots import plot_timeline
 
-        return plot_timeline(self._posterior(name), self._shown(), episode, agent)
+        return plot_timeline(self._posterior(name), self.shown, episode, agent)
 
     def plot_confusion(self, agent: str, name: str | None = None) -> "Figure":
         """Decoded against true latents of an agent on the test data; arguments as above."""
         from btil.analysis.plots import plot_confusion
 
-        return plot_confusion(self._shown(), self._posterior(name), agent)
+        return plot_confusion(self.shown, self._posterior(name), agent)
 
     def report(
         self, directory: Any, command: str | None = None, suggestion: "PagePart | None" = None
@@ -349,7 +350,9 @@ class Comparison:
             raise ValueError(f"no method {chosen!r}; there are {', '.join(self.posteriors)}")
         return self.named[chosen]
 
-    def _shown(self) -> Demonstrations:
+    @property
+    def shown(self) -> Demonstrations:
+        """The episodes that pictures show: the test data, or without any those learned from."""
         return self.demos if self.test is None else self.test
 
 
@@ -479,8 +482,7 @@ def _check(
             raise ValueError(
                 f"{argument}: no method {', '.join(unknown)}; compared are {', '.join(chosen)}"
             )
-    if reference is not None and reference not in chosen:
-        raise ValueError(f"reference: {reference!r} is not among {', '.join(chosen)}")
+    _check_reference(reference, chosen)
     for name, given in options.items():
         check_given(chosen[name], given, model, owner=f"options: {chosen[name]}")
         check_keeps_all(f"options: {name}", given)
@@ -522,70 +524,55 @@ def compare_posteriors(
             posteriors, the evidence cannot be estimated, or a posterior kept the draws of some
             rows only (gibbs with `keep_rows`).
     """
-    import pandas as pd
-
     posteriors = dict(posteriors)
     _check_posteriors(posteriors, reference)
     check_values({"accuracy": accuracy, "num_played": num_played, "seed": seed})
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
-    for posterior in posteriors.values():
-        refuse_excerpt(posterior, "a comparison")
     chosen = choose_reference(posteriors, reference)
     reference, anchor = chosen.name, chosen.posterior
     if truth is not None:
         check_truth(anchor.bound, truth)
     if evidence is True:
         check_estimable(anchor.bound)
-    leading, modes, aligned, compared = _line_up(posteriors, reference, anchor)
-    visits = expected_visits(leading)
-    weighed = {
-        name: weigh_modes(posterior, visits if name == reference else None)
-        for name, posterior in aligned.items()
-    }
+    lined = _line_up(posteriors, reference, anchor)
+    aligned = {name: one.aligned for name, one in lined.items()}
+    compared = {name: one.compared for name, one in lined.items()}
+    # The reference's first.
+    modes = {name: lined[name].modes for name in dict.fromkeys([reference, *lined])}
+    weighed = {name: one.weighed for name, one in lined.items()}
     verdicts = {name: convergence(posterior) for name, posterior in aligned.items()}
     named = {name: name_by_labels(posterior, test) for name, posterior in compared.items()}
     decoded, reliabilities = _score_decoded(named, test, num_draws, seed)
-    coverage = {
-        name: coverage_table(posterior, truth, seed)
-        for name, posterior in compared.items()
-        if truth is not None and posterior.result.rows
-    }
+    coverage = _cover(compared, truth, seed)
     estimate = None if isinstance(evidence, bool) else evidence
     if evidence is True:
         estimate = _estimate_evidence(posteriors, reference, seed, progress)
     played, at_work = _play(compared, anchor.demos, num_played, seed)
     measured = chosen.fault is None
-    courses = _courses(compared, reference, visits) if measured else {}
-    differences = (
-        {name: compare_rows(one, leading, visits) for name, one in compared.items()}
-        if measured
-        else {}
-    )
+    courses, differences = _measure(compared, reference) if measured else ({}, {})
     records = {
         name: _fit_record(posterior, aligned[name], modes[name], verdicts[name])
         | _time_record(courses.get(name), accuracy)
         | _evidence_record(posterior, posteriors[reference], estimate)
         | _held_out(named[name], test)
         | _decoded_record(decoded, name)
-        | _coverage_record(coverage.get(name))
+        | _coverage_record(coverage, name)
         | played.get(name, {})
         | (differences[name]._asdict() if measured else {})
         for name, posterior in posteriors.items()
     }
-    every = [c for q in quantities(anchor.demos.agents, accuracy) for c in q.columns]
-    table = pd.DataFrame.from_dict(records, orient="index").rename_axis("method")
-    table = table[[column for column in every if column in table]].dropna(axis="columns", how="all")
-    if not measured and leading.result.rows:  # the columns are there, and have nothing to say
-        table = table.assign(**dict.fromkeys(MEASURED, np.nan))
+    # Where nothing is measured the columns are there, and have nothing to say.
+    unsaid = () if measured or not anchor.result.rows else MEASURED
+    table = _table(records, quantities(anchor.demos.agents, accuracy), unsaid)
     return Comparison(
         posteriors=posteriors,
         table=table,
-        chains=_compare_chains(aligned, test),
-        modes=_compare_modes(aligned, modes, test),
+        chains=_compare_parts(_each_chain(aligned), test, "chain"),
+        modes=_compare_parts(_each_group(aligned, modes), test, "group"),
         weighed=weighed,
-        weights=_compare_weights(aligned, weighed, test),
+        weights=_compare_parts(_each_mode(aligned, weighed), test, "mode"),
         decoded=_frame(decoded, "method", "agent", "belief"),
-        coverage=pd.concat(coverage, names=["method"]) if coverage else pd.DataFrame(),
+        coverage=coverage,
         differences=differences,
         courses=courses,
         reliabilities=reliabilities,
@@ -621,39 +608,53 @@ def _check_posteriors(posteriors: Mapping[str, Posterior], reference: str | None
         check_all_kept(posterior.result.rows, f"posteriors: {name}")
     if not posteriors:
         raise ValueError("posteriors: name at least one")
-    if reference is not None and reference not in posteriors:
-        raise ValueError(f"reference: {reference!r} is not among {', '.join(posteriors)}")
+    _check_reference(reference, posteriors)
+    for posterior in posteriors.values():
+        refuse_excerpt(posterior, "a comparison")
+
+
+def _check_reference(reference: str | None, among: Iterable[str]) -> None:
+    if reference is not None and reference not in among:
+        raise ValueError(f"reference: {reference!r} is not among {', '.join(among)}")
 
 
 class _LinedUp(NamedTuple):
-    """Posteriors as they can be compared.
+    """A posterior as it can be compared.
 
     Attributes:
-        leading: The reference, of several modes the first alone.
-        modes: Groups of chains that overlap.
-        aligned: The posteriors with latents in the reference's order.
-        compared: Of these, of several modes the first alone.
+        aligned: The posterior with latents in the reference's order.
+        modes: Groups of its chains that overlap.
+        weighed: Modes of its draws.
+        compared: Of several groups the first alone.
     """
 
-    leading: Posterior
-    modes: dict[str, list[Mode]]
-    aligned: dict[str, Posterior]
-    compared: dict[str, Posterior]
+    aligned: Posterior
+    modes: list[Mode]
+    weighed: list[WeighedMode]
+    compared: Posterior
 
 
-def _line_up(posteriors: Mapping[str, Posterior], reference: str, anchor: Posterior) -> _LinedUp:
+def _line_up(
+    posteriors: Mapping[str, Posterior], reference: str, anchor: Posterior
+) -> dict[str, _LinedUp]:
     """Match latents and chains to the reference; `anchor` is it, its chains named alike."""
-    modes = {reference: find_modes(anchor)}
-    leading = _leading(anchor, modes[reference])
-    aligned, compared = {}, {}
+    first = _with_modes(anchor)
+    found = {}
     for name, posterior in posteriors.items():
         # By a NumpyroModel, which has no rows, nothing can be matched but chains to one another.
-        target = leading if leading.result.rows else only_chains(posterior, [0])
-        aligned[name] = anchor if name == reference else align(posterior, target)
-        if name not in modes:
-            modes[name] = find_modes(aligned[name])
-        compared[name] = _leading(aligned[name], modes[name])
-    return _LinedUp(leading, modes, aligned, compared)
+        target = first.compared if first.compared.result.rows else only_chains(posterior, [0])
+        found[name] = first if name == reference else _with_modes(align(posterior, target))
+    return found
+
+
+def _with_modes(aligned: Posterior) -> _LinedUp:
+    """A posterior whose latents are matched, and its modes."""
+    visits = None
+    if method_of(aligned.method).answer == "chains":
+        visits = expected_visits(aligned)
+    modes = find_modes(aligned, visits)
+    weighed = weigh_modes(aligned, visits, modes)
+    return _LinedUp(aligned, modes, weighed, _leading(aligned, modes))
 
 
 def _leading(posterior: Posterior, modes: Sequence[Mode]) -> Posterior:
@@ -686,9 +687,9 @@ def _fit_record(
         record["rows"] = int(info["rows"].sum())
         record["rows_above"] = int(info["rows_above"].sum())
         record["min_ess_per_second"] = info["min_ess_bulk"].min() / posterior.wall_time
-        latents = latent_chains(aligned)
-        if latents is not None:
-            record["min_ess_per_second_latents"] = latents.min_ess / posterior.wall_time
+        size = latent_ess(aligned)
+        if size is not None:
+            record["min_ess_per_second_latents"] = size / posterior.wall_time
         if sum(len(mode.chains) for mode in modes) > 1:
             record["modes"] = len(modes)
     return record
@@ -707,28 +708,38 @@ def _time_record(course: Course | None, accuracy: float) -> dict[str, float]:
     return {} if course is None else {"seconds_to_accuracy": course.reached(accuracy)}
 
 
-def _courses(
-    compared: Mapping[str, Posterior],
-    reference: str,
-    visits: Mapping[str, Float[np.ndarray, "contexts ..."]],
-) -> dict[str, Course]:
-    """How methods that learned from the reference's data come near it."""
+def _measure(
+    compared: Mapping[str, Posterior], reference: str
+) -> tuple[dict[str, Course], dict[str, "RowDifference"]]:
+    """How methods come near the reference as time goes on, and how their rows differ from its."""
     target = compared[reference]
+    visits = expected_visits(target)
+    differences = {name: compare_rows(one, target, visits) for name, one in compared.items()}
     if not target.result.rows:
-        return {}
+        return {}, differences
     used = {site: read >= 1 for site, read in visits.items()}
-    means = {site: rows.mean() for site, rows in target.result.rows.items()}
-    found = {}
+    means = posterior_means(target)
+    courses = {}
     for name, posterior in compared.items():
+        one = None
         if name == reference:
             one = own_course(posterior, used)
+        # Of other data it comes near something else.
         elif posterior.demos == target.demos and posterior.result.rows:
             one = course(posterior, target, Target(means, used))
-        else:
-            one = None
         if one is not None:
-            found[name] = one
-    return found
+            courses[name] = one
+    return courses, differences
+
+
+def _table(
+    records: Mapping[str, Mapping[str, Any]], columns: Sequence[Quantity], unsaid: Sequence[str]
+) -> pd.DataFrame:
+    """The table of all methods: columns that one of them has, and some that say nothing."""
+    every = [column for quantity in columns for column in quantity.columns]
+    table = pd.DataFrame.from_dict(dict(records), orient="index").rename_axis("method")
+    table = table[[column for column in every if column in table]].dropna(axis="columns", how="all")
+    return table.assign(**dict.fromkeys(unsaid, np.nan))
 
 
 def _estimate_evidence(
@@ -758,10 +769,17 @@ def _evidence_record(
     }
 
 
-def _coverage_record(table: "pd.DataFrame | None") -> dict[str, float]:
-    if table is None or "all" not in table.index:
-        return {}
-    return {str(column): values["all"] for column, values in table.drop(columns="rows").items()}
+def _cover(compared: Mapping[str, Posterior], truth: DrawnTables | None, seed: int) -> pd.DataFrame:
+    """How often intervals cover the truth, by method and kind of table; empty without a truth."""
+    if truth is None:
+        return pd.DataFrame()
+    tables = {n: coverage_table(p, truth, seed) for n, p in compared.items() if p.result.rows}
+    return pd.concat(tables, names=["method"]) if tables else pd.DataFrame()
+
+
+def _coverage_record(coverage: pd.DataFrame, name: str) -> dict[str, float]:
+    found = coverage.to_dict("index").get((name, "all"), {})
+    return {str(column): value for column, value in found.items() if column != "rows"}
 
 
 def _play(
@@ -960,31 +978,28 @@ class _Cells(NamedTuple):
     sds: Float[np.ndarray, "blocks cells"]
 
 
-def _cells_of(rows: RowsPosterior, contexts: Int[np.ndarray, " contexts"]) -> _Cells:
+def _cells_of(
+    rows: RowsPosterior, contexts: Int[np.ndarray, " contexts"], num_blocks: int
+) -> _Cells:
+    """The cells of some contexts; those without draws are the same whatever is left out."""
     mean, sd = rows.mean()[contexts].ravel(), rows.sd()[contexts].ravel()
-    if not isinstance(rows, DrawnRows):
-        return _Cells(mean, sd, np.zeros((0, len(mean))), np.zeros((0, len(sd))))
-    without = moments_without_each_block(rows.draws[:, :, contexts])
-    return _Cells(mean, sd, *(values.reshape(len(values), -1) for values in without))
+    if isinstance(rows, DrawnRows):
+        without = moments_without_each_block(rows.draws[:, :, contexts])
+        return _Cells(mean, sd, *(values.reshape(num_blocks, -1) for values in without))
+    each = (num_blocks, len(mean))
+    return _Cells(mean, sd, np.broadcast_to(mean, each), np.broadcast_to(sd, each))
 
 
-def _pooled(tables: Sequence[_Cells]) -> _Cells:
-    """The cells of several tables; those without draws are the same whatever is left out."""
-    number = max((len(cells.means) for cells in tables), default=0)
-    means, sds = (
-        [own if len(own) else np.broadcast_to(whole, (number, len(whole))) for whole, own in pairs]
-        for pairs in (
-            [(cells.mean, cells.means) for cells in tables],
-            [(cells.sd, cells.sds) for cells in tables],
-        )
-    )
-    nothing = np.zeros((number, 0))
-    return _Cells(
-        np.concatenate([np.zeros(0), *(cells.mean for cells in tables)]),
-        np.concatenate([np.zeros(0), *(cells.sd for cells in tables)]),
-        np.concatenate([nothing, *means], axis=1),
-        np.concatenate([nothing, *sds], axis=1),
-    )
+def _num_blocks(posterior: Posterior) -> int:
+    """Number of blocks that draws of rows are left out by; 0 where there are none."""
+    drawn = (one.draws for one in posterior.result.rows.values() if isinstance(one, DrawnRows))
+    return max((len(list(stretches_of_chains(*draws.shape[:2]))) for draws in drawn), default=0)
+
+
+def _pooled(tables: Sequence[_Cells], num_blocks: int) -> _Cells:
+    """The cells of several tables."""
+    nothing = _Cells(*(np.zeros((*lead, 0)) for lead in ((), (), (num_blocks,), (num_blocks,))))
+    return _Cells(*(np.concatenate(parts, axis=-1) for parts in zip(nothing, *tables, strict=True)))
 
 
 def compare_rows(
@@ -1001,17 +1016,18 @@ def compare_rows(
     """
     visits = expected_visits(reference) if visits is None else visits
     num_rows = 0
+    blocks, other_blocks = _num_blocks(posterior), _num_blocks(reference)
     ours, theirs, read = [], [], [np.zeros(0)]
     for site, rows in posterior.result.rows.items():
         if site not in reference.result.rows:
             continue
         own, other = shared_contexts(posterior, reference, site)
-        ours.append(_cells_of(rows, own))
-        theirs.append(_cells_of(reference.result.rows[site], other))
+        ours.append(_cells_of(rows, own, blocks))
+        theirs.append(_cells_of(reference.result.rows[site], other, other_blocks))
         shape = (len(own), *rows.mean().shape[1:])
         read.append(np.broadcast_to(visits[site][other][..., None], shape).ravel())
         num_rows += math.prod(shape[:-1])
-    one, base = _pooled(ours), _pooled(theirs)
+    one, base = _pooled(ours, blocks), _pooled(theirs, other_blocks)
     if posterior is reference:  # its errors are the same: nothing is left to chance
         base = base._replace(means=base.means[:0], sds=base.sds[:0])
         one = one._replace(means=one.means[:0], sds=one.sds[:0])
@@ -1035,15 +1051,15 @@ def _difference(
     if not all(np.isnan(error).all() for error in errors):
         # The mean absolute value of a normal error.
         error = np.sqrt(sum(np.nan_to_num(error) ** 2 for error in errors) * 2 / np.pi)
-        found = _average(np.mean, error)
-    return _average(np.mean, np.abs(one.mean - base.mean)[chosen]), found
+        found = _average(error)
+    return _average(np.abs(one.mean - base.mean)[chosen]), found
 
 
 def _in_sds(one: _Cells, base: _Cells, chosen: Bool[np.ndarray, " cells"]) -> tuple[float, float]:
     """Mean difference of means in the reference's standard deviations, and the mean of these."""
     chosen = chosen & (base.sd > _NO_SD)
     sd = base.sd[chosen]
-    return _average(np.mean, np.abs(one.mean - base.mean)[chosen] / sd), _average(np.mean, sd)
+    return _average(np.abs(one.mean - base.mean)[chosen] / sd), _average(sd)
 
 
 def _sd_ratio(one: _Cells, base: _Cells, chosen: Bool[np.ndarray, " cells"]) -> tuple[float, float]:
@@ -1062,9 +1078,9 @@ def _sd_ratio(one: _Cells, base: _Cells, chosen: Bool[np.ndarray, " cells"]) -> 
     return float(np.median(sd / other)), error
 
 
-def _average(function: Callable[..., Any], values: Float[np.ndarray, " cells"]) -> float:
+def _average(values: Float[np.ndarray, " cells"]) -> float:
     """NaN, without a warning, where there is nothing to average."""
-    return float(function(values)) if len(values) else np.nan
+    return float(values.mean()) if len(values) else np.nan
 
 
 def name_by_labels(posterior: Posterior, test: Demonstrations | None) -> Posterior:
@@ -1102,64 +1118,56 @@ def _best_names(
 # ---------------------------------------------------------------------- chains
 
 
-def _compare_chains(
-    posteriors: Mapping[str, Posterior], test: Demonstrations | None
-) -> "pd.DataFrame":
-    """Log likelihood and decoding errors of each chain."""
-    records: dict[tuple[str, int], dict[str, float]] = {}
+def _compare_parts(parts: Iterable[_Part], test: Demonstrations | None, noun: str) -> pd.DataFrame:
+    """What parts of chains say, and their decoding errors."""
+    records = {
+        (name, number): record | _held_out(name_by_labels(alone, test), test)
+        for name, number, alone, record in parts
+    }
+    return _frame(records, "method", noun)
+
+
+def _each_chain(posteriors: Mapping[str, Posterior]) -> Iterator[_Part]:
+    """The chains of methods that have several."""
     for name, posterior in posteriors.items():
-        log_likelihood = posterior.result.log_likelihood
-        if posterior.draws_info is None or log_likelihood is None or len(log_likelihood) < 2:
-            continue
-        for chain, values in enumerate(log_likelihood.sum(-1, dtype=np.float64)):
+        total = total_log_likelihood(posterior)
+        for chain, values in enumerate(() if total is None or len(total) < 2 else total):
             record = {"mean_log_likelihood": float(values.mean()), "sd": float(values.std())}
-            alone = name_by_labels(only_chains(posterior, [chain]), test)
-            records[name, chain] = record | _held_out(alone, test)
-    return _frame(records, "method", "chain")
+            yield name, chain, only_chains(posterior, [chain]), record
 
 
-def _compare_modes(
-    posteriors: Mapping[str, Posterior],
-    modes: Mapping[str, Sequence[Mode]],
-    test: Demonstrations | None,
-) -> "pd.DataFrame":
-    """The same of each group of chains, of methods that have several."""
-    records: dict[tuple[str, int], dict[str, Any]] = {}
+def _each_group(
+    posteriors: Mapping[str, Posterior], modes: Mapping[str, Sequence[Mode]]
+) -> Iterator[_Part]:
+    """The groups of chains of methods that have several."""
     for name, own in modes.items():
         for number, mode in enumerate(own if len(own) > 1 else (), 1):
-            alone = name_by_labels(only_chains(posteriors[name], mode.chains), test)
-            records[name, number] = {
+            record = {
                 "chains": ", ".join(map(str, mode.chains)),
                 "mean_log_likelihood": mode.log_likelihood,
                 "sd": mode.sd,
-            } | _held_out(alone, test)
-    return _frame(records, "method", "group")
+            }
+            yield name, number, only_chains(posteriors[name], mode.chains), record
 
 
-def _compare_weights(
-    posteriors: Mapping[str, Posterior],
-    weighed: Mapping[str, Sequence[WeighedMode]],
-    test: Demonstrations | None,
-) -> "pd.DataFrame":
-    """The same of each mode of the draws, with its weight, of methods that have several."""
-    records: dict[tuple[str, int], dict[str, Any]] = {}
+def _each_mode(
+    posteriors: Mapping[str, Posterior], weighed: Mapping[str, Sequence[WeighedMode]]
+) -> Iterator[_Part]:
+    """The modes of the draws, with their weights, of methods that have several."""
     for name, own in weighed.items():
         for number, mode in enumerate(own if len(own) > 1 else (), 1):
-            alone = name_by_labels(only_draws(posteriors[name], mode.draws), test)
-            records[name, number] = {
+            record = {
                 "weight": mode.weight,
                 "weight_se": mode.weight_se,
                 "crossings": mode.crossings,
                 "mean_log_likelihood": mode.log_likelihood,
                 "sd": mode.sd,
-            } | _held_out(alone, test)
-    return _frame(records, "method", "mode")
+            }
+            yield name, number, only_draws(posteriors[name], mode.draws), record
 
 
-def _frame(records: Mapping[Any, Mapping[str, Any]], *names: str) -> "pd.DataFrame":
+def _frame(records: Mapping[Any, Mapping[str, Any]], *names: str) -> pd.DataFrame:
     """A table of records by several keys; one without columns where there are none."""
-    import pandas as pd
-
     index = pd.MultiIndex.from_tuples(list(records), names=names)
     return pd.DataFrame(list(records.values()), index=index)
 
@@ -1279,7 +1287,7 @@ def _notes_on_reference(reference: str, fault: str | None) -> list[str]:
 
 
 def _notes_on_convergence(
-    table: "pd.DataFrame",
+    table: pd.DataFrame,
     verdicts: Mapping[str, Convergence],
     modes: Mapping[str, Sequence[Mode]],
 ) -> list[str]:

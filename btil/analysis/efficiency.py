@@ -5,9 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from btil.analysis.alignment import shared_contexts
+from btil.analysis.alignment import posterior_means, shared_contexts
 from btil.analysis.latent_draws import smoothed_under_draws
-from btil.inference.chains import summarize_chains
+from btil.demonstrations import Demonstrations
+from btil.inference.chains import ess
 from btil.inference.result import DrawnRows
 from btil.models.contexts import match_rows
 from btil.models.team import bind
@@ -39,20 +40,15 @@ class Course(NamedTuple):
         return float(self.seconds[after]) if after < len(self.seconds) else np.inf
 
 
-class LatentChains(NamedTuple):
-    """Chains seen at the mental states rather than at the tables.
-
-    Attributes:
-        max_rhat: Largest R-hat of a probability; NaN of a single chain.
-        min_ess: Least effective sample size of one.
-    """
-
-    max_rhat: float
-    min_ess: float
+def _chains(posterior: Posterior) -> dict[str, Float[np.ndarray, "chain draw ..."]]:
+    """The chains of the tables all of whose draws are there; empty of methods without chains."""
+    if posterior.draws_info is None:
+        return {}
+    return {s: r.draws for s, r in posterior.result.rows.items() if isinstance(r, DrawnRows)}
 
 
-def latent_chains(posterior: Posterior) -> LatentChains | None:
-    """How well chains agree about mental states, and how many draws they are worth for them.
+def latent_ess(posterior: Posterior) -> float | None:
+    """How many independent draws chains are worth for mental states, where that is least.
 
     The quantity is the probability of each latent at a step given a draw of the tables, at
     unlabelled steps of the training data: at most 60 per agent, evenly spaced over so many of the
@@ -62,14 +58,14 @@ def latent_chains(posterior: Posterior) -> LatentChains | None:
         posterior: A posterior whose chains have their latents matched.
 
     Returns:
-        The worst of all probabilities; None where there are no chains with the draws of all rows,
-        or nothing is unlabelled, or there are continuous columns.
+        The least effective sample size of all probabilities; None where there are no chains with
+        the draws of all rows, or nothing is unlabelled, or there are continuous columns.
     """
-    rows = {s: r.draws for s, r in posterior.result.rows.items() if isinstance(r, DrawnRows)}
-    if posterior.draws_info is None or not rows or posterior.bound.channels:
+    rows = _chains(posterior)
+    if not rows or posterior.bound.channels:
         return None
     demos = posterior.demos
-    hidden = (demos.latents < 0) & (np.array(demos.num_latents) > 1)
+    hidden = _hidden(demos)
     some = np.flatnonzero(np.add.reduceat(hidden.any(1), demos.episode_starts, dtype=np.int64))
     if not len(some):
         return None
@@ -79,11 +75,11 @@ def latent_chains(posterior: Posterior) -> LatentChains | None:
     bound = posterior.bound if whole else bind(posterior.model, demos.select(chosen))
     few = bound.demos
     places: dict[str, Int[np.ndarray, " steps"]] = {}
-    for agent, labels, size in zip(few.agents, few.latents.T, few.num_latents, strict=True):
-        unknown = np.flatnonzero(labels < 0)
-        if size > 1 and len(unknown):
-            spaced = np.linspace(0, len(unknown) - 1, min(_MOST_PLACES, len(unknown)))
-            places[agent] = unknown[spaced.round().astype(int)]
+    for agent, own in zip(few.agents, _hidden(few).T, strict=True):
+        steps = np.flatnonzero(own)
+        if len(steps):
+            spaced = np.linspace(0, len(steps) - 1, min(_MOST_PLACES, len(steps)))
+            places[agent] = steps[spaced.round().astype(int)]
     num_chains, num_draws = next(iter(rows.values())).shape[:2]
     number = num_chains * num_draws
     draws: dict[str, np.ndarray] = {}
@@ -95,15 +91,15 @@ def latent_chains(posterior: Posterior) -> LatentChains | None:
             given = table.prior_mean()
             draws[site] = np.broadcast_to(given, (number, *given.shape))
     beliefs = smoothed_under_draws(posterior, bound, draws, places)
-    found = [
-        summarize_chains(own.reshape(num_chains, num_draws, *own.shape[1:]))
-        for own in beliefs.values()
+    sizes = [
+        ess(own.reshape(num_chains, num_draws, *own.shape[1:])).ravel() for own in beliefs.values()
     ]
-    # fmax and fmin pass over NaN.
-    return LatentChains(
-        float(np.fmax.reduce([one.max_rhat for one in found])),
-        float(np.fmin.reduce([one.min_ess_bulk for one in found])),
-    )
+    return float(np.fmin.reduce(np.concatenate(sizes)))  # fmin passes over NaN
+
+
+def _hidden(demos: Demonstrations) -> Bool[np.ndarray, "steps agents"]:
+    """Where an agent is there, has a choice of latents, and no label."""
+    return demos.present & (demos.latents < 0) & (np.array(demos.num_latents) > 1)
 
 
 class Target(NamedTuple):
@@ -129,12 +125,11 @@ def course(posterior: Posterior, reference: Posterior, target: Target) -> Course
         reference: The posterior that the target's rows are of.
         target: The means.
     """
-    chains = {s: r for s, r in posterior.result.rows.items() if isinstance(r, DrawnRows)}
-    if posterior.draws_info is None or not chains:
-        means = {site: rows.mean() for site, rows in posterior.result.rows.items()}
-        error = _error(posterior, reference, target, means)
+    chains = _chains(posterior)
+    if not chains:
+        error = _error(posterior, reference, target, posterior_means(posterior))
         return Course(np.array([posterior.wall_time]), np.array([error]))
-    length = next(iter(chains.values())).draws.shape[1]
+    length = next(iter(chains.values())).shape[1]
     return _course_of_draws(posterior, reference, target, length, length)
 
 
@@ -143,8 +138,8 @@ def own_course(reference: Posterior, used: dict[str, Bool[np.ndarray, "..."]]) -
 
     None where it has no chains with the draws of all rows.
     """
-    chains = {s: r.draws for s, r in reference.result.rows.items() if isinstance(r, DrawnRows)}
-    if reference.draws_info is None or not chains:
+    chains = _chains(reference)
+    if not chains:
         return None
     length = next(iter(chains.values())).shape[1]
     half = length // 2
@@ -165,10 +160,8 @@ def _course_of_draws(
     begin = 0
     for end in ends:
         means = {}
-        for site, rows in posterior.result.rows.items():
-            if not isinstance(rows, DrawnRows):
-                continue
-            new = rows.draws[:, begin:end].sum(1, dtype=np.float64).mean(0)
+        for site, draws in _chains(posterior).items():
+            new = draws[:, begin:end].sum(1, dtype=np.float64).mean(0)
             sums[site] = sums[site] + new if site in sums else new
             means[site] = sums[site] / end
         errors.append(_error(posterior, reference, target, means))

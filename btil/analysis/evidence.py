@@ -38,7 +38,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from btil.analysis.alignment import relabel_rows, symmetries
-from btil.analysis.latent_draws import by_batches
+from btil.analysis.latent_draws import by_batches, padded_logs
 from btil.arguments import check_count, check_options, check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
@@ -471,41 +471,9 @@ def _smc(
     if posterior is None:
         posterior = fit_bound(bound, "mfvi", seed=seed, progress=progress)
     fitted = {n: one for n, one in posterior.result.rows.items() if isinstance(one, DirichletRows)}
+    shape = (num_replicates, num_particles)
     with precision(np.float64):
-        setting, sites, num_rows = _prepare(bound)
-        reference = _reference(bound, fitted, num_rows)
-        shape = (num_replicates, num_particles)
-        key = jax.random.key(seed)
-        particles = _Particles(
-            draw_log_tables(
-                jax.random.fold_in(key, 0),
-                {
-                    n: jnp.broadcast_to(w, shape + w.shape)
-                    for n, w in reference.concentration.items()
-                },
-            ),
-            jnp.full(shape, -math.log(num_particles)),
-            jnp.zeros(num_replicates),
-        )
-        start = {name: rows[None] for name, rows in reference.log_tables.items()}
-        estimates = by_batches(partial(_log_masses, setting=setting, sites=sites), start)
-        ladder = jnp.linspace(0.0, 1.0, num_temperatures + 1)
-        with progress_line(num_temperatures, "evidence", progress) as line:
-            for number in range(num_temperatures):
-                particles = _heat(
-                    jax.random.fold_in(key, number + 1),
-                    particles,
-                    ladder[number],
-                    ladder[number + 1],
-                    reference,
-                    setting,
-                    sites,
-                )
-                jax.block_until_ready(particles)
-                line.update(1)
-        estimates = estimates + np.asarray(particles.log_evidence)
-        if len(renamings) > 1:
-            estimates = estimates + _for_renamings(bound, fitted, renamings, particles)
+        estimates = _by_particles(bound, fitted, renamings, shape, num_temperatures, seed, progress)
     value, error = _log_mean(estimates)
     spread = float(estimates.std(ddof=1))
     notes = [
@@ -528,6 +496,41 @@ def _smc(
         )
     reliable = spread <= _LARGEST_SPREAD and least >= _LEAST_FOR_PARTICLES
     return Evidence(value, error, "smc", reliable, None, tuple(notes))
+
+
+def _by_particles(
+    bound: BoundModel,
+    fitted: Mapping[str, DirichletRows],
+    renamings: list[dict[str, Any]],
+    shape: tuple[int, int],
+    num_temperatures: int,
+    seed: int,
+    progress: bool,
+) -> Float[np.ndarray, " runs"]:
+    """The log evidence by each run of particles; `shape`: the runs, and the particles of each."""
+    setting, sites, num_rows = _prepare(bound)
+    reference = _reference(bound, fitted, num_rows)
+    key = jax.random.key(seed)
+    begin = {n: jnp.broadcast_to(w, shape + w.shape) for n, w in reference.concentration.items()}
+    particles = _Particles(
+        draw_log_tables(jax.random.fold_in(key, 0), begin),
+        jnp.full(shape, -math.log(shape[1])),
+        jnp.zeros(shape[0]),
+    )
+    start = {name: rows[None] for name, rows in reference.log_tables.items()}
+    estimates = by_batches(partial(_log_masses, setting=setting, sites=sites), start)
+    ladder = jnp.linspace(0.0, 1.0, num_temperatures + 1)
+    with progress_line(num_temperatures, "evidence", progress) as line:
+        for number in range(num_temperatures):
+            own_key = jax.random.fold_in(key, number + 1)
+            temperatures = ladder[number], ladder[number + 1]
+            particles = _heat(own_key, particles, *temperatures, reference, setting, sites)
+            jax.block_until_ready(particles)
+            line.update(1)
+    estimates = estimates + np.asarray(particles.log_evidence)
+    if len(renamings) > 1:
+        estimates = estimates + _for_renamings(bound, fitted, renamings, particles)
+    return estimates
 
 
 def _reference(
@@ -827,15 +830,14 @@ def _has_choice(bound: BoundModel) -> bool:
 
 
 def _padded_logs(rows: Mapping[str, np.ndarray], num_rows: Mapping[str, int]) -> Tables:
-    """Logs of many draws of rows, (draws, ...), in float64; log 1 in padding."""
-    tiny = np.finfo(np.float64).tiny
-    padded = {}
-    for name, values in rows.items():
-        logs = np.log(np.maximum(np.asarray(values, np.float64), tiny))
-        width = [(0, 0)] * logs.ndim
-        width[1] = (0, num_rows[name] - logs.shape[1])
-        padded[name] = jnp.asarray(np.pad(logs, width))
-    return padded
+    """Logs of many draws of rows, (draws, ...), in float64; of zeros that of the least number."""
+    double, tiny = np.dtype(np.float64), np.finfo(np.float64).tiny
+    return {
+        name: jnp.asarray(
+            padded_logs(np.maximum(values.astype(double), tiny), num_rows[name], double)
+        )
+        for name, values in rows.items()
+    }
 
 
 def _renamings(bound: BoundModel) -> list[dict[str, Int[np.ndarray, " latents"]]]:

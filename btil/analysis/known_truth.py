@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from btil.analysis.calibration.ranks import Ranked, Share, coverage, place_among
+from btil.analysis.calibration.ranks import Ranked, Share, coverages, place_among
 from btil.analysis.calibration.simulation import Settings, draw_data, named_as_in
 from btil.analysis.monte_carlo import evenly_spaced
 from btil.analysis.plots.rows import expected_visits
@@ -26,7 +26,6 @@ from btil.posterior.conforming import conform
 if TYPE_CHECKING:
     import pandas as pd
 
-INTERVALS = (0.5, 0.89)
 # What is known of a channel.
 _CHANNEL_PARTS = ("contexts", "coefficients", "covariance")
 # Rows of the table that are of continuous columns.
@@ -201,7 +200,7 @@ def coverage_table(posterior: Posterior, truth: DrawnTables, seed: int = 0) -> "
 
     Returns:
         A row per role, "coefficients" and "noise" of columns among them, and one for "all":
-        `rows`, `coverage_50`, `coverage_89`, each with a standard error `*_error`, as if rows were
+        `rows`, `coverage_50`, `coverage_89`, each with a standard error `*_se`, as if rows were
         independent of each other.
     """
     import pandas as pd
@@ -210,9 +209,7 @@ def coverage_table(posterior: Posterior, truth: DrawnTables, seed: int = 0) -> "
     records = {}
     for role, ranked in _ranked(posterior, truth, seed).items():
         record: dict[str, float] = {"rows": len(ranked.place)}
-        for interval in INTERVALS:
-            share = coverage(ranked, interval)
-            name = f"coverage_{100 * interval:.0f}"
+        for name, share in coverages(ranked).items():
             record |= {name: share.value, f"{name}_se": _error(share, len(ranked.place))}
         records[role] = record
     return pd.DataFrame.from_dict(records, orient="index").rename_axis("tables")

@@ -77,7 +77,7 @@ def smoothed_under_draws(
     found = {}
     with precision(posterior.dtype) as dtype:
         for agent, chosen in steps.items():
-            logs = [_padded_logs(rows[s], layout.num_rows[s], dtype) for s in layout.sites[agent]]
+            logs = [padded_logs(rows[s], layout.num_rows[s], dtype) for s in layout.sites[agent]]
             program = partial(
                 _marginals_at, index=layout.index[agent], place=jnp.asarray(placed[chosen])
             )
@@ -85,9 +85,10 @@ def smoothed_under_draws(
     return found
 
 
-def _padded_logs(
+def padded_logs(
     rows: Float[np.ndarray, "draws rows ..."], num_rows: int, dtype: np.dtype
 ) -> Float[np.ndarray, "draws padded ..."]:
+    """Logs of many draws of rows, with rows behind that nothing looks at."""
     logs = log_rows(rows).astype(dtype)
     padding = np.zeros((len(logs), num_rows - logs.shape[1], *logs.shape[2:]), dtype)
     return np.concatenate([logs, padding], axis=1)

@@ -16,7 +16,6 @@ well.
 Latents must have been matched first: chains that differ in names alone are in one mode.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from btil.analysis.monte_carlo import some_draws
+from btil.analysis.monte_carlo import OF_DRAWS, answers_of, indexed, some_draws
 from btil.analysis.plots.rows import expected_visits
 from btil.analysis.words import listed
 from btil.inference.chains import ess
@@ -35,10 +34,7 @@ from btil.posterior.beliefs import Posterior
 # In standard deviations within a chain.
 APART = 3.0
 # What chains have an axis of.
-_OF_CHAINS: dict[type, tuple[str, ...]] = {
-    DrawnRows: ("draws",),
-    MomentRows: ("means", "squares", "draws"),
-}
+_OF_CHAINS = OF_DRAWS | {MomentRows: ("means", "squares", "draws")}
 # Halves of chains shorter than this tell nothing.
 _FEWEST_DRAWS = 8
 # Draws are looked at one by one, then averaged over so many consecutive ones: what moves fast in
@@ -88,19 +84,32 @@ def find_modes(
     Returns:
         One mode where all chains overlap; none where there are no chains.
     """
-    log_likelihood = posterior.result.log_likelihood
-    if posterior.draws_info is None or log_likelihood is None:
+    total = total_log_likelihood(posterior)
+    if total is None:
         return []
-    total = log_likelihood.sum(-1, dtype=np.float64)
-    group = [0] * len(total)
-    if len(total) > 1 and total.shape[1] >= _FEWEST_DRAWS:
-        group = _group_of_each_chain(total, _vectors(posterior, visits))
+    several = len(total) > 1 and total.shape[1] >= _FEWEST_DRAWS
+    return _overlapping(total, _vectors(posterior, visits) if several else None)
+
+
+def _overlapping(
+    total: Float[np.ndarray, "chain draw"], vectors: Float[np.ndarray, "chain draw cells"] | None
+) -> list[Mode]:
+    """`find_modes` by what the draws say; None: chains too short to tell apart."""
+    group = [0] * len(total) if vectors is None else _group_of_each_chain(total, vectors)
     modes = []
     for first in dict.fromkeys(group):
         chains = tuple(chain for chain, own in enumerate(group) if own == first)
         own = total[list(chains)]
         modes.append(Mode(chains, float(own.mean()), float(own.std())))
     return sorted(modes, key=lambda mode: -mode.log_likelihood)
+
+
+def total_log_likelihood(posterior: Posterior) -> Float[np.ndarray, "chain draw"] | None:
+    """The log likelihood of all training data under each draw; None where there are no chains."""
+    log_likelihood = posterior.result.log_likelihood
+    if posterior.draws_info is None or log_likelihood is None:
+        return None
+    return log_likelihood.sum(-1, dtype=np.float64)
 
 
 def _group_of_each_chain(
@@ -141,6 +150,7 @@ class WeighedMode(NamedTuple):
 def weigh_modes(
     posterior: Posterior,
     visits: Mapping[str, Float[np.ndarray, "contexts ..."]] | None = None,
+    groups: Sequence[Mode] | None = None,
 ) -> list[WeighedMode]:
     r"""The modes between which draws go back and forth, and their weights, the largest first.
 
@@ -155,6 +165,7 @@ def weigh_modes(
         posterior: A posterior; of other methods than gibbs and nuts there are no modes to tell of.
             Latents that nothing distinguishes must have been matched (`btil.analysis.align`).
         visits: As in `find_modes`.
+        groups: `find_modes(posterior, visits)`, if they are there already.
 
     Returns:
         One mode where draws make one heap; none where there are no chains.
@@ -162,17 +173,18 @@ def weigh_modes(
     Example:
         >>> btil.analysis.weigh_modes(btil.fit(model, demos, "gibbs"))  # doctest: +SKIP
     """
-    log_likelihood = posterior.result.log_likelihood
-    chains = method_of(posterior.method).answer == "chains"
-    if not chains or posterior.draws_info is None or log_likelihood is None:
+    total = total_log_likelihood(posterior)
+    if total is None or method_of(posterior.method).answer != "chains":
         return []
-    total = log_likelihood.sum(-1, dtype=np.float64)
-    numbers, known = np.zeros(total.shape, int), True
-    if total.shape[1] >= _FEWEST_DRAWS:
-        vectors = _vectors(posterior, visits)
-        groups = np.array(_group_of_each_chain(total, vectors))
-        known = len(np.unique(groups)) == 1
-        numbers = _heap_of_each_draw(vectors) if known else numbers + groups[:, None]
+    vectors = _vectors(posterior, visits) if total.shape[1] >= _FEWEST_DRAWS else None
+    groups = _overlapping(total, vectors) if groups is None else groups
+    known = len(groups) == 1
+    numbers = np.zeros(total.shape, int)
+    if not known:
+        for group in groups:
+            numbers[list(group.chains)] = min(group.chains)
+    elif vectors is not None:
+        numbers = _heap_of_each_draw(vectors)
     modes = []
     for number in np.unique(numbers):
         draws = numbers == number
@@ -367,30 +379,6 @@ def only_draws(posterior: Posterior, draws: Bool[np.ndarray, "chain draw"]) -> P
 
 def only_chains(posterior: Posterior, chains: Sequence[int]) -> Posterior:
     """The posterior by some of its chains alone; itself where it has none."""
-    result = posterior.result
-    chosen = list(chains)
-    rows = {
-        name: one._replace(
-            **{field: getattr(one, field)[chosen] for field in _OF_CHAINS[type(one)]}
-        )
-        if type(one) in _OF_CHAINS
-        else one
-        for name, one in result.rows.items()
-    }
-    drawn = (DrawnRows, MomentRows, DrawnParameters)
-    if not any(isinstance(one, drawn) for one in (*rows.values(), *result.parameters.values())):
+    if not any(type(one) in _OF_CHAINS for one in answers_of(posterior.result)):
         return posterior
-    parameters = {
-        name: DrawnParameters(one.draws[chosen]) if isinstance(one, DrawnParameters) else one
-        for name, one in result.parameters.items()
-    }
-    log_likelihood = result.log_likelihood
-    return dataclasses.replace(
-        posterior,
-        result=result._replace(
-            rows=rows,
-            parameters=parameters,
-            log_likelihood=None if log_likelihood is None else log_likelihood[chosen],
-            sample_stats={n: np.asarray(v)[chosen] for n, v in result.sample_stats.items()},
-        ),
-    )
+    return indexed(posterior, list(chains), _OF_CHAINS)

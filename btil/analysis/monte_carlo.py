@@ -15,15 +15,21 @@ References:
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.inference.result import DrawnParameters, DrawnRows
+from btil.inference.result import DrawnChannel, DrawnParameters, DrawnRows, FitResult
 from btil.posterior.beliefs import Posterior
 
+# Arrays of draws, (chain, draw, ...), by the kind of answer that has them.
+OF_DRAWS: dict[type, tuple[str, ...]] = {
+    DrawnRows: ("draws",),
+    DrawnParameters: ("draws",),
+    DrawnChannel: DrawnChannel._fields,
+}
 # The error has a relative standard error of 1 / sqrt(2 (blocks - 1)), a sixth.
 _NUM_BLOCKS = 20
 
@@ -44,14 +50,19 @@ class Block(NamedTuple):
 
 def drawn_shape(posterior: Posterior) -> tuple[int, int] | None:
     """Chains, and draws in each; None where the posterior is no set of draws."""
-    result = posterior.result
-    for one in (*result.rows.values(), *result.parameters.values()):
-        if isinstance(one, DrawnRows | DrawnParameters):
-            return one.draws.shape[0], one.draws.shape[1]
+    for one in answers_of(posterior.result):
+        if type(one) in OF_DRAWS:
+            num_chains, length = getattr(one, OF_DRAWS[type(one)][0]).shape[:2]
+            return num_chains, length
     return None
 
 
-def some_draws(posterior: Posterior, chosen: Any) -> Posterior:
+def answers_of(result: FitResult) -> list[Any]:
+    """What a method says of every table, parameter and continuous channel."""
+    return [*result.rows.values(), *result.parameters.values(), *result.channels.values()]
+
+
+def some_draws[P: Posterior](posterior: P, chosen: Any) -> P:
     """A posterior by some of its draws.
 
     Args:
@@ -59,18 +70,34 @@ def some_draws(posterior: Posterior, chosen: Any) -> Posterior:
         chosen: What of the draws (chain, draw, ...) is kept, an index of these two axes that leaves
             both there.
     """
+    return indexed(posterior, chosen, OF_DRAWS)
+
+
+def indexed[P: Posterior](posterior: P, chosen: Any, arrays: Mapping[type, tuple[str, ...]]) -> P:
+    """A posterior with an index applied to some arrays, and to what is kept of every draw.
+
+    Args:
+        posterior: A posterior of draws.
+        chosen: The index, of the leading axes.
+        arrays: Names of the arrays, by the kind of answer that has them; others stay.
+    """
     result = posterior.result
 
-    def kept(one: Any) -> Any:
-        drawn = isinstance(one, DrawnRows | DrawnParameters)
-        return one._replace(draws=one.draws[chosen]) if drawn else one
+    def kept(answers: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: one._replace(
+                **{field: getattr(one, field)[chosen] for field in arrays.get(type(one), ())}
+            )
+            for name, one in answers.items()
+        }
 
     log_likelihood = result.log_likelihood
     return dataclasses.replace(
         posterior,
         result=result._replace(
-            rows={site: kept(one) for site, one in result.rows.items()},
-            parameters={site: kept(one) for site, one in result.parameters.items()},
+            rows=kept(result.rows),
+            parameters=kept(result.parameters),
+            channels=kept(result.channels),
             log_likelihood=None if log_likelihood is None else log_likelihood[chosen],
             sample_stats={n: np.asarray(v)[chosen] for n, v in result.sample_stats.items()},
         ),
@@ -129,7 +156,8 @@ def _stretches(length: int, parts: int) -> list[Int[np.ndarray, " draws"]]:
 def means_without_each_block(posterior: Posterior) -> Iterator[Posterior]:
     """The posterior with each block of its draws left out, as far as its means go.
 
-    For the errors of what is asked of mean rows. Of rows each has one draw, their mean.
+    For the errors of what is asked of mean rows. Of rows and of continuous channels each has one
+    draw, their mean.
 
     Yields:
         Posteriors; nothing where the posterior is no set of draws, or one block is all.
@@ -138,19 +166,23 @@ def means_without_each_block(posterior: Posterior) -> Iterator[Posterior]:
     if shape is None:
         return
     result = posterior.result
-    means = {
-        site: moments_without_each_block(rows.draws)[0]
-        for site, rows in result.rows.items()
-        if isinstance(rows, DrawnRows)
+    drawn = {
+        name: one
+        for name, one in (*result.rows.items(), *result.channels.items())
+        if isinstance(one, DrawnRows | DrawnChannel)
     }
+    means = {n: [moments_without_each_block(part)[0] for part in one] for n, one in drawn.items()}
     for number, (chain, stretch) in enumerate(stretches_of_chains(*shape)):
         kept = np.ones(shape, bool)
         kept[chain, stretch] = False
         if not kept.any():
             return
+        own: dict[str, Any] = {
+            name: type(one)(*(part[number][None, None] for part in means[name]))
+            for name, one in drawn.items()
+        }
         # One chain of all that is left.
         left = tuple(axis[None] for axis in np.nonzero(kept))
-        rows = {site: DrawnRows(own[number][None, None]) for site, own in means.items()}
         parameters = {
             site: DrawnParameters(one.draws[left]) if isinstance(one, DrawnParameters) else one
             for site, one in result.parameters.items()
@@ -158,7 +190,8 @@ def means_without_each_block(posterior: Posterior) -> Iterator[Posterior]:
         yield dataclasses.replace(
             posterior,
             result=result._replace(
-                rows=dict(result.rows) | rows,
+                rows={name: own.get(name, one) for name, one in result.rows.items()},
+                channels={name: own.get(name, one) for name, one in result.channels.items()},
                 parameters=parameters,
                 log_likelihood=None,
                 sample_stats={},

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from btil.analysis.metrics import agent_position
 from btil.demonstrations.directions import plane_columns
 from btil.posterior.posterior import TeamPosterior
 
@@ -64,12 +65,11 @@ def goals(
         {'desk': Goal(x=0.1, y=-0.2, speed=0.8, near=0.7, inertia=0.0), ...}
     """
     demos = posterior.demos
-    if agent not in demos.agents:
-        raise ValueError(f"unknown agent {agent!r}; the agents are {', '.join(demos.agents)}")
+    stays = demos.stays[agent_position(demos, agent)]
     p = plane_columns(demos, position, f"goals of {agent}: position")
     v = plane_columns(demos, velocity, f"goals of {agent}: velocity")
     before = np.roll(v, 1, axis=0)
-    before[demos.stays[demos.agents.index(agent)]] = np.nan
+    before[stays] = np.nan
     weights = posterior.smooth(demos, use_labels=True)[agent]
     known = np.isfinite(np.concatenate([p, v, before, weights], axis=1)).all(1)
     if not known.any():

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from markupsafe import Markup
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
     from rich.console import Console
+    from rich.table import Table
 
 # A larger drawing is shown as a picture of dots; the drawing lies beside it all the same.
 _LARGEST_DRAWING = 400_000
@@ -37,6 +38,20 @@ def output_console() -> "Console":
 
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE)
+
+
+def text_table(headings: Iterable[str], rows: Iterable[Iterable[str]], left: int = 1) -> "Table":
+    """A table of texts for a terminal: `left` columns that name the rows, then numbers."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=None, pad_edge=False)
+    for position, heading in enumerate(headings):
+        justify: Literal["left", "right"] = "left" if position < left else "right"
+        table.add_column(Text(heading), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 @contextlib.contextmanager
@@ -179,6 +194,16 @@ def html_figure(drawn: Mapping[str, bytes], name: str, caption: str) -> Markup:
     narrow = base64.b64encode(drawn.get("narrow", b"")).decode("ascii")
     phone = f"data:image/png;base64,{narrow}" if narrow else ""
     return html("figure", name, caption, width, f"data:{kind};base64,{data}", phone)
+
+
+def written_figure(figure: "Figure", stem: Path, caption: str) -> Markup:
+    """Write a figure as `save_figure` does, and give it for a page under the name of its files."""
+    return html_figure(save_figure(figure, stem), stem.name, caption)
+
+
+def html_paragraph(text: str) -> Markup:
+    """A paragraph of text."""
+    return html("paragraph", text)
 
 
 def html_table(

@@ -164,7 +164,7 @@ def _returns(
     """Sum of the rewards of each episode."""
     from btil.domains.gridworld.task import FINISH_REWARD, STEP_REWARD
 
-    rewards = getattr(demos, "rewards", None)
+    rewards = demos.rewards
     if rewards is None:
         return STEP_REWARD * demos.episode_lengths + FINISH_REWARD * finished
     team = rewards if rewards.ndim == 1 else rewards.mean(axis=1)

@@ -31,12 +31,14 @@ from jaxtyping import Float, Int, Shaped
 from btil.analysis.alignment import agents_pinned
 from btil.analysis.latent_draws import draw_latents, drawn_rows
 from btil.analysis.monte_carlo import blocks_of_draws, jackknife_error
+from btil.analysis.output import text_table
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.processes import ALONE, Processes, add_up, gather, present_processes
 from btil.messages.layout import lay_out
 from btil.models.contexts import data_column, match_rows
+from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables
 from btil.models.emission import Channel
 from btil.models.simulate import draw_values, simulate
@@ -233,24 +235,20 @@ class PredictiveCheck:
 
     def summary_table(self) -> "Table":
         """The table for a terminal of 100 columns; what is surprising is marked by an asterisk."""
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=None, pad_edge=False)
-        for heading in ("", "statistic", "observed", "predicted", "89% interval", "place", ""):
-            left = heading in ("", "statistic")
-            table.add_column(Text(heading), justify="left" if left else "right", overflow="fold")
-        for one, (_, row) in zip(self.statistics, self.table.iterrows(), strict=True):
-            table.add_row(
-                Text(f"{one.agent}, {one.group}"),
-                Text(one.words),
+        headings = ("", "statistic", "observed", "predicted", "89% interval", "place", "")
+        rows = [
+            (
+                f"{one.agent}, {one.group}",
+                one.words,
                 f"{row['observed']:.3f}",
                 f"{row['predicted']:.3f}",
                 f"{row['low']:.3f} to {row['high']:.3f}",
                 f"{row['place']:.3f} ± {row['place_error']:.3f}",
                 "*" if row["surprising"] else "",
             )
-        return table
+            for one, (_, row) in zip(self.statistics, self.table.iterrows(), strict=True)
+        ]
+        return text_table(headings, rows, left=2)
 
     @property
     def units(self) -> Mapping[str, str]:
@@ -524,10 +522,10 @@ def _drawn_columns(
 ) -> dict[str, Float[np.ndarray, "steps d"]]:
     """Columns drawn anew given latents and the covariates recorded, blank where they were."""
     found = {}
-    for position, (agent, channel) in _placed(bound):
+    for agent, channel in bound.channels.items():
         coefficients, covariance = tables.channels[agent].rows(channel.contexts)
         steps = channel.observed.rows
-        at = channel.row[steps], latents[steps, position]
+        at = channel.row[steps], latents[steps, bound.demos.agents.index(agent)]
         means = np.einsum("np,npd->nd", channel.observed.inputs[steps], coefficients[at])
         noise = generator.standard_normal(means.shape)
         own = np.full(channel.observed.values.shape, np.nan)
@@ -536,20 +534,13 @@ def _drawn_columns(
     return found
 
 
-def _placed(bound: BoundModel) -> list[tuple[int, tuple[str, Channel]]]:
-    agents = bound.demos.agents
-    return [(agents.index(agent), (agent, one)) for agent, one in bound.channels.items()]
-
-
 def _one_step_ahead(
     bound: BoundModel, rows: dict[str, Any], seen: Play, generator: np.random.Generator
 ) -> Play:
     """Every action and every latent drawn anew, given what was before it."""
     latents, actions = np.full_like(seen.latents, -1), np.full_like(seen.actions, -1)
     for i, agent in enumerate(bound.demos.agents):
-        policy, transition, initial = (
-            rows[bound.table(role, agent).name] for role in ("policy", "transition", "initial")
-        )
+        policy, transition, initial = (rows[bound.table(role, agent).name] for role in ROLES)
         reads = bound.rows[agent]
         acting = np.flatnonzero(seen.actions[:, i] >= 0)
         of_acting = policy[reads.policy[acting], seen.latents[acting, i]]
@@ -646,11 +637,26 @@ def _setting(
     return _Setting(contexts, int(found[:, 0].max()), comparable, centres)
 
 
+class _Counted(NamedTuple):
+    """A statistic, and of what it is made.
+
+    Attributes:
+        statistic: Which it is.
+        number: Its numerator; of a standard deviation the sum of the values.
+        of: Its denominator; of a standard deviation their number.
+        squares: Of a standard deviation the sum of their squares.
+    """
+
+    statistic: Statistic
+    number: Any
+    of: Any
+    squares: Any = np.nan
+
+
 class _Counter:
     """Counts the statistics of plays of one set of recordings: sums that add up over several.
 
-    Of each statistic the numerator and the denominator; of standard deviations the sum, the number
-    and the sum of squares, NaN in place of which tells the others apart.
+    Of each the numbers of `_Counted`; NaN in place of squares tells what is no standard deviation.
     """
 
     def __init__(self, bound: BoundModel, setting: _Setting, whole_episodes: bool) -> None:
@@ -660,91 +666,87 @@ class _Counter:
             agent: [(words, _steps_in(bound, agent, row)) for words, row in chosen]
             for agent, chosen in setting.contexts.items()
         }
-        self.statistics: list[Statistic] = []
         # Names do not depend on what is counted.
         demos = bound.demos
         columns = {agent: _columns(demos, one) for agent, one in bound.channels.items()}
         play = _as_play(bound, np.maximum(demos.latents, 0), demos.actions)
-        self._count(play, Measured(columns, columns, play.latents), self.statistics)
+        measured = Measured(columns, columns, play.latents)
+        self.statistics = [one.statistic for one in self._counted(play, measured)]
 
     def count(self, play: Play, measured: Measured) -> Float[np.ndarray, "statistics 3"]:
         """All statistics, in order."""
-        return self._count(play, measured, [])
+        return np.array([list(map(float, one[1:])) for one in self._counted(play, measured)])
 
-    def _count(
-        self, play: Play, measured: Measured, names: list[Statistic]
-    ) -> Float[np.ndarray, "statistics 3"]:
+    def _counted(self, play: Play, measured: Measured) -> Iterator[_Counted]:
         demos = self.bound.demos
-        values: list[tuple[float, float, float]] = []
-
-        def add(
-            group: str,
-            agent: str,
-            name: str,
-            number: Any,
-            of: Any,
-            given: str = "",
-            squares: Any = np.nan,
-        ) -> None:
-            names.append(Statistic(group, agent, name, given))
-            values.append((float(number), float(of), float(squares)))
-
         for i, agent in enumerate(demos.agents):
             own = Play(*(part[:, i] for part in play))
-            acts = demos.num_actions[i] > 0
-            actions = demos.value_names(f"action_{agent}") if acts else ()
-            latents = demos.value_names(f"latent_{agent}")
-            for words, steps in self.contexts[agent]:
-                taken = np.bincount(own.actions[steps], minlength=len(actions))
-                for action, number in zip(actions, taken, strict=True):
-                    add("actions", agent, action, number, len(steps), words)
+            yield from self._of_actions(agent, own)
             if agent in measured.columns:
-                channel = self.bound.channels[agent]
-                first = ~demos.present[:, i]
-                first[demos.stays[i]] = True
-                before = np.roll(measured.before[agent], 1, axis=0)
-                before[first] = np.nan
-                for name, y, earlier, centre in zip(
-                    channel.family.columns_of(agent),
-                    measured.columns[agent].T,
-                    before.T,
-                    self.setting.centres[agent],
-                    strict=True,
-                ):
-                    held = measured.held[:, i]
-                    of_column = _of_column(
-                        y, earlier, held, latents, centre, self.setting.quantiles
-                    )
-                    for words, (total, number, squares) in of_column:
-                        add("columns", agent, words, total, number, name, squares)
-            if len(latents) == 1:
-                continue
-            there = own.latents[own.latents >= 0]
-            for latent, number in zip(
-                latents, np.bincount(there, minlength=len(latents)), strict=True
-            ):
-                add("mental states", agent, latent, number, len(there))
-            left = (own.before >= 0) & (own.latents != own.before)
-            for k, latent in enumerate(latents):
-                stay = own.before == k
-                # Steps per departure; the last stay of an episode is cut short.
-                add("dwell", agent, f"steps in {latent}", stay.sum(), (stay & left).sum())
-            for low, high in _bands(self.setting.longest):
-                at = (own.age >= low) & (own.age < high)
-                name = "1 step" if high == 2 else f"{low} to {high - 1} steps"
-                add("leaving", agent, f"after {name}", (at & left).sum(), at.sum())
-            by_episode = np.add.reduceat(left, demos.episode_starts, dtype=np.int64)
-            add("switches", agent, "mean", by_episode.sum(), len(by_episode))
-            if self.whole_episodes:
-                add("switches", agent, "standard deviation", by_episode.std(), 1)
-                # Of stays that ended: their length is the age at which they were left.
-                add("dwell", agent, "standard deviation", _sd(own.age[left]), 1)
+                yield from self._of_columns(agent, measured)
+            if demos.num_latents[i] > 1:
+                yield from self._of_latents(agent, own)
         if self.setting.comparable:
             same = (play.latents == play.latents[:, :1]).all(1)
             everybody = (play.latents >= 0).all(1)
-            agreed = (same & everybody).sum()
-            add("alignment", "team", "all have the same in mind", agreed, everybody.sum())
-        return np.array(values)
+            statistic = Statistic("alignment", "team", "all have the same in mind")
+            yield _Counted(statistic, (same & everybody).sum(), everybody.sum())
+
+    def _of_actions(self, agent: str, own: Play) -> Iterator[_Counted]:
+        """How often each action is taken, in each of the contexts that are told of."""
+        demos = self.bound.demos
+        acts = demos.num_actions[demos.agents.index(agent)] > 0
+        actions = demos.value_names(f"action_{agent}") if acts else ()
+        for words, steps in self.contexts[agent]:
+            taken = np.bincount(own.actions[steps], minlength=len(actions))
+            for action, number in zip(actions, taken, strict=True):
+                yield _Counted(Statistic("actions", agent, action, words), number, len(steps))
+
+    def _of_columns(self, agent: str, measured: Measured) -> Iterator[_Counted]:
+        """Continuous columns, see `_of_column`."""
+        demos, position = self.bound.demos, self.bound.demos.agents.index(agent)
+        first = ~demos.present[:, position]
+        first[demos.stays[position]] = True
+        before = np.roll(measured.before[agent], 1, axis=0)
+        before[first] = np.nan
+        latents = demos.value_names(f"latent_{agent}")
+        for name, y, earlier, centre in zip(
+            self.bound.channels[agent].family.columns_of(agent),
+            measured.columns[agent].T,
+            before.T,
+            self.setting.centres[agent],
+            strict=True,
+        ):
+            held, quantiles = measured.held[:, position], self.setting.quantiles
+            for words, sums in _of_column(y, earlier, held, latents, centre, quantiles):
+                yield _Counted(Statistic("columns", agent, words, name), *sums)
+
+    def _of_latents(self, agent: str, own: Play) -> Iterator[_Counted]:
+        """How often each latent is held, for how long, and how often it is left."""
+        demos = self.bound.demos
+        latents = demos.value_names(f"latent_{agent}")
+        there = own.latents[own.latents >= 0]
+        held = np.bincount(there, minlength=len(latents))
+        for latent, number in zip(latents, held, strict=True):
+            yield _Counted(Statistic("mental states", agent, latent), number, len(there))
+        left = (own.before >= 0) & (own.latents != own.before)
+        for k, latent in enumerate(latents):
+            stay = own.before == k
+            # Steps per departure; the last stay of an episode is cut short.
+            statistic = Statistic("dwell", agent, f"steps in {latent}")
+            yield _Counted(statistic, stay.sum(), (stay & left).sum())
+        for low, high in _bands(self.setting.longest):
+            at = (own.age >= low) & (own.age < high)
+            name = "1 step" if high == 2 else f"{low} to {high - 1} steps"
+            yield _Counted(
+                Statistic("leaving", agent, f"after {name}"), (at & left).sum(), at.sum()
+            )
+        by_episode = np.add.reduceat(left, demos.episode_starts, dtype=np.int64)
+        yield _Counted(Statistic("switches", agent, "mean"), by_episode.sum(), len(by_episode))
+        if self.whole_episodes:
+            yield _Counted(Statistic("switches", agent, "standard deviation"), by_episode.std(), 1)
+            # Of stays that ended: their length is the age at which they were left.
+            yield _Counted(Statistic("dwell", agent, "standard deviation"), _sd(own.age[left]), 1)
 
 
 def _of_column(

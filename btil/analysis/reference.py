@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from btil.analysis.alignment import agents_pinned, align
 from btil.analysis.modes import only_chains
 from btil.inference.chains import judge_chains
 from btil.inference.method import method_of
-from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
+from btil.inference.result import DrawnChannel, DrawnParameters, DrawnRows, MomentRows
 from btil.posterior.beliefs import Posterior
 
 
@@ -53,11 +53,14 @@ def convergence(posterior: Posterior) -> Convergence:
     with their latents matched, which the sampler could not do. Of other methods what they say.
     """
     result = posterior.result
-    drawn = {
+    drawn: dict[str, Any] = {
         site: one if isinstance(one, MomentRows) else one.draws
         for site, one in (*result.rows.items(), *result.parameters.items())
         if isinstance(one, DrawnRows | DrawnParameters | MomentRows)
     }
+    for name, channel in result.channels.items():
+        if isinstance(channel, DrawnChannel):
+            drawn |= {f"{name}/{part}": draws for part, draws in channel._asdict().items()}
     if method_of(posterior.method).answer != "chains" or not drawn:
         return Convergence(posterior.converged, posterior.reason)
     diverging = result.sample_stats.get("diverging")

@@ -2,7 +2,7 @@
 
 import platform
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from btil.analysis.calibration.ranks import INTERVALS
 from btil.analysis.metrics import majority_class_error
 from btil.analysis.output import (
     HtmlCell,
     PagePart,
     html,
-    html_figure,
     html_list,
     html_page,
     html_sections,
     html_table,
-    save_figure,
     staged_page,
+    written_figure,
 )
 from btil.analysis.quantities import DECIDING
 from btil.analysis.saved_comparison import save_comparison
-from btil.analysis.words import listed
+from btil.analysis.words import listed, with_error
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import counted
 from btil.inference.chains import RHAT_LIMIT
@@ -147,11 +147,11 @@ def write_report(
     directory = prepare_directory(directory)
     with staged_page(directory, PAGE, _LIST) as staging:
         (staging / "figures").mkdir()
-        shown = [
-            _draw(picture, staging / "figures")
-            for pictures in PICTURES
-            for picture in pictures(comparison)
-        ]
+        shown: dict[str, Markup] = {}
+        for pictures in PICTURES:
+            for name, section, figure, caption in pictures(comparison):
+                drawn = written_figure(figure, staging / "figures" / name, caption)
+                shown[section] = shown.get(section, Markup()) + drawn
         comparison.table.to_csv(staging / "table.csv")
         for name in ("chains", "modes", "weights", "decoded", "coverage"):
             table = getattr(comparison, name)
@@ -259,7 +259,7 @@ def _chains(comparison: "Comparison") -> Iterator[Picture]:
 
 def _timelines(comparison: "Comparison") -> Iterator[Picture]:
     """One episode of each member."""
-    shown, source = _shown_episodes(comparison)
+    shown, source = comparison.shown, _source(comparison)
     first = next(iter(comparison.posteriors))
     for position, agent in enumerate(comparison.demos.agents, 1):
         yield Picture(
@@ -289,7 +289,7 @@ def _reliability(comparison: "Comparison") -> Iterator[Picture]:
 
 def _confusions(comparison: "Comparison") -> Iterator[Picture]:
     """What was decoded, beside what was true."""
-    shown, source = _shown_episodes(comparison)
+    shown, source = comparison.shown, _source(comparison)
     first = next(iter(comparison.posteriors))
     for position, agent in enumerate(comparison.demos.agents, 1):
         if (shown.latents[:, position - 1] >= 0).any():
@@ -301,13 +301,6 @@ def _confusions(comparison: "Comparison") -> Iterator[Picture]:
                 "mental state (row) by the one decoded (column). All on the diagonal would be "
                 "perfect.",
             )
-
-
-def _shown_episodes(comparison: "Comparison") -> tuple[Demonstrations, str]:
-    """The episodes that are shown, and what kind they are."""
-    if comparison.test is not None:
-        return comparison.test, "held-out"
-    return comparison.demos, "training"
 
 
 # What a page shows, in order. A new figure is a function that gives its pictures, and a line here.
@@ -322,12 +315,17 @@ PICTURES: list[Callable[["Comparison"], Iterator[Picture]]] = [
 ]
 
 
+def _source(comparison: "Comparison") -> str:
+    """What kind of episodes are shown."""
+    return "training" if comparison.test is None else "held-out"
+
+
 def _certainty(comparison: "Comparison") -> str:
     """What standard deviations say about each method, in a sentence or two."""
     said = []
     for name in comparison.others:
         record: dict[Any, Any] = comparison.table.loc[name].to_dict()
-        ratio = record["sd_ratio_in_use"]
+        ratio = record.get("sd_ratio_in_use", np.nan)
         if np.isnan(ratio):
             continue
         error = np.nan_to_num(record.get("sd_ratio_in_use_se", np.nan))
@@ -342,26 +340,12 @@ def _noisy(comparison: "Comparison") -> str:
     return f"; the estimates of {listed(noisy)} are noisy" if noisy else ""
 
 
-class _Shown(NamedTuple):
-    """A figure as the page holds it."""
-
-    section: str
-    title: str
-    html: Markup
-
-
-def _draw(picture: Picture, folder: Path) -> _Shown:
-    """Write a figure as SVG and PNG, and give the one for the page."""
-    drawn = save_figure(picture.figure, folder / picture.name)
-    return _Shown(picture.section, picture.name, html_figure(drawn, picture.name, picture.caption))
-
-
 # ---------------------------------------------------------------------- the page
 
 
 def _page(
     comparison: "Comparison",
-    shown: list[_Shown],
+    shown: Mapping[str, Markup],
     command: str | None,
     suggestion: PagePart | None = None,
 ) -> str:
@@ -378,8 +362,8 @@ def _page(
         "Time": _time(comparison),
         _DECODED: _decoded(comparison),
     }
-    for one in shown:
-        sections[one.section] = sections.get(one.section, Markup()) + one.html
+    for heading, drawn in shown.items():
+        sections[heading] = sections.get(heading, Markup()) + drawn
     sections = {heading: content for heading, content in sections.items() if content}
     sections["Run it again"] = _rerun(comparison, command)
     body, links = html_sections(sections)
@@ -626,12 +610,12 @@ def _known_truth(comparison: "Comparison") -> Markup:
     if not len(comparison.coverage):
         return Markup()
     return _told("known_truth") + html_table(
-        ("method, tables", "rows", "in 50% intervals", "in 89% intervals"),
+        ("method, tables", "rows", *(f"in {one:.0%} intervals" for one in INTERVALS.values())),
         [
             (
                 f"{name}, {_ROLES[role]}",
                 f"{row['rows']:,.0f}",
-                *(f"{row[f'coverage_{p}']:.2f} ± {row[f'coverage_{p}_se']:.2f}" for p in (50, 89)),
+                *(with_error(row[column], row[f"{column}_se"], 2) for column in INTERVALS),
             )
             for (name, role), row in _records(comparison.coverage)
         ],
@@ -665,14 +649,13 @@ def _decoded(comparison: "Comparison") -> Markup:
         return Markup()
     agents = comparison.demos.agents
 
-    def written(row: dict[str, Any], score: str) -> str:
-        error = row[f"{score}_se"]
-        return f"{row[score]:.3f}" + ("" if np.isnan(error) else f" ± {error:.3f}")
-
     return _told("decoded", _draws(comparison)) + html_table(
         ("agent, method, belief", *_SCORES.values()),
         [
-            (f"{agent}, {name}, {kind}", *(written(row, score) for score in _SCORES))
+            (
+                f"{agent}, {name}, {kind}",
+                *(with_error(row[score], row[f"{score}_se"], 3) for score in _SCORES),
+            )
             for (name, agent, kind), row in sorted(
                 _records(comparison.decoded), key=lambda record: agents.index(record[0][1])
             )

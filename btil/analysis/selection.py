@@ -28,13 +28,14 @@ from btil.analysis.monte_carlo import (
     stretches_of_chains,
     together,
 )
+from btil.analysis.output import text_table
 from btil.arguments import check_count, check_seed
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
 from btil.inference.method import method_of
 from btil.messages.layout import lay_out
 from btil.posterior.beliefs import Posterior
-from btil.posterior.fit import fit
+from btil.posterior.fit import fit_again
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,9 +93,6 @@ class ModelComparison:
 
     def summary_table(self) -> "Table":
         """The table for a terminal of 100 columns."""
-        from rich.table import Table
-        from rich.text import Text
-
         headings = {
             "elpd": ("log density", ",.2f"),
             "se": ("error", ",.2f"),
@@ -102,24 +100,20 @@ class ModelComparison:
             "difference_se": ("error", ",.2f"),
             "num_parameters": ("parameters", ",.1f"),
             "max_khat": ("worst k-hat", ".2f"),
-            "refits": ("refits", "d"),
+            "refits": ("refits", ".0f"),
         }
-        table = Table(title=None, pad_edge=False)
-        table.add_column("", overflow="fold")
-        shown = [column for column in headings if column in self.table]
-        for column in shown:
-            table.add_column(Text(headings[column][0]), justify="right", overflow="fold")
-        for name, row in self.table.iterrows():
-            cells = [
-                "–" if np.isnan(row[column]) else format(_number(row[column]), headings[column][1])
-                for column in shown
-            ]
-            table.add_row(Text(str(name)), *cells)
-        return table
-
-
-def _number(value: Any) -> float | int:
-    return int(value) if float(value).is_integer() else float(value)
+        shown = {column: one for column, one in headings.items() if column in self.table}
+        rows = [
+            (
+                str(name),
+                *(
+                    "–" if np.isnan(row[column]) else format(row[column], form)
+                    for column, (_, form) in shown.items()
+                ),
+            )
+            for name, row in self.table.iterrows()
+        ]
+        return text_table(["", *(heading for heading, _ in shown.values())], rows)
 
 
 def rank_models(
@@ -291,10 +285,10 @@ def _check_unseen(posteriors: Mapping[str, Posterior], demos: Demonstrations) ->
     it has the same name too, or if all of them are like training episodes.
     """
     training = next(iter(posteriors.values())).demos
-    seen = list(zip(_contents(training, demos), training.episode_ids.tolist(), strict=True))
+    seen = set(zip(_contents(training, demos), training.episode_ids.tolist(), strict=True))
     held = list(zip(_contents(demos, training), demos.episode_ids.tolist(), strict=True))
     contents = {content for content, _ in seen}
-    copies = [name for content, name in held if (content, name) in set(seen)]
+    copies = [name for content, name in held if (content, name) in seen]
     if all(content in contents for content, _ in held):
         copies = [name for _, name in held]
     if copies:
@@ -396,15 +390,7 @@ def _without(
 ) -> tuple[float, float]:
     """Log predictive density of an episode under the model fitted to the others, and its error."""
     others = np.delete(np.arange(posterior.demos.num_episodes), episode)
-    fitted = fit(
-        posterior.model,
-        posterior.demos.select(others),
-        posterior.method,
-        seed=seed,
-        progress=progress,
-        dtype=posterior.dtype,
-        **posterior.options,
-    )
+    fitted = fit_again(posterior, posterior.demos.select(others), seed=seed, progress=progress)
     left = _averaged(fitted, posterior.demos.select([episode]), num_draws, seed)
     return float(left.elpd[0]), left.chance
 

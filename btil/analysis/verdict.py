@@ -9,6 +9,7 @@ from btil.analysis.modes import WeighedMode, told_modes
 from btil.analysis.words import listed
 from btil.inference.method import method_of
 from btil.posterior.beliefs import Posterior
+from btil.progress import time_of
 
 if TYPE_CHECKING:
     from btil.analysis.compare import Comparison
@@ -169,7 +170,7 @@ def _next_steps(
     steps = []
     for name in doubted:
         posterior = comparison.posteriors[name]
-        about = _time(_LONGER * posterior.wall_time)
+        about = time_of(_LONGER * posterior.wall_time)
         if method_of(posterior.method).answer == "chains":
             chains, number = _chains_and_draws(posterior)
             if chains < 2:
@@ -194,12 +195,6 @@ def _chains_and_draws(posterior: Posterior) -> tuple[int, int]:
     """Chains, and draws of each."""
     log_likelihood = posterior.result.log_likelihood
     return (4, 1000) if log_likelihood is None else log_likelihood.shape[:2]
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def _on_belief(believed: Sequence[str], doubted: Mapping[str, str]) -> str:

@@ -144,8 +144,7 @@ def spectrum(
     information = information.astype(dtype)
     # Cells that no path uses stay at their prior, and out of all vectors.
     used = (first != 0).astype(dtype)
-    dual = information(first)
-    norm = np.sqrt(_inner(first, dual))
+    norm = np.sqrt(_inner(first, information(first)))
     if not norm > 0:  # nothing is counted: no latent is open, or no cell was ever used
         return Spectrum(0.0, None)
 
@@ -158,19 +157,19 @@ def spectrum(
         ahead, behind = sweeps([point + moved, point - moved])
         return (ahead - behind) * (used / (2 * length))
 
-    basis, duals = [first / norm], [dual * used / norm]
+    basis = [first / norm]
     projected = np.zeros((_MOST + 1, _MOST))
     for products in range(1, _MOST + 1):
         image = derivative_along(basis[-1])
         if not np.all(np.isfinite(image)):
             return Spectrum(np.nan, None)
         for _ in range(2):  # once more: rounding leaves a rest
-            shares = np.array([_inner(one, image) for one in duals])
+            dual = information(image)
+            shares = np.array([_inner(one, dual) for one in basis])
             projected[:products, products - 1] += shares
             for share, one in zip(shares.astype(dtype), basis, strict=True):
                 image -= share * one
-        dual = information(image) * used
-        rest = float(np.sqrt(max(_inner(image, dual), 0.0)))
+        rest = float(np.sqrt(max(_inner(image, information(image)), 0.0)))
         values, vectors = np.linalg.eig(projected[:products, :products])
         largest = int(np.argmax(values.real))
         rate, error = float(values[largest].real), rest * float(np.abs(vectors[-1, largest]))
@@ -181,7 +180,6 @@ def spectrum(
         if products < _MOST:
             projected[products, products - 1] = rest
             basis.append(image / rest)
-            duals.append(dual / rest)
     growing = values.real >= 1 + _MARGIN
     growth = None
     if growing.any():

@@ -42,7 +42,7 @@ from btil.inference.channels import (
     log_jacobian,
     updated_normals,
 )
-from btil.inference.checkpoint import NOWHERE, Checkpoint
+from btil.inference.checkpoint import NOWHERE, Checkpoint, Saved
 from btil.inference.devices import (
     SPLIT,
     SPLIT_SECOND,
@@ -640,7 +640,6 @@ def fit(
     mesh = make_mesh(devices)
     check_chains(num_chains, mesh)
     kept = _kept_rows(bound, keep_rows)
-    num_episodes = bound.demos.num_episodes
     layout = lay_out(bound)
     channels = laid_channels(bound, layout, dtype)
     problem, program = prepare(bound, layout, dtype, channels=channels)
@@ -649,53 +648,26 @@ def fit(
         jax.random.key(seed), jnp.arange(num_chains)
     )
     chain_keys = place(chain_keys, mesh, SPLIT)
-    families = program.families
-    states = _start(bound, layout, families, channels, seed, num_chains, dtype)
-    shapes = {name: table.shape for name, table in bound.learned.items()}
+    states = _start(bound, layout, program.families, channels, seed, num_chains, dtype)
     kept_rows = None
-    moments: dict[str, Moments] = {}
-    lengths = part_lengths(num_samples)
-    # A call is all warmup or all draws; with moments, all draws of one part.
-    ends = [num_warmup, num_warmup + num_samples]
+    parts = np.array([num_samples])
     if kept is not None:
         kept_rows = place({name: jnp.asarray(rows) for name, rows in kept.items()}, mesh)
-        moments = {name: no_parts(num_chains, len(lengths), s) for name, s in shapes.items()}
-        ends = [num_warmup, *(num_warmup + np.cumsum(lengths)).tolist()]
-        shapes = {name: (len(kept[name]), *shape[1:]) for name, shape in shapes.items()}
-    shapes |= {site: prior.shape() for site, prior in all_priors(families).items()}
-    for name, one in channels.items():
-        *rows, p, d = one.channel.shape
-        shapes |= {
-            f"{name}/{k}": (*rows, of, d) for k, of in zip(_CHANNEL_PARTS, (p, d), strict=True)
-        }
-    padded = {*bound.learned, *(f"{n}/{k}" for n in channels for k in _CHANNEL_PARTS)}
-    drawn = {
-        name: np.empty((num_chains, num_samples, *shape), dtype) for name, shape in shapes.items()
-    }
-    log_likelihood = np.empty((num_chains, num_samples, num_episodes), dtype)
-    done_by_moves = (
-        {}
-        if program.blocks is None
-        else {f"moves_{kind}": np.empty((num_chains, num_samples), dtype) for kind in Moved._fields}
-    )
-    kept_draws = [log_likelihood, *drawn.values(), *done_by_moves.values()]
-    landmarks = _no_landmarks(problem, num_chains)
-    num_iterations = num_warmup + num_samples
+        parts = part_lengths(num_samples)
+    sizes = (num_chains, num_samples)
+    record = _nothing_kept(bound, problem, program, channels, kept, len(parts), sizes, dtype)
     first = 0
     if checkpoint.saved is not None:
         first = int(checkpoint.saved.array("iterations"))
         states = checkpoint.saved.tree("states", states)
-        for into, part in zip(kept_draws, checkpoint.saved.arrays("draws"), strict=True):
-            into[:, : part.shape[1]] = part
-        saved = jax.tree.unflatten(jax.tree.structure(moments), checkpoint.saved.arrays("moments"))
-        moments = dict(saved)
-        landmarks = [*checkpoint.saved.arrays("landmarks")]
-    problem = problem._replace(landmarks=_laid_landmarks(landmarks, bound, mesh))
+        record = _restored(record, checkpoint.saved)
+    problem = problem._replace(landmarks=_laid_landmarks(record.landmarks, bound, mesh))
     states = place(states, mesh, SPLIT)
-    with progress_line(num_iterations, "gibbs", progress, first) as line:
-        while first < num_iterations:
-            end = next(end for end in ends if end > first)
-            stop = min(first + ITERATIONS_PER_CALL, end)
+    # A call is all warmup or all draws; with moments, all draws of one part.
+    ends = [num_warmup, *(num_warmup + np.cumsum(parts)).tolist()]
+    with progress_line(ends[-1], "gibbs", progress, first) as line:
+        while first < ends[-1]:
+            stop = min(first + ITERATIONS_PER_CALL, next(end for end in ends if end > first))
             states, *found = advance(
                 chain_keys,
                 states,
@@ -705,29 +677,16 @@ def fit(
                 kept_rows,
                 mesh,
             )
-            everywhere, votes, block, (rows, info) = gather((states, *found), mesh)
-            if landmarks and first < num_warmup:
-                number = LANDMARKS * stop // num_warmup
-                if number > LANDMARKS * first // num_warmup:
-                    landmarks[number - 1] = np.asarray(jnp.argmax(votes, -1), np.int16)
-                    problem = problem._replace(landmarks=_laid_landmarks(landmarks, bound, mesh))
+            everywhere, votes, moments, draws = gather((states, *found), mesh)
             if first >= num_warmup:
                 now = slice(first - num_warmup, stop - num_warmup)
-                for name, into in drawn.items():
-                    part = np.asarray(rows[name])[: stop - first]
-                    if name in padded:
-                        part = part[:, :, : into.shape[2]]  # without the padding
-                    into[:, now] = np.swapaxes(part, 0, 1)
-                part = np.asarray(info.log_likelihood)[: stop - first, :, :num_episodes]
-                log_likelihood[:, now] = np.swapaxes(part, 0, 1)
-                for into, part in zip(done_by_moves.values(), info.moved or (), strict=True):
-                    into[:, now] = np.asarray(part)[: stop - first].T
-                for name, whole in moments.items():
-                    number = ends.index(end) - 1
-                    own = Moments(*(m[:, : whole.mean.shape[2]] for m in block[name]))
-                    before = first - ends[number]
-                    moments[name] = merged(whole, number, before, own, stop - first)
+                _keep(record, moments, draws, now, parts)
             else:
+                reached = LANDMARKS * stop // num_warmup
+                if record.landmarks and reached > LANDMARKS * first // num_warmup:
+                    record.landmarks[reached - 1] = np.asarray(jnp.argmax(votes, -1), np.int16)
+                    laid = _laid_landmarks(record.landmarks, bound, mesh)
+                    problem = problem._replace(landmarks=laid)
                 jax.block_until_ready(states)
             line.update(stop - first)
             first = stop
@@ -735,43 +694,146 @@ def fit(
             checkpoint.offer(
                 iterations=first,
                 states=everywhere,
-                draws=[values[:, :done] for values in kept_draws],
-                moments=dict(moments),
-                landmarks=list(landmarks),
+                draws=[values[:, :done] for values in record.draws],
+                moments=dict(record.moments),
+                landmarks=list(record.landmarks),
             )
-    answers: dict[str, DrawnRows | MomentRows] = {
-        name: DrawnRows(drawn[name])
-        if kept is None
-        else MomentRows(
-            lengths,
-            np.asarray(moments[name].mean),
-            np.asarray(moments[name].squares),
-            kept[name],
-            drawn[name],
-        )
-        for name in bound.learned
-    }
-    parameters = {n: DrawnParameters(d) for n, d in drawn.items() if n not in padded}
+    return _result(bound, record, channels, kept, parts)
+
+
+class Record(NamedTuple):
+    """What a run keeps, on the host. It is filled in place as the run goes on.
+
+    Attributes:
+        log_likelihood: Of every draw and episode, (chain, draw, episode).
+        drawn: Draws of the rows that are kept, of parameters and of channels, (chain, draw, ...).
+        moved: What the collapsed moves did, by their kind, (chain, draw); empty without such moves.
+        moments: Those of all rows, in parts; empty where all draws are kept.
+        landmarks: Around which paths chains have been in the warmup; empty without such moves.
+    """
+
+    log_likelihood: Float[np.ndarray, "chain draw episode"]
+    drawn: dict[str, Float[np.ndarray, "chain draw ..."]]
+    moved: dict[str, Float[np.ndarray, "chain draw"]]
+    moments: dict[str, Moments]
+    landmarks: list[Int[np.ndarray, "chains ..."]]
+
+    @property
+    def draws(self) -> list[np.ndarray]:
+        """All that has a value in every draw."""
+        return [self.log_likelihood, *self.drawn.values(), *self.moved.values()]
+
+
+def _nothing_kept(
+    bound: BoundModel,
+    problem: Problem,
+    program: Program,
+    channels: Mapping[str, LaidChannel],
+    kept: Mapping[str, Int[np.ndarray, " kept"]] | None,
+    num_parts: int,
+    sizes: tuple[int, int],
+    dtype: np.dtype,
+) -> Record:
+    """The record of (chains, draws) before the first iteration."""
+    num_chains, _ = sizes
+    shapes = {name: table.shape for name, table in bound.learned.items()}
+    moments: dict[str, Moments] = {}
+    if kept is not None:
+        moments = {name: no_parts(num_chains, num_parts, s) for name, s in shapes.items()}
+        shapes = {name: (len(kept[name]), *shape[1:]) for name, shape in shapes.items()}
+    shapes |= {site: prior.shape() for site, prior in all_priors(program.families).items()}
+    for name, one in channels.items():
+        *rows, p, d = one.channel.shape
+        shapes |= {
+            f"{name}/{k}": (*rows, of, d) for k, of in zip(_CHANNEL_PARTS, (p, d), strict=True)
+        }
+    kinds = () if program.blocks is None else Moved._fields
+    return Record(
+        np.empty((*sizes, bound.demos.num_episodes), dtype),
+        {name: np.empty((*sizes, *shape), dtype) for name, shape in shapes.items()},
+        {f"moves_{kind}": np.empty(sizes, dtype) for kind in kinds},
+        moments,
+        _no_landmarks(problem, num_chains),
+    )
+
+
+def _restored(record: Record, saved: Saved) -> Record:
+    """The record of a run that goes on from a checkpoint."""
+    for into, part in zip(record.draws, saved.arrays("draws"), strict=True):
+        into[:, : part.shape[1]] = part
+    moments = jax.tree.unflatten(jax.tree.structure(record.moments), saved.arrays("moments"))
+    return record._replace(moments=dict(moments), landmarks=[*saved.arrays("landmarks")])
+
+
+def _keep(
+    record: Record,
+    moments: Mapping[str, Moments],
+    draws: tuple[Mapping[str, Array], Info],
+    now: slice,
+    parts: Int[np.ndarray, " part"],
+) -> None:
+    """Put what a call of `advance` found where it belongs.
+
+    Args:
+        record: Where to.
+        moments: Of all rows over the call's draws; only where the record has any.
+        draws: Rows, parameters and channels of each draw, and its information, draws first; padded
+            at the ends of their axes.
+        now: Which draws they are.
+        parts: How many draws each part of the moments has.
+    """
+    rows, info = draws
+    found = [info.log_likelihood, *(rows[name] for name in record.drawn), *(info.moved or ())]
+    for into, padded in zip(record.draws, found, strict=True):
+        part = np.swapaxes(np.asarray(padded)[: now.stop - now.start], 0, 1)
+        inside = tuple(map(slice, into.shape[2:]))
+        into[:, now] = part[:, :, *inside]
+    begins = np.cumsum(parts) - parts
+    number = int(np.searchsorted(begins, now.start, "right")) - 1
+    before, new = now.start - int(begins[number]), now.stop - now.start
+    for name, whole in record.moments.items():
+        own = Moments(*(part[:, : whole.mean.shape[2]] for part in moments[name]))
+        record.moments[name] = merged(whole, number, before, own, new)
+
+
+def _result(
+    bound: BoundModel,
+    record: Record,
+    channels: Mapping[str, LaidChannel],
+    kept: Mapping[str, Int[np.ndarray, " kept"]] | None,
+    parts: Int[np.ndarray, " part"],
+) -> FitResult:
+    """What the record says, and whether chains agree."""
+    drawn = dict(record.drawn)
     of_channels = {
-        name: in_units(one, *(drawn[f"{name}/{k}"] for k in _CHANNEL_PARTS))
+        name: in_units(one, *(drawn.pop(f"{name}/{part}") for part in _CHANNEL_PARTS))
         for name, one in channels.items()
     }
+    of_tables = {name: drawn.pop(name) for name in bound.learned}
+    rows: dict[str, DrawnRows | MomentRows] = {}
+    for name, draws in of_tables.items():
+        if kept is None:
+            rows[name] = DrawnRows(draws)
+        else:
+            mean, squares = map(np.asarray, record.moments[name])
+            rows[name] = MomentRows(parts, mean, squares, kept[name], draws)
+    log_likelihood = record.log_likelihood
     if channels:
         shift = np.add.reduceat(log_jacobian(bound), bound.demos.episode_starts)
         log_likelihood = log_likelihood.astype(np.float64) + shift
     total = log_likelihood.sum(-1, dtype=np.float64)
-    chains = {n: one.draws if isinstance(one, DrawnRows) else one for n, one in answers.items()}
-    chains |= {name: one.draws for name, one in parameters.items()}
-    for name, draws in of_channels.items():
-        chains |= {f"{name}/{k}": v for k, v in draws._asdict().items()}
+    chains = {n: one.draws if isinstance(one, DrawnRows) else one for n, one in rows.items()}
+    chains |= drawn
+    for name, of_channel in of_channels.items():
+        chains |= {f"{name}/{k}": v for k, v in of_channel._asdict().items()}
     verdict = judge_chains(chains, log_likelihood=log_likelihood)
     return FitResult(
-        rows=answers,
+        rows=dict(rows),
         converged=verdict.converged,
         reason=verdict.reason,
-        sample_stats={"log_likelihood_total": total} | done_by_moves,
+        sample_stats={"log_likelihood_total": total} | record.moved,
         log_likelihood=log_likelihood,
-        parameters=parameters,
+        parameters={name: DrawnParameters(draws) for name, draws in drawn.items()},
         channels=of_channels,
     )
 

@@ -21,7 +21,8 @@ anew in every run with several chains, `jit_model_args` or not (measured on a 4-
 run 44 s, second 29 s; here 23 s and 1.5 s).
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ from numpyro.infer.reparam import Reparam
 from numpyro.infer.util import potential_energy
 from scipy.special import polygamma
 
+from btil.demonstrations.coding import warn
 from btil.inference.chains import judge_chains
 from btil.inference.checkpoint import NOWHERE, Checkpoint
 from btil.inference.collapsed import (
@@ -65,9 +67,11 @@ from btil.inference.devices import (
 from btil.inference.mfvi import outlines
 from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.inference.starting import (
+    SMALL_CONCENTRATION,
     labelled_counts,
     num_contexts,
     settled_contexts,
+    small_concentrations,
     starting_concentrations,
 )
 from btil.models.draws import dirichlet_draws, log_gamma_draws
@@ -88,6 +92,8 @@ _DRAWS_AT_ONCE = 50
 # From so many transitions of warmup on their own variances are better than the mean field's.
 _ENOUGH_TO_ADAPT = 400
 _STATISTICS = ("diverging", "potential_energy", "energy", "num_steps", "accept_prob")
+# Sampled cells of small concentrations from which on a run takes hours.
+_FEWEST_CELLS = 500
 # Largest sum of a row's prior concentrations: the potential energy has it as a factor.
 _LARGEST_PRIORS = {"float32": 1e5, "float64": 1e13}
 
@@ -645,6 +651,7 @@ def fit(
         outlined = _has_outline(structure)
         starts = _outlines(bound, dtype, seed, num_chains if outlined else 1)
         inputs = Inputs(data, _open_rows(starts, settled, dtype))
+        warn(_short_steps(bound, settled))
         if outlined:
             begin = _begin(begin, starts, inputs.rows, dtype, seed)
     if isinstance(bound, BoundNumpyroModel) or _any_open(structure, inputs):
@@ -730,6 +737,24 @@ def _settled_rows(bound: BoundModel) -> dict[str, Bool[np.ndarray, " contexts"]]
         site: contexts & (not bound.learned[site].parametric)
         for site, contexts in settled_contexts(bound).items()
     }
+
+
+def _short_steps(
+    bound: BoundModel, settled: Mapping[str, Bool[np.ndarray, " contexts"]]
+) -> Iterator[str]:
+    """Say of which tables transitions take hundreds of gradients, before they do."""
+    cells = {
+        name: int((~settled[name]).sum()) * math.prod(bound.tables[name].shape[1:])
+        for name in sorted(small_concentrations(bound))
+    }
+    if sum(cells.values()) < _FEWEST_CELLS:
+        return
+    told = ", ".join(f"{name} ({number:,} cells)" for name, number in cells.items() if number)
+    yield (
+        f"nuts takes very short steps where concentrations are below {SMALL_CONCENTRATION:g}: "
+        f"{told}; hundreds of gradients a draw, hours for a team's recordings. method='gibbs' "
+        "sums such rows out and takes minutes"
+    )
 
 
 def _any_open(structure: Structure, inputs: Inputs) -> bool:

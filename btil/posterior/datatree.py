@@ -1,12 +1,13 @@
 """A posterior as an xarray DataTree, the form in which ArviZ takes it."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 
+from btil.demonstrations import Demonstrations
 from btil.inference.chains import moments_split_rhat
 from btil.inference.method import method_names, method_of
 from btil.inference.result import (
@@ -303,16 +304,8 @@ def _channel_axes(posterior: "Posterior", tree: TreeNames) -> dict[str, Axes]:
     demos, found = posterior.demos, {}
     for agent, channel in posterior.bound.channels.items():
         columns = np.array(channel.family.columns_of(agent))
-        contexts = [
-            ", ".join(
-                f"{name}={demos.value_text(name, value)}"
-                for name, value in zip(channel.names, row, strict=True)
-            )
-            or "all"
-            for row in channel.contexts.tolist()
-        ]
         labels = {
-            "emission_context": np.array(contexts),
+            "emission_context": np.array(_context_labels(demos, channel.names, channel.contexts)),
             "latent": np.array(demos.value_names(f"latent_{agent}")),
             "input": np.array(channel.family.input_names(agent)),
             "column": columns,
@@ -329,6 +322,21 @@ def _channel_axes(posterior: "Posterior", tree: TreeNames) -> dict[str, Axes]:
     return found
 
 
+def _context_labels(
+    demos: Demonstrations, names: Sequence[str], contexts: Int[np.ndarray, "contexts parents"]
+) -> list[str]:
+    """Contexts in words: "parent=value" each, "all" without parents."""
+    columns = [data_column(name, demos.num_states) for name in names]
+    return [
+        ", ".join(
+            f"{name}={demos.value_text(column, value)}"
+            for name, column, value in zip(names, columns, row, strict=True)
+        )
+        or "all"
+        for row in contexts.tolist()
+    ]
+
+
 def _table_axes(table: Table) -> tuple[str, ...]:
     """Names of a table's axes, per agent where the table is."""
     role = table.contexts.role
@@ -343,14 +351,7 @@ def _named_axes(posterior: "Posterior", table: Table, tree: TreeNames) -> Axes:
     agent = table.agents[0]
     contexts = make_contexts(posterior.model, role, agent, demos)
     labels: dict[str, list[str]] = {
-        "context": [
-            ", ".join(
-                f"{name}={demos.value_text(data_column(name, demos.num_states), value)}"
-                for name, value in zip(contexts.names, row, strict=True)
-            )
-            or "all"
-            for row in table.contexts.rows.tolist()
-        ],
+        "context": _context_labels(demos, contexts.names, table.contexts.rows),
         "latent": list(demos.value_names(f"latent_{agent}")),
     }
     if role == "policy":

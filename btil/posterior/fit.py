@@ -123,6 +123,28 @@ def fit(
     return replace(fitted, wall_time=time.perf_counter() - begun)
 
 
+def fit_again(
+    posterior: Posterior, demos: Demonstrations, *, seed: int, progress: bool
+) -> Posterior:
+    """`fit` of other demonstrations by the model, method and options of a posterior.
+
+    Args:
+        posterior: The posterior.
+        demos: The demonstrations.
+        seed: The seed.
+        progress: Whether to show a progress line.
+    """
+    return fit(
+        posterior.model,
+        demos,
+        posterior.method,
+        seed=seed,
+        progress=progress,
+        dtype=posterior.dtype,
+        **posterior.options,
+    )
+
+
 def fit_bound(
     bound: BoundModel,
     method: str,

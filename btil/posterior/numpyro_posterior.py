@@ -63,18 +63,18 @@ def _mean_rows(
 def _sum(one: PaddedRows, other: PaddedRows) -> PaddedRows:
     """Probabilities and likelihoods of two draws, added."""
     policy, transition, initial = (a + b for a, b in zip(one[:3], other[:3], strict=True))
-    if one.log_likelihood is None:
-        return PaddedRows(policy, transition, initial)
-    log_likelihood = jnp.logaddexp(one.log_likelihood, other.log_likelihood)
-    return PaddedRows(policy, transition, initial, log_likelihood)
+    logs = one.log_likelihood
+    summed = logs if logs is None else jnp.logaddexp(logs, other.log_likelihood)
+    return PaddedRows(policy, transition, initial, summed)
 
 
 def _share(total: PaddedRows, number: int) -> PaddedRows:
     """A sum divided by the number of what was added."""
     policy, transition, initial = (values / number for values in total[:3])
-    if total.log_likelihood is None:
-        return PaddedRows(policy, transition, initial)
-    return PaddedRows(policy, transition, initial, total.log_likelihood - math.log(number))
+    logs = total.log_likelihood
+    return PaddedRows(
+        policy, transition, initial, logs if logs is None else logs - math.log(number)
+    )
 
 
 class HasNoTables(ValueError, AttributeError):

@@ -40,7 +40,7 @@ from btil.inference.result import (
 )
 from btil.messages.layout import gather, lay_out
 from btil.models.contexts import data_column, match_rows, parent_columns, unique_rows
-from btil.models.cpt import Contexts
+from btil.models.cpt import ROLES, Contexts
 from btil.models.draws import (
     DrawnTables,
     dirichlet_draws,
@@ -65,7 +65,7 @@ from btil.models.parametric import (
     parametric_site,
     parametric_sites,
 )
-from btil.models.team import BoundModel, likelihood_name
+from btil.models.team import BoundModel, likelihood_name, make_contexts
 from btil.numerics.precision import precision
 from btil.posterior.beliefs import (
     PerAgent,
@@ -169,7 +169,7 @@ class TeamPosterior(Posterior):
         import pandas as pd
 
         self._position(agent)
-        if which not in ("policy", "transition", "initial"):
+        if which not in ROLES:
             raise ValueError(f"which must be policy, transition or initial, got {which!r}")
         contexts = self.bound.table(which, agent).contexts
         columns = {}
@@ -202,18 +202,14 @@ class TeamPosterior(Posterior):
         if role == "policy" and not self.demos.num_actions[position]:
             raise ValueError(f"{agent} has no actions, and so no policy")
         table = self.bound.table(role, agent)
-        own = table.contexts.names
-        if len(table.agents) > 1:
-            from btil.models.team import make_contexts
-
-            own = make_contexts(self.model, role, agent, self.demos).names
+        own = make_contexts(self.model, role, agent, self.demos).names
         given = {
             "state": _query_states(self.demos, states, "states"),
             "next": _query_states(self.demos, next_states, "next_states"),
             "action": _query_actions(self.demos, actions),
         }
-        if states is None and next_states is None and len(self.demos.num_states) == 1:
-            given["state"] = {name: np.arange(size) for name, size in self.demos.num_states.items()}
+        if states is None and next_states is None:
+            given["state"] = _every_state(self.demos)
         missing = [
             name
             for name in own
@@ -345,9 +341,9 @@ class TeamPosterior(Posterior):
                 else "the model has no emissions"
             )
         channel = self.bound.channels[agent]
-        given = _query_states(self.demos, states, "states")
-        if states is None and len(self.demos.num_states) == 1:
-            given = {name: np.arange(size) for name, size in self.demos.num_states.items()}
+        given = _every_state(self.demos)
+        if states is not None:
+            given = _query_states(self.demos, states, "states")
         missing = [name for name in channel.names if name not in given]
         if missing:
             raise ValueError(
@@ -495,7 +491,11 @@ class TeamPosterior(Posterior):
 
     def drawn_rows(self, bound: BoundModel, num_draws: int, seed: int) -> Iterator[dict[str, Any]]:
         """Posterior draws of rows; see `Posterior.drawn_rows`."""
-        channels = self._drawn_channels(bound, num_draws, seed)
+        # They go with the draws of the tables of the same seed.
+        channels = {
+            agent: self.drawn_channel(agent, channel.contexts, num_draws, seed)
+            for agent, channel in bound.channels.items()
+        }
         for draw, tables in enumerate(self.drawn_tables(num_draws, seed)):
             rows = {name: tables.rows(name, table.contexts) for name, table in bound.tables.items()}
             for agent, (coefficients, covariance) in channels.items():
@@ -503,18 +503,6 @@ class TeamPosterior(Posterior):
                     bound.channels[agent], coefficients[draw], covariance[draw]
                 )
             yield rows
-
-    def _drawn_channels(
-        self, bound: BoundModel, num_draws: int, seed: int
-    ) -> dict[str, ChannelPoint]:
-        """Draws of every channel in the contexts of a bound model, those not visited as a priori.
-
-        They go with the draws of the tables of the same seed.
-        """
-        return {
-            agent: self.drawn_channel(agent, channel.contexts, num_draws, seed)
-            for agent, channel in bound.channels.items()
-        }
 
     def drawn_channel(
         self, agent: str, contexts: Int[np.ndarray, "k parents"], num_draws: int, seed: int
@@ -778,6 +766,13 @@ def _query_states(demos: Demonstrations, states: Any, argument: str) -> dict[str
         name: _indices(values, sizes[name], texts.get(name, ()), argument, name)
         for name, values in given.items()
     }
+
+
+def _every_state(demos: Demonstrations) -> dict[str, Any]:
+    """Every state of a single state variable: what is asked for where no state is named."""
+    if len(demos.num_states) != 1:
+        return {}
+    return {name: np.arange(size) for name, size in demos.num_states.items()}
 
 
 def _earlier(demos: Demonstrations) -> tuple[dict[str, int], dict[str, tuple[str, ...]]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
-from btil.analysis.output import html, html_list, html_table
+from btil.analysis.output import html, html_list, html_paragraph, html_table
 from btil.analysis.words import listed
 from btil.demonstrations.coding import counted
 from btil.demonstrations.naming import form_of, have_forms, spoken
@@ -286,11 +286,11 @@ class Suggestion:
 
     def html(self) -> Markup:
         """The same as part of a page: a table of what each policy and transition reads, and why."""
-        body = html("paragraph", _NATS if self.tables else _WITHOUT_LABELS)
+        body = html_paragraph(_NATS if self.tables else _WITHOUT_LABELS)
         body += html_list(self.warnings, "notes") if self.warnings else Markup()
         for one in self.tables:
             body += html("heading", one.title[0].upper() + one.title[1:])
-            body += html("paragraph", one.about())
+            body += html_paragraph(one.about())
             rows = [(name, f"{nats:.1f}") for name, nats in one.gains()]
             if rows:
                 body += html_table(("depends on", f"nats{one.of_what}"), rows)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from btil.analysis.calibration.ranks import (
+    INTERVALS,
     PROBABILITY,
     Ranked,
     Reliability,
     bins_of,
-    coverage,
+    coverages,
     error_ratio,
     in_hundredths,
     ratio_of_sums,
@@ -29,6 +30,8 @@ from btil.analysis.calibration.simulation import (
     run_simulation,
     unpinned_agents,
 )
+from btil.analysis.output import text_table
+from btil.analysis.words import with_error
 from btil.arguments import check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.files import replacing
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-INTERVALS = (0.5, 0.89)
 # Of these groups a rank is made from probabilities of latents.
 _BY_PROBABILITY = "latents"
 _SETTINGS = "settings.json"
@@ -121,9 +123,9 @@ class Calibration:
         `simulations` then `error_ratio` (root mean squared error of the posterior mean over the
         posterior's standard deviation; 1 if right, above 1 overconfident), `spread` (of places,
         over that of uniform ones), `coverage_50` and `coverage_89` (share of truths in central
-        intervals), each with its standard error `*_error` over simulations. Of latents the
-        quantity is whether the most probable one is wrong, and places are by probability: they
-        have no spread and no coverage.
+        intervals), each with its standard error `*_se` over simulations. Of latents the quantity
+        is whether the most probable one is wrong, and places are by probability: they have no
+        spread and no coverage.
         """
         import pandas as pd
 
@@ -137,9 +139,7 @@ class Calibration:
             }
             shares = {"error_ratio": error_ratio(ranked)}
             if group != _BY_PROBABILITY:
-                shares["spread"] = spread(ranked)
-                for interval in INTERVALS:
-                    shares[_coverage_column(interval)] = coverage(ranked, interval)
+                shares |= {"spread": spread(ranked), **coverages(ranked)}
             for name, share in shares.items():
                 record[name], record[f"{name}_se"] = share
             records[group] = record
@@ -220,16 +220,13 @@ class Calibration:
     ) -> tuple[list[str], list[tuple[str, ...]]]:
         """The table of groups as texts for a person: headings, and a row per group."""
         headings = ["ranks of", "verdict", "error / sd", "spread"]
-        headings += [f"in {interval:.0%}" for interval in INTERVALS]
-        columns = ["error_ratio", "spread", *map(_coverage_column, INTERVALS)]
+        headings += [f"in {probability:.0%}" for probability in INTERVALS.values()]
+        columns = ["error_ratio", "spread", *INTERVALS]
         rows = [
             (
                 str(group),
                 str(row["verdict"]),
-                *(
-                    _with_error(row.get(name, np.nan), row.get(f"{name}_se", np.nan))
-                    for name in columns
-                ),
+                *(with_error(row.get(c, np.nan), row.get(f"{c}_se", np.nan), 2) for c in columns),
             )
             for group, row in self.table(probability).iterrows()
         ]
@@ -237,18 +234,7 @@ class Calibration:
 
     def summary_table(self, probability: float = PROBABILITY) -> "Table":
         """The table of groups for a terminal of 100 columns."""
-        from rich.table import Table
-        from rich.text import Text
-
-        headings, rows = self.written_table(probability)
-        table = Table(title=None, pad_edge=False)
-        for position, heading in enumerate(headings):
-            table.add_column(
-                Text(heading), justify="left" if position < 2 else "right", overflow="fold"
-            )
-        for row in rows:
-            table.add_row(*map(Text, row))
-        return table
+        return text_table(*self.written_table(probability), left=2)
 
     # ------------------------------------------------------------------ pictures and files
 
@@ -300,16 +286,6 @@ class Calibration:
             {"prior_sbc": {group: values[:fewest] for group, values in places.items()}},
             sample_dims=["simulation"],
         )
-
-
-def _coverage_column(interval: float) -> str:
-    return f"coverage_{100 * interval:.0f}"
-
-
-def _with_error(value: float, error: float) -> str:
-    if np.isnan(value):
-        return "–"
-    return f"{value:.2f}" if np.isnan(error) else f"{value:.2f} ± {error:.2f}"
 
 
 def calibrate(
@@ -530,6 +506,7 @@ def _fingerprint(settings: Settings) -> str:
     arrays = [*full.state_variables.values(), full.actions, full.latents, observed.latents]
     arrays += [full.episode_lengths, *(values for _, values in sorted(truth.parameters.items()))]
     arrays += [truth.known[site].rows for site in sorted(truth.known)]
+    arrays += full.continuous.values()
     for values in arrays:
         digest.update(np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 from btil.analysis.calibration.ranks import PROBABILITY
 from btil.analysis.output import (
     html,
-    html_figure,
     html_list,
     html_page,
+    html_paragraph,
     html_table,
-    save_figure,
     staged_page,
+    written_figure,
 )
 from btil.analysis.report import prepare_directory
 
@@ -61,14 +61,14 @@ def write_page(calibration: "Calibration", directory: Any, command: str | None =
         (staging / "figures").mkdir()
         header, rows = calibration.written_table(PROBABILITY)
         body = html_list(calibration.notes(), "notes")
-        body += html_table(header, rows) + html("paragraph", _COLUMNS)
+        body += html_table(header, rows) + html_paragraph(_COLUMNS)
         # ECDFs of fewer than two simulations have no band.
         if calibration.num_simulations > 1:
-            drawn = save_figure(calibration.plot_ecdf_pit(), staging / "figures" / "ecdf")
-            body += html_figure(drawn, "ecdf", _RANKS)
+            figure = calibration.plot_ecdf_pit()
+            body += written_figure(figure, staging / "figures" / "ecdf", _RANKS)
         if calibration.averaged.steps.sum() > 0:
-            drawn = save_figure(calibration.plot_latents(), staging / "figures" / "latents")
-            body += html_figure(drawn, "latents", _LATENTS)
+            figure = calibration.plot_latents()
+            body += written_figure(figure, staging / "figures" / "latents", _LATENTS)
         if command is not None:
             body += html("again", command)
         calibration.table().to_csv(staging / "table.csv")

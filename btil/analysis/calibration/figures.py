@@ -13,7 +13,7 @@ from btil.analysis.calibration.ranks import (
     tested,
     uniformity_band,
 )
-from btil.analysis.plots.layout import legend_below, look, make_axes
+from btil.analysis.plots.layout import category_handles, legend_below, look, make_axes
 from btil.arguments import check_values
 from btil.figures import figure_style
 
@@ -151,10 +151,7 @@ def plot_latents(calibrations: Mapping[str, "Calibration"], axes: Any = None) ->
             xlabel="probability of the most probable latent",
             ylabel="share of steps",
         )
-        handles = [
-            Line2D([], [], color=look(k).color, marker=look(k).marker, ms=4, label=name)
-            for k, name in enumerate(calibrations)
-        ]
+        handles = category_handles(calibrations)
         handles.append(
             Line2D([], [], color=_GREY, marker="o", mfc="none", lw=0, label="point estimate")
         )
@@ -176,7 +173,6 @@ def plot_error_ratios(calibrations: Mapping[str, "Calibration"], axes: Any = Non
     Raises:
         ValueError: If there is no calibration.
     """
-    from matplotlib.lines import Line2D
     from matplotlib.ticker import ScalarFormatter
 
     present = [g for g in _groups(calibrations) if not g.startswith("log ")]
@@ -213,11 +209,7 @@ def plot_error_ratios(calibrations: Mapping[str, "Calibration"], axes: Any = Non
         panel.minorticks_off()
         panel.set_xticks(range(len(calibrations)), list(calibrations))
         panel.set(ylabel="error / what the posterior says")
-        handles = [
-            Line2D([], [], color=look(k).color, marker=look(k).marker, ms=4, label=group)
-            for k, group in enumerate(present)
-        ]
-        legend_below(figure, axes is None, panel, handles, columns=2)
+        legend_below(figure, axes is None, panel, category_handles(present), columns=2)
         return figure
 
 

@@ -31,6 +31,8 @@ from btil.arguments import check_values
 # Below so many simulations a band says nothing.
 _FEWEST_SIMULATIONS = 10
 _NORMAL_95 = 1.959964
+# Central intervals whose coverage is told, by their columns.
+INTERVALS = {"coverage_50": 0.5, "coverage_89": 0.89}
 
 
 class Ranked(NamedTuple):
@@ -258,6 +260,11 @@ def coverage(ranked: Ranked, probability: float) -> Share:
     return _ratio(inside, ~np.isnan(ranked.place))
 
 
+def coverages(ranked: Ranked) -> dict[str, Share]:
+    """The same of the intervals that are told, by their columns."""
+    return {column: coverage(ranked, probability) for column, probability in INTERVALS.items()}
+
+
 def error_ratio(ranked: Ranked) -> Share:
     r"""How large errors are, over how large the posterior says they are.
 
@@ -276,8 +283,9 @@ def _ratio(
     above: Float[np.ndarray, "simulations quantities"] | Bool[np.ndarray, "simulations quantities"],
     below: Float[np.ndarray, "simulations quantities"] | Bool[np.ndarray, "simulations quantities"],
 ) -> Share:
-    """A ratio of sums, with its standard error over simulations."""
-    return ratio_of_sums(np.nansum(above, axis=1), np.nansum(below, axis=1))
+    """A ratio of sums over what is known of both, with its standard error over simulations."""
+    known = ~(np.isnan(above) | np.isnan(below))
+    return ratio_of_sums(*(np.where(known, one, 0).sum(1) for one in (above, below)))
 
 
 def ratio_of_sums(

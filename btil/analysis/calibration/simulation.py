@@ -1,6 +1,7 @@
 """One simulation: a truth from the prior, its data, a fit, and where the truth lies in it."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,14 @@ from btil.analysis.calibration.ranks import (
     rank_latents,
     reliability,
 )
+from btil.analysis.latent_draws import padded_logs
+from btil.analysis.monte_carlo import drawn_shape, some_draws
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import ess
 from btil.inference.method import method_of
 from btil.inference.result import DrawnChannel, DrawnParameters, DrawnRows, FitResult
 from btil.messages.lanes import spread
-from btil.messages.layout import LaneIndex, gather, lay_out, log_rows
+from btil.messages.layout import LaneIndex, gather, lay_out
 from btil.messages.smoother import filter_lanes, potentials, smooth
 from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables, prior_draw
@@ -129,7 +132,8 @@ def run_simulation(settings: Settings, number: int) -> Simulation:
     generator = _generator(settings, number, _RANKS)
     cells = choose_cells(posterior.bound, settings.num_cells, generator)
     few = thinned(posterior, settings.num_draws, cells)
-    num_draws = _num_draws(few, settings.num_draws)
+    drawn = drawn_shape(few)
+    num_draws = settings.num_draws if drawn is None else min(settings.num_draws, math.prod(drawn))
     seed = int(generator.integers(2**32))
     tables = [truth, *few.drawn_tables(num_draws, seed)]
     names, values, beliefs = evaluate(few, tables, cells)
@@ -353,12 +357,10 @@ def run_messages(
     with precision(posterior.dtype) as dtype:
         averaged = (position > 0) & (position < number)
         weights = jnp.asarray(averaged / averaged.sum(), dtype)
-        logs = {}
-        for site, values in rows.items():
-            padding = np.zeros(
-                (len(values), layout.num_rows[site] - values.shape[1], *values.shape[2:])
-            )
-            logs[site] = jnp.asarray(np.concatenate([log_rows(values), padding], axis=1), dtype)
+        logs = {
+            site: jnp.asarray(padded_logs(values, layout.num_rows[site], dtype))
+            for site, values in rows.items()
+        }
         for agent, (policy, transition, initial) in layout.sites.items():
             evidence = None
             if agent in channels:
@@ -483,12 +485,9 @@ def thinned[P: Posterior](posterior: P, num_draws: int, cells: list[Cell]) -> P:
         rows = result.rows[cell.site]
         if isinstance(rows, DrawnRows):
             chains.append(rows.draws.reshape(*rows.draws.shape[:2], -1)[:, :, cell.flat])
-    for parameter in result.parameters.values():
-        if isinstance(parameter, DrawnParameters):
-            chains.append(parameter.draws.reshape(*parameter.draws.shape[:2], -1))
-    for channel in result.channels.values():
-        if isinstance(channel, DrawnChannel):
-            chains += [part.reshape(*part.shape[:2], -1) for part in channel]
+    for one in (*result.parameters.values(), *result.channels.values()):
+        if isinstance(one, DrawnParameters | DrawnChannel):
+            chains += [part.reshape(*part.shape[:2], -1) for part in one]
     if result.log_likelihood is not None:
         chains.append(result.log_likelihood.sum(-1, keepdims=True, dtype=np.float64))
     num_chains, length = chains[0].shape[:2]
@@ -496,39 +495,7 @@ def thinned[P: Posterior](posterior: P, num_draws: int, cells: list[Cell]) -> P:
     worth = worth[~np.isnan(worth)]
     wanted = min(num_draws, num_chains * length, *(int(w) for w in worth))
     kept = np.linspace(0, length - 1, max(1, wanted // num_chains)).round().astype(int)
-    return dataclasses.replace(
-        posterior,
-        result=result._replace(
-            rows={site: _every(rows, kept) for site, rows in result.rows.items()},
-            parameters={site: _every(one, kept) for site, one in result.parameters.items()},
-            channels={
-                name: DrawnChannel(*(part[:, kept] for part in one))
-                if isinstance(one, DrawnChannel)
-                else one
-                for name, one in result.channels.items()
-            },
-        ),
-    )
-
-
-def _every(drawn: Any, kept: Int[np.ndarray, " kept"]) -> Any:
-    """Some draws of each chain."""
-    return drawn._replace(draws=drawn.draws[:, kept])
-
-
-def _num_draws(posterior: Posterior, wanted: int) -> int:
-    """How many draws there are to rank among."""
-    drawn = [
-        one.draws.shape[0] * one.draws.shape[1]
-        for one in posterior.result.rows.values()
-        if isinstance(one, DrawnRows)
-    ]
-    drawn += [
-        one.coefficients.shape[0] * one.coefficients.shape[1]
-        for one in posterior.result.channels.values()
-        if isinstance(one, DrawnChannel)
-    ]
-    return min(wanted, *drawn) if drawn else wanted
+    return some_draws(posterior, np.s_[:, kept])
 
 
 # ---------------------------------------------------------------------- latents

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from btil.analysis.debriefing.findings import Findings, find, unseen_labels
 from btil.analysis.debriefing.sections import Told, apart_word, body_of, summary
 from btil.analysis.decoding import decoded_table
-from btil.analysis.output import PagePart, html, html_figure, html_page, save_figure, staged_page
+from btil.analysis.output import PagePart, html, html_page, staged_page, written_figure
 from btil.analysis.report import prepare_directory
 from btil.analysis.words import listed
 from btil.arguments import check_values
@@ -20,7 +20,7 @@ from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import counted
 from btil.posterior.beliefs import Posterior, refuse_excerpt
 from btil.posterior.conforming import conform
-from btil.posterior.fit import fit
+from btil.posterior.fit import fit_again
 from btil.progress import progress_line
 
 if TYPE_CHECKING:
@@ -41,13 +41,18 @@ class Debrief:
 
     Attributes:
         page: The page.
+        method: The inference method by which the team was learned.
         findings: What it tells, as tables.
         summary: The most important of it, a sentence each.
     """
 
     page: Path
+    method: str
     findings: Findings
     summary: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Debrief({self.findings.told}, learned by {self.method}: {self.page})"
 
 
 def debrief(
@@ -114,8 +119,8 @@ def debrief(
             for number, episode in enumerate(chosen):
                 for picture in _pictures(posterior, findings, episode, task, use_labels):
                     name = f"episode_{names[episode]}_{picture.kind}"
-                    drawn = save_figure(picture.figure, staging / "figures" / name)
-                    shown = html_figure(drawn, name, picture.caption)
+                    stem = staging / "figures" / name
+                    shown = written_figure(picture.figure, stem, picture.caption)
                     title = f"Episode {findings.demos.episode_ids[episode]}"
                     pictures[picture.kind] += shown if number == 0 else html("folded", title, shown)
                 line.update()
@@ -130,7 +135,7 @@ def debrief(
         )
         page = html_page(title, lead, body, links)
         (staging / PAGE).write_text(page, encoding="utf-8")
-    return Debrief(directory / PAGE, findings, tuple(summary(told)))
+    return Debrief(directory / PAGE, posterior.method, findings, tuple(summary(told)))
 
 
 def _file_names(ids: list[str]) -> list[str]:
@@ -153,15 +158,8 @@ def _learn_again(posterior: Posterior, demos: Demonstrations, progress: bool) ->
     own = conform(demos, training)
     if len(episodes) < 2 or not (own.latents >= 0).any() or unseen_labels(training, own).any():
         return None
-    return fit(
-        posterior.model,
-        training.without_labels(episodes[1::2]),
-        posterior.method,
-        seed=posterior.seed,
-        progress=progress,
-        dtype=posterior.dtype,
-        **posterior.options,
-    )
+    hidden = training.without_labels(episodes[1::2])
+    return fit_again(posterior, hidden, seed=posterior.seed, progress=progress)
 
 
 def _tables(findings: Findings) -> dict[str, "pd.DataFrame"]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from btil.analysis.alignment import agents_pinned
@@ -16,6 +17,7 @@ from btil.analysis.plots.rows import (
 )
 from btil.analysis.teamwork import Stretch, misaligned, misaligned_stretches, runs
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.coding import counted
 from btil.models.contexts import data_column, match_rows
 from btil.models.cpt import StaticCPT
 from btil.models.team import BoundModel, make_contexts
@@ -24,8 +26,6 @@ from btil.posterior.conforming import conform
 from btil.posterior.posterior import TeamPosterior
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from btil.domains.gridworld.task import GridTask
 
 # What is called sure, leaning and unclear, by the probability of the most probable mental state.
@@ -77,14 +77,24 @@ class Findings:
     nameless: tuple[str, ...]
     stretches: tuple[Stretch, ...]
     by_chance: float | None
-    episodes: "pd.DataFrame"
-    misalignments: "pd.DataFrame"
-    habits: "pd.DataFrame"
-    situations: "pd.DataFrame"
-    dwells: "pd.DataFrame"
-    changes: "pd.DataFrame"
-    certainty: "pd.DataFrame"
-    experience: "pd.DataFrame"
+    episodes: pd.DataFrame
+    misalignments: pd.DataFrame
+    habits: pd.DataFrame
+    situations: pd.DataFrame
+    dwells: pd.DataFrame
+    changes: pd.DataFrame
+    certainty: pd.DataFrame
+    experience: pd.DataFrame
+
+    def __repr__(self) -> str:
+        return f"Findings({self.told})"
+
+    @property
+    def told(self) -> str:
+        """Whom it is of, and of how much."""
+        demos = self.demos
+        episodes, steps = counted(demos.num_episodes, "episode"), counted(demos.num_steps, "step")
+        return f"{', '.join(demos.agents)}, {episodes}, {steps}"
 
     def worth_a_look(self) -> list[int]:
         """Episodes in the order in which they are worth looking at."""
@@ -240,7 +250,9 @@ def _by_chance(demos: Demonstrations, decoded: Int[np.ndarray, "steps agents"]) 
     for paths in np.split(decoded, demos.episode_starts[1:]):
         there = [path[path >= 0] for path in paths.T]
         shares = [np.bincount(path, minlength=number) / max(len(path), 1) for path in there]
-        apart += len(paths) * float(1 - np.prod(shares, axis=0).sum())
+        # With one who is away nobody is at odds.
+        together = int((paths >= 0).all(axis=1).sum())
+        apart += together * float(1 - np.prod(shares, axis=0).sum())
     return apart / demos.num_steps
 
 
@@ -253,9 +265,7 @@ def _episodes(
     decoded: Int[np.ndarray, "steps agents"],
     apart: Any,
     stretches: tuple[Stretch, ...],
-) -> "pd.DataFrame":
-    import pandas as pd
-
+) -> pd.DataFrame:
     columns: dict[str, Any] = {"episode": demos.episode_ids, "steps": demos.episode_lengths}
     starts = demos.episode_starts
     if apart is not None:
@@ -282,9 +292,7 @@ def _misalignments(
     demos: Demonstrations,
     decoded: Int[np.ndarray, "steps agents"],
     stretches: tuple[Stretch, ...],
-) -> "pd.DataFrame":
-    import pandas as pd
-
+) -> pd.DataFrame:
     records = []
     for one in stretches:
         begin = int(demos.episode_starts[one.episode])
@@ -438,9 +446,7 @@ def _expected(
     return [_Expected(*one) for one in zip(columns, *map(list, (mean, low, high)), strict=True)]
 
 
-def _habits(posterior: Posterior, bound: BoundModel, beliefs: Mapping[str, Any]) -> "pd.DataFrame":
-    import pandas as pd
-
+def _habits(posterior: Posterior, bound: BoundModel, beliefs: Mapping[str, Any]) -> pd.DataFrame:
     records = []
     for agent, latent, mind, weights, actions in _all_held(posterior, bound, beliefs):
         there = bound.demos.present[:, bound.demos.agents.index(agent)]
@@ -470,9 +476,7 @@ def _habits(posterior: Posterior, bound: BoundModel, beliefs: Mapping[str, Any])
 
 def _situations(
     posterior: Posterior, bound: BoundModel, beliefs: Mapping[str, Any]
-) -> "pd.DataFrame":
-    import pandas as pd
-
+) -> pd.DataFrame:
     records = []
     for agent, latent, mind, weights, actions in _all_held(posterior, bound, beliefs):
         for context in np.argsort(-weights, kind="stable")[:_SITUATIONS_TOLD]:
@@ -498,9 +502,7 @@ def _situations(
 def _dwells(
     demos: Demonstrations,
     decoded: Int[np.ndarray, "steps agents"],
-) -> "pd.DataFrame":
-    import pandas as pd
-
+) -> pd.DataFrame:
     records = []
     for i, agent in enumerate(demos.agents):
         minds = _minds(demos, agent)
@@ -511,7 +513,7 @@ def _dwells(
             for first, last in runs(path):
                 if path[first] < 0:  # away
                     continue
-                if last == length - 1:
+                if last == length - 1 or path[last + 1] < 0:
                     cut[path[first]] += 1
                 else:
                     lengths[path[first]].append(last - first + 1)
@@ -534,41 +536,42 @@ def _changes(
     demos: Demonstrations,
     bound: BoundModel,
     decoded: Int[np.ndarray, "steps agents"],
-) -> "pd.DataFrame":
-    import pandas as pd
-
+) -> pd.DataFrame:
     records = []
     for i, agent in enumerate(demos.agents):
         minds = _minds(demos, agent)
-        reads = bound.rows[agent].transition
-        after = np.flatnonzero(reads >= 0)
+        rows = bound.rows[agent]
+        moved = rows.transition >= 0
+        if rows.unseen is not None:
+            moved[rows.unseen.step] = True
+        after = np.flatnonzero(moved)
+        # Of moves whose action nobody saw no circumstances are known.
+        seen = rows.transition[after] >= 0
         before_mind, after_mind = decoded[after - 1, i], decoded[after, i]
         names = make_contexts(posterior.model, "transition", agent, bound.demos).names
-        values = bound.table("transition", agent).contexts.rows[reads[after]]
+        values = bound.table("transition", agent).contexts.rows[rows.transition[after[seen]]]
+        own = []
         for origin in range(len(minds)):
             holding = before_mind == origin
             left = holding & (after_mind != origin)
             for target in np.unique(after_mind[left]):
                 switch = left & (after_mind == target)
-                records.append(
+                circumstances = _goes_with(
+                    demos, agent, names, values, switch[seen], (holding & ~switch)[seen]
+                )
+                own.append(
                     {
                         "agent": agent,
                         "from_mind": minds[origin],
                         "to_mind": minds[target],
                         "times": int(switch.sum()),
                         "share_of_changes": float(switch.sum() / left.sum()),
-                        "goes_with": _goes_with(
-                            demos, agent, names, values, switch, holding & ~switch
-                        ),
+                        "goes_with": circumstances,
                     }
                 )
+        records += sorted(own, key=lambda one: -int(one["times"]))
     columns = ["agent", "from_mind", "to_mind", "times", "share_of_changes", "goes_with"]
-    table = pd.DataFrame(records, columns=columns)
-    order = {agent: i for i, agent in enumerate(demos.agents)}
-    keys = table["agent"].map(order)
-    return table.iloc[np.lexsort((-table["times"].to_numpy(), keys.to_numpy()))].reset_index(
-        drop=True
-    )
+    return pd.DataFrame(records, columns=columns)
 
 
 def _goes_with(
@@ -581,7 +584,7 @@ def _goes_with(
 ) -> str:
     """The circumstances most telling of a change: frequent when it occurs, rare otherwise."""
     found = []
-    if not otherwise.any():
+    if not (switch.any() and otherwise.any()):
         return ""
     for column, name in enumerate(names):
         common, counts = np.unique(values[switch, column], return_counts=True)
@@ -623,9 +626,7 @@ def _certainty(
     use_labels: bool,
     judge: Posterior,
     nameless: tuple[str, ...],
-) -> "pd.DataFrame":
-    import pandas as pd
-
+) -> pd.DataFrame:
     unseen = unseen_labels(judge.demos, demos)
     # Whether a mental state that nothing names is the right one cannot be asked.
     testable = unseen & ~np.isin(demos.agents, nameless)
@@ -657,9 +658,7 @@ def _certainty(
 
 def _experience(
     posterior: Posterior, bound: BoundModel, beliefs: Mapping[str, Any]
-) -> "pd.DataFrame":
-    import pandas as pd
-
+) -> pd.DataFrame:
     records = []
     for agent in bound.demos.agents:
         table = posterior.bound.table("policy", agent)

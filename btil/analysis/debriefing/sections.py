@@ -14,7 +14,14 @@ from btil.analysis.debriefing.findings import (
     Findings,
     moves_by,
 )
-from btil.analysis.output import PagePart, html, html_list, html_sections, html_table
+from btil.analysis.output import (
+    PagePart,
+    html,
+    html_list,
+    html_paragraph,
+    html_sections,
+    html_table,
+)
 from btil.analysis.words import listed
 from btil.demonstrations.coding import counted
 from btil.inference.method import method_of
@@ -59,7 +66,7 @@ def lines_of(table: "pd.DataFrame") -> list[dict[str, Any]]:
 
 def summary(told: Told) -> list[str]:
     """The most important, a sentence each."""
-    findings, task = told.findings, told.task
+    findings = told.findings
     demos = findings.demos
     sentences = []
     for agent in demos.agents:
@@ -68,46 +75,15 @@ def summary(told: Told) -> list[str]:
         first = [f"{r['mind']} ({r['share_of_steps']:.0%})" for r in lines_of(own.head(3))]
         sentences.append(f"{agent} mostly had in mind: {', '.join(first)} of the steps.")
     if findings.incomparable is None:
-        apart = int(findings.episodes["misaligned_steps"].sum())
-        what = (
-            "Minds were at cross purposes"
-            if task is not None
-            else f"{listed(demos.agents)} had different things in mind"
-        )
-        text = f"{what} at {_percent(apart / demos.num_steps)} of the steps"
-        if findings.by_chance is not None:
-            text += f" ({_percent(findings.by_chance)} expected by chance)"
-        if task is None and apart:
-            text += ", which need not be bad: members may share the work"
-        if findings.stretches:
-            longest = max(findings.stretches, key=lambda one: one.num_steps)
-            text += (
-                f"; the longest stretch lasted {counted(longest.num_steps, 'step')} "
-                f"(episode {demos.episode_ids[longest.episode]}, from step {longest.first})"
-            )
-        sentences.append(text + ".")
-    table = findings.certainty
-    steps = table.groupby("certainty")["steps"].sum().to_dict()
-    labelled, total = steps[LABELLED], sum(steps.values())
-    if labelled == total:
-        text = "What members had in mind was labelled, and taken for true, at every step"
-    else:
-        sure = f"sure (a probability of {SURE:.0%} or more) at"
-        share = _percent(steps["sure"] / (total - labelled))
-        text = (
-            f"What a member had in mind was labelled, and taken for true, at "
-            f"{_percent(labelled / total)} of the steps; of the others it is {sure} {share}"
-            if labelled
-            else f"What a member had in mind is {sure} {share} of the steps"
-        )
-    sentences.append(text + ".")
-    told_by_labels = float((demos.latents >= 0).mean())
-    if told_by_labels and not findings.used_labels:
+        sentences.append(_on_misalignment(findings, told.task))
+    sentences.append(_on_sureness(findings.certainty))
+    labelled = float((demos.latents[demos.present] >= 0).mean())
+    if labelled and not findings.used_labels:
         sentences.append(
-            f"{_percent(told_by_labels)} of the steps are labelled. The labels were left aside "
+            f"{_percent(labelled)} of the steps are labelled. The labels were left aside "
             "here: the results come from all else that was recorded."
         )
-    tested = _outcome_of_test(table)
+    tested = _outcome_of_test(findings.certainty)
     if tested is not None:
         sentences.append(tested)
     if not told.posterior.converged:
@@ -115,6 +91,45 @@ def summary(told: Told) -> list[str]:
             "The learning behind this had not settled: take everything as preliminary."
         )
     return sentences
+
+
+def _on_misalignment(findings: Findings, task: "GridTask | None") -> str:
+    """How often minds do not agree, and where for longest."""
+    demos = findings.demos
+    apart = int(findings.episodes["misaligned_steps"].sum())
+    what = (
+        "Minds were at cross purposes"
+        if task is not None
+        else f"{listed(demos.agents)} had different things in mind"
+    )
+    text = f"{what} at {_percent(apart / demos.num_steps)} of the steps"
+    if findings.by_chance is not None:
+        text += f" ({_percent(findings.by_chance)} expected by chance)"
+    if task is None and apart:
+        text += ", which need not be bad: members may share the work"
+    if findings.stretches:
+        longest = max(findings.stretches, key=lambda one: one.num_steps)
+        text += (
+            f"; the longest stretch lasted {counted(longest.num_steps, 'step')} "
+            f"(episode {demos.episode_ids[longest.episode]}, from step {longest.first})"
+        )
+    return f"{text}."
+
+
+def _on_sureness(certainty: "pd.DataFrame") -> str:
+    """How many of the steps are labelled, and how many of the others are sure."""
+    steps = certainty.groupby("certainty")["steps"].sum().to_dict()
+    labelled, total = steps[LABELLED], sum(steps.values())
+    if labelled == total:
+        return "What members had in mind was labelled, and taken for true, at every step."
+    share = _percent(steps["sure"] / (total - labelled))
+    sure = f"sure (a probability of {SURE:.0%} or more) at {share}"
+    if not labelled:
+        return f"What a member had in mind is {sure} of the steps."
+    return (
+        "What a member had in mind was labelled, and taken for true, at "
+        f"{_percent(labelled / total)} of the steps; of the others it is {sure}."
+    )
 
 
 def _outcome_of_test(certainty: "pd.DataFrame") -> str | None:
@@ -166,8 +181,8 @@ def body_of(
 def _more(shown: int, number: int, file: str) -> Markup:
     """That a table goes on in a file."""
     if shown >= number:
-        return html("paragraph", f"As a file: tables/{file}.csv.")
-    return html("paragraph", f"{counted(number - shown, 'more line')} in tables/{file}.csv.")
+        return html_paragraph(f"As a file: tables/{file}.csv.")
+    return html_paragraph(f"{counted(number - shown, 'more line')} in tables/{file}.csv.")
 
 
 def _warnings(told: Told) -> Markup:
@@ -242,7 +257,7 @@ def _episodes(findings: Findings, pictures: Markup, num_shown: int) -> Markup:
         + f". The table has all {demos.num_episodes:,}."
     )
     return (
-        (html("paragraph", intro) if num_shown else Markup())
+        (html_paragraph(intro) if num_shown else Markup())
         + pictures
         + html_table(header, rows)
         + _more(len(rows), len(table), "episodes")
@@ -253,26 +268,23 @@ def _misaligned(told: Told, pictures: Markup) -> Markup:
     findings = told.findings
     demos, table = findings.demos, findings.misalignments
     if findings.incomparable is not None:
-        return html("paragraph", f"This cannot be said. {findings.incomparable}")
+        return html_paragraph(f"This cannot be said. {findings.incomparable}")
     if told.task is not None:
-        body = html(
-            "paragraph",
+        body = html_paragraph(
             "Minds are called misaligned at steps at which what they had in mind did not fit "
             "together, so that the team lost time.",
         )
     else:
-        body = html(
-            "paragraph",
+        body = html_paragraph(
             "Steps at which members had different things in mind. That need not be bad: people "
             "who divide work want different things at the same time. It is worth a look where "
             "they should have agreed.",
         )
     if not len(table):
-        return body + html("paragraph", "There is no such step.") + pictures
+        return body + html_paragraph("There is no such step.") + pictures
     steps, apart = table["steps"], int(table["steps"].sum())
     stretches = "1 such stretch" if len(table) == 1 else f"{len(table):,} such stretches"
-    body += html(
-        "paragraph",
+    body += html_paragraph(
         f"{stretches}, of {steps.mean():,.1f} steps on average, {steps.max():,} at most; together "
         f"{apart:,} of {demos.num_steps:,} steps ({_percent(apart / demos.num_steps)})."
         + (
@@ -298,7 +310,7 @@ def _misaligned(told: Told, pictures: Markup) -> Markup:
     return (
         body
         + pictures
-        + html("paragraph", "The longest, with what the most probable course of each mind was:")
+        + html_paragraph("The longest, with what the most probable course of each mind was:")
         + html_table(header, rows, numbers=False)
         + _more(len(rows), len(table), "misalignments")
     )
@@ -315,8 +327,7 @@ def _percent(share: float) -> str:
 
 def _habits(told: Told) -> Markup:
     findings = told.findings
-    body = html(
-        "paragraph",
+    body = html_paragraph(
         "What members do with each thing in mind: how often each action follows, and in brackets "
         "the range that holds this share with a probability of 89%. The "
         "first table is averaged over the situations in which the member was in these recordings, "
@@ -324,8 +335,7 @@ def _habits(told: Told) -> Markup:
         "situations from which no step was learned, and actions below 5%.",
     )
     if told.posterior.bound.channels:
-        body += html(
-            "paragraph",
+        body += html_paragraph(
             "Of measured columns: their expected values with each thing in mind, averaged over "
             "the steps at which it was.",
         )
@@ -359,13 +369,12 @@ def _habits(told: Told) -> Markup:
 
 def _changes(told: Told) -> Markup:
     posterior, findings = told.posterior, told.findings
-    body = html(
-        "paragraph",
+    body = html_paragraph(
         "How long something stays in mind, counted on the most probable course of each mind; what "
-        "was still in mind when an episode ended does not count for the average. Then what follows "
-        "on what, and which circumstances go with it (in brackets how often they hold when that "
-        "change happens, and how often else). That something goes with a change does not mean "
-        "that it causes it.",
+        "was still in mind when an episode ended, or the member left, does not count for the "
+        "average. Then what follows on what, and which circumstances go with it (in brackets how "
+        "often they hold when that change happens, and how often else). That something goes with a "
+        "change does not mean that it causes it.",
     )
     for agent in findings.demos.agents:
         body += html("heading", agent)
@@ -384,9 +393,9 @@ def _changes(told: Told) -> Markup:
         changes = findings.changes[findings.changes["agent"] == agent]
         depends = moves_by(posterior, agent)
         if depends == "never":
-            body += html("paragraph", "It is assumed that this never changes within an episode.")
+            body += html_paragraph("It is assumed that this never changes within an episode.")
         elif not len(changes):
-            body += html("paragraph", "It never changed within an episode.")
+            body += html_paragraph("It never changed within an episode.")
         else:
             lines = [
                 (
@@ -402,8 +411,7 @@ def _changes(told: Told) -> Markup:
             body += html_table(header, lines, numbers=False)
             body += _more(len(lines), len(changes), "changes")
         if depends == "nothing" and len(changes):
-            body += html(
-                "paragraph",
+            body += html_paragraph(
                 "What goes with these changes was not looked for: the model lets them depend on "
                 "nothing but what was in mind before.",
             )
@@ -413,8 +421,7 @@ def _changes(told: Told) -> Markup:
 def _certainty(told: Told) -> Markup:
     posterior, findings = told.posterior, told.findings
     table = findings.certainty
-    body = html(
-        "paragraph",
+    body = html_paragraph(
         f"A step is called sure if what a member most probably had in mind has a probability of "
         f"{SURE:.0%} or more, leaning if it has {LEANING:.0%} or more, else unclear.",
     )
@@ -436,8 +443,7 @@ def _certainty(told: Told) -> Markup:
     body += html_table(header, rows) + _tested(told, tested)
     if len(findings.experience):
         body += html("heading", "How much was there to learn from?")
-        body += html(
-            "paragraph",
+        body += html_paragraph(
             f"A step is well known if at least {WELL_KNOWN:g} steps in the same situation, with "
             "the same in mind, stood behind what was learned about it; met a few times, if at "
             "least one; else hardly ever met.",
@@ -457,7 +463,7 @@ def _certainty(told: Told) -> Markup:
         if posterior.converged
         else "No. See the warning at the top of the page."
     )
-    return body + html("paragraph", settled)
+    return body + html_paragraph(settled)
 
 
 def _tested(told: Told, tested: int) -> Markup:
@@ -468,26 +474,22 @@ def _tested(told: Told, tested: int) -> Markup:
         "labels that had been hidden."
     )
     if tested and told.learned_again:
-        return html(
-            "paragraph",
+        return html_paragraph(
             f"The columns at the right put that to the test: {how} For that everything was learned "
             "once more, without the labels of every second labelled episode. This page uses "
             "all labels, so it should be somewhat more reliable.",
         )
     if tested:
-        return html(
-            "paragraph",
+        return html_paragraph(
             f"The columns at the right put that to the test: {how} These labels were not used in "
             "learning.",
         )
     if (findings.demos.latents >= 0).any():
-        return html(
-            "paragraph",
+        return html_paragraph(
             "This could not be put to the test, as all labels in these recordings were learned "
             "from. Keep the labels of some episodes back, and make a debrief of those.",
         )
-    return html(
-        "paragraph",
+    return html_paragraph(
         "These recordings have no labels, so nothing here could be put to the test: the certainty "
         "is what the model claims.",
     )
@@ -503,8 +505,7 @@ def _technical(told: Told, command: str | None) -> Markup:
         if task is not None
         else "unequal latents"
     )
-    body = html(
-        "paragraph",
+    body = html_paragraph(
         f"The team is modelled as a dynamic Bayesian network with a latent mental state per member "
         f"(Seo and Unhelkar, IJCAI 2022), learned by {posterior.method} (seed {posterior.seed}) "
         f"from {counted(training.num_episodes, 'episode')}, {counted(training.num_steps, 'step')}, "
@@ -525,11 +526,10 @@ def _technical(told: Told, command: str | None) -> Markup:
         "data. R-hat, effective sample sizes and intervals: btil.analysis.plots, and "
         "posterior.draws_info.",
     )
-    body += html(
-        "paragraph",
+    body += html_paragraph(
         "Beside this page: tables/ (CSV; steps.csv has every step with the probability of "
         "every mental state) and figures/ (SVG and PNG).",
     )
     if command is not None:
         body += html("code", "Made by:", command)
-    return body + html("paragraph", f"btil {__version__}.")
+    return body + html_paragraph(f"btil {__version__}.")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btil.analysis.plots.layout import legend_below, look, make_axes
+from btil.analysis.plots.layout import category_handles, legend_below, look, make_axes
 from btil.arguments import check_values
 from btil.figures import figure_style
 
@@ -57,10 +57,7 @@ def plot_courses(
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
-        handles = [
-            Line2D([], [], color=look(k).color, marker=look(k).marker, ms=5, label=name)
-            for k, name in enumerate(courses)
-        ]
+        handles = category_handles(courses, size=5.0)
         handles.append(Line2D([], [], color="0.4", lw=0.9, ls="--", label=f"{accuracy:g}"))
         legend_below(figure, ax is None, axes, handles)
     return figure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btil.analysis.calibration.ranks import Reliability, bins_of
-from btil.analysis.plots.layout import legend_below, look, make_axes
+from btil.analysis.plots.layout import category_handles, legend_below, look, make_axes
 from btil.figures import figure_style
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ def plot_reliability(
     Raises:
         ValueError: If there is nothing to draw, or another number of axes is given.
     """
-    from matplotlib.lines import Line2D
-
     if not any(reliabilities.values()):
         raise ValueError("reliabilities: there is no agent with labelled steps")
     names = list(dict.fromkeys(name for own in reliabilities.values() for name in own))
@@ -48,11 +46,7 @@ def plot_reliability(
             below.set(xlim=(0, 1.02), ylim=(0, None), xlabel="probability of the likeliest state")
         panels[0].set_ylabel("share right")
         panels[number].set_ylabel("share of steps")
-        handles = [
-            Line2D([], [], color=look(k).color, marker=look(k).marker, ms=4, label=name)
-            for k, name in enumerate(names)
-        ]
-        legend_below(figure, axes is None, panels[0], handles)
+        legend_below(figure, axes is None, panels[0], category_handles(names))
     return figure
 
 

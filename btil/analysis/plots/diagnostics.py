@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _ENOUGH_A_CHAIN = 100
 _STATISTICS = ("rhat", "ess")
+# Rows never read are put at the left edge.
+_SELDOM = 0.01
 
 
 def row_diagnostics(posterior: Posterior, with_ess: bool = True) -> "pd.DataFrame":
@@ -53,9 +55,6 @@ def row_diagnostics(posterior: Posterior, with_ess: bool = True) -> "pd.DataFram
         hats = rhat(draws)
         size = ess(draws) if with_ess else np.full(hats.shape, np.nan)
         index = np.indices(hats.shape[:-1]).reshape(hats.ndim - 1, -1)
-        nothing = np.isnan(hats).all(-1)
-        worst = np.where(np.isnan(hats), -np.inf, hats).max(-1)
-        least = np.where(np.isnan(size), np.inf, size).min(-1)
         parts.append(
             pd.DataFrame(
                 {
@@ -63,8 +62,9 @@ def row_diagnostics(posterior: Posterior, with_ess: bool = True) -> "pd.DataFram
                     "context": index[0],
                     "latent": index[1] if len(index) > 1 else -1,
                     "visits": visits[site].ravel(),
-                    "rhat": np.where(nothing, np.nan, worst).ravel(),
-                    "ess": np.where(np.isfinite(least), least, np.nan).ravel(),
+                    # fmax and fmin pass over NaN.
+                    "rhat": np.fmax.reduce(hats, axis=-1).ravel(),
+                    "ess": np.fmin.reduce(size, axis=-1).ravel(),
                 }
             )
         )
@@ -112,37 +112,11 @@ def plot_row_diagnostics(
     # Up and down are good and bad: rows below the line have few independent draws.
     limit = RHAT_LIMIT if statistic == "rhat" else _ENOUGH_A_CHAIN * num_chains
     bad = known[statistic] >= limit if statistic == "rhat" else known[statistic] < limit
-    # Rows never read are put at the left edge.
-    smallest = 0.01
     with figure_style():
-        from matplotlib.ticker import FuncFormatter
-
         figure, (axes,) = make_axes(ax, 1, 1, (8.0, 3.9 + 0.16 * len(names)))
-        handles = []
-        for role, (color, marker) in ROLES.items():
-            own = known[known["site"].str.split("_").str[0] == role]
-            if len(own):
-                handles.append(axes.scatter(
-                    own["visits"].clip(lower=smallest), own[statistic], s=10, color=color,
-                    marker=marker, alpha=0.5, linewidths=0, label=role,
-                    rasterized=len(own) > 2000,
-                ))  # fmt: skip
-        axes.axhline(limit, color="0.4", linewidth=0.8, linestyle="--")
-        axes.set_xscale("log")
-        axes.set_xlim(left=smallest / 1.5)
-        axes.xaxis.set_major_formatter(
-            FuncFormatter(lambda v, _: f"≤ {smallest:g}" if v <= smallest else f"{v:,.10g}")
-        )
-        if statistic == "ess":
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        places = np.maximum(worst["visits"], smallest), worst[statistic]
+        handles = _draw_rows(axes, known, statistic, limit)
+        places = np.maximum(worst["visits"], _SELDOM), worst[statistic]
         _name_points(axes, np.stack(places, axis=1))
-        label = {"rhat": "largest R-hat of the row's cells",
-                 "ess": "least effective sample size\nof the row's cells"}  # fmt: skip
-        axes.set(
-            xlabel="expected number of times that the data read the row", ylabel=label[statistic]
-        )
         told = (
             f"R-hat of {limit} or more"
             if statistic == "rhat"
@@ -166,6 +140,34 @@ def plot_row_diagnostics(
                 handletextpad=0.1, columnspacing=1,
             )  # fmt: skip
     return figure
+
+
+def _draw_rows(axes: Any, known: "pd.DataFrame", statistic: str, limit: float) -> list[Any]:
+    """A point for every row; gives what the legend explains."""
+    from matplotlib.ticker import FuncFormatter
+
+    handles = []
+    for role, (color, marker) in ROLES.items():
+        own = known[known["site"].str.split("_").str[0] == role]
+        if len(own):
+            handles.append(axes.scatter(
+                own["visits"].clip(lower=_SELDOM), own[statistic], s=10, color=color,
+                marker=marker, alpha=0.5, linewidths=0, label=role,
+                rasterized=len(own) > 2000,
+            ))  # fmt: skip
+    axes.axhline(limit, color="0.4", linewidth=0.8, linestyle="--")
+    axes.set_xscale("log")
+    axes.set_xlim(left=_SELDOM / 1.5)
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda v, _: f"≤ {_SELDOM:g}" if v <= _SELDOM else f"{v:,.10g}")
+    )
+    if statistic == "ess":
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    label = {"rhat": "largest R-hat of the row's cells",
+             "ess": "least effective sample size\nof the row's cells"}  # fmt: skip
+    axes.set(xlabel="expected number of times that the data read the row", ylabel=label[statistic])
+    return handles
 
 
 def _name_points(axes: Any, points: Float[np.ndarray, "points 2"]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.analysis.plots.layout import look
+from btil.analysis.plots.paths import shown_latents
 from btil.arguments import check_index, check_values
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.directions import plane_columns
@@ -157,12 +158,7 @@ def _scene(
     number = check_index("episode", episode, demos.num_episodes)
     if not isinstance(columns, Mapping) or not columns:
         raise ValueError(f"columns must be {{agent: (x, y)}}, got {columns!r}")
-    found = np.asarray(demos.latents if latents is None else latents)
-    if found.shape != demos.latents.shape or found.dtype.kind not in "iu":
-        raise ValueError(
-            f"latents must be whole numbers of shape {demos.latents.shape}, got {found.dtype} of "
-            f"shape {found.shape}"
-        )
+    found = shown_latents(demos, latents)
     first = int(demos.episode_starts[number])
     rows = slice(first, first + int(demos.episode_lengths[number]))
     at, names, colors, positions = [], [], [], []

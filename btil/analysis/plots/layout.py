@@ -1,7 +1,7 @@
 """Axes, legends and colours that the plots have in common."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -70,6 +70,16 @@ def make_axes(
     if len(axes) != number:
         raise ValueError(f"axes: {len(axes)} given, {number} are needed")
     return axes[0].get_figure(root=True), axes
+
+
+def category_handles(names: Iterable[str], size: float = 4.0) -> list[Any]:
+    """What a legend shows of categories: their names, by their colours and marks."""
+    from matplotlib.lines import Line2D
+
+    return [
+        Line2D([], [], color=look(k).color, marker=look(k).marker, ms=size, label=name)
+        for k, name in enumerate(names)
+    ]
 
 
 def legend_below(

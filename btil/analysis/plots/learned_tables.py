@@ -1,7 +1,8 @@
 """What was learned: policy rows, and how latents move."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,8 +121,6 @@ def plot_policy_rows(
     Example:
         >>> plot_policy_rows(posterior, "ann", panels="context")  # doctest: +SKIP
     """
-    from matplotlib.lines import Line2D
-
     if panels not in _PANELS:
         raise ValueError(f"panels must be one of {', '.join(_PANELS)}, got {panels!r}")
     if agent in posterior.demos.agents:
@@ -129,21 +128,10 @@ def plot_policy_rows(
     _, chosen, rows = _read_rows(posterior, "policy", agent, contexts, max_contexts)
     demos = posterior.demos
     names = demos.value_names(f"latent_{agent}")
-    held = np.flatnonzero((rows.visits >= _FEW_VISITS).any(0)).tolist()
-    shown = held or list(range(len(names)))
-    if latents is not None:
-        shown = [check_index("latents", latent, len(names)) for latent in latents]
-    if not shown:
-        raise ValueError("latents: none are given; at least one is needed")
+    shown = _shown_latents(rows, latents)
     actions = demos.value_names(f"action_{agent}")
     words = [", ".join(context_words(posterior, "policy", agent, c)) for c in chosen]
-    grid = [(c, k) for c in range(len(chosen)) for k in shown]
-    if panels == "row":
-        groups = [[pair] for pair in grid]
-    elif panels == "context":
-        groups = [[pair for pair in grid if pair[0] == c] for c in range(len(chosen))]
-    else:
-        groups = [[pair for pair in grid if pair[1] == k] for k in shown]
+    groups = _groups(panels, len(chosen), shown)
     # One colour per thing that shares a panel; in panels of one row, one for all.
     position = {"row": lambda c, k: 0, "context": lambda c, k: k, "latent": lambda c, k: c}[panels]
     width = {"row": 1.75, "context": 3.4, "latent": 3.4}[panels]
@@ -152,21 +140,20 @@ def plot_policy_rows(
     with figure_style():
         figure, drawn = make_axes(axes, len(groups), columns, (width, height))
         for number, (panel, group) in enumerate(zip(drawn, groups, strict=True)):
-            read = [pair for pair in group if rows.visits[pair] >= _FEW_VISITS]
-            group = read if panels != "row" and read else group
-            for place, (c, k) in enumerate(group):
-                offset = (place - (len(group) - 1) / 2) * 0.8 / len(group)
-                _draw_row(panel, rows, c, k, offset, position(c, k))
-            c, k = groups[number][0]
-            n = rows.visits[c, k]
+            c, k = group[0]
             title = {
-                "row": f"{names[k]}, n = {n:,.0f}" if n >= 10 else f"{names[k]}, n = {n:,.1f}",
+                "row": _counted(names[k], rows.visits[c, k]),
                 "context": fill(words[c] or "always", 46),
                 "latent": names[k],
             }[panels]
             if panels == "row" and words[c]:
                 # The first panel of a line tells the context of all.
                 title = ("" if number % len(shown) else words[c]) + "\n" + title
+            read = [pair for pair in group if rows.visits[pair] >= _FEW_VISITS]
+            group = read if panels != "row" and read else group
+            for place, (c, k) in enumerate(group):
+                offset = (place - (len(group) - 1) / 2) * 0.8 / len(group)
+                _draw_row(panel, rows, c, k, offset, position(c, k))
             panel.set_title(title, loc="left", fontsize=8)
             panel.set_yticks(range(len(actions)), actions)
             panel.set_ylim(len(actions) - 0.5, -0.5)
@@ -177,23 +164,58 @@ def plot_policy_rows(
                 panel.tick_params(axis="y", labelleft=False)
             if number >= len(groups) - columns:
                 panel.set_xlabel(f"P(action of {agent})" if number % columns == 0 else "")
-        handles: list[Any] = []
-        if panels != "row":
-            kinds = shown if panels == "context" else range(len(chosen))
-            texts = names if panels == "context" else [fill(w or "always", 40) for w in words]
-            handles = [
-                Line2D([], [], color=look(i).color, marker=look(i).marker, markersize=4,
-                       linewidth=1, label=texts[i])
-                for i in kinds
-            ]  # fmt: skip
-        handles.append(
-            Line2D([], [], linestyle="none", marker="|", color="0.5", markersize=8, label="prior")
-        )
-        if panels == "row" and any(rows.visits[pair] < _FEW_VISITS for pair in grid):
-            handles.append(Line2D([], [], color="0.6", marker="o", markersize=3, linewidth=1,
-                                  label="read less than once"))  # fmt: skip
+        shared = {
+            "row": {},
+            "context": {k: names[k] for k in shown},
+            "latent": {c: fill(w or "always", 40) for c, w in enumerate(words)},
+        }[panels]
+        seldom = any(rows.visits[pair] < _FEW_VISITS for group in groups for pair in group)
+        handles = _row_handles(shared, panels == "row" and seldom)
         legend_below(figure, axes is None, drawn[-1], handles, columns=4)
     return figure
+
+
+def _shown_latents(rows: _Rows, asked: Sequence[int] | None) -> list[int]:
+    """The latents asked for, or those that were held, or else all."""
+    number = rows.visits.shape[1]
+    if asked is None:
+        held = np.flatnonzero((rows.visits >= _FEW_VISITS).any(0)).tolist()
+        return held or list(range(number))
+    if not len(asked):
+        raise ValueError("latents: none are given; at least one is needed")
+    return [check_index("latents", latent, number) for latent in asked]
+
+
+def _groups(panels: str, num_contexts: int, latents: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """The rows of each panel: contexts, by their places, and latents."""
+    grid = list(itertools.product(range(num_contexts), latents))
+    if panels == "row":
+        return [[pair] for pair in grid]
+    axis = 0 if panels == "context" else 1
+    shared = dict.fromkeys(pair[axis] for pair in grid)
+    return [[pair for pair in grid if pair[axis] == one] for one in shared]
+
+
+def _counted(name: str, visits: float) -> str:
+    return f"{name}, n = {visits:,.0f}" if visits >= 10 else f"{name}, n = {visits:,.1f}"
+
+
+def _row_handles(shared: Mapping[int, str], seldom: bool) -> list[Any]:
+    """What the legend explains: things that share a panel, by their numbers, and marks."""
+    from matplotlib.lines import Line2D
+
+    handles: list[Any] = [
+        Line2D([], [], color=look(i).color, marker=look(i).marker, markersize=4, linewidth=1,
+               label=text)
+        for i, text in shared.items()
+    ]  # fmt: skip
+    handles.append(
+        Line2D([], [], linestyle="none", marker="|", color="0.5", markersize=8, label="prior")
+    )
+    if seldom:
+        handles.append(Line2D([], [], color="0.6", marker="o", markersize=3, linewidth=1,
+                              label="read less than once"))  # fmt: skip
+    return handles
 
 
 def _draw_row(axes: Any, rows: _Rows, context: int, latent: int, offset: float, kind: int) -> None:

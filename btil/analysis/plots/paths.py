@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
+from btil.analysis.metrics import agent_position
 from btil.analysis.plots.layout import look, make_axes
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.directions import plane_columns
@@ -53,9 +54,9 @@ def plot_paths(
     """
     from matplotlib.lines import Line2D
 
-    position = _position(demos, agent)
+    position = agent_position(demos, agent)
     at = plane_columns(demos, (x, y), f"plot_paths of {agent}")
-    found = _latents(demos, latents)[:, position]
+    found = shown_latents(demos, latents)[:, position]
     chosen = np.arange(min(demos.num_episodes, _MOST_EPISODES)) if episodes is None else episodes
     chosen = np.atleast_1d(np.asarray(chosen))
     if chosen.dtype.kind not in "iu" or not np.isin(chosen, np.arange(demos.num_episodes)).all():
@@ -157,16 +158,16 @@ def plot_motion(
     return figure
 
 
-def _position(demos: Demonstrations, agent: str) -> int:
-    if agent not in demos.agents:
-        raise ValueError(f"unknown agent {agent!r}; the agents are {', '.join(demos.agents)}")
-    return demos.agents.index(agent)
+def shown_latents(demos: Demonstrations, latents: Any) -> Int[np.ndarray, "steps agents"]:
+    """The latents that a path is coloured by: those that are given, or else the labels.
 
-
-def _latents(demos: Demonstrations, latents: Any) -> Int[np.ndarray, "steps agents"]:
-    found = demos.latents if latents is None else np.asarray(latents)
-    if found.dtype.kind not in "iu" or found.shape != demos.latents.shape:
+    Raises:
+        ValueError: If they are no whole numbers for every step and agent.
+    """
+    found = np.asarray(demos.latents if latents is None else latents)
+    if found.shape != demos.latents.shape or found.dtype.kind not in "iu":
         raise ValueError(
-            f"latents: whole numbers {demos.latents.shape} expected, got shape {found.shape}"
+            f"latents must be whole numbers of shape {demos.latents.shape}, got {found.dtype} of "
+            f"shape {found.shape}"
         )
     return found

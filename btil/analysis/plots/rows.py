@@ -62,17 +62,15 @@ def choose_rows(
         ValueError: If the posterior has no chains.
     """
     check_values({"num_worst": num_worst, "num_visited": num_visited})
-    rhats = {}
-    for site, draws in chains_of(posterior).items():
-        cells = rhat(draws)
-        rhats[site] = np.where(np.isnan(cells), -np.inf, cells).max(-1)
+    # Of each row the largest of its cells that have any.
+    rhats = {s: np.fmax.reduce(rhat(d), axis=-1) for s, d in chains_of(posterior).items()}
     if not rhats:  # a model of the modeler's own has parameters alone
         return ()
     flat = [
         (float(value), _choice(site, index))
         for site, values in rhats.items()
         for index, value in np.ndenumerate(values)
-        if value > -np.inf
+        if not np.isnan(value)
     ]
     flat.sort(key=lambda pair: -pair[0])
     chosen = [choice for _, choice in flat[:num_worst]]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from btil.analysis.metrics import agent_position, with_learned_latents
 from btil.analysis.plots.layout import legend_below, look, make_axes
@@ -281,21 +281,11 @@ def plot_alignment(
         >>> task = btil.domains.movers("tiny")  # doctest: +SKIP
         >>> plot_alignment(posterior, demos, 0, task)  # doctest: +SKIP
     """
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     chosen = with_learned_latents(demos.select([episode]), posterior)
     beliefs = posterior.smooth(chosen, use_labels, num_draws=num_draws)
     decoded = posterior.decode(chosen, use_labels)
     aligned = 1.0 - misalignment_probability(chosen, beliefs, task)
-    apart = misaligned(chosen, decoded, task)
-    labelled = (chosen.latents >= 0).all(axis=1)
-    known = np.zeros(chosen.num_steps, bool)
-    if labelled.all():
-        known = misaligned(chosen, chosen.latents, task)
-    elif labelled.any():  # a task knows no unlabelled step
-        filled = np.where(labelled[:, None], chosen.latents, 0)
-        known = labelled & misaligned(chosen, filled, task)
+    apart, known = misaligned(chosen, decoded, task), _misaligned_by_labels(chosen, task)
     lines = 1 if axes is not None else max(1, round(chosen.num_steps / _STEPS_A_LINE))
     width = math.ceil(chosen.num_steps / lines)
     with figure_style():
@@ -304,34 +294,13 @@ def plot_alignment(
             height_ratios=[1.6, 0.55 * len(chosen.agents)] * lines,
         )  # fmt: skip
         for line, (above, below) in enumerate(zip(panels[::2], panels[1::2], strict=True)):
-            begin, end = line * width, min((line + 1) * width, chosen.num_steps)
-            part = slice(begin, end)
-            for first, last in runs(apart[part]):
-                if apart[begin + first]:
-                    for panel in (above, below):
-                        panel.axvspan(
-                            begin + first - 0.5, begin + last + 0.5, color="0.88", linewidth=0,
-                            zorder=0,
-                        )  # fmt: skip
-            steps = np.arange(begin, end)
-            above.step(steps, aligned[part], where="mid", color=BLUE, linewidth=1.2)
-            above.axhline(0.5, color="0.6", linewidth=0.6, linestyle=":")
-            for first, last in runs(known[part]):
-                if known[begin + first]:
-                    above.plot([begin + first - 0.5, begin + last + 0.5], [1.06, 1.06],
-                               color="black", linewidth=3, solid_capstyle="butt")  # fmt: skip
-            above.set(ylim=(-0.04, 1.12), ylabel="probability that\nminds are aligned")
-            above.set_yticks([0, 0.5, 1])
-            for i in range(chosen.num_agents):
-                draw_path(below, decoded[part, i], begin, float(i), 0.5)
-                draw_path(below, chosen.latents[part, i], begin, i + 0.36, 0.13)
-            below.set_yticks(range(chosen.num_agents), chosen.agents)
-            below.set_ylim(chosen.num_agents - 0.4, -0.4)
-            below.tick_params(axis="y", length=0)
+            part = slice(line * width, min((line + 1) * width, chosen.num_steps))
             for panel in (above, below):
-                panel.set_xlim(begin - 0.5, begin + width - 0.5)
+                _shade(panel, apart, part)
+                panel.set_xlim(part.start - 0.5, part.start + width - 0.5)
                 panel.locator_params(axis="x", integer=True)
-            below.spines[:].set_visible(False)
+            _draw_alignment(above, aligned, known, part)
+            _draw_minds(below, chosen, decoded, part)
         used = ", labels used" if use_labels and (chosen.latents >= 0).any() else ""
         panels[0].set_title(
             f"episode {chosen.episode_ids[0]}, {posterior.method}{used}: minds aligned at "
@@ -339,19 +308,82 @@ def plot_alignment(
             loc="left",
         )
         panels[-1].set_xlabel("step")
-        occurring = {
-            (int(k), chosen.value_names(f"latent_{agent}")[k])
-            for i, agent in enumerate(chosen.agents)
-            for values in (decoded[:, i], chosen.latents[:, i])
-            for k in np.unique(values[values >= 0])
-        }
-        handles: list[Any] = [
-            Patch(facecolor=look(k).color, hatch=look(k).hatch, edgecolor="white", label=name)
-            for k, name in sorted(occurring)
-        ]
-        if apart.any():
-            handles.append(Patch(facecolor="0.88", label="misaligned, as decoded"))
-        if known.any():
-            handles.append(Line2D([], [], color="black", linewidth=3, label="by the labels"))
+        handles = _alignment_handles(chosen, decoded, bool(apart.any()), bool(known.any()))
         legend_below(figure, axes is None, panels[-1], handles, columns=6)
     return figure
+
+
+def _misaligned_by_labels(
+    demos: Demonstrations, task: "GridTask | None"
+) -> Bool[np.ndarray, " steps"]:
+    """Where minds are misaligned as the labels say; nowhere where somebody has none."""
+    labelled = (demos.latents >= 0).all(axis=1)
+    if not labelled.any():
+        return labelled
+    # A task knows no unlabelled step.
+    filled = np.where(labelled[:, None], demos.latents, 0)
+    return labelled & misaligned(demos, filled, task)
+
+
+def _stretches(holds: Bool[np.ndarray, " steps"], part: slice) -> list[tuple[float, float]]:
+    """The edges of the stretches of a part at which something holds."""
+    found = [(part.start + first, part.start + last) for first, last in runs(holds[part])]
+    return [(first - 0.5, last + 0.5) for first, last in found if holds[first]]
+
+
+def _shade(axes: Any, apart: Bool[np.ndarray, " steps"], part: slice) -> None:
+    for first, last in _stretches(apart, part):
+        axes.axvspan(first, last, color="0.88", linewidth=0, zorder=0)
+
+
+def _draw_alignment(
+    axes: Any,
+    aligned: Float[np.ndarray, " steps"],
+    known: Bool[np.ndarray, " steps"],
+    part: slice,
+) -> None:
+    """The probability that minds are aligned, and a line where labels say that they are not."""
+    steps = np.arange(part.start, part.stop)
+    axes.step(steps, aligned[part], where="mid", color=BLUE, linewidth=1.2)
+    axes.axhline(0.5, color="0.6", linewidth=0.6, linestyle=":")
+    for edges in _stretches(known, part):
+        axes.plot(edges, [1.06, 1.06], color="black", linewidth=3, solid_capstyle="butt")
+    axes.set(ylim=(-0.04, 1.12), ylabel="probability that\nminds are aligned")
+    axes.set_yticks([0, 0.5, 1])
+
+
+def _draw_minds(
+    axes: Any, demos: Demonstrations, decoded: Int[np.ndarray, "steps agents"], part: slice
+) -> None:
+    """A lane per agent: what was decoded, under it the labels."""
+    for i in range(demos.num_agents):
+        draw_path(axes, decoded[part, i], part.start, float(i), 0.5)
+        draw_path(axes, demos.latents[part, i], part.start, i + 0.36, 0.13)
+    axes.set_yticks(range(demos.num_agents), demos.agents)
+    axes.set_ylim(demos.num_agents - 0.4, -0.4)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _alignment_handles(
+    demos: Demonstrations, decoded: Int[np.ndarray, "steps agents"], apart: bool, known: bool
+) -> list[Any]:
+    """The latents that occur, and what else is explained."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    occurring = {
+        (int(k), demos.value_names(f"latent_{agent}")[k])
+        for i, agent in enumerate(demos.agents)
+        for values in (decoded[:, i], demos.latents[:, i])
+        for k in np.unique(values[values >= 0])
+    }
+    handles: list[Any] = [
+        Patch(facecolor=look(k).color, hatch=look(k).hatch, edgecolor="white", label=name)
+        for k, name in sorted(occurring)
+    ]
+    if apart:
+        handles.append(Patch(facecolor="0.88", label="misaligned, as decoded"))
+    if known:
+        handles.append(Line2D([], [], color="black", linewidth=3, label="by the labels"))
+    return handles

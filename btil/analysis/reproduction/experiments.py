@@ -96,18 +96,15 @@ class Experiment(ABC):
 
 
 @dataclass(frozen=True)
-class Imitation(Experiment):
-    """Learn the team's policies from simulated episodes, decode others with what was learned.
-
-    The training episodes are shuffled by the trial's seed; the learner is given the first
-    `num_demos`, the first `num_labelled` of them with labels.
+class _Learning(Experiment):
+    """Learn from some simulated episodes, the first `num_labelled` of them with labels.
 
     Attributes:
         domain: "movers" or "cleanup".
         learner: Of `btil.imitation.METHODS`.
         known_transition: Whether the true T_x is given.
-        num_demos: The paper's d.
-        num_labelled: The paper's l.
+        num_demos: Episodes given, the paper's d.
+        num_labelled: Of these, episodes with labels, the paper's l.
         model: What "btil" believes before, one of `MODELS`.
     """
 
@@ -119,18 +116,14 @@ class Imitation(Experiment):
 
     @property
     @override
-    def name(self) -> str:
-        transition = "known" if self.known_transition else "learned"
-        model = "" if self.model == PAPER_MODEL else f"-{self.model}"
-        return (
-            f"{self.domain}-{self.learner}-{transition}-transition-{self.num_demos}-episodes-"
-            f"{self.num_labelled}-labelled{model}"
-        )
-
-    @property
-    @override
     def method(self) -> str:
         return self.learner
+
+    @property
+    def given(self) -> str:
+        """What the learner is given, in the names of files."""
+        transition = "known" if self.known_transition else "learned"
+        return f"{transition}-transition-{self.num_demos}-episodes-{self.num_labelled}-labelled"
 
     @override
     def circumstances(self, workspace: Workspace) -> dict[str, Any]:
@@ -140,8 +133,27 @@ class Imitation(Experiment):
             "num_train": protocol.num_train,
             "num_test": protocol.num_test,
             "options": dict(protocol.options.get(self.learner, {})),
-            "data": workspace.split(self.domain).fingerprint,
         }
+
+
+@dataclass(frozen=True)
+class Imitation(_Learning):
+    """Learn the team's policies from simulated episodes, decode others with what was learned.
+
+    The training episodes are shuffled by the trial's seed; the learner is given the first
+    `num_demos`, the first `num_labelled` of them with labels.
+    """
+
+    @property
+    @override
+    def name(self) -> str:
+        model = "" if self.model == PAPER_MODEL else f"-{self.model}"
+        return f"{self.domain}-{self.learner}-{self.given}{model}"
+
+    @override
+    def circumstances(self, workspace: Workspace) -> dict[str, Any]:
+        data = workspace.split(self.domain).fingerprint
+        return {**super().circumstances(workspace), "data": data}
 
     @override
     def run(self, workspace: Workspace, trial: int, seed: int, progress: bool) -> Outcome:
@@ -165,7 +177,7 @@ class Imitation(Experiment):
 
 
 def _learned(
-    experiment: "Imitation | Acting | DecodedMinds",
+    experiment: "_Learning | DecodedMinds",
     given: Demonstrations,
     workspace: Workspace,
     seed: int,
@@ -191,56 +203,32 @@ def _learned(
 
 
 @dataclass(frozen=True)
-class Acting(Experiment):
+class Acting(_Learning):
     """Learn a team from simulated episodes, and let it do the task.
 
-    Every trial has a draw of the data of its own, made with its seed, and shuffled by it. The
-    first `num_labelled` episodes of `num_demos` have labels.
+    Every trial has a draw of the data of its own, made with its seed, and shuffled by it. Of the
+    learner "demonstrators" the true team itself acts.
 
     Attributes:
-        domain: "movers" or "cleanup".
-        learner: Of `btil.imitation.METHODS`; "demonstrators": the true team itself.
-        known_transition: Whether the true T_x is given.
-        num_demos: Episodes given.
-        num_labelled: Of these, episodes with labels.
-        model: As of `Imitation`.
         estimate: By what tables the team acts, as in `btil.domains.play`.
         beside: The member who is not the learned one, but the true team's.
     """
 
-    learner: str
-    known_transition: bool
-    num_demos: int
-    num_labelled: int
-    model: str = PAPER_MODEL
     estimate: str = "mean"
     beside: str | None = None
 
     @property
     @override
     def name(self) -> str:
-        transition = "known" if self.known_transition else "learned"
         beside = "" if self.beside is None else f"-beside-{self.beside}"
         return (
-            f"{self.domain}-{self.learner}-acting-{transition}-transition-{self.num_demos}-"
-            f"episodes-{self.num_labelled}-labelled-{self.model}-{self.estimate}{beside}"
+            f"{self.domain}-{self.learner}-acting-{self.given}-{self.model}-{self.estimate}{beside}"
         )
-
-    @property
-    @override
-    def method(self) -> str:
-        return self.learner
 
     @override
     def circumstances(self, workspace: Workspace) -> dict[str, Any]:
-        protocol = workspace.protocol
-        return {
-            "map": protocol.map,
-            "num_train": protocol.num_train,
-            "num_test": protocol.num_test,
-            "max_steps": protocol.max_steps,
-            "options": dict(protocol.options.get(self.learner, {})),
-        }
+        most = workspace.protocol.max_steps
+        return {**super().circumstances(workspace), "max_steps": most}
 
     @override
     def run(self, workspace: Workspace, trial: int, seed: int, progress: bool) -> Outcome:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 from markupsafe import Markup
 
 from btil.analysis.output import HtmlCell, html
@@ -12,7 +14,6 @@ from btil.analysis.reproduction.targets import Layout, Reported, Row
 from btil.analysis.reproduction.trials import Trial
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.table import Table
 
 HIGHER, LOWER = "higher", "lower"
@@ -36,7 +37,7 @@ _ROW = ("domain", "setting", "algorithm", "num_demos", "num_labelled", "agent", 
 # ---------------------------------------------------------------------- numbers
 
 
-def trials_table(rows: Sequence[Row], trials: Sequence[Trial]) -> "pd.DataFrame":
+def trials_table(rows: Sequence[Row], trials: Sequence[Trial]) -> pd.DataFrame:
     """Every number of every trial, a line each.
 
     Args:
@@ -47,8 +48,6 @@ def trials_table(rows: Sequence[Row], trials: Sequence[Trial]) -> "pd.DataFrame"
         A table with columns domain, setting, algorithm, num_demos, num_labelled (0 where there is
         no such thing), agent, metric, trial, seed, value, seconds, converged.
     """
-    import pandas as pd
-
     lines = []
     for row in rows:
         for trial in trials:
@@ -68,9 +67,7 @@ def trials_table(rows: Sequence[Row], trials: Sequence[Trial]) -> "pd.DataFrame"
     return pd.DataFrame(lines)
 
 
-def summarise(
-    rows: Sequence[Row], trials: "pd.DataFrame", comparable: bool = True
-) -> "pd.DataFrame":
+def summarise(rows: Sequence[Row], trials: pd.DataFrame, comparable: bool = True) -> pd.DataFrame:
     r"""Mean and spread over trials of every number, the paper's beside it, differences marked.
 
     A difference is marked where
@@ -92,8 +89,6 @@ def summarise(
         trials, mean, sd, paper, paper_sd, difference, spread, differs ("higher", "lower" or ""),
         seconds (mean per trial).
     """
-    import pandas as pd
-
     lines = []
     groups: dict[Any, Any] = {}
     if not trials.empty:
@@ -115,8 +110,6 @@ def summarise(
 
 def _compare(values: Any, reported: Reported | None, comparable: bool) -> dict[str, Any]:
     """Mean and spread of the values of trials, and how the paper's number compares."""
-    import numpy as np
-
     number = len(values)
     mean = float(np.mean(values)) if number else math.nan
     sd = float(np.std(values, ddof=1)) if number > 1 else math.nan
@@ -186,7 +179,7 @@ class Sheet(NamedTuple):
     rows: list[tuple[tuple[str, ...], list[Cell]]]
 
 
-def sheets(table: "pd.DataFrame", layout: Layout) -> list[Sheet]:
+def sheets(table: pd.DataFrame, layout: Layout) -> list[Sheet]:
     """A table of all numbers, laid out for reading.
 
     Args:
@@ -201,7 +194,7 @@ def sheets(table: "pd.DataFrame", layout: Layout) -> list[Sheet]:
     return [_sheet(written(str(name)), part, layout) for name, part in parts]
 
 
-def _sheet(title: str, table: "pd.DataFrame", layout: Layout) -> Sheet:
+def _sheet(title: str, table: pd.DataFrame, layout: Layout) -> Sheet:
     cells: dict[tuple[str, ...], dict[str, Cell]] = {}
     seconds: dict[tuple[str, ...], list[float]] = {}
     columns: dict[str, None] = {}

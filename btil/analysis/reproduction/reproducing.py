@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from btil.analysis.output import (
-    html_figure,
-    html_list,
-    html_page,
-    output_console,
-    save_figure,
-)
+from btil.analysis.output import html_list, html_page, output_console, written_figure
 from btil.analysis.report import prepare_directory
 from btil.analysis.reproduction.figures import plot_numbers, plot_supervision
 from btil.analysis.reproduction.paper_tables import (
@@ -224,8 +218,7 @@ def _write(
             "Every number of the table: points with bars are ours (mean and standard deviation "
             "over trials), hollow diamonds the paper's."
         )
-    stem = folder / name
-    drawn = save_figure(figure, stem)
+    drawn = written_figure(figure, folder / name, caption)
     written = {
         f"{name}.csv": table.to_csv(index=False, lineterminator="\n"),
         f"{name}-trials.csv": numbers.to_csv(index=False, lineterminator="\n"),
@@ -233,9 +226,7 @@ def _write(
         f"{name}.html": html_page(
             target.title,
             "Made again by btil reproduce; below each number the paper's.",
-            Markup().join(map(html_sheet, laid_out))
-            + html_list(notes, "notes")
-            + html_figure(drawn, name, caption),
+            Markup().join(map(html_sheet, laid_out)) + html_list(notes, "notes") + drawn,
         ),
     }
     for file, text in written.items():

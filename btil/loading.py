@@ -9,8 +9,8 @@ import numpy as np
 def load(module: str) -> ModuleType:
     """A module by its full name; NumPy's global generator is left as it was.
 
-    Importing JAX draws from it (waiting times of a cluster that nobody is on), so that the first fit
-    of a process would change what a script draws after it.
+    Importing JAX draws from it (waiting times of a cluster that nobody is on): the first fit of a
+    process would change what a script draws after it.
 
     Args:
         module: Such as "btil.posterior.fit".

@@ -32,7 +32,8 @@ def team(name: str, labelled: int) -> tuple[btil.TeamModel, btil.Demonstrations]
     """The recommended model on episodes of which the first have labels."""
     if name == "movers":
         task = btil.domains.movers()
-        demos, model = task.simulate(MOVERS_EPISODES, seed=0), task.recommended_model()
+        demos = task.add_derived_variables(task.simulate(MOVERS_EPISODES, seed=0))
+        model = task.recommended_model()
     else:
         demos, model = load(name), recommended_model(name)
     return model, demos.without_labels(range(labelled, demos.num_episodes))

@@ -5,7 +5,6 @@ each member's policy and how its mental state moves, and decodes what it had in 
 step. `fit` a `TeamModel` to `Demonstrations`, ask the `TeamPosterior`, `compare` the methods.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from btil.demonstrations import (
@@ -18,6 +17,7 @@ from btil.demonstrations.binning import bin
 from btil.demonstrations.coding import DataWarning
 from btil.demonstrations.directions import directions
 from btil.demonstrations.stream import DemonstrationsFile, open_demonstrations
+from btil.loading import load
 
 if TYPE_CHECKING:
     from btil import analysis, domains, imitation, recordings
@@ -125,9 +125,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
-        return importlib.import_module(f"btil.{name}")
+        return load(f"btil.{name}")
     if name in _LAZY:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        value = getattr(load(_LAZY[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'btil' has no attribute {name!r}")

@@ -1,6 +1,7 @@
 """Demonstrations: what goes in comes out, and nothing wrong gets in."""
 
 import copy
+import inspect
 import json
 import pickle
 import re
@@ -266,6 +267,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"actions": ["a", "b", "c"], "action_names": ["a", "b"], "episodes": ["p", "q", "q"]},
         "action_agent_0: episode 'q', step 1: 'c' is not allowed; expected .* 'a', 'b'",
     ),
+    "nan cast to a whole action": (
+        {"actions": np.array([0, 1, -(2**63)])},
+        "action_agent_0: episode 0, step 2: -9223372036854775808",
+    ),
+    "nan cast to a whole action, where some were not seen": (
+        {"actions": np.array([0, -1, -(2**63)]), "missing": "allow"},
+        "action_agent_0: episode 0, step 2: -9223372036854775808",
+    ),
+    "nan cast to a whole label": (
+        {"latents": np.array([0, -1, -(2**63)])},
+        "latent_agent_0: episode 0, step 2: -9223372036854775808",
+    ),
+    "nan cast to a whole episode": (
+        {"episodes": np.array([0, 0, -(2**63)])},
+        "episode: row 2 .*: -9223372036854775808",
+    ),
     "nan state": ({"states": [0.0, np.nan, 1.0]}, "state: episode 0, step 1: a missing"),
     "infinite state": ({"states": [0.0, np.inf, 1.0]}, "state: episode 0, step 1: inf"),
     "infinite text": ({"states": ["0", "inf", "1"]}, "state: episode 0, step 1: 'inf'"),
@@ -344,8 +361,36 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"states": {"x": [0, 1, 2], "next_x": [1, 2, 2]}},
         "another meaning",
     ),
+    "weights of another": (
+        {"actions": {"a": [0, 1, 0], "a[1]": [0, 1, 0]}, "num_actions": None},
+        r"agent 'a\[1\]': .*weights of a latent of 'a'",
+    ),
+    **{
+        f"measured {name}": (
+            {"continuous": {name: [0.5, 1.5, 2.5]}},
+            "continuous .*another meaning",
+        )
+        for name in (
+            "episode",
+            "step",
+            "reward",
+            "action_agent_0",
+            "latent_agent_0[1]",
+            "present_agent_0",
+            "reward_agent_0",
+        )
+    },
     "row numbers": ({"states": {"Unnamed: 0": [0, 1, 2]}}, "row numbers"),
 }
+
+
+def test_arguments_come_in_the_order_that_is_documented():
+    order = list(inspect.signature(Demonstrations).parameters)
+    sizes_and_names = ["num_states", "num_actions", "num_latents", "state_names", "action_names"]
+    assert order[:5] == ["states", "actions", "latents", "episodes", "agents"]
+    assert order[5:11] == [*sizes_and_names, "latent_names"]
+    assert order[11:16] == ["latent_weights", "present", "rewards", "continuous", "missing"]
+    assert order[16:] == ["unknown_labels"]
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -614,6 +659,7 @@ def test_a_second_file_that_lacks_a_name(ending: str, tmp_path: Path):
         ("episode,state,action_a,action_a\n0,0,0,0\n", "column 'action_a' occurs more than once"),
         ("episode,state,action_\n0,0,0\n", "agent: a text"),
         ("episode,step,state\n0,0,0\n", "no column action_<agent>"),
+        ("episode,state,latent_a\n0,0,0\n", "no column action_<agent>"),
         ("episode;state;action_a\n0;0;0\n", "separated by ';', not by commas"),
         ("action_a\tstate\n0\t0\n", r"separated by '\\t', not by commas"),
         ("episode,step,action_a\n0,0,0\n", "no state variable"),

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from enumeration import all_rows, find_factor
 from teams import ChainTruth, chain_truth, hmm_demos, hmm_model, random_demos, rich_model
@@ -175,6 +176,36 @@ def test_forms_of_states_and_actions_agree(posterior: btil.TeamPosterior) -> Non
     one = posterior.transition("bob", {"x": [1]}, {"ann": [0], "bob": [1]}, {"y": y})
     assert np.array_equal(one[3], posterior.transition("bob", {"x": 1}, [0, 1], {"y": 1})[0])
     assert np.array_equal(posterior.initial("ann", {"y": y})[0], posterior.initial("ann", 0)[0])
+
+
+def test_questions_are_asked_in_the_forms_that_demonstrations_have(
+    posterior: btil.TeamPosterior,
+) -> None:
+    x, y = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    rows = posterior.policy("ann", {"x": x, "y": y})
+    # Columns of a frame go by their names, in whatever order.
+    assert np.array_equal(rows, posterior.policy("ann", pd.DataFrame({"y": y, "x": x})))
+    assert np.array_equal(rows, posterior.policy("ann", {"x": x.astype(float), "y": y == 1}))
+    assert np.array_equal(rows, posterior.policy("ann", {"x": pd.Series(x, dtype="Int64"), "y": y}))
+    assert np.array_equal(rows, posterior.policy("ann", (x * 2 + y).astype(float)))
+    actions = {"bob": [1, 0, 0, 1], "ann": [0, 2, 1, 0]}
+    moves = posterior.transition("bob", {"x": x}, actions, {"y": y})
+    frame = pd.DataFrame(actions)
+    assert np.array_equal(moves, posterior.transition("bob", {"x": x}, frame, {"y": y}))
+
+
+def test_questions_may_name_states_and_actions() -> None:
+    named = btil.Demonstrations(
+        states=["hall", "door", "hall"],
+        actions={"ann": ["go", "stay", "go"], "bob": ["pull", "pull", "push"]},
+        num_latents=2,
+    )
+    learned = btil.fit(btil.TeamModel(), named, progress=False)
+    rows = learned.transition("ann", [1, 0], [[0, 0], [1, 0]])
+    texts = {"ann": ["go", "stay"], "bob": ["pull", "pull"]}
+    assert np.array_equal(rows, learned.transition("ann", ["hall", "door"], texts))
+    with pytest.raises(ValueError, match="actions: ann must be integers"):
+        learned.transition("ann", ["hall", "door"], texts | {"ann": ["go", "run"]})
 
 
 def test_rows_are_those_of_the_visited_contexts(posterior: btil.TeamPosterior) -> None:
@@ -390,6 +421,15 @@ def test_draws_average_over_the_posterior(posterior: btil.TeamPosterior) -> None
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
     decoded = posterior.decode(demos, use_labels=True, num_draws=5, seed=4)
     assert np.array_equal(decoded[:, 1], smoothed["bob"].argmax(1))
+
+
+def test_what_is_certain_in_every_draw_is_certain() -> None:
+    demos = hmm_demos([0, 0, 1, 1], [0, -1, -1, 1])
+    learned = btil.fit(hmm_model(), demos, progress=False)
+    assert learned.dtype == np.float32
+    belief = learned.smooth(demos, use_labels=True, num_draws=300)["agent_0"]
+    assert belief.dtype == np.float32
+    assert belief[[0, 3]].tolist() == [[1, 0], [0, 1]]
 
 
 def test_draws_of_a_sparse_posterior_make_nothing_impossible() -> None:

@@ -177,6 +177,26 @@ print(json.dumps({{
     assert found["untouched"]
 
 
+def test_the_first_fit_of_a_process_leaves_global_generators_alone() -> None:
+    """Importing JAX, which the first fit does, draws from NumPy's."""
+    found = run_python("""
+import random, sys
+import numpy
+import btil
+assert "jax" not in sys.modules
+def state():
+    name, keys, *rest = numpy.random.get_state()
+    return keys.tolist(), rest, random.getstate()
+before = state()
+demos = btil.Demonstrations([0, 1], [0, 1], num_latents=1)
+model = btil.TeamModel(btil.DirichletCPT(1.0), btil.DirichletCPT(1.0))
+btil.fit(model, demos, progress=False)
+assert "jax" in sys.modules
+print(state() == before)
+""")
+    assert found.strip() == "True"
+
+
 def test_loading_every_public_name_leaves_jax_settings_alone() -> None:
     found = json.loads(
         run_python("""

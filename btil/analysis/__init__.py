@@ -1,8 +1,9 @@
 """What we make of it: metrics, comparison, plots, reports."""
 
-import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
+
+from btil.loading import load
 
 if TYPE_CHECKING:
     from btil.analysis.alignment import (
@@ -199,11 +200,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        value = getattr(load(_LAZY[name]), name)
         globals()[name] = value
         return value
     if importlib.util.find_spec(f"{__name__}.{name}"):  # a module of this folder
-        return importlib.import_module(f"{__name__}.{name}")
+        return load(f"{__name__}.{name}")
     raise AttributeError(f"module 'btil.analysis' has no attribute {name!r}")
 
 

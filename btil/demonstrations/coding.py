@@ -674,7 +674,9 @@ def whole_numbers(values: np.ndarray) -> tuple[Int[np.ndarray, " k"], Bool[np.nd
     if values.dtype.kind == "u":
         bad = values > np.uint64(_MAX_INDEX)
         return np.where(bad, 0, values).astype(np.int64), bad
-    return values.astype(np.int64), np.zeros(len(values), bool)
+    whole = values.astype(np.int64)
+    # The least of 64 bits is none here: it is what NumPy makes of NaN that it takes for a number.
+    return whole, whole == _MISSING
 
 
 def _first(codes: np.ndarray, code: int | np.integer) -> int:

@@ -100,6 +100,18 @@ class Demonstrations:
             order, name the k variables, and a value of None leaves a variable's values unnamed.
         action_names: the text of each action: one sequence for all agents, or {agent: texts}.
         latent_names: the text of each latent: one sequence for all agents, or {agent: texts}.
+        latent_weights: {agent: (steps, latents)}, for labels of somebody unsure: p(annotation |
+            latent) up to a factor at every step. Not negative, and not all 0 at a step; all equal
+            where nothing is said. Agents left out have none.
+        present: whether each agent is there, (steps, agents) or a mapping {agent: (steps,)}: False
+            while it is away, when it has no action, no latent, and no state variable with its
+            name in theirs. None: all always are.
+        rewards: a number for each step, (steps,), or one per agent, (steps, agents) or a mapping.
+            They are kept, and never learned from.
+        continuous: measured quantities, a mapping {column: (steps,)}; NaN: not seen. With these
+            `states` and `actions` may be None, or leave agents out: such have no actions.
+        missing: "allow": an action or a state that is -1, NaN, None or blank is one that nobody
+            saw; "refuse": it is an error.
         unknown_labels: texts (or numbers) that mean an unknown latent too, such as ["NA", "?"].
             None: texts that other tools take for nothing ("None", "NA", "nan", "null", ...) are
             refused, as nobody said what they are; with a sequence, also an empty one, all that it
@@ -174,12 +186,12 @@ class Demonstrations:
         state_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
         action_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
         latent_names: Sequence[str] | Mapping[str, Sequence[str] | None] | None = None,
-        unknown_labels: Iterable[str | int] | None = None,
         latent_weights: Mapping[str, Any] | None = None,
         present: Any = None,
         rewards: Any = None,
         continuous: Mapping[str, Any] | None = None,
         missing: str = "refuse",
+        unknown_labels: Iterable[str | int] | None = None,
     ) -> None:
         unseen = checked_missing(missing) == "allow"
         fields, doubts = coded_fields(
@@ -869,15 +881,18 @@ def coded_fields(
     state_columns, state_names = _state_columns(states, state_names, optional=bool(given))
     action_columns, team = _action_columns(actions, agents, optional=bool(given))
     variables, acting = tuple(state_columns), tuple(action_columns)
-    for name in variables:
-        if name in {f"{kind}_{agent}" for kind in ("present", "reward") for agent in team}:
-            raise ValueError(f"state variable {name!r}: this name has another meaning here")
+    _refuse_like_weights(team)
+    measured = normalised_keys("continuous", given) if isinstance(given, Mapping) else {}
+    of_agents = {f"{kind}_{agent}" for kind in ("present", "reward") for agent in team}
+    for what, names_given in (("state variable", variables), ("continuous", measured)):
+        for name in names_given:
+            if name in of_agents or (name in measured and _is_taken(name)):
+                raise ValueError(f"{what} {name!r}: this name has another meaning here")
     columns = {
         **state_columns,
         **{f"action_{agent}": values for agent, values in action_columns.items()},
         **{f"latent_{a}": values for a, values in _latent_columns(latents, team).items()},
     }
-    measured = normalised_keys("continuous", given) if isinstance(given, Mapping) else {}
     measured = {name: as_array(str(name), values) for name, values in measured.items()}
     num_steps = common_length(measured | columns, episodes)
     runs = episode_runs(episodes, num_steps, reading)
@@ -1106,8 +1121,8 @@ def _state_columns(states: Any, state_names: Any, optional: bool) -> tuple[Colum
     """{variable: values}, and the names of the values as a mapping, or as given."""
     if states is None and optional:
         return {}, state_names
-    if _is_table(states):
-        columns = _table_columns("states", states)
+    if is_table(states):
+        columns = table_columns("states", states)
     else:
         array = as_array("states", states)
         if array.ndim not in (1, 2):
@@ -1144,8 +1159,8 @@ def _action_columns(actions: Any, agents: Any, optional: bool) -> tuple[Columns,
         order = [_agent(agent) for agent in items("agents", agents)]
     if actions is None and optional:
         actions = {}
-    if _is_table(actions):
-        columns = _table_columns("actions", actions)
+    if is_table(actions):
+        columns = table_columns("actions", actions)
         columns = {_agent(a): as_array(f"action_{a}", values) for a, values in columns.items()}
         order = list(columns) if agents is None else order
         if optional and set(columns) < set(order) and len(set(order)) == len(order):
@@ -1181,8 +1196,8 @@ def _latent_columns(latents: Any, agents: Names) -> Columns:
     """{agent: values}; the agents with no labels at all are left out."""
     if latents is None:
         return {}
-    if _is_table(latents):
-        columns = _table_columns("latents", latents)
+    if is_table(latents):
+        columns = table_columns("latents", latents)
         for agent in columns:
             if agent not in agents:
                 raise ValueError(
@@ -1199,15 +1214,15 @@ def _latent_columns(latents: Any, agents: Names) -> Columns:
     return dict(zip(agents, _columns_of(array), strict=True))
 
 
-def _is_table(values: Any) -> bool:
+def is_table(values: Any) -> bool:
     """Whether columns can be taken out by name: a mapping, or a DataFrame."""
     return isinstance(values, Mapping) or (
         hasattr(values, "columns") and hasattr(values, "__getitem__")
     )
 
 
-def _table_columns(argument: str, table: Any) -> dict[Any, Any]:
-    """{name: values} of what `_is_table` is true of."""
+def table_columns(argument: str, table: Any) -> dict[Any, Any]:
+    """{name: values} of what `is_table` is true of."""
     named = table if isinstance(table, Mapping) else table.columns
     names = list(getattr(table, "column_names", named))  # Arrow's columns are the values
     if len(set(names)) < len(names):
@@ -1312,6 +1327,22 @@ def _check_keys(argument: str, given: Mapping[Any, Any], keys: Names) -> None:
             raise ValueError(f"{argument}: there is no {shown(key)}; allowed are {listed(keys)}")
 
 
+def _is_taken(name: Any) -> bool:
+    """Whether tables, or the parents of a CPT, use a name of a column for something else."""
+    return name in _RESERVED or (isinstance(name, str) and name.startswith(("action_", "latent_")))
+
+
+def _refuse_like_weights(agents: Names) -> None:
+    """Refuse agents whose labels a table would have in a column of another one's weights."""
+    for agent in agents:
+        for other in agents:
+            if other.startswith(f"{agent}[") and other.endswith("]"):
+                raise ValueError(
+                    f"agent {other!r}: in a table latent_{other} holds weights of a latent of "
+                    f"{agent!r}; give one of them another name"
+                )
+
+
 def _check_variables(variables: Sequence[Any]) -> None:
     for name in variables:
         if isinstance(name, str) and (not name or name.startswith(_ROW_NUMBER_PREFIXES)):
@@ -1323,8 +1354,7 @@ def _check_variables(variables: Sequence[Any]) -> None:
     refuse_alike("state variables", variables)
     for name in variables:
         if (
-            name in _RESERVED
-            or name.startswith(("action_", "latent_"))
+            _is_taken(name)
             or (name == "state" and len(variables) > 1)
             or (name.startswith("next_") and name.removeprefix("next_") in variables)
         ):

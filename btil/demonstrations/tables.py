@@ -310,6 +310,12 @@ def from_columns(
         reading = with_record(reading, record)
     agents, variables = agents_and_variables(list(columns), record, reading)
     acting = acting_agents(agents, list(columns), record, reading)
+    if not agents:
+        raise ValueError(
+            f"there is no column action_<agent>; the columns are {listed(columns)}. Name what a "
+            "member does action_<its name>, and what a coder says that it had in mind "
+            "latent_<its name>"
+        )
     labels = [f"latent_{agent}" for agent in agents]
     needed = [*variables, *(f"action_{agent}" for agent in acting), *reading.continuous]
     weights = weight_columns(list(columns), agents)
@@ -321,12 +327,6 @@ def from_columns(
     for column in columns:
         if column not in expected:
             raise ValueError(f"unknown column {column!r}; allowed are {listed(expected)}")
-    if not agents:
-        raise ValueError(
-            f"there is no column action_<agent>; the columns are {listed(columns)}. Name what a "
-            "member does action_<its name>, and what a coder says that it had in mind "
-            "latent_<its name>"
-        )
     if not variables and not reading.continuous:
         raise ValueError(f"there is no state variable; the columns are {listed(columns)}")
     for column in needed:

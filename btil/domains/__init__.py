@@ -4,8 +4,9 @@ Every domain is loaded on first use, so that ``import btil`` stays quick. They a
 `registry.py`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from btil.loading import load
 
 if TYPE_CHECKING:
     from btil.domains import overcooked
@@ -31,7 +32,7 @@ def __getattr__(name: str) -> Any:
     from btil.domains.registry import domain_names, load_domain
 
     if name in _FUNCTIONS:
-        return getattr(import_module(_FUNCTIONS[name]), name)
+        return getattr(load(_FUNCTIONS[name]), name)
     if name in domain_names():
         return load_domain(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

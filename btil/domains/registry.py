@@ -5,9 +5,9 @@ package an entry point of the group `btil.domains` whose object is a `Domain`. T
 `btil.domains` know it then.
 """
 
-from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
+from btil.loading import load
 from btil.plugins import with_installed
 
 ENTRY_POINTS = "btil.domains"
@@ -58,5 +58,5 @@ def load_domain(name: str, kind: str | None = None) -> Any:
     if name not in domain_names(kind):
         raise ValueError(f"unknown domain {name!r}; there are {', '.join(domain_names(kind))}")
     domain = _known()[name]
-    module = import_module(domain.module)
+    module = load(domain.module)
     return getattr(module, name) if domain.kind == "task" else module

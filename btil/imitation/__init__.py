@@ -1,7 +1,8 @@
 """Learners that know the task they imitate: BTIL and the baselines of the paper's tables."""
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from btil.loading import load
 
 if TYPE_CHECKING:
     from btil.imitation.learning import METHODS, Learned, LearnedTeam, learn, method_options
@@ -20,7 +21,7 @@ __all__ = ["METHODS", "Learned", "LearnedTeam", "learn", "method_options"]
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        value = getattr(load(_LAZY[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'btil.imitation' has no attribute {name!r}")

@@ -375,11 +375,12 @@ class Posterior:
             if num_draws is None:
                 found = program(bound, layout, self._tables(bound, estimate), dtype)
                 return _while_there(found, bound.demos)
-            average: PerAgent = {}
+            total: PerAgent = {}
             for rows in self.drawn_rows(bound, num_draws, seed):
                 for agent, values in program(bound, layout, rows, dtype).items():
-                    share = values / num_draws
-                    average[agent] = average[agent] + share if agent in average else share
+                    # In double precision: what is certain in every draw is certain.
+                    total[agent] = total.get(agent, 0.0) + values.astype(np.float64)
+            average = {agent: (sums / num_draws).astype(dtype) for agent, sums in total.items()}
         return _while_there(average, bound.demos)
 
     def _tables(self, bound: BoundModel, estimate: str) -> dict[str, Any]:

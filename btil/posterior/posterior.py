@@ -14,6 +14,8 @@ from jaxtyping import Array, Float, Int
 
 from btil.arguments import check_count, check_flag, check_values
 from btil.demonstrations import Demonstrations
+from btil.demonstrations.coding import whole_numbers
+from btil.demonstrations.data import is_table, table_columns
 from btil.inference.collapsed import (
     collapsed_data,
     constrained,
@@ -102,10 +104,10 @@ class TeamPosterior(Posterior):
 
         Args:
             agent: Name of the agent.
-            states: k states as in `Demonstrations`: indices of the one state variable (or joint
-                indices of several), a mapping {variable: (k,)} with at least the policy's
-                parents ("previous_<column>" among them, where it reads one), or (k, variables).
-                None: every state of a single state variable.
+            states: k states as in `Demonstrations`: indices or names of the one state variable (or
+                joint indices of several), a mapping (or DataFrame) {variable: (k,)} with at least
+                the policy's parents ("previous_<column>" among them, where it reads one), or
+                (k, variables). None: every state of a single state variable.
             estimate: "mean", or "map" (mfvi and the Dirichlet guide): the arg max of the
                 Dirichlet, the mean where a row has none. Rows that are Dirichlet given parameters
                 are taken at the centre of these; rows that are a function of parameters have no
@@ -130,7 +132,8 @@ class TeamPosterior(Posterior):
         Args:
             agent: Name of the agent.
             states: k states, as in `policy`.
-            actions: (k, agents) or a mapping {agent: (k,)}; needed where actions are parents.
+            actions: (k, agents) or a mapping (or DataFrame) {agent: (k,)}, indices or names; needed
+                where actions are parents.
             next_states: k states one step later; needed where they are parents.
             estimate: As in `policy`.
         """
@@ -734,16 +737,16 @@ def _query_states(demos: Demonstrations, states: Any, argument: str) -> dict[str
         return {}
     sizes = dict(demos.num_states)
     texts: dict[str, tuple[str, ...]] = dict(demos.state_names)
-    if isinstance(states, Mapping):
+    if is_table(states):
         earlier, earlier_texts = _earlier(demos)
-        unknown = set(states) - set(sizes | earlier)
+        given = table_columns(argument, states)
+        unknown = set(given) - set(sizes | earlier)
         if unknown:
             raise ValueError(
                 f"{argument}: unknown state variable {', '.join(map(str, sorted(unknown)))}; there "
                 f"are {', '.join(sizes)}"
             )
         sizes, texts = earlier | sizes, earlier_texts | texts
-        given = {name: np.atleast_1d(values) for name, values in states.items()}
     else:
         array = np.atleast_1d(states)
         if array.ndim == 2 and array.shape[1] == len(sizes):
@@ -752,22 +755,17 @@ def _query_states(demos: Demonstrations, states: Any, argument: str) -> dict[str
             given = {next(iter(sizes)): array}
         elif array.ndim == 1:
             total = int(np.prod(list(sizes.values()), dtype=object))
-            _check_range(array, total, argument, "joint state")
-            given = dict(zip(sizes, np.unravel_index(array, tuple(sizes.values())), strict=True))
+            joint = _indices(array, total, (), argument, "joint state")
+            given = dict(zip(sizes, np.unravel_index(joint, tuple(sizes.values())), strict=True))
         else:
             raise ValueError(
                 f"{argument}: shape {array.shape}; expected (k,), (k, {len(sizes)}) or a mapping "
                 "{variable: (k,)}"
             )
-    checked = {}
-    for name, values in given.items():
-        names = texts.get(name)
-        if values.dtype.kind in "UO" and names:
-            lookup = {text: i for i, text in enumerate(names)}
-            values = np.array([lookup.get(v, v) for v in values.tolist()])
-        _check_range(values, sizes[name], argument, name)
-        checked[name] = values.astype(np.int64)
-    return checked
+    return {
+        name: _indices(values, sizes[name], texts.get(name, ()), argument, name)
+        for name, values in given.items()
+    }
 
 
 def _every_state(demos: Demonstrations) -> dict[str, Any]:
@@ -793,11 +791,11 @@ def _query_actions(demos: Demonstrations, actions: Any) -> dict[str, Any]:
     if actions is None:
         return {}
     sizes = dict(zip(demos.agents, demos.num_actions, strict=True))
-    if isinstance(actions, Mapping):
-        unknown = set(actions) - set(sizes)
+    if is_table(actions):
+        given = table_columns("actions", actions)
+        unknown = set(given) - set(sizes)
         if unknown:
             raise ValueError(f"actions: unknown agent {', '.join(map(str, sorted(unknown)))}")
-        given = {agent: np.atleast_1d(values) for agent, values in actions.items()}
     else:
         array = np.asarray(actions)
         if array.ndim < 2:
@@ -807,20 +805,31 @@ def _query_actions(demos: Demonstrations, actions: Any) -> dict[str, Any]:
                 f"actions: shape {np.shape(actions)}; expected (k, {len(sizes)}) or a mapping"
             )
         given = dict(zip(sizes, array.T, strict=True))
-    for agent, values in given.items():
-        _check_range(values, sizes[agent], "actions", agent)
-    return {agent: values.astype(np.int64) for agent, values in given.items()}
+    return {
+        agent: _indices(values, sizes[agent], demos.action_names.get(agent, ()), "actions", agent)
+        for agent, values in given.items()
+    }
 
 
-def _check_range(values: np.ndarray, size: int, argument: str, name: str) -> None:
-    if values.ndim != 1 or values.dtype.kind not in "iu":
+def _indices(
+    values: Any, size: int, names: tuple[str, ...], argument: str, name: str
+) -> Int[np.ndarray, " k"]:
+    """Values of a question as indices: whole numbers as they are, names by their place."""
+    array = np.atleast_1d(values)
+    if array.dtype.kind in "UO" and array.ndim == 1:
+        lookup = {text: index for index, text in enumerate(names)}
+        array = np.array([lookup.get(value, value) for value in array.tolist()])
+    numbers = array.ndim == 1 and array.dtype.kind in "biuf"
+    indices, bad = whole_numbers(array) if numbers else (array, np.ones(1, bool))
+    if bad.any():
         raise ValueError(f"{argument}: {name} must be integers (k,), got {values!r}")
-    wrong = (values < 0) | (values >= size)
+    wrong = (indices < 0) | (indices >= size)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         raise ValueError(
-            f"{argument}: {name} at position {at} is {values[at]}; allowed are 0..{size - 1}"
+            f"{argument}: {name} at position {at} is {indices[at]}; allowed are 0..{size - 1}"
         )
+    return indices
 
 
 def mfvi_guide(posterior: TeamPosterior) -> Callable[..., None]:

@@ -3,8 +3,9 @@
 `docs/how-to/formats.md` has a worked example of each.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from btil.loading import load
 
 if TYPE_CHECKING:
     from btil.recordings.intervals import Interval, read_intervals
@@ -38,7 +39,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        value = getattr(load(_LAZY[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'btil.recordings' has no attribute {name!r}")

@@ -190,6 +190,7 @@ def test_numpyro_is_whole_whatever_loads_arviz_first() -> None:
     for first in (
         "import btil.analysis.calibration.simulation",
         "from btil.models import parametric; parametric.unconstrained_shapes({})",
+        "import btil; btil.NumpyroModel(print).name",
     ):
         code = (
             f"import arviz\n{first}\nimport numpyro\n"

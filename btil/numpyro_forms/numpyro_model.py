@@ -269,10 +269,11 @@ class NumpyroModel(TeamModel):
     @property
     def _written(self) -> Any:
         """The function as it was written, inside NumPyro's handlers and partials."""
-        from numpyro.primitives import Messenger
+        # Not from a module within: ArviZ leaves a NumPyro that is loaded by its own attributes.
+        from numpyro import primitives
 
         function: Any = self.function
-        while isinstance(function, Messenger | partial):
+        while isinstance(function, primitives.Messenger | partial):
             function = function.func if isinstance(function, partial) else function.fn
         return function
 

@@ -142,7 +142,7 @@ def plot_row_diagnostics(
     return figure
 
 
-def _draw_rows(axes: Any, known: "pd.DataFrame", statistic: str, limit: float) -> list[Any]:
+def _draw_rows(axes: Any, known: "pd.DataFrame", statistic: str, limit: float | int) -> list[Any]:
     """A point for every row; gives what the legend explains."""
     from matplotlib.ticker import FuncFormatter
 

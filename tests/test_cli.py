@@ -159,16 +159,21 @@ def test_version() -> None:
     assert (result.exit_code, result.stdout) == (0, f"btil {btil.__version__}\n")
 
 
+def last_line_of(code: str) -> str:
+    """What a Python of its own prints last."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()[-1]
+
+
 def test_help_loads_nothing_heavy() -> None:
     heavy = ("jax", "numpyro", "matplotlib", "arviz", "pandas", "pyarrow", "xarray")
     code = (
         "import sys; from btil.cli import app; app(['--help'], standalone_mode=False); "
         f"print([name for name in {heavy} if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert last_line_of(code) == "[]"
 
 
 def test_tables_without_parameters_do_without_numpyro(folder: Path) -> None:
@@ -179,10 +184,7 @@ def test_tables_without_parameters_do_without_numpyro(folder: Path) -> None:
         f"found.save({str(folder / 'plain.nc')!r}); found.decode(demos); "
         "print('numpyro' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "False"
+    assert last_line_of(code) == "False"
 
 
 def test_numpyro_is_whole_whatever_loads_arviz_first() -> None:
@@ -196,10 +198,7 @@ def test_numpyro_is_whole_whatever_loads_arviz_first() -> None:
             f"import arviz\n{first}\nimport numpyro\n"
             "print(numpyro.distributions.distribution.__name__)"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.splitlines()[-1] == "numpyro.distributions.distribution"
+        assert last_line_of(code) == "numpyro.distributions.distribution"
 
 
 def test_the_console_command_is_the_one_of_the_project() -> None:

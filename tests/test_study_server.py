@@ -508,9 +508,10 @@ def test_two_people_share_a_session_and_step_together(tmp_path: Path) -> None:
         assert ann.receive()["partner_here"] is False
     site.close()
     store = Store(tmp_path)
-    (row,) = store.steps(1, 2)
+    alice, rob = store.people()
+    (row,) = store.steps(alice.game, 2)
     assert (row.actions, row.latents, row.answered) == ((4, 4), (0, 1), (True, True))
-    assert [(person.game, person.seat) for person in store.people()] == [(1, 0), (1, 1)]
+    assert (alice.game, alice.seat, rob.seat) == (rob.game, 0, 1)
     store.close()
 
 

@@ -15,7 +15,6 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from importlib import resources
 from pathlib import Path
@@ -34,7 +33,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from btil.study.episode import Refused
-from btil.study.live import LONGEST_ID, NOT_A_PARTICIPANT, Connection, LiveStudy
+from btil.study.live import LONGEST_ID, NOT_A_PARTICIPANT, Connection, LiveStudy, Recent
 from btil.study.texts import say, texts_in
 
 LARGEST_MESSAGE = 128 * 1024  # bytes; a survey of fifty long answers fits
@@ -251,7 +250,7 @@ class Keyed:
         self.name, self.address = name, address
         self.key = secrets.token_urlsafe(24) if key is None else key
         self._cookie = hmac.new(self.key.encode(), name.encode(), hashlib.sha256).hexdigest()
-        self._wrong: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._wrong = Recent()
 
     def __call__(self, handler: Handler) -> Handler:
         """A handler behind the key."""
@@ -297,17 +296,14 @@ class Keyed:
         if request.headers.get("origin") not in self.address.origins:
             return Response(status_code=403)
         now, who = time.monotonic(), _address_of(request)
-        wrong = self._wrong[who]
-        while wrong and wrong[0] < now - 60.0:
-            wrong.popleft()
-        if len(wrong) >= _WRONG_KEYS:
+        if self._wrong.number(who, now) >= _WRONG_KEYS:
             return Response(status_code=429)
         try:
             given = str((await body_of(request)).get("key", ""))
         except ValueError:
             return Response(status_code=400)
         if not secrets.compare_digest(given.encode("utf-8", "replace"), self.key.encode()):
-            wrong.append(now)
+            self._wrong.add(who, now)
             return Response(status_code=403)
         response = Response(status_code=204)
         response.set_cookie(
@@ -456,9 +452,9 @@ class _Participants:
         if not self._from_own_page(websocket):
             await websocket.close(1008)
             return
-        participant = self._who(websocket)
         # Accepted first: a browser tells a page nothing of why a handshake was refused.
         await websocket.accept()
+        participant = self._who(websocket)
         if participant is None:
             await websocket.close(NOT_A_PARTICIPANT)
             return

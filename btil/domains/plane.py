@@ -17,6 +17,7 @@ With a speed s members walk steadily instead, whatever the distance, and stop at
 The directions to all goals are continuous columns then (`btil.directions`).
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,9 +77,9 @@ def errands(
     number = check_count("num_members", num_members, 2)
     if number > len(_NAMES):
         raise ValueError(f"num_members must be 2 to {len(_NAMES)}, got {num_members!r}")
-    places = dict(_GOALS if goals is None else goals)
-    found = np.array([*places.values()], np.float64) if places else np.zeros((0, 2))
-    if found.shape != (len(places), 2) or len(places) < 2 or not np.isfinite(found).all():
+    places = _GOALS if goals is None else goals
+    found = pairs_of([*places.values()]) if isinstance(places, Mapping) else None
+    if found is None or len(found) < 2:
         raise ValueError(f"goals: two places {{name: (x, y)}} at least, got {goals!r}")
     return Errands(
         _NAMES[:number],
@@ -88,6 +89,15 @@ def errands(
         check_count("num_steps", num_steps, 2),
         None if speed is None else check_number("speed", speed, above=0.0),
     )
+
+
+def pairs_of(values: Any) -> Float[np.ndarray, "number 2"] | None:
+    """Finite numbers, two for each place; None: something else."""
+    try:
+        found = np.array(values, np.float64)
+    except (TypeError, ValueError):
+        return None
+    return found if found.shape[1:] == (2,) and np.isfinite(found).all() else None
 
 
 class Errands:

@@ -90,7 +90,8 @@ def record(
     Args:
         env: The environment. It must have ``possible_agents``, all of whom play every step of an
             episode.
-        policies: {agent: policy}. A `Guest` is one too.
+        policies: {agent: policy}. A `Guest` is one too; it acts by what is recorded, so that of
+            agents with like observations they are what all share, unless `states_from` says else.
         num_episodes: Number of episodes.
         seed: A non-negative integer. Each episode has a stream of its own, with which the
             environment is reset too: the same seed gives the same episodes, and the first ones of
@@ -371,7 +372,10 @@ def _source(env: Any, members: Sequence[_Member], states_from: str | None) -> _S
         raise ValueError("states_from='shared': the agents' observation spaces differ")
     if states_from is not None:
         return _Source((states_from,), ())
-    return _Source(("shared", "agents") if equal else ("agents",), ())
+    # A guest acts by them from the first step on: then it cannot be left to the play.
+    guests = any(member.guest is not None for member in members)
+    kinds = ("shared",) if guests else ("shared", "agents")
+    return _Source(kinds if equal else ("agents",), ())
 
 
 def _latent_sizes(

@@ -289,19 +289,21 @@ def require_labels(demos: Demonstrations, known_transition: bool, method: str) -
     """Refuse what a method that imitates labelled steps cannot use.
 
     Raises:
-        ValueError: If T_x is not known, or a label is missing (naming the first such step).
+        ValueError: If T_x is not known, or a label or an action is missing (naming the first such
+            step).
     """
     if not known_transition:
         raise ValueError(
             f"{method} does not learn how latents move: known_transition must be True; without it "
             "there are 'btil' and 'random'"
         )
-    missing = np.argwhere(demos.latents < 0)
-    if len(missing):
-        row, agent = missing[0]
-        episode = int(np.searchsorted(demos.episode_starts, row, side="right") - 1)
-        raise ValueError(
-            f"{method} needs the label of every step: episode {demos.episode_ids[episode]}, step "
-            f"{demos.step_in_episode[row]} has none for {demos.agents[agent]}; select the labelled "
-            "episodes, or use 'btil'"
-        )
+    for what, values in (("label", demos.latents), ("action", demos.actions)):
+        missing = np.argwhere(values < 0)
+        if len(missing):
+            row, agent = missing[0]
+            episode = int(np.searchsorted(demos.episode_starts, row, side="right") - 1)
+            raise ValueError(
+                f"{method} needs the {what} of every step: episode {demos.episode_ids[episode]}, "
+                f"step {demos.step_in_episode[row]} has none for {demos.agents[agent]}; select "
+                f"episodes in which every {what} is known, or use 'btil'"
+            )

@@ -3,7 +3,7 @@
 An argument of one name means one thing everywhere, so what it may be is written here by its name.
 """
 
-import math
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -154,7 +154,8 @@ def check_number(
         0.001
     """
     number = isinstance(value, int | float | np.integer | np.floating)
-    fits = number and not isinstance(value, bool) and abs(value) < math.inf
+    # A whole number may be larger than any float.
+    fits = number and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     fits = fits and (above is None or value > above) and (least is None or value >= least)
     if not fits or (below is not None and value >= below) or (most is not None and value > most):
         told = _told(above, least, below, most)

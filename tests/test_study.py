@@ -33,6 +33,7 @@ from btil.study.settings import (
     Survey,
     checked_answers,
     read_settings,
+    read_survey,
     write_defaults,
 )
 from btil.study.store import DATABASE_FILE, Person, Store, hashed
@@ -572,6 +573,7 @@ def test_random_order_moves_whole_tasks(small: Settings) -> None:
     [
         ("colour = 1", "unknown key 'colour'"),
         ("temperature = 0", "temperature"),
+        ("temperature = 1" + 400 * "0", "temperature must be"),
         ("select_every = 2.5", "select_every"),
         ('order = "odd"', "listed, random"),
         ("title = 3", "title must be a text"),
@@ -594,6 +596,16 @@ def test_wrong_settings_are_named(tmp_path: Path, change: str, says: str) -> Non
     with pytest.raises(ValueError, match=says) as caught:
         read_settings(path)
     assert str(path) in str(caught.value)
+
+
+def test_bounds_that_no_number_keeps_are_refused(tmp_path: Path) -> None:
+    survey = tmp_path / "survey.toml"
+    survey.write_text(
+        "title = 'A'\n[[questions]]\nname = 'age'\ntext = 'Age?'\nkind = 'number'\n"
+        "minimum = 90\nmaximum = 18\n"
+    )
+    with pytest.raises(ValueError, match=r"questions\[0\]: minimum is 90 and maximum 18"):
+        read_survey(survey)
 
 
 def test_answers_are_checked() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from study_player import decide
 from study_site import BROWSER, PHONE, WIDE, Person, Process, open_browser, write_study
 
-from btil.study.player import decide
 from btil.study.store import Store
 
 if BROWSER is None:

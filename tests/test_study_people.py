@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from study_player import decide
 from study_site import SETTINGS, write_study
 from typer.testing import CliRunner
 
@@ -30,7 +31,6 @@ from btil.study.episode import Refused
 from btil.study.export import export_study
 from btil.study.keeping import back_up, erase, key_of, read_key
 from btil.study.live import LiveStudy, sole_server
-from btil.study.player import decide
 from btil.study.settings import Stage, read_settings
 from btil.study.store import DATABASE_FILE, IDENTITIES_FILE, Person, Store
 from btil.study.teammate import learned, rules_for

@@ -135,14 +135,13 @@ def play(
     return demos.replace(rewards=task.rewards(played.next_states))
 
 
-def member_of(task: GridTask, agent: str, team: Any, estimate: str = "mean") -> Member:
+def member_of(task: GridTask, agent: str, team: Any) -> Member:
     """One member of a learned team, as it acts in a grid world: for play that goes step by step.
 
     Args:
         task: The task.
         agent: Whom it plays.
-        team: A posterior of tables, or a learned team.
-        estimate: By what tables: "mean" or "map".
+        team: A posterior of tables, or a learned team, who acts by its means.
 
     Returns:
         How its latent starts and moves, and what it does, in task states.
@@ -153,7 +152,7 @@ def member_of(task: GridTask, agent: str, team: Any, estimate: str = "mean") -> 
     Example:
         >>> rob = member_of(task, "rob", posterior)  # doctest: +SKIP
     """
-    return _grid_member(task, agent, _Company(team, task.agents, estimate, [0]))
+    return _grid_member(task, agent, _Company(team, task.agents, "mean", [0]))
 
 
 class _Company:

@@ -143,14 +143,8 @@ def record(
     sizes = _latent_sizes(env, members, num_latents)
     moves = _Moves(initial_latents, latent_transition)
     # Names that cannot be used are refused now, not when everything has been played.
-    nothing = _Row(
-        state=[0] * len(source.state),
-        observations=[[0] * len(member.observed) for member in members],
-        actions=[0] * len(members),
-        latents=[-1] * len(members),
-    )
     for kind in source.kinds:
-        _demonstrations(env, members, source, kind, sizes, [nothing], [0])
+        _demonstrations(env, members, source, kind, sizes, [_some_row(members, source)], [0])
 
     rows: list[_Row] = []
     episodes: list[int] = []
@@ -245,13 +239,18 @@ def variables_shown(env: Any) -> dict[str, dict[str, int]]:
     nobody = {agent: lambda *_: 0 for agent in agents}
     members = _members(env, nobody, None)
     source = _source(env, members, None)
-    nothing = _Row(
+    rows = [_some_row(members, source)]
+    return {kind: _columns(env, members, source, kind, rows)[1] for kind in source.kinds}
+
+
+def _some_row(members: Sequence[_Member], source: _Source) -> _Row:
+    """A step such as there could be."""
+    return _Row(
         state=[0] * len(source.state),
         observations=[[0] * len(member.observed) for member in members],
         actions=[0] * len(members),
         latents=[-1] * len(members),
     )
-    return {kind: _columns(env, members, source, kind, [nothing])[1] for kind in source.kinds}
 
 
 def num_actions(env: Any) -> dict[str, int]:

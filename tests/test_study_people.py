@@ -866,6 +866,29 @@ def test_a_backup_of_a_running_study_is_a_study(tmp_path: Path) -> None:
         run(one, None, lambda room: room.come())
 
 
+def test_both_files_of_a_backup_are_of_one_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, copy = tmp_path / "s", tmp_path / "copy"
+    folder.mkdir()
+    run(folder, "ids = ['PID']\n" + SETTINGS, lambda room: room.come(ids={"PID": "first"}))
+    running, make = Store(folder), tables._make_private
+
+    def make_and_go_on(file: Path) -> None:
+        running.write([tables.save_fact("x", "y"), tables.save_identity(2, "PID", file.name)])
+        make(file)
+
+    monkeypatch.setattr(tables, "_make_private", make_and_go_on)
+    back_up(folder, copy)
+    monkeypatch.undo()
+    assert len(running.identities()) == 2
+    running.close()
+    store = Store(copy, read_only=True)
+    assert [value for *_, value in store.identities()] == ["first"]
+    assert store._connection.execute("SELECT * FROM study WHERE name = 'x'").fetchall() == []
+    store.close()
+
+
 def test_a_folder_that_cannot_be_written_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

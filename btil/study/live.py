@@ -90,16 +90,12 @@ class Writer:
         await done
 
     async def _write_all(self) -> None:
-        loop = asyncio.get_running_loop()
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            try:
-                together = [one for statements, _ in batch for one in statements]
-                await loop.run_in_executor(self._thread, self._store.write, together)
-                failed: list[Exception | None] = [None] * len(batch)
-            except Exception:
+            failed: list[Exception | None] = [None] * len(batch)
+            if await self._write([one for statements, _ in batch for one in statements]):
                 # One of them cannot be written: the others must not suffer.
-                failed = [await self._write_one(statements) for statements, _ in batch]
+                failed = [await self._write(statements) for statements, _ in batch]
             for (_, done), error in zip(batch, failed, strict=True):
                 if done.cancelled():
                     continue
@@ -108,10 +104,9 @@ class Writer:
                 else:
                     done.set_exception(error)
 
-    async def _write_one(self, statements: list[Statement]) -> Exception | None:
-        loop = asyncio.get_running_loop()
+    async def _write(self, statements: list[Statement]) -> Exception | None:
         try:
-            await loop.run_in_executor(self._thread, self._store.write, statements)
+            await self.run(lambda: self._store.write(statements))
         except Exception as error:
             return error
         return None

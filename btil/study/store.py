@@ -440,17 +440,25 @@ class Store:
 
     def back_up(self, folder: Path) -> None:
         """Copy both files into a folder, as they are at one moment, while the study goes on."""
-        for name, file in (("main", DATABASE_FILE), ("apart", IDENTITIES_FILE)):
-            if name == "apart" and not self._has_identities():
-                continue
-            _make_private(folder / file)
-            copy = sqlite3.connect(folder / file)
-            try:
-                self._connection.backup(copy, name=name)
-                # One file, that can be read where nothing can be written.
-                copy.execute("PRAGMA journal_mode = DELETE")
-            finally:
-                copy.close()
+        files = {"main": DATABASE_FILE}
+        if self._has_identities():
+            files["apart"] = IDENTITIES_FILE
+        # Reading begins here, in all: what is written from now on is in none of them.
+        self._connection.execute("BEGIN")
+        try:
+            for name in files:
+                self._connection.execute(f"SELECT count(*) FROM {name}.sqlite_master").fetchone()
+            for name, file in files.items():
+                _make_private(folder / file)
+                copy = sqlite3.connect(folder / file)
+                try:
+                    self._connection.backup(copy, name=name)
+                    # One file, that can be read where nothing can be written.
+                    copy.execute("PRAGMA journal_mode = DELETE")
+                finally:
+                    copy.close()
+        finally:
+            self._connection.execute("ROLLBACK")
 
     def write(self, statements: Iterable[Statement]) -> None:
         """Do all of the statements or none; what was done is on the disk afterwards."""

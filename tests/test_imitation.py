@@ -172,7 +172,9 @@ def test_task_state_as_the_only_variable_gives_the_same(task, demos, teams):
         agents=demos.agents,
         num_latents=demos.num_latents,
     )
-    assert task_demonstrations(task, demos) is demos
+    assert task_demonstrations(task, demos) == demos
+    nameless = demos.replace(state_names=None, action_names=None, latent_names=None)
+    assert task_demonstrations(task, nameless) == demos
     same = task_demonstrations(task, alone)
     assert same.num_states == task.state_sizes
     assert (same.states == demos.states).all()

@@ -226,6 +226,22 @@ class _Row(NamedTuple):
     rewards: Sequence[float] = ()
 
 
+class _Moment(NamedTuple):
+    """A step as those see it who act in it.
+
+    Attributes:
+        row: Its values; of the present step without actions and latents.
+        shown: The state variables, where a guest acts by them.
+        episode: The episode.
+        place: Words for errors.
+    """
+
+    row: _Row
+    shown: Shown
+    episode: int
+    place: str
+
+
 # ---------------------------------------------------------------------- before anything runs
 
 
@@ -430,7 +446,7 @@ def _play(
     observations = _first_observations(env.reset(seed=int(rng.integers(2**31))), agents, episode)
     _check_all_there(env, agents, f"at the start of episode {episode}")
     rows: list[_Row] = []
-    before: _Row | None = None
+    before: _Moment | None = None
     while True:
         place = f"episode {episode}, step {len(rows)}"
         state = _read(source.state, env.state(), f"{place}: state()") if source.state else []
@@ -444,23 +460,15 @@ def _play(
                 + ", ".join(f"{m.agent} {values}" for m, values in zip(members, seen, strict=True))
                 + "; states_from='agents' records what each one sees"
             )
-        now = _Row(state, seen, [], [])
-        shown, shown_before = (
-            {} if row is None else _shown(env, members, source, row) for row in (now, before)
-        )
-        latents = [
-            _next_latent(member, i, moves, before, values, rng, place)
-            if member.guest is None
-            else _guest_latent(member, i, shown_before, before, shown, episode, rng, place)
-            for i, (member, values) in enumerate(zip(members, seen, strict=True))
-        ]
+        row = _Row(state, seen, [], [])
+        now = _Moment(row, _shown(env, members, source, row), episode, place)
+        latents = [_latent(member, i, moves, before, now, rng) for i, member in enumerate(members)]
         actions = [
-            _action(member, observations[member.agent], values, latent, rng, place)
-            if member.guest is None
-            else _guest_action(member, shown, latent, shown_before, before, episode, rng, place)
-            for member, values, latent in zip(members, seen, latents, strict=True)
+            _action(member, i, observations[member.agent], latents[i], before, now, rng)
+            for i, member in enumerate(members)
         ]
-        before = now._replace(actions=actions, latents=latents)
+        row = row._replace(actions=actions, latents=latents)
+        before = now._replace(row=row)
         answer = env.step(
             {m.agent: m.action.start + a for m, a in zip(members, actions, strict=True)}
         )
@@ -471,7 +479,7 @@ def _play(
                 + (f"{len(answer)} things" if isinstance(answer, Sequence) else repr(answer))
             )
         observations, rewards, terminations, truncations, _ = answer
-        rows.append(before._replace(rewards=[float(rewards.get(agent, 0)) for agent in agents]))
+        rows.append(row._replace(rewards=[float(rewards.get(agent, 0)) for agent in agents]))
         over = [bool(terminations.get(a)) or bool(truncations.get(a)) for a in agents]
         if all(over) or not env.agents or len(rows) == max_steps:
             return rows
@@ -510,31 +518,38 @@ def _check_all_there(env: Any, agents: Sequence[Any], when: str) -> None:
             raise ValueError(f"agent {agent} is there {when} but not in possible_agents")
 
 
-def _next_latent(
+def _latent(
     member: _Member,
     position: int,
     moves: _Moves,
-    before: _Row | None,
-    observed: Sequence[int],
+    before: _Moment | None,
+    now: _Moment,
     rng: np.random.Generator,
-    place: str,
 ) -> int:
     """The latent of a step: the first one, or where that of the step before has moved; -1: none."""
-    if member.table is None or not member.has_latents:
+    if not member.has_latents:
         return -1
-    name, num_latents = str(member.agent), member.table.shape[1]
-    states = np.array([_joint(member, observed)])
+    name, size, guest = str(member.agent), _num_latents(member), member.guest
+    episode = np.array([now.episode])
+    states = np.array([_joint(member, now.row.observations[position])])
     if before is None:
-        if moves.initial is None:
-            return int(rng.integers(num_latents))
-        probs = moves.initial(name, states)
-        return _draw(probs, (num_latents,), 0, rng, f"{place}: initial_latents of {name}")
+        if guest is None and moves.initial is None:
+            return int(rng.integers(size))
+        if guest is not None:
+            told, probs = "the latent", guest.initial(now.shown, episode)
+        else:
+            assert moves.initial is not None
+            told, probs = "initial_latents", moves.initial(name, states)
+        return _draw(probs, (size,), 0, rng, f"{now.place}: {told} of {name}")
+    latent, actions = before.row.latents[position], np.array([before.row.actions])
+    if guest is not None:
+        probs = guest.transition(before.shown, actions, now.shown, np.array([latent]), episode)
+        return _draw(probs, (size,), 0, rng, f"{now.place}: the latent of {name}")
     assert moves.transition is not None
-    previous = np.array([_joint(member, before.observations[position])])
-    table = moves.transition(name, previous, np.array([before.actions]), states)
-    latent = before.latents[position]
-    shape = (num_latents, num_latents)
-    return _draw(table, shape, latent, rng, f"{place}: latent_transition of {name}")
+    previous = np.array([_joint(member, before.row.observations[position])])
+    table = moves.transition(name, previous, actions, states)
+    where = f"{now.place}: latent_transition of {name}"
+    return _draw(table, (size, size), latent, rng, where)
 
 
 def _shown(env: Any, members: Sequence[_Member], source: _Source, row: _Row) -> Shown:
@@ -544,60 +559,27 @@ def _shown(env: Any, members: Sequence[_Member], source: _Source, row: _Row) -> 
     return _columns(env, members, source, source.kinds[0], [row])[0]
 
 
-def _guest_latent(
-    member: _Member,
-    position: int,
-    shown_before: Shown,
-    before: _Row | None,
-    shown: Shown,
-    episode: int,
-    rng: np.random.Generator,
-    place: str,
-) -> int:
-    """As `_next_latent`, of a guest."""
-    assert member.guest is not None
-    number = np.array([episode])
-    if before is None:
-        probs = member.guest.initial(shown, number)
-    else:
-        latent = np.array([before.latents[position]])
-        probs = member.guest.transition(
-            shown_before, np.array([before.actions]), shown, latent, number
-        )
-    return _draw(probs, (_num_latents(member),), 0, rng, f"{place}: the latent of {member.agent}")
-
-
-def _guest_action(
-    member: _Member,
-    shown: Shown,
-    latent: int,
-    shown_before: Shown,
-    before: _Row | None,
-    episode: int,
-    rng: np.random.Generator,
-    place: str,
-) -> int:
-    assert member.guest is not None
-    previous = None if before is None else (shown_before, np.array([before.actions]))
-    probs = member.guest.policy(shown, np.array([latent]), np.array([episode]), previous)
-    where = f"{place}: the policy of {member.agent}"
-    return _draw(probs, (member.action.size,), 0, rng, where)
-
-
 def _action(
     member: _Member,
+    position: int,
     observation: Any,
-    observed: Sequence[int],
     latent: int,
+    before: _Moment | None,
+    now: _Moment,
     rng: np.random.Generator,
-    place: str,
 ) -> int:
+    if member.guest is not None:
+        previous = None if before is None else (before.shown, np.array([before.row.actions]))
+        episode = np.array([now.episode])
+        probs = member.guest.policy(now.shown, np.array([latent]), episode, previous)
+        where = f"{now.place}: the policy of {member.agent}"
+        return _draw(probs, (member.action.size,), 0, rng, where)
     if member.table is not None:
-        probs = member.table[_joint(member, observed), max(latent, 0)]
-        return int(rng.choice(len(probs), p=probs / probs.sum()))
+        row = member.table[_joint(member, now.row.observations[position]), max(latent, 0)]
+        return int(rng.choice(len(row), p=row / row.sum()))
     assert member.policy is not None
     action = member.policy(observation, rng)
-    return _read([member.action], action, f"{place}: the action of {member.agent}")[0]
+    return _read([member.action], action, f"{now.place}: the action of {member.agent}")[0]
 
 
 def _draw(

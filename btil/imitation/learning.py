@@ -268,12 +268,6 @@ def task_demonstrations(task: GridTask, demos: Demonstrations) -> Demonstrations
                 )
     further = {name: size for name, size in demos.num_states.items() if name in variables}
     sizes = task.state_sizes | {n: k for n, k in further.items() if n not in task.state_sizes}
-    if (
-        list(demos.num_states.items()) == list(sizes.items())
-        and set(demos.num_actions) == {task.num_actions}
-        and set(demos.num_latents) == {task.num_latents}
-    ):
-        return demos
     return demos.replace(
         states={name: variables[name] for name in sizes},
         num_states=sizes,

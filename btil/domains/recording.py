@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
+from btil.domains.gridworld.simulate import Member
 from btil.models.cpt import improper_rows
 from btil.progress import progress_line
 
@@ -22,29 +23,16 @@ Shown = Mapping[str, Int[np.ndarray, " k"]]
 
 
 @runtime_checkable
-class Guest(Protocol):
+class Guest(Member, Protocol):
     """A member who brings its own latents, and acts by the state variables that are recorded.
 
     It is asked for k = 1 situation at a time; `btil.domains.play` makes such of a learned team.
 
     Attributes:
-        num_latents: Number of its latents.
-        latent_names: Their texts, if any.
+        latent_names: Texts of its latents, if any.
     """
 
-    num_latents: int
     latent_names: Any
-
-    def initial(self, states: Shown, episodes: Any) -> Any:
-        """P(x_0 | s_0), (k, latents)."""
-
-    def policy(self, states: Shown, latents: Any, episodes: Any, previous: Any = None) -> Any:
-        """P(a | s, x), (k, actions), given (states, actions) of the step before, if any."""
-
-    def transition(
-        self, states: Shown, actions: Any, next_states: Shown, latents: Any, episodes: Any
-    ) -> Any:
-        """P(x' | x, s, a, s'), (k, latents)."""
 
 
 def record(

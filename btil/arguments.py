@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 # Whole numbers, and the least that each may be.
 _WHOLE = {
@@ -220,6 +221,15 @@ def check_count(name: str, value: Any, least: int) -> int:
     if not whole or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return int(value)
+
+
+def pairs_of(values: Any) -> Float[np.ndarray, "places 2"] | None:
+    """Finite numbers, two for each place; None: something else."""
+    try:
+        found = np.array(values, np.float64)
+    except (TypeError, ValueError):
+        return None
+    return found if found.shape[1:] == (2,) and np.isfinite(found).all() else None
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.arguments import check_count, check_number, check_values
+from btil.arguments import check_count, check_number, check_values, pairs_of
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.directions import directions
 from btil.models.cpt import DirichletCPT, KnownCPT, UniformCPT
@@ -89,15 +89,6 @@ def errands(
         check_count("num_steps", num_steps, 2),
         None if speed is None else check_number("speed", speed, above=0.0),
     )
-
-
-def pairs_of(values: Any) -> Float[np.ndarray, "number 2"] | None:
-    """Finite numbers, two for each place; None: something else."""
-    try:
-        found = np.array(values, np.float64)
-    except (TypeError, ValueError):
-        return None
-    return found if found.shape[1:] == (2,) and np.isfinite(found).all() else None
 
 
 class Errands:

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box
 from jaxtyping import UInt8
 from pettingzoo import ParallelEnv
 
-from btil.domains.plane import pairs_of
+from btil.arguments import pairs_of
 
 if TYPE_CHECKING:
     from btil.domains.plane import Errands

@@ -117,9 +117,8 @@ class LearnedTeam:
         By "mean" an inferred team acts by posterior means, not by the modes in `policies`, which
         are its "map". The policies of the other methods are what they are, by any estimate.
         """
-        if self.posterior.result.rows:
-            return self.posterior.actors(estimate, num_draws, seed)
-        return self.posterior.actors(num_draws=num_draws, seed=seed)
+        kind = estimate if self.posterior.result.rows else "mean"
+        return self.posterior.actors(kind, num_draws, seed)
 
 
 def learn(

@@ -162,7 +162,7 @@ class Person(NamedTuple):
         token: SHA-256 of the session token; None once it is void.
         game: Who plays together has the same.
         seat: 0 for alice, 1 for rob.
-        teammate: "ai" or "human".
+        teammate: Of the settings, for stages that name none.
         stages: The way through the study.
         journey: Where on it.
         about: What was settled at the start.

@@ -291,7 +291,7 @@ def _participant_rows(
         of[note.participant].append(note)
     for person in sorted(people, key=attrgetter("number")):
         about, journey, mine = person.about, person.journey, of[person.participant]
-        stage = person.stages[journey.position]
+        stage = person.stage
         done = "done" if stage.kind == "thanks" else "under way"
         rests = [float(note.more) for note in mine if note.what == "resume"]
         with_person = any((one.teammate or person.teammate) == HUMAN for one in person.stages)

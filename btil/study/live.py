@@ -179,7 +179,7 @@ def _ahead(person: Person) -> tuple[Stage, ...]:
 
 
 def _is_done(person: Person) -> bool:
-    return person.stages[person.journey.position].kind == "thanks"
+    return person.stage.kind == "thanks"
 
 
 REPLACED, NOT_A_PARTICIPANT, ERASED = 4001, 4401, 4410  # codes with which pages are closed
@@ -622,7 +622,7 @@ class LiveStudy:
 
     def _part(self, person: Person) -> Statement:
         """A part of the study was reached."""
-        stage = person.stages[person.journey.position]
+        stage = person.stage
         words = [stage.kind, stage.name, stage.domain, str(stage.number or "")]
         return self._note(person.participant, "part", " ".join(word for word in words if word))
 
@@ -681,7 +681,7 @@ class LiveStudy:
 
     def _waits(self, person: Person) -> bool:
         """Whether somebody waits for a partner."""
-        return bool(person.stages[person.journey.position].kind == "pairing" and person.token)
+        return bool(person.stage.kind == "pairing" and person.token)
 
     async def _bring_together(self, host: Person, person: Person) -> None:
         """Two who have found each other: the first is Alice, the other Rob on Alice's way.
@@ -1011,12 +1011,11 @@ class LiveStudy:
 
     def _here(self, person: Person) -> Standing:
         """Where a participant stands."""
-        stage = person.stages[person.journey.position]
+        stage = person.stage
         playing = stage.kind in ("tutorial", "session")
         rules = rules_for(stage, person.teammate, self._folder) if playing else None
         episode = None
-        with_person = (stage.teammate or person.teammate) == HUMAN
-        both = with_person and stage.kind == "session"
+        both = person.with_person and stage.kind == "session"
         partner = self._partner(person) if both else None
         if rules is not None and stage.kind == "session":
             # The same until it is first written: chance is a function of study, game and step.
@@ -1028,19 +1027,18 @@ class LiveStudy:
             self._settings_of(person).surveys,
             rules,
             episode,
-            person.seat if with_person else 1 - stage.robot,
+            person.seat if person.with_person else 1 - stage.robot,
             person.about.language,
-            with_person,
+            person.with_person,
             0.0 if partner is None else partner.journey.paused,
         )
 
     def _game(self, person: Person) -> int:
         """The game of what a participant plays now: a pair's own is for what both play."""
-        stage = person.stages[person.journey.position]
-        with_person = (stage.teammate or person.teammate) == HUMAN
         # An AI in the partner's place, which it took over; else it is one that was to be there.
-        replaces = _SOLO_GAMES <= person.game < _PAIR_GAMES and stage.robot == 1 - person.seat
-        return person.game if with_person or replaces else person.participant
+        alone = _SOLO_GAMES <= person.game < _PAIR_GAMES
+        replaces = alone and person.stage.robot == 1 - person.seat
+        return person.game if person.with_person or replaces else person.participant
 
     def _chance(self, person: Person, moment: int) -> Float[np.ndarray, " chances"]:
         key = [self._store.seed, self._game(person), person.journey.position, moment]

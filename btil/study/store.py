@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from btil.study.episode import Answer, Episode, Row
 from btil.study.sessions import Journey
-from btil.study.settings import Stage
+from btil.study.settings import HUMAN, Stage
 from btil.study.texts import ENGLISH
 
 DATABASE_FILE = "study.sqlite"
@@ -177,6 +177,16 @@ class Person(NamedTuple):
     stages: tuple[Stage, ...]
     journey: Journey
     about: About = About()
+
+    @property
+    def stage(self) -> Stage:
+        """The present stage."""
+        return self.stages[self.journey.position]
+
+    @property
+    def with_person(self) -> bool:
+        """Whether the teammate of this stage is a person."""
+        return (self.stage.teammate or self.teammate) == HUMAN
 
 
 def hashed(token: str) -> bytes:

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from study_player import decide
 from study_site import Process, write_study
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage
 
-from btil.study.player import decide
 from btil.study.store import Store
 
 _GONE = (ConnectionClosed, InvalidMessage, OSError, EOFError)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from study_player import decide
 
-from btil.study.player import decide
 from btil.study.server import BEAT
 from btil.study.settings import write_defaults
 

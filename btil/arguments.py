@@ -3,11 +3,12 @@
 An argument of one name means one thing everywhere, so what it may be is written here by its name.
 """
 
-import math
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 # Whole numbers, and the least that each may be.
 _WHOLE = {
@@ -154,7 +155,8 @@ def check_number(
         0.001
     """
     number = isinstance(value, int | float | np.integer | np.floating)
-    fits = number and not isinstance(value, bool) and abs(value) < math.inf
+    # A whole number may be larger than any float.
+    fits = number and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     fits = fits and (above is None or value > above) and (least is None or value >= least)
     if not fits or (below is not None and value >= below) or (most is not None and value > most):
         told = _told(above, least, below, most)
@@ -219,6 +221,15 @@ def check_count(name: str, value: Any, least: int) -> int:
     if not whole or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return int(value)
+
+
+def pairs_of(values: Any) -> Float[np.ndarray, "places 2"] | None:
+    """Finite numbers, two for each place; None: something else."""
+    try:
+        found = np.array(values, np.float64)
+    except (TypeError, ValueError):
+        return None
+    return found if found.shape[1:] == (2,) and np.isfinite(found).all() else None
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -225,8 +225,8 @@ EARLIER = (
     Slip(
         "btil/domains/recording.py",
         "latents move by what the first agent observed",
-        "before.observations[position])",
-        "before.observations[0])",
+        "before.row.observations[position])",
+        "before.row.observations[0])",
         ("test_record.py",),
     ),
     Slip(
@@ -452,7 +452,7 @@ EARLIER = (
     Slip(
         "btil/study/live.py",
         "all games have the same chance",
-        "key = [self._store.seed, person.game, person.journey.position, moment]",
+        "key = [self._store.seed, self._game(person), person.journey.position, moment]",
         "key = [self._store.seed, person.journey.position, moment]",
         ("test_study_server.py",),
     ),
@@ -487,7 +487,7 @@ EARLIER = (
     Slip(
         "btil/study/episode.py",
         "a break counts for the selector",
-        "opened=_pair(at + seconds for at in episode.opened)",
+        "opened=_pair(map(later, episode.opened))",
         "opened=episode.opened",
         ("test_study_people.py",),
     ),
@@ -865,8 +865,8 @@ FRESH = (
     Slip(
         "btil/domains/playing.py",
         "every hundred episodes are played by the same draws",
-        "_Company(team, task.agents, estimate, size, [seed, block])",
-        "_Company(team, task.agents, estimate, size, [seed])",
+        "_Company(team, task.agents, estimate, [seed, block])",
+        "_Company(team, task.agents, estimate, [seed])",
         ("test_play.py",),
     ),
     Slip(

@@ -99,6 +99,15 @@ def test_states_of_another_task_are_refused(task, demos):
         task.add_derived_variables(strange)
 
 
+def test_states_that_nobody_saw_are_refused_with_their_place(task, demos):
+    cells = demos.state_variables["rob_cell"].copy()
+    cells[demos.episode_starts[1] + 2] = -1
+    states = {**demos.state_variables, "rob_cell": cells}
+    unseen = demos.replace(states=states, missing="allow")
+    with pytest.raises(ValueError, match="rob_cell was seen by nobody in episode 1, step 2"):
+        task.add_derived_variables(unseen)
+
+
 def test_the_recommended_model_is_symmetric_between_the_agents(task):
     model = task.recommended_model()
     for table in (model.policy, model.transition):

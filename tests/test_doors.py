@@ -136,6 +136,7 @@ def test_an_entry_point_of_another_package(tmp_path: Path, monkeypatch: pytest.M
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text(
         "[btil.methods]\nfound = test_doors:COUNTING\nmfvi = test_doors:COUNTING\n"
+        "[btil.domains]\nbroken = no_such_module:DOMAIN\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     installed.cache_clear()
@@ -145,5 +146,7 @@ def test_an_entry_point_of_another_package(tmp_path: Path, monkeypatch: pytest.M
         assert method_of("mfvi") is METHODS["mfvi"]  # what comes with btil is not replaced
         posterior = btil.fit(hmm_model(), LABELLED, "found", progress=False)
         assert posterior.reason.startswith("counted")
+        with pytest.warns(UserWarning, match=r"'broken' .*no_such_module:DOMAIN, cannot be loaded"):
+            assert btil.domains.cleanup("tiny").num_states == 576
     finally:
         installed.cache_clear()

@@ -83,6 +83,9 @@ def test_what_is_wrong_is_refused():
         ({"num_members": 1}, "num_members"),
         ({"num_members": 5}, "num_members must be 2 to 4, got 5"),
         ({"goals": {"desk": (0, 0)}}, "two places"),
+        ({"goals": {"desk": (0, 0), "door": (1,)}}, "two places"),
+        ({"goals": {"desk": (0, 0), "door": (1, "far")}}, "two places"),
+        ({"goals": 3}, "two places"),
         ({"noise": 0.0}, "noise must be a positive number"),
         ({"num_steps": 1}, "num_steps"),
     ):
@@ -94,6 +97,13 @@ def test_what_is_wrong_is_refused():
     env.reset(seed=0)
     with pytest.raises(ValueError, match="action of bob is None; allowed are velocities"):
         env.step({"ann": np.zeros(2)})
+    with pytest.raises(ValueError, match="action of ann is 'up'; allowed are velocities"):
+        env.step({"ann": "up", "bob": np.zeros(2)})
+    with pytest.raises(ValueError, match="unknown agent 'cid'; the agents are ann, bob"):
+        env.step(dict.fromkeys(("ann", "bob", "cid"), np.zeros(2)))
+    for positions in ([[1, 2], [3, np.nan]], [[1, 2]], [1, 2, 3, 4], 5, "here"):
+        with pytest.raises(ValueError, match=r"positions must be finite numbers .* of 2 members"):
+            env.reset(options={"positions": positions})
     with pytest.raises(ValueError, match="render_mode must be None or 'rgb_array'"):
         task.to_parallel_env("human")
 

@@ -172,7 +172,9 @@ def test_task_state_as_the_only_variable_gives_the_same(task, demos, teams):
         agents=demos.agents,
         num_latents=demos.num_latents,
     )
-    assert task_demonstrations(task, demos) is demos
+    assert task_demonstrations(task, demos) == demos
+    nameless = demos.replace(state_names=None, action_names=None, latent_names=None)
+    assert task_demonstrations(task, nameless) == demos
     same = task_demonstrations(task, alone)
     assert same.num_states == task.state_sizes
     assert (same.states == demos.states).all()
@@ -713,6 +715,15 @@ def test_unknown_methods_and_options_are_named(task, demos):
     assert method_options("magail")["num_iterations"] == 500
 
 
+def test_variables_that_the_task_does_not_derive_are_refused_before_anything_is_learned(
+    task, demos, monkeypatch
+):
+    moods = {**demos.state_variables, "mood": np.zeros(demos.num_steps, int)}
+    monkeypatch.setattr("btil.imitation.bayesian.fit", None)
+    with pytest.raises(ValueError, match="does not derive: mood"):
+        learn(task, demos.replace(states=moods), "btil", progress=False)
+
+
 @pytest.mark.parametrize("method", ["behavioral-cloning", "tabular-cloning", "magail", "ppo"])
 def test_methods_that_need_labels_and_the_transition_say_so(task, demos, method):
     latents = demos.latents.copy()
@@ -730,6 +741,13 @@ def test_methods_that_need_labels_and_the_transition_say_so(task, demos, method)
     )
     with pytest.raises(ValueError, match=f"{method} needs .*: episode 1, step 2 has none for rob"):
         learn(task, partly, method, progress=False)
+    # What nobody saw is no action either, and above all not the last one.
+    actions = demos.actions.copy()
+    actions[second + 2, 1] = -1
+    unseen = demos.replace(actions=actions, missing="allow")
+    said = f"{method} needs the action of every step: episode 1, step 2 has none for rob"
+    with pytest.raises(ValueError, match=said):
+        learn(task, unseen, method, progress=False)
     with pytest.raises(ValueError, match=f"{method} .*known_transition must be True"):
         learn(task, demos, method, known_transition=False, progress=False)
 

@@ -9,7 +9,7 @@ from pettingzoo.test import parallel_api_test, parallel_seed_test, state_test
 from pettingzoo.utils import parallel_to_aec
 
 import btil
-from btil.domains.gridworld.parallel_env import parallel_env
+from btil.domains.gridworld.parallel_env import GridParallelEnv
 
 TASKS = [btil.domains.movers("tiny"), btil.domains.cleanup("tiny")]
 by_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
@@ -129,7 +129,7 @@ def test_episodes_are_truncated_for_both():
         env.step({})
     env.reset()
     assert env.agents == ["alice", "rob"]
-    short = parallel_env(task, max_steps=1)
+    short = GridParallelEnv(task, max_steps=1)
     short.reset()
     assert short.step({"alice": 4, "rob": 4})[3] == {"alice": True, "rob": True}
 
@@ -174,7 +174,7 @@ def test_unknown_modes_are_refused():
     with pytest.raises(ValueError, match="render_mode must be None, 'human' or 'rgb_array'"):
         TASKS[0].to_parallel_env(render_mode="ansi")
     with pytest.raises(ValueError, match="max_steps must be a whole number of at least 1, got 0"):
-        parallel_env(TASKS[0], max_steps=0)
+        GridParallelEnv(TASKS[0], max_steps=0)
 
 
 def test_pictures_without_pyplot():

@@ -129,6 +129,14 @@ def test_strip_shows_the_steps_asked_for(demos):
     np.testing.assert_allclose(ways[2][1], walked, atol=0.1)
 
 
+def test_strip_knows_no_action_that_nobody_saw(demos):
+    actions = demos.actions.copy()
+    actions[1, 0] = -1
+    figure = plot_episode(CLEANUP, demos.replace(actions=actions, missing="allow"), 0, steps=[1])
+    said = next(text for text in texts(figure) if text.startswith("A "))
+    assert said.startswith("A ?: pick up")
+
+
 def test_strip_says_nothing_of_minds_without_labels(demos):
     figure = plot_episode(CLEANUP, demos.without_labels(), 0, steps=[1])
     shown = [text for text in texts(figure) if text.startswith(("A ", "R "))]

@@ -98,6 +98,11 @@ def test_first_episodes_of_a_longer_run_are_the_same(
 ) -> None:
     short, long = (play(task, learned, n, seed=5, estimate=estimate) for n in (3, 35))
     assert long.select([0, 1, 2]) == short
+    env = task.to_parallel_env()
+    short_there, long_there = (
+        play(env, learned, n, seed=5, max_steps=3, estimate=estimate) for n in (2, 33)
+    )
+    assert long_there.select([0, 1]) == short_there
     # The draws of the second batch are others than those of the first.
     assert play(task, learned, 3, seed=6, estimate=estimate) != short
 

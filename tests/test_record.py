@@ -102,6 +102,31 @@ def test_different_views_are_variables_of_each_agent():
         record(env, BOTH, 1, progress=False, states_from="shared")
 
 
+def test_guests_act_by_what_is_recorded_and_never_by_the_view_of_another():
+    shown = []
+
+    class Guest:
+        num_latents, latent_names = 1, None
+
+        def initial(self, states, episodes):
+            return np.ones((1, 1))
+
+        def policy(self, states, latents, episodes, previous=None):
+            shown.append({name: values.tolist() for name, values in states.items()})
+            return np.full((1, 2), 0.5)
+
+        def transition(self, states, actions, next_states, latents, episodes):
+            return np.ones((1, 1))
+
+    env = scripted(Discrete(5), lambda agent, step: step + (agent == "bob"))
+    team = {"ann": lambda *_: 0, "bob": Guest()}
+    with pytest.raises(ValueError, match=r"observe different things.*states_from='agents'"):
+        record(env, team, 1, progress=False)
+    assert shown == []
+    record(env, team, 1, progress=False, states_from="agents")
+    assert shown == [{"ann_state": [k], "bob_state": [k + 1]} for k in range(3)]
+
+
 def test_same_views_can_be_kept_apart():
     env = scripted(Discrete(4), lambda agent, step: step)
     demos = record(env, BOTH, 1, progress=False, states_from="agents")

@@ -33,6 +33,7 @@ from btil.study.settings import (
     Survey,
     checked_answers,
     read_settings,
+    read_survey,
     write_defaults,
 )
 from btil.study.store import DATABASE_FILE, Person, Store, hashed
@@ -572,6 +573,7 @@ def test_random_order_moves_whole_tasks(small: Settings) -> None:
     [
         ("colour = 1", "unknown key 'colour'"),
         ("temperature = 0", "temperature"),
+        ("temperature = 1" + 400 * "0", "temperature must be"),
         ("select_every = 2.5", "select_every"),
         ('order = "odd"', "listed, random"),
         ("title = 3", "title must be a text"),
@@ -594,6 +596,16 @@ def test_wrong_settings_are_named(tmp_path: Path, change: str, says: str) -> Non
     with pytest.raises(ValueError, match=says) as caught:
         read_settings(path)
     assert str(path) in str(caught.value)
+
+
+def test_bounds_that_no_number_keeps_are_refused(tmp_path: Path) -> None:
+    survey = tmp_path / "survey.toml"
+    survey.write_text(
+        "title = 'A'\n[[questions]]\nname = 'age'\ntext = 'Age?'\nkind = 'number'\n"
+        "minimum = 90\nmaximum = 18\n"
+    )
+    with pytest.raises(ValueError, match=r"questions\[0\]: minimum is 90 and maximum 18"):
+        read_survey(survey)
 
 
 def test_answers_are_checked() -> None:
@@ -734,20 +746,27 @@ def test_sessions_that_go_on_are_exported_when_asked_for(copied: Path, tmp_path:
         assert btil.read_demonstrations(path).num_episodes == number
 
 
-def test_a_session_of_two_people_is_named_by_alice_and_rob(copied: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    # Old recordings have sessions with an AI under the game of a pair: the other did not play.
+    ("teammate", "name"), [("human", "000222+000111-02"), ("ai", "000222-02")],
+)  # fmt: skip
+def test_a_session_is_named_by_the_people_who_played(
+    copied: Path, tmp_path: Path, teammate: str, name: str
+) -> None:
     store = Store(copied)
     alone, played, rows = next(store.people()), store.episodes()[1, 3], store.steps(1, 3)
     # Rob came first, and his number is the smaller one.
     for participant, number, seat in ((11, 111, 1), (12, 222, 0)):
         person = alone._replace(
-            participant=participant, number=number, token=None, game=11, seat=seat, teammate="human"
-        )
+            participant=participant, number=number, token=None, game=11, seat=seat,
+            stages=tuple(stage._replace(teammate=teammate) for stage in alone.stages),
+        )  # fmt: skip
         store.write([tables.save_person(person)])
     store.write([tables.save_episode(11, 3, played), *(tables.save_row(11, 3, r) for r in rows)])
     store.close()
     ((path, _),) = export_study(copied, tmp_path / "d.csv", "movers")
     ids = btil.read_demonstrations(path).episode_ids.tolist()
-    assert ids == ["000222+000111-02", "499998-02", "499999-02"]
+    assert ids == [name, "499998-02", "499999-02"]
 
 
 def test_export_of_nothing_is_refused(tmp_path: Path) -> None:

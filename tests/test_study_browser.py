@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from study_player import decide
 from study_site import BROWSER, PHONE, WIDE, Person, Process, open_browser, write_study
 
-from btil.study.player import decide
 from btil.study.store import Store
 
 if BROWSER is None:
@@ -298,7 +298,7 @@ def test_two_people_play_each_other(browser: Browser, tmp_path: Path) -> None:
     alice.until(lambda seen: seen["partner_here"] is False)
     server.kill()
     store = Store(tmp_path)
-    steps = store.steps(1, 3)
+    steps = store.steps(next(store.people()).game, 3)
     assert len(steps) == alice.seen["steps"]
     assert min(min(row.latents) for row in steps) >= 0
     store.close()

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from study_player import decide
 from study_site import SETTINGS, write_study
 from typer.testing import CliRunner
 
@@ -30,7 +31,6 @@ from btil.study.episode import Refused
 from btil.study.export import export_study
 from btil.study.keeping import back_up, erase, key_of, read_key
 from btil.study.live import LiveStudy, sole_server
-from btil.study.player import decide
 from btil.study.settings import Stage, read_settings
 from btil.study.store import DATABASE_FILE, IDENTITIES_FILE, Person, Store
 from btil.study.teammate import learned, rules_for
@@ -542,6 +542,254 @@ def test_a_silent_page_counts_as_away(tmp_path: Path) -> None:
     run(tmp_path, PAIRS.format(more="") + SETTINGS, script)
 
 
+def test_nobody_is_idle_while_the_partner_is_waited_for(tmp_path: Path) -> None:
+    async def script(room: Room) -> None:
+        alice, rob = await both_playing(room)
+        # A partner who takes long, and then it is the other one's turn.
+        await room.say(alice, "press", value=4)
+        await room.pass_time(90)
+        await room.say(rob, "press", value=4)
+        await room.pass_time(90)
+        assert room.see(alice)["phase"] == "acting"
+        # A break of the partner, in which one is told to wait.
+        for who in (alice, rob):
+            await room.say(who, "press", value=4)
+        await room.say(rob, "pause")
+        await room.pass_time(150)
+        assert room.see(alice)["partner_rests"]
+        await room.say(rob, "resume")
+        await room.pass_time(90)
+        assert room.see(alice)["phase"] == "acting"
+        await room.pass_time(20)
+        assert "too long" in room.see(alice)["outcome"]
+
+    run(tmp_path, PAIRS.format(more="limits.idle = 100") + SETTINGS, script)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_breaks_at_once_are_one_time(tmp_path: Path, first: int) -> None:
+    async def script(room: Room) -> None:
+        pair = await both_playing(room)
+        one, other = pair[first], pair[1 - first]
+        room.clock.now += 2
+        await room.say(one, "pause")
+        room.clock.now += 10
+        await room.say(other, "pause")
+        room.clock.now += 40
+        await room.say(one, "resume")
+        room.clock.now += 5
+        await room.say(other, "resume")
+        room.clock.now += 3
+        assert room.see(one)["time_left"] == 95
+        for who in pair:
+            await room.say(who, "press", value=4)
+        # A step during a break: what comes after it counts from there.
+        await room.say(one, "press", value=4)
+        await room.say(one, "pause")
+        room.clock.now += 7
+        await room.say(other, "press", value=4)
+        room.clock.now += 20
+        await room.say(one, "resume")
+        room.clock.now += 1
+        for who in pair:
+            await room.say(who, "press", value=4)
+
+    run(tmp_path, PAIRS.format(more="limits.session = 100") + SETTINGS, script)
+    (tmp_path / "out").mkdir()
+    steps = tables_of(tmp_path, tmp_path / "out", unfinished=True)["steps"]
+    assert [row["seconds"] for row in steps] == ["0.000", "5.000", "7.000", "1.000"]
+
+
+def test_who_stops_is_not_brought_together_meanwhile(tmp_path: Path) -> None:
+    async def script(room: Room) -> None:
+        pair = [await room.come(), await room.come()]
+        for who in pair:
+            await room.until(who, lambda seen: seen["kind"] == "pairing")
+        commit, gate = room.study._writer.commit, asyncio.Event()
+
+        async def slowly(statements: Any) -> None:
+            room.study._writer.commit = commit
+            await gate.wait()
+            await commit(statements)
+
+        room.study._writer.commit = slowly
+        stops = asyncio.create_task(room.say(pair[0], "withdraw"))
+        while room.study._writer.commit is slowly:
+            await asyncio.sleep(0)
+        time = asyncio.create_task(room.study.tick())
+        await asyncio.sleep(0.1)
+        gate.set()
+        await asyncio.gather(stops, time)
+        assert [room.see(who)["kind"] for who in pair] == ["thanks", "pairing"]
+        # The other one finds the next one who comes.
+        third = await room.come()
+        await room.until(third, lambda seen: seen["kind"] == "pairing")
+        await room.pass_time(1)
+        assert [room.see(who)["kind"] for who in (pair[1], third)] == ["session", "session"]
+
+    run(tmp_path, PAIRS.format(more="") + SETTINGS, script)
+
+
+async def to_the_end(room: Room, pair: tuple[int, int]) -> None:
+    """Two who play together do so until the session is over, and go on."""
+    for who in pair:
+        await room.say(who, "start")
+    while room.see(pair[0])["phase"] != "over":
+        for who in pair:
+            if room.see(who)["phase"] == "selecting":
+                await room.say(who, "choose", value=room.see(who)["options"][0]["latent"])
+        for who in pair:
+            await room.say(who, "press", value=4)
+    for who in pair:
+        await room.say(who, "next")
+
+
+@pytest.mark.parametrize("people", [0, 1])
+def test_a_task_with_an_ai_is_each_ones_own_beside_one_of_a_pair(
+    tmp_path: Path, people: int
+) -> None:
+    head, *tasks = TWO_TASKS.format(more="pairing = 'arrival'").split("[[tasks]]")
+    tasks[people] += "teammate = 'human'\n"
+    numbers: list[str] = []
+
+    async def script(room: Room) -> None:
+        pair = await room.come(), await room.come()
+        numbers.extend(f"{row['number']:06d}" for row in room.study.overview())
+        for who in pair:
+            await room.until(who, lambda seen: seen["kind"] == "pairing")
+        await room.pass_time(1)
+        await to_the_end(room, pair)
+        for who in pair:
+            seen = await room.until(who, lambda seen: seen["kind"] in ("session", "thanks"))
+            if people == 0:  # Rob of the pair is Alice of the sessions with an AI
+                assert (seen["you"], seen["robots"], seen["phase"]) == (0, [False, True], "intro")
+            await room.until(who, lambda seen: seen["kind"] == "thanks")
+
+    run(tmp_path, "[[tasks]]".join([head, *tasks]), script)
+    (tmp_path / "out").mkdir()
+    told = tables_of(tmp_path, tmp_path / "out")
+    alice, rob = numbers
+    of_pair, alone = f"{people + 1:02d}", f"{2 - people:02d}"
+    assert {(row["episode"], row["alice"], row["rob"]) for row in told["sessions"]} == {
+        (f"{alice}+{rob}-{of_pair}", alice, rob),
+        (f"{alice}-{alone}", alice, "ai"),
+        (f"{rob}-{alone}", rob, "ai"),
+    }
+    # Who is erased takes along what both played, and nothing that the other played alone.
+    assert erase(tmp_path, rob) == 2
+    told = tables_of(tmp_path, tmp_path / "out")
+    assert [row["episode"] for row in told["sessions"]] == [f"{alice}-{alone}"]
+
+
+def test_who_comes_to_a_pair_from_another_order_keeps_what_was_played(tmp_path: Path) -> None:
+    more = "order = 'random'\npairing = 'arrival'"
+    numbers: dict[int, str] = {}
+
+    async def script(room: Room) -> None:
+        pair = await room.come(), await room.come()
+        # Whose first task is the one with a person waits first, and is Alice.
+        pair = tuple(sorted(pair, key=lambda who: room.study._people[who].stages[1].kind))
+        assert [room.study._people[who].stages[1].kind for who in pair] == ["pairing", "session"]
+        for who in pair:
+            numbers[who] = f"{room.study._people[who].number:06d}"
+            await room.until(who, lambda seen: seen["kind"] == "pairing")
+            await room.pass_time(1)
+        await to_the_end(room, pair)
+        for who in pair:
+            await room.until(who, lambda seen: seen["kind"] == "thanks")
+
+    run(tmp_path, TWO_TASKS.format(more=more) + "teammate = 'human'\n", script)
+    (tmp_path / "out").mkdir()
+    told = tables_of(tmp_path, tmp_path / "out")
+    alice, rob = numbers.values()
+    assert {(row["episode"], row["domain"]) for row in told["sessions"]} == {
+        (f"{rob}-01", "movers"),
+        (f"{alice}+{rob}-01", "cleanup"),
+        (f"{alice}-02", "movers"),
+        (f"{rob}-03", "movers"),
+    }
+
+
+def test_who_is_left_plays_the_partners_part_with_an_ai_and_other_tasks_as_planned(
+    tmp_path: Path,
+) -> None:
+    head, first, second = TWO_TASKS.format(
+        more="pairing = 'arrival'\nwithout_partner = 'ai'"
+    ).split("[[tasks]]")
+    first = first.replace("sessions = 1", "sessions = 2") + "teammate = 'human'\n"
+    numbers: list[str] = []
+
+    async def script(room: Room) -> None:
+        pair = await room.come(), await room.come()
+        numbers.extend(f"{row['number']:06d}" for row in room.study.overview())
+        for who in pair:
+            await room.until(who, lambda seen: seen["kind"] == "pairing")
+        await room.pass_time(1)
+        await to_the_end(room, pair)
+        await room.say(pair[0], "withdraw")
+        await room.pass_time(1)
+        seen = await room.until(pair[1], lambda seen: seen["kind"] == "session")
+        assert (seen["you"], seen["robots"]) == (1, [True, False])
+        await room.until(pair[1], lambda seen: seen["kind"] == "thanks")
+
+    run(tmp_path, "[[tasks]]".join([head, first, second]), script)
+    (tmp_path / "out").mkdir()
+    told = tables_of(tmp_path, tmp_path / "out")
+    alice, rob = numbers
+    assert {(row["episode"], row["domain"], row["alice"], row["rob"])
+            for row in told["sessions"]} == {
+        (f"{alice}+{rob}-01", "movers", alice, rob),
+        (f"{rob}-02", "movers", "ai", rob),
+        (f"{rob}-03", "cleanup", rob, "ai"),
+    }  # fmt: skip
+
+
+def test_a_break_of_who_waits_is_no_break_of_who_joins(tmp_path: Path) -> None:
+    async def script(room: Room) -> None:
+        alice, rob = await room.come(), await room.come()
+        for who in (alice, rob):
+            await room.until(who, lambda seen: seen["kind"] == "pairing")
+        code = (await room.say(alice, "host"))["code"]
+        await room.say(alice, "pause")
+        await room.say(rob, "pause")
+        with pytest.raises(Refused, match="break"):
+            await room.say(rob, "join", code=code)
+        await room.say(rob, "resume")
+        seen = await room.say(rob, "join", code=code)
+        assert (seen["kind"], seen["paused"], seen["partner_rests"]) == ("session", False, True)
+        assert room.see(alice)["paused"]
+
+    more = "teammate = 'human'\npairing = 'code'\n"
+    run(tmp_path, more + SETTINGS, script)
+
+
+def test_nothing_is_noted_of_who_is_being_erased(tmp_path: Path) -> None:
+    async def script(room: Room) -> None:
+        who = await room.come()
+        number = room.study._people[who].number
+        await asyncio.gather(room.study.erase(number), room.study.note(who, "gone"))
+        assert room.study._store.notes() == []
+        # Whose page asks for something at that moment is told, and no more.
+        await room.study.leave(who)
+
+    run(tmp_path, SETTINGS, script)
+
+
+def test_who_goes_on_without_a_partner_keeps_the_place_in_the_condition(tmp_path: Path) -> None:
+    arms = "[[arms]]\nname = 'a'\n[[arms]]\nname = 'b'\n"
+
+    async def script(room: Room) -> None:
+        pair = await both_playing(room)
+        about = room.study._people[pair[0]].about
+        await room.say(pair[0], "withdraw")
+        await room.pass_time(1)
+        assert room.see(pair[1])["robots"] == [True, False]
+        third = await room.come()
+        assert room.study._people[third].about.arm != about.arm
+
+    run(tmp_path, PAIRS.format(more="without_partner = 'ai'") + SETTINGS + arms, script)
+
+
 # ---------------------------------------------------------------------- the researcher
 
 
@@ -616,6 +864,29 @@ def test_a_backup_of_a_running_study_is_a_study(tmp_path: Path) -> None:
         assert len(store.identities()) == (one is copy)
         store.close()
         run(one, None, lambda room: room.come())
+
+
+def test_both_files_of_a_backup_are_of_one_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, copy = tmp_path / "s", tmp_path / "copy"
+    folder.mkdir()
+    run(folder, "ids = ['PID']\n" + SETTINGS, lambda room: room.come(ids={"PID": "first"}))
+    running, make = Store(folder), tables._make_private
+
+    def make_and_go_on(file: Path) -> None:
+        running.write([tables.save_fact("x", "y"), tables.save_identity(2, "PID", file.name)])
+        make(file)
+
+    monkeypatch.setattr(tables, "_make_private", make_and_go_on)
+    back_up(folder, copy)
+    monkeypatch.undo()
+    assert len(running.identities()) == 2
+    running.close()
+    store = Store(copy, read_only=True)
+    assert [value for *_, value in store.identities()] == ["first"]
+    assert store._connection.execute("SELECT * FROM study WHERE name = 'x'").fetchall() == []
+    store.close()
 
 
 def test_a_folder_that_cannot_be_written_is_read(

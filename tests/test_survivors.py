@@ -136,7 +136,7 @@ class Repeats:
 
 
 def test_actions_of_the_step_before_are_told_in_the_order_that_was_learned() -> None:
-    part = _Part(Repeats(), ["alice", "rob"], lambda states: {"state": states}, 1)
+    part = _Part([Repeats()], ["alice", "rob"], lambda states: {"state": states}, 1)
     nothing = np.zeros(2, int)
     # Alice's action first, as where they play.
     before = (nothing, np.array([[0, 1], [1, 0]]))

@@ -17,12 +17,13 @@ With a speed s members walk steadily instead, whatever the distance, and stop at
 The directions to all goals are continuous columns then (`btil.directions`).
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.arguments import check_count, check_number, check_values
+from btil.arguments import check_count, check_number, check_values, pairs_of
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.directions import directions
 from btil.models.cpt import DirichletCPT, KnownCPT, UniformCPT
@@ -76,9 +77,9 @@ def errands(
     number = check_count("num_members", num_members, 2)
     if number > len(_NAMES):
         raise ValueError(f"num_members must be 2 to {len(_NAMES)}, got {num_members!r}")
-    places = dict(_GOALS if goals is None else goals)
-    found = np.array([*places.values()], np.float64) if places else np.zeros((0, 2))
-    if found.shape != (len(places), 2) or len(places) < 2 or not np.isfinite(found).all():
+    places = _GOALS if goals is None else goals
+    found = pairs_of([*places.values()]) if isinstance(places, Mapping) else None
+    if found is None or len(found) < 2:
         raise ValueError(f"goals: two places {{name: (x, y)}} at least, got {goals!r}")
     return Errands(
         _NAMES[:number],

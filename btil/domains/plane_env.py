@@ -9,6 +9,8 @@ from gymnasium.spaces import Box
 from jaxtyping import UInt8
 from pettingzoo import ParallelEnv
 
+from btil.arguments import pairs_of
+
 if TYPE_CHECKING:
     from btil.domains.plane import Errands
 
@@ -69,6 +71,9 @@ class ErrandsEnv(ParallelEnv[str, np.ndarray, np.ndarray]):
         Args:
             seed: Where chance starts from; None: it goes on.
             options: {"positions": (members, 2)} to begin there.
+
+        Raises:
+            ValueError: If positions are no finite numbers, two for each member.
         """
         if seed is not None:
             self._rng = np.random.default_rng(seed)
@@ -76,7 +81,13 @@ class ErrandsEnv(ParallelEnv[str, np.ndarray, np.ndarray]):
         begin = (options or {}).get("positions")
         if begin is None:
             begin = self._rng.uniform(goals.min(0), goals.max(0), size=self._positions.shape)
-        self._positions = np.array(begin, np.float64).reshape(self._positions.shape)
+        positions = pairs_of(begin)
+        if positions is None or len(positions) != len(self.possible_agents):
+            raise ValueError(
+                f"options: positions must be finite numbers (x, y) of {len(self.possible_agents)} "
+                f"members, got {begin!r}"
+            )
+        self._positions = positions
         self._velocities = np.zeros_like(self._positions)
         self._step = 0
         self.agents = [*self.possible_agents]
@@ -90,19 +101,24 @@ class ErrandsEnv(ParallelEnv[str, np.ndarray, np.ndarray]):
 
         Raises:
             ResetNeeded: If the episode is over.
-            ValueError: If an action is missing, or outside of its space.
+            ValueError: If an action is missing, or outside of its space, or there is no such agent.
         """
         if not self.agents:
             raise ResetNeeded("the episode is over, or has not begun: call reset")
         velocities = []
+        for agent in actions:
+            if agent not in self.agents:
+                raise ValueError(
+                    f"actions: unknown agent {agent!r}; the agents are {', '.join(self.agents)}"
+                )
         for agent in self.agents:
-            action = np.asarray(actions.get(agent), np.float64)
-            if not self.action_spaces[agent].contains(action):
+            velocity = pairs_of([actions.get(agent)])
+            if velocity is None or not self.action_spaces[agent].contains(velocity[0]):
                 raise ValueError(
                     f"action of {agent} is {actions.get(agent)!r}; allowed are velocities (x, y) "
                     "from -10 to 10"
                 )
-            velocities.append(action)
+            velocities.append(velocity[0])
         before = self.task.near(self._positions)
         self._velocities = np.array(velocities)
         self._positions = self._positions + self._velocities

@@ -122,7 +122,7 @@ def play(
     size = _DRAWS_AT_ONCE if estimate == "draw" else int(num_episodes)
     parts: list[Played] = []
     for block, start in enumerate(range(0, int(num_episodes), size)):
-        company = _Company(team, task.agents, estimate, size, [seed, block])
+        company = _Company(team, task.agents, estimate, [seed, block])
         members = [_grid_member(task, agent, company) for agent in task.agents]
         episodes = range(start, min(start + size, int(num_episodes)))
         parts.append(roll_out(task, members, episodes, seed, int(max_steps)))
@@ -135,14 +135,13 @@ def play(
     return demos.replace(rewards=task.rewards(played.next_states))
 
 
-def member_of(task: GridTask, agent: str, team: Any, estimate: str = "mean") -> Member:
+def member_of(task: GridTask, agent: str, team: Any) -> Member:
     """One member of a learned team, as it acts in a grid world: for play that goes step by step.
 
     Args:
         task: The task.
         agent: Whom it plays.
-        team: A posterior of tables, or a learned team.
-        estimate: By what tables: "mean" or "map".
+        team: A posterior of tables, or a learned team, who acts by its means.
 
     Returns:
         How its latent starts and moves, and what it does, in task states.
@@ -153,7 +152,7 @@ def member_of(task: GridTask, agent: str, team: Any, estimate: str = "mean") -> 
     Example:
         >>> rob = member_of(task, "rob", posterior)  # doctest: +SKIP
     """
-    return _grid_member(task, agent, _Company(team, task.agents, estimate, 1, [0]))
+    return _grid_member(task, agent, _Company(team, task.agents, "mean", [0]))
 
 
 class _Company:
@@ -164,14 +163,9 @@ class _Company:
     """
 
     def __init__(
-        self,
-        team: Any,
-        agents: Sequence[str],
-        estimate: str,
-        num_draws: int,
-        seeds: Sequence[int],
+        self, team: Any, agents: Sequence[str], estimate: str, seeds: Sequence[int]
     ) -> None:
-        self.num_draws = num_draws if estimate == "draw" else 1
+        self.num_draws = _DRAWS_AT_ONCE if estimate == "draw" else 1
         self._estimate, self._seeds = estimate, seeds
         self._asked: dict[int, Mapping[str, Any]] = {}
         self._given = team if isinstance(team, Mapping) else dict.fromkeys(agents, team)
@@ -224,8 +218,9 @@ def _play_in(
     agents = [str(agent) for agent in env.possible_agents]
     task = getattr(getattr(env, "unwrapped", env), "task", None)
     task = task if isinstance(task, GridTask) else None
-    company = _Company(team, agents, estimate, int(num_episodes), [seed, 0])
-    given = {agent: company[agent] for agent in agents}
+    num_blocks = -(-int(num_episodes) // _DRAWS_AT_ONCE) if estimate == "draw" else 1
+    companies = [_Company(team, agents, estimate, [seed, block]) for block in range(num_blocks)]
+    given = {agent: companies[0][agent] for agent in agents}
     actors = [actor for actor in given.values() if hasattr(actor, "policy")]
     fitting = [
         kind
@@ -246,7 +241,8 @@ def _play_in(
         if hasattr(actor, "policy"):
             known = {name: values for name, values in names.items() if values is not None}
             check_actor(actor, "the environment", sizes, num_actions(env), known)
-            actor = _Part(actor, agents, variables, company.num_draws)
+            actors = [company[str(original)] for company in companies]
+            actor = _Part(actors, agents, variables, companies[0].num_draws)
         parts[original] = actor
     minds: dict[str, Any] = {}
     if task is not None:
@@ -283,20 +279,22 @@ class _Part:
     """An actor where it plays: by the variables that it knows, and its episode's draw.
 
     Args:
-        actor: The actor.
+        actors: The actor, by the draws of each block of episodes; if there are several, situations
+            are of one episode at a time.
         agents: All who play, in the order of the columns of actions.
         variables: {variable: (k,)} of k states as they are given where it plays.
-        num_draws: Number of draws of its tables.
+        num_draws: Number of draws of its tables in each block.
     """
 
     def __init__(
         self,
-        actor: Actor,
+        actors: Sequence[Actor],
         agents: Sequence[str],
         variables: Callable[[Any], Mapping[str, Indices]],
         num_draws: int,
     ) -> None:
-        self._actor, self._variables, self._num_draws = actor, variables, num_draws
+        self._actors, self._variables, self._num_draws = actors, variables, num_draws
+        actor = actors[0]
         self._columns = [agents.index(agent) for agent in actor.demos.agents]
         self.num_latents = actor.num_latents
         self.variables = actor.variables
@@ -304,7 +302,7 @@ class _Part:
 
     def initial(self, states: Any, episodes: Indices) -> Rows:
         """P(x_0 | s_0)."""
-        return self._actor.initial(self._variables(states), self._draws(episodes))
+        return self._actor(episodes).initial(self._variables(states), self._draws(episodes))
 
     def policy(
         self, states: Any, latents: Indices, episodes: Indices, previous: Any = None
@@ -312,7 +310,8 @@ class _Part:
         """P(a | s, x), given states and actions of the step before; None: there is none."""
         if previous is not None:
             previous = self._variables(previous[0]), previous[1][:, self._columns]
-        return self._actor.policy(self._variables(states), latents, self._draws(episodes), previous)
+        shown = self._variables(states)
+        return self._actor(episodes).policy(shown, latents, self._draws(episodes), previous)
 
     def transition(
         self,
@@ -323,13 +322,16 @@ class _Part:
         episodes: Indices,
     ) -> Rows:
         """P(x' | x, s, a, s')."""
-        return self._actor.transition(
+        return self._actor(episodes).transition(
             self._variables(states),
             actions[:, self._columns],
             self._variables(next_states),
             latents,
             self._draws(episodes),
         )
+
+    def _actor(self, episodes: Indices) -> Actor:
+        return self._actors[int(episodes[0]) // self._num_draws % len(self._actors)]
 
     def _draws(self, episodes: Indices) -> Indices:
         return episodes % self._num_draws
@@ -352,7 +354,7 @@ def _grid_member(task: GridTask, agent: str, company: _Company) -> Member:
         num_actions=dict.fromkeys(task.agents, task.num_actions),
         names=names | {f"action_{agent}": task.action_names for agent in task.agents},
     )
-    return _Part(given, task.agents, variables, company.num_draws)
+    return _Part([given], task.agents, variables, company.num_draws)
 
 
 def _joint(states: Indices) -> dict[str, Indices]:

@@ -53,7 +53,7 @@ def _is_of(task: GridTask, demos: Demonstrations) -> bool:
     except ValueError:
         return False
     actions = demos.actions
-    if (states < 0).any() or (actions < 0).any():
+    if (actions < 0).any():
         return False
     if (states[demos.episode_starts] != task.start_state).any():
         return False

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
+from btil.domains.gridworld.simulate import Member
 from btil.models.cpt import improper_rows
 from btil.progress import progress_line
 
@@ -22,29 +23,16 @@ Shown = Mapping[str, Int[np.ndarray, " k"]]
 
 
 @runtime_checkable
-class Guest(Protocol):
+class Guest(Member, Protocol):
     """A member who brings its own latents, and acts by the state variables that are recorded.
 
     It is asked for k = 1 situation at a time; `btil.domains.play` makes such of a learned team.
 
     Attributes:
-        num_latents: Number of its latents.
-        latent_names: Their texts, if any.
+        latent_names: Texts of its latents, if any.
     """
 
-    num_latents: int
     latent_names: Any
-
-    def initial(self, states: Shown, episodes: Any) -> Any:
-        """P(x_0 | s_0), (k, latents)."""
-
-    def policy(self, states: Shown, latents: Any, episodes: Any, previous: Any = None) -> Any:
-        """P(a | s, x), (k, actions), given (states, actions) of the step before, if any."""
-
-    def transition(
-        self, states: Shown, actions: Any, next_states: Shown, latents: Any, episodes: Any
-    ) -> Any:
-        """P(x' | x, s, a, s'), (k, latents)."""
 
 
 def record(
@@ -90,7 +78,8 @@ def record(
     Args:
         env: The environment. It must have ``possible_agents``, all of whom play every step of an
             episode.
-        policies: {agent: policy}. A `Guest` is one too.
+        policies: {agent: policy}. A `Guest` is one too; it acts by what is recorded, so that of
+            agents with like observations they are what all share, unless `states_from` says else.
         num_episodes: Number of episodes.
         seed: A non-negative integer. Each episode has a stream of its own, with which the
             environment is reset too: the same seed gives the same episodes, and the first ones of
@@ -142,14 +131,8 @@ def record(
     sizes = _latent_sizes(env, members, num_latents)
     moves = _Moves(initial_latents, latent_transition)
     # Names that cannot be used are refused now, not when everything has been played.
-    nothing = _Row(
-        state=[0] * len(source.state),
-        observations=[[0] * len(member.observed) for member in members],
-        actions=[0] * len(members),
-        latents=[-1] * len(members),
-    )
     for kind in source.kinds:
-        _demonstrations(env, members, source, kind, sizes, [nothing], [0])
+        _demonstrations(env, members, source, kind, sizes, [_some_row(members, source)], [0])
 
     rows: list[_Row] = []
     episodes: list[int] = []
@@ -231,6 +214,22 @@ class _Row(NamedTuple):
     rewards: Sequence[float] = ()
 
 
+class _Moment(NamedTuple):
+    """A step as those see it who act in it.
+
+    Attributes:
+        row: Its values; of the present step without actions and latents.
+        shown: The state variables, where a guest acts by them.
+        episode: The episode.
+        place: Words for errors.
+    """
+
+    row: _Row
+    shown: Shown
+    episode: int
+    place: str
+
+
 # ---------------------------------------------------------------------- before anything runs
 
 
@@ -244,13 +243,18 @@ def variables_shown(env: Any) -> dict[str, dict[str, int]]:
     nobody = {agent: lambda *_: 0 for agent in agents}
     members = _members(env, nobody, None)
     source = _source(env, members, None)
-    nothing = _Row(
+    rows = [_some_row(members, source)]
+    return {kind: _columns(env, members, source, kind, rows)[1] for kind in source.kinds}
+
+
+def _some_row(members: Sequence[_Member], source: _Source) -> _Row:
+    """A step such as there could be."""
+    return _Row(
         state=[0] * len(source.state),
         observations=[[0] * len(member.observed) for member in members],
         actions=[0] * len(members),
         latents=[-1] * len(members),
     )
-    return {kind: _columns(env, members, source, kind, [nothing])[1] for kind in source.kinds}
 
 
 def num_actions(env: Any) -> dict[str, int]:
@@ -371,7 +375,10 @@ def _source(env: Any, members: Sequence[_Member], states_from: str | None) -> _S
         raise ValueError("states_from='shared': the agents' observation spaces differ")
     if states_from is not None:
         return _Source((states_from,), ())
-    return _Source(("shared", "agents") if equal else ("agents",), ())
+    # A guest acts by them from the first step on: then it cannot be left to the play.
+    guests = any(member.guest is not None for member in members)
+    kinds = ("shared",) if guests else ("shared", "agents")
+    return _Source(kinds if equal else ("agents",), ())
 
 
 def _latent_sizes(
@@ -427,7 +434,7 @@ def _play(
     observations = _first_observations(env.reset(seed=int(rng.integers(2**31))), agents, episode)
     _check_all_there(env, agents, f"at the start of episode {episode}")
     rows: list[_Row] = []
-    before: _Row | None = None
+    before: _Moment | None = None
     while True:
         place = f"episode {episode}, step {len(rows)}"
         state = _read(source.state, env.state(), f"{place}: state()") if source.state else []
@@ -441,23 +448,15 @@ def _play(
                 + ", ".join(f"{m.agent} {values}" for m, values in zip(members, seen, strict=True))
                 + "; states_from='agents' records what each one sees"
             )
-        now = _Row(state, seen, [], [])
-        shown, shown_before = (
-            {} if row is None else _shown(env, members, source, row) for row in (now, before)
-        )
-        latents = [
-            _next_latent(member, i, moves, before, values, rng, place)
-            if member.guest is None
-            else _guest_latent(member, i, shown_before, before, shown, episode, rng, place)
-            for i, (member, values) in enumerate(zip(members, seen, strict=True))
-        ]
+        row = _Row(state, seen, [], [])
+        now = _Moment(row, _shown(env, members, source, row), episode, place)
+        latents = [_latent(member, i, moves, before, now, rng) for i, member in enumerate(members)]
         actions = [
-            _action(member, observations[member.agent], values, latent, rng, place)
-            if member.guest is None
-            else _guest_action(member, shown, latent, shown_before, before, episode, rng, place)
-            for member, values, latent in zip(members, seen, latents, strict=True)
+            _action(member, i, observations[member.agent], latents[i], before, now, rng)
+            for i, member in enumerate(members)
         ]
-        before = now._replace(actions=actions, latents=latents)
+        row = row._replace(actions=actions, latents=latents)
+        before = now._replace(row=row)
         answer = env.step(
             {m.agent: m.action.start + a for m, a in zip(members, actions, strict=True)}
         )
@@ -468,7 +467,7 @@ def _play(
                 + (f"{len(answer)} things" if isinstance(answer, Sequence) else repr(answer))
             )
         observations, rewards, terminations, truncations, _ = answer
-        rows.append(before._replace(rewards=[float(rewards.get(agent, 0)) for agent in agents]))
+        rows.append(row._replace(rewards=[float(rewards.get(agent, 0)) for agent in agents]))
         over = [bool(terminations.get(a)) or bool(truncations.get(a)) for a in agents]
         if all(over) or not env.agents or len(rows) == max_steps:
             return rows
@@ -507,31 +506,38 @@ def _check_all_there(env: Any, agents: Sequence[Any], when: str) -> None:
             raise ValueError(f"agent {agent} is there {when} but not in possible_agents")
 
 
-def _next_latent(
+def _latent(
     member: _Member,
     position: int,
     moves: _Moves,
-    before: _Row | None,
-    observed: Sequence[int],
+    before: _Moment | None,
+    now: _Moment,
     rng: np.random.Generator,
-    place: str,
 ) -> int:
     """The latent of a step: the first one, or where that of the step before has moved; -1: none."""
-    if member.table is None or not member.has_latents:
+    if not member.has_latents:
         return -1
-    name, num_latents = str(member.agent), member.table.shape[1]
-    states = np.array([_joint(member, observed)])
+    name, size, guest = str(member.agent), _num_latents(member), member.guest
+    episode = np.array([now.episode])
+    states = np.array([_joint(member, now.row.observations[position])])
     if before is None:
-        if moves.initial is None:
-            return int(rng.integers(num_latents))
-        probs = moves.initial(name, states)
-        return _draw(probs, (num_latents,), 0, rng, f"{place}: initial_latents of {name}")
+        if guest is None and moves.initial is None:
+            return int(rng.integers(size))
+        if guest is not None:
+            told, probs = "the latent", guest.initial(now.shown, episode)
+        else:
+            assert moves.initial is not None
+            told, probs = "initial_latents", moves.initial(name, states)
+        return _draw(probs, (size,), 0, rng, f"{now.place}: {told} of {name}")
+    latent, actions = before.row.latents[position], np.array([before.row.actions])
+    if guest is not None:
+        probs = guest.transition(before.shown, actions, now.shown, np.array([latent]), episode)
+        return _draw(probs, (size,), 0, rng, f"{now.place}: the latent of {name}")
     assert moves.transition is not None
-    previous = np.array([_joint(member, before.observations[position])])
-    table = moves.transition(name, previous, np.array([before.actions]), states)
-    latent = before.latents[position]
-    shape = (num_latents, num_latents)
-    return _draw(table, shape, latent, rng, f"{place}: latent_transition of {name}")
+    previous = np.array([_joint(member, before.row.observations[position])])
+    table = moves.transition(name, previous, actions, states)
+    where = f"{now.place}: latent_transition of {name}"
+    return _draw(table, (size, size), latent, rng, where)
 
 
 def _shown(env: Any, members: Sequence[_Member], source: _Source, row: _Row) -> Shown:
@@ -541,60 +547,27 @@ def _shown(env: Any, members: Sequence[_Member], source: _Source, row: _Row) -> 
     return _columns(env, members, source, source.kinds[0], [row])[0]
 
 
-def _guest_latent(
-    member: _Member,
-    position: int,
-    shown_before: Shown,
-    before: _Row | None,
-    shown: Shown,
-    episode: int,
-    rng: np.random.Generator,
-    place: str,
-) -> int:
-    """As `_next_latent`, of a guest."""
-    assert member.guest is not None
-    number = np.array([episode])
-    if before is None:
-        probs = member.guest.initial(shown, number)
-    else:
-        latent = np.array([before.latents[position]])
-        probs = member.guest.transition(
-            shown_before, np.array([before.actions]), shown, latent, number
-        )
-    return _draw(probs, (_num_latents(member),), 0, rng, f"{place}: the latent of {member.agent}")
-
-
-def _guest_action(
-    member: _Member,
-    shown: Shown,
-    latent: int,
-    shown_before: Shown,
-    before: _Row | None,
-    episode: int,
-    rng: np.random.Generator,
-    place: str,
-) -> int:
-    assert member.guest is not None
-    previous = None if before is None else (shown_before, np.array([before.actions]))
-    probs = member.guest.policy(shown, np.array([latent]), np.array([episode]), previous)
-    where = f"{place}: the policy of {member.agent}"
-    return _draw(probs, (member.action.size,), 0, rng, where)
-
-
 def _action(
     member: _Member,
+    position: int,
     observation: Any,
-    observed: Sequence[int],
     latent: int,
+    before: _Moment | None,
+    now: _Moment,
     rng: np.random.Generator,
-    place: str,
 ) -> int:
+    if member.guest is not None:
+        previous = None if before is None else (before.shown, np.array([before.row.actions]))
+        episode = np.array([now.episode])
+        probs = member.guest.policy(now.shown, np.array([latent]), episode, previous)
+        where = f"{now.place}: the policy of {member.agent}"
+        return _draw(probs, (member.action.size,), 0, rng, where)
     if member.table is not None:
-        probs = member.table[_joint(member, observed), max(latent, 0)]
-        return int(rng.choice(len(probs), p=probs / probs.sum()))
+        row = member.table[_joint(member, now.row.observations[position]), max(latent, 0)]
+        return int(rng.choice(len(row), p=row / row.sum()))
     assert member.policy is not None
     action = member.policy(observation, rng)
-    return _read([member.action], action, f"{place}: the action of {member.agent}")[0]
+    return _read([member.action], action, f"{now.place}: the action of {member.agent}")[0]
 
 
 def _draw(

@@ -41,8 +41,10 @@ def learn(
         max_iterations: See `num_restarts`.
 
     Raises:
-        ValueError: If the labels are impossible under the true T_x.
+        ValueError: If the labels are impossible under the true T_x, or there are state variables
+            that the task does not derive.
     """
+    every_state = _every_state(task, demos)
     posterior = fit(
         believed(task, model, known_transition),
         demos,
@@ -53,7 +55,6 @@ def learn(
         tolerance=tolerance,
         max_iterations=max_iterations,
     )
-    every_state = _every_state(task, demos)
     trace = posterior.elbo_trace
     return Learned(
         policies={

@@ -117,9 +117,8 @@ class LearnedTeam:
         By "mean" an inferred team acts by posterior means, not by the modes in `policies`, which
         are its "map". The policies of the other methods are what they are, by any estimate.
         """
-        if self.posterior.result.rows:
-            return self.posterior.actors(estimate, num_draws, seed)
-        return self.posterior.actors(num_draws=num_draws, seed=seed)
+        kind = estimate if self.posterior.result.rows else "mean"
+        return self.posterior.actors(kind, num_draws, seed)
 
 
 def learn(
@@ -268,12 +267,6 @@ def task_demonstrations(task: GridTask, demos: Demonstrations) -> Demonstrations
                 )
     further = {name: size for name, size in demos.num_states.items() if name in variables}
     sizes = task.state_sizes | {n: k for n, k in further.items() if n not in task.state_sizes}
-    if (
-        list(demos.num_states.items()) == list(sizes.items())
-        and set(demos.num_actions) == {task.num_actions}
-        and set(demos.num_latents) == {task.num_latents}
-    ):
-        return demos
     return demos.replace(
         states={name: variables[name] for name in sizes},
         num_states=sizes,
@@ -289,19 +282,21 @@ def require_labels(demos: Demonstrations, known_transition: bool, method: str) -
     """Refuse what a method that imitates labelled steps cannot use.
 
     Raises:
-        ValueError: If T_x is not known, or a label is missing (naming the first such step).
+        ValueError: If T_x is not known, or a label or an action is missing (naming the first such
+            step).
     """
     if not known_transition:
         raise ValueError(
             f"{method} does not learn how latents move: known_transition must be True; without it "
             "there are 'btil' and 'random'"
         )
-    missing = np.argwhere(demos.latents < 0)
-    if len(missing):
-        row, agent = missing[0]
-        episode = int(np.searchsorted(demos.episode_starts, row, side="right") - 1)
-        raise ValueError(
-            f"{method} needs the label of every step: episode {demos.episode_ids[episode]}, step "
-            f"{demos.step_in_episode[row]} has none for {demos.agents[agent]}; select the labelled "
-            "episodes, or use 'btil'"
-        )
+    for what, values in (("label", demos.latents), ("action", demos.actions)):
+        missing = np.argwhere(values < 0)
+        if len(missing):
+            row, agent = missing[0]
+            episode = int(np.searchsorted(demos.episode_starts, row, side="right") - 1)
+            raise ValueError(
+                f"{method} needs the {what} of every step: episode {demos.episode_ids[episode]}, "
+                f"step {demos.step_in_episode[row]} has none for {demos.agents[agent]}; select "
+                f"episodes in which every {what} is known, or use 'btil'"
+            )

@@ -302,12 +302,19 @@ def answer_of(episode: Episode, seat: int, latent: int, now: float) -> Answer:
     )
 
 
-def rest(episode: Episode, seconds: float) -> Episode:
-    """A break of so many seconds is over: they count neither for steps nor for selectors."""
+def rest(episode: Episode, seconds: float, now: float) -> Episode:
+    """A break of so many seconds is over: they count neither for steps nor for selectors.
+
+    What came about during the break, by the partner's doing, is no later than now.
+    """
+
+    def later(at: float) -> float:
+        return max(at, min(at + seconds, now))
+
     return episode._replace(
-        last=episode.last + seconds,
-        opened=_pair(at + seconds for at in episode.opened),
-        begun=episode.begun + seconds,
+        last=later(episode.last),
+        opened=_pair(map(later, episode.opened)),
+        begun=later(episode.begun),
     )
 
 

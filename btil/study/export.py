@@ -112,13 +112,16 @@ def sessions(store: Store) -> list[Session]:
         rows = store.steps(game, position)
         if not rows or not seated:
             continue
-        stages = seated[0][1].stages
+        stages, stage = seated[0][1].stages, seated[0][1].stages[position]
+        if (stage.teammate or seated[0][1].teammate) != HUMAN:
+            # In old recordings who played with an AI, before or after a pair, had the pair's game.
+            seated = [one for one in seated if one[0] != stage.robot] or seated
         numbers = tuple(person.number for _, person in seated)
         which = sum(stage.kind == "session" for stage in stages[: position + 1])
         name = "+".join(f"{number:06d}" for number in numbers)
         found.append(
             Session(
-                f"{name}-{which:02d}", numbers, stages[position], episode, rows,
+                f"{name}-{which:02d}", numbers, stage, episode, rows,
                 store.chosen(game, position), seated[0][1].about, _order_of(stages),
                 tuple(seat for seat, _ in seated),
             )
@@ -288,7 +291,7 @@ def _participant_rows(
         of[note.participant].append(note)
     for person in sorted(people, key=attrgetter("number")):
         about, journey, mine = person.about, person.journey, of[person.participant]
-        stage = person.stages[journey.position]
+        stage = person.stage
         done = "done" if stage.kind == "thanks" else "under way"
         rests = [float(note.more) for note in mine if note.what == "resume"]
         with_person = any((one.teammate or person.teammate) == HUMAN for one in person.stages)

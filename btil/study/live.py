@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,9 @@ _CODE_LENGTH = 6
 _COMPLETION_LENGTH = 10
 _MOST_GUESSES = 30
 _NUMBERS = 10**5, 10**6  # six digits, the first of which is no 0
-_SOLO_GAMES = 10**6  # the game of somebody whose partner has left: this and the own key
+# The game of somebody whose partner has left, and that of a pair: these and a participant's key.
+# In a game of the own key a participant plays with an AI.
+_SOLO_GAMES, _PAIR_GAMES = 10**6, 2 * 10**6
 _SILENCE = 10.0  # seconds without a sign of a page, after which it counts as gone
 _MINUTE = 60.0
 _ENTRIES = 1000  # of the last that were asked for it is known which participant they made
@@ -88,16 +90,12 @@ class Writer:
         await done
 
     async def _write_all(self) -> None:
-        loop = asyncio.get_running_loop()
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            try:
-                together = [one for statements, _ in batch for one in statements]
-                await loop.run_in_executor(self._thread, self._store.write, together)
-                failed: list[Exception | None] = [None] * len(batch)
-            except Exception:
+            failed: list[Exception | None] = [None] * len(batch)
+            if await self._write([one for statements, _ in batch for one in statements]):
                 # One of them cannot be written: the others must not suffer.
-                failed = [await self._write_one(statements) for statements, _ in batch]
+                failed = [await self._write(statements) for statements, _ in batch]
             for (_, done), error in zip(batch, failed, strict=True):
                 if done.cancelled():
                     continue
@@ -106,10 +104,9 @@ class Writer:
                 else:
                     done.set_exception(error)
 
-    async def _write_one(self, statements: list[Statement]) -> Exception | None:
-        loop = asyncio.get_running_loop()
+    async def _write(self, statements: list[Statement]) -> Exception | None:
         try:
-            await loop.run_in_executor(self._thread, self._store.write, statements)
+            await self.run(lambda: self._store.write(statements))
         except Exception as error:
             return error
         return None
@@ -156,13 +153,33 @@ class Connection:
         self.changed.set()
 
 
+class Recent:
+    """How often something came from an address within the last minute."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, list[float]] = {}
+
+    def number(self, address: str, now: float) -> int:
+        """How often; what is older is forgotten, of all addresses."""
+        recent = {
+            one: [time for time in times if time > now - _MINUTE]
+            for one, times in self._times.items()
+        }
+        self._times = {one: times for one, times in recent.items() if times}
+        return len(self._times.get(address, ()))
+
+    def add(self, address: str, now: float) -> None:
+        """Once more."""
+        self._times.setdefault(address, []).append(now)
+
+
 def _ahead(person: Person) -> tuple[Stage, ...]:
     """What is still before a participant."""
     return person.stages[person.journey.position :]
 
 
 def _is_done(person: Person) -> bool:
-    return person.stages[person.journey.position].kind == "thanks"
+    return person.stage.kind == "thanks"
 
 
 REPLACED, NOT_A_PARTICIPANT, ERASED = 4001, 4401, 4410  # codes with which pages are closed
@@ -210,7 +227,7 @@ class LiveStudy:
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._entrance = asyncio.Lock()
         self._entries: dict[str, tuple[str, int]] = {}
-        self._sign_ups: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._sign_ups = Recent()
         self._warned: set[int] = set()
 
     @property
@@ -288,7 +305,9 @@ class LiveStudy:
             known = self._entries.get(entry) if entry else None
             if known is not None and known[1] in self._people:
                 return known[0]
-            self._check_address(address, now)
+            if self._sign_ups.number(address, now) >= settings.sign_ups:
+                raise Refused("refused.too_many")
+            self._sign_ups.add(address, now)
             token = secrets.token_urlsafe(32)
             same = self._same_id(given)
             if same is not None:
@@ -341,17 +360,6 @@ class LiveStudy:
                     del self._entries[next(iter(self._entries))]
         return token
 
-    def _check_address(self, address: str, now: float) -> None:
-        """Refuse more beginnings from one address in a minute than are allowed."""
-        for known in [one for one, times in self._sign_ups.items() if times[-1] < now - _MINUTE]:
-            del self._sign_ups[known]
-        times = self._sign_ups[address]
-        while times and times[0] < now - _MINUTE:
-            times.popleft()
-        if len(times) >= self.settings.sign_ups:
-            raise Refused("refused.too_many")
-        times.append(now)
-
     def _same_id(self, given: Mapping[str, str]) -> Person | None:
         """Who has come with the same first value before, to be taken up."""
         settings = self.settings
@@ -373,9 +381,11 @@ class LiveStudy:
 
     async def _take_up(self, person: Person, token: str) -> str:
         """The same participant in another browser: the token before is void."""
-        changed = person._replace(token=tables.hashed(token))
-        await self._commit([tables.save_person(changed)], changed)
-        self._by_token.pop(person.token or b"", None)
+        async with self._held(person.participant):
+            person = self._people[person.participant]
+            changed = person._replace(token=tables.hashed(token))
+            await self._commit([tables.save_person(changed)], changed)
+            self._by_token.pop(person.token or b"", None)
         if person.participant in self._connections:
             self._connections[person.participant].close(REPLACED)
         return token
@@ -399,8 +409,7 @@ class LiveStudy:
         within a condition of one of each order; a place that was left is filled first. Two who
         play together count once.
         """
-        counted = {person.game: person.about for person in self._people.values() if
-                   self._counts(person) and person.seat == 0}  # fmt: skip
+        counted = {one.game: one.about for one in self._people.values() if self._counts(one)}
         of_arm = Counter(about.arm for about in counted.values())
         filled = [(of_arm[arm.arm] / arm.share, arm) for arm in self.settings.arms]
         least = min(share for share, _ in filled)
@@ -439,10 +448,11 @@ class LiveStudy:
 
     async def leave(self, participant: int) -> None:
         """A participant ends for good: the token is void from now on."""
-        game = self._people[participant].game
-        async with self._entrance, self._locks[game]:
-            person = self._people[participant]
-            note = self._note(participant, "left", "")
+        async with self._entrance, self._held(participant):
+            person = self._people.get(participant)
+            if person is None:  # erased while this waited
+                return
+            note = self._note(participant, "left")
             await self._commit([tables.save_person(person._replace(token=None)), note])
             self._by_token.pop(person.token or b"", None)
             self._people[participant] = person._replace(token=None)
@@ -520,13 +530,15 @@ class LiveStudy:
         """A sign of a page."""
         connection.heard = self._clock()
 
-    async def note(self, participant: int, what: str, more: str = "") -> None:
+    async def note(self, participant: int, what: str) -> None:
         """Note what happened to a participant."""
-        if participant in self._people:
-            with contextlib.suppress(Exception):  # of a study that is being closed
-                await self._writer.commit([self._note(participant, what, more)])
+        # Held, so that nothing is noted of somebody who is just being erased.
+        async with self._held(participant):
+            if participant in self._people:
+                with contextlib.suppress(Exception):  # of a study that is being closed
+                    await self._writer.commit([self._note(participant, what)])
 
-    def _note(self, participant: int, what: str, more: str) -> Statement:
+    def _note(self, participant: int, what: str, more: str = "") -> Statement:
         return tables.save_note(Note(participant, self._clock(), what, more))
 
     def _is_here(self, participant: int) -> bool:
@@ -565,7 +577,7 @@ class LiveStudy:
             await self._advance(participant, message)
 
     async def _advance(self, participant: int, message: Message) -> None:
-        async with self._locks[self._people[participant].game]:
+        async with self._held(participant):
             person = self._people.get(participant)
             if person is None:  # erased while this waited
                 raise Refused("refused.not_possible")
@@ -573,7 +585,7 @@ class LiveStudy:
             moment = 0 if here.episode is None else here.episode.step + 1
             response = respond(here, message, self._chance(person, moment), self._clock())
             moved = self._move_on(person, response.journey)
-            game, position = person.game, person.journey.position
+            game, position = self._game(person), person.journey.position
             statements = [self._note(participant, *note) for note in response.notes]
             if moved.journey is not person.journey:
                 statements.append(tables.save_journey(participant, moved.journey))
@@ -610,26 +622,34 @@ class LiveStudy:
 
     def _part(self, person: Person) -> Statement:
         """A part of the study was reached."""
-        stage = person.stages[person.journey.position]
+        stage = person.stage
         words = [stage.kind, stage.name, stage.domain, str(stage.number or "")]
         return self._note(person.participant, "part", " ".join(word for word in words if word))
 
     async def _pair_up(self, participant: int, message: Message) -> None:
+        code = message.code.strip().upper()
         async with self._entrance:
-            person = self._people[participant]
-            here = self._here(person)
-            if here.stage.kind != "pairing":
-                raise Refused("refused.not_possible")
-            if message.turn != here.turn:
-                raise Refused("refused.not_up_to_date")
-            if message.do == "host":
-                await self._give_code(person)
-            elif message.do == "alone":
-                if self._clock() - person.journey.reached < _PATIENCE:
+            found = self._host_of(code) if message.do == "join" else None
+            host = participant if found is None else found.participant
+            async with self._held(participant, host):
+                person = self._people.get(participant)
+                if person is None:  # erased while this waited
                     raise Refused("refused.not_possible")
-                await self._go_on_alone(person, NO_PARTNER)
-            else:
-                await self._join(person, message.code.strip().upper())
+                here = self._here(person)
+                if here.stage.kind != "pairing":
+                    raise Refused("refused.not_possible")
+                if person.journey.paused:
+                    raise Refused("refused.paused")
+                if message.turn != here.turn:
+                    raise Refused("refused.not_up_to_date")
+                if message.do == "host":
+                    await self._give_code(person)
+                elif message.do == "alone":
+                    if self._clock() - person.journey.reached < _PATIENCE:
+                        raise Refused("refused.not_possible")
+                    await self._go_on_alone(person, NO_PARTNER)
+                else:
+                    await self._join(person, code)
 
     async def _give_code(self, person: Person) -> None:
         if not person.journey.code:
@@ -642,11 +662,8 @@ class LiveStudy:
     async def _join(self, person: Person, code: str) -> None:
         if person.journey.guesses >= _MOST_GUESSES:
             raise Refused("refused.too_many_codes")
-        for host in self._people.values():
-            waiting = host.stages[host.journey.position].kind == "pairing" and host.token
-            if waiting and host.journey.code and secrets.compare_digest(host.journey.code, code):
-                break
-        else:
+        host = self._host_of(code)
+        if host is None:
             journey = person.journey._replace(guesses=person.journey.guesses + 1)
             await self._commit(
                 [tables.save_journey(person.participant, journey)], person._replace(journey=journey)
@@ -656,36 +673,57 @@ class LiveStudy:
             raise Refused("refused.own_code")
         await self._bring_together(host, person)
 
+    def _host_of(self, code: str) -> Person | None:
+        """Who waits for the one that has this code."""
+        codes = ((one, one.journey.code) for one in self._people.values() if self._waits(one))
+        found = (one for one, own in codes if own and secrets.compare_digest(own, code))
+        return next(found, None)
+
+    def _waits(self, person: Person) -> bool:
+        """Whether somebody waits for a partner."""
+        return bool(person.stage.kind == "pairing" and person.token)
+
     async def _bring_together(self, host: Person, person: Person) -> None:
-        """Two who have found each other: the first is Alice, the other Rob on Alice's way."""
-        position = host.journey.position + 1
-        beyond = host.journey._replace(position=position, code="", guesses=0)
-        alice = self._move_on(host, beyond)
-        own = person.journey
-        joined = person._replace(
-            game=host.game,
-            seat=1,
-            stages=host.stages,
-            about=person.about._replace(arm=host.about.arm, order=host.about.order),
+        """Two who have found each other: the first is Alice, the other Rob on Alice's way.
+
+        What each has played before stays each one's own; both are held.
+        """
+        position = 1 + max(host.journey.position, person.journey.position)
+        beyond = host.stages[host.journey.position + 1 :]
+
+        def way(one: Person) -> tuple[Stage, ...]:
+            past = one.stages[: one.journey.position + 1]
+            return past + past[-1:] * (position - len(past)) + beyond
+
+        own, game = person.journey, _PAIR_GAMES + host.participant
+        journey = host.journey._replace(position=position, code="", guesses=0)
+        alice = self._move_on(host._replace(game=game, stages=way(host)), journey)
+        rob = self._move_on(
+            person._replace(
+                game=game,
+                seat=1,
+                stages=way(person),
+                about=person.about._replace(arm=host.about.arm, order=host.about.order),
+            ),
+            journey._replace(best={}, wrong=own.wrong, outcome=own.outcome, paused=own.paused),
         )
-        rob = self._move_on(joined, beyond._replace(best={}, wrong=own.wrong, outcome=own.outcome))
         told = [
             self._note(one.participant, "partner", f"{other.number:06d}")
             for one, other in ((alice, rob), (rob, alice))
         ]
         await self._commit(
             [
-                tables.save_person(alice),
-                tables.save_person(rob),
-                tables.save_member(rob),
+                *map(tables.save_person, (alice, rob)),
+                *map(tables.save_member, (alice, rob)),
                 *map(self._part, (alice, rob)),
                 *told,
             ],
             alice,
             rob,
         )
-        self._played[rob.participant].add(rob.game)
-        self._wake(host.game)
+        for one in (alice, rob):
+            self._played[one.participant].add(game)
+        self._wake(game)
 
     def view(self, participant: int) -> dict[str, Any]:
         """What a participant's page shows now."""
@@ -695,8 +733,8 @@ class LiveStudy:
         seen = view(here)
         seen["study"] = settings.title
         seen["break_minutes"] = round(settings.limits.pause / _MINUTE)
-        seen["paired"] = len(self._members(person.game)) > 1
-        seen["time_left"] = self._time_left(person, here, now)
+        seen["paired"] = self._partner(person) is not None
+        seen["time_left"] = self._time_left(here, now)
         if journey.skipped:
             seen["skipped"] = say(here.language, "ended.time")
         if settings.limits.idle and self._must_act(here):
@@ -704,10 +742,10 @@ class LiveStudy:
         if stage.kind == "pairing":
             waited = now - journey.reached
             seen |= {"pairing": settings.pairing, "waited": round(waited), "patience": _PATIENCE}
-        if stage.kind == "session" and here.rules is not None and all(here.rules.people):
-            partners = [p for p in self._members(person.game) if p.participant != participant]
-            seen["partner_here"] = bool(partners) and self._is_here(partners[0].participant)
-            seen["partner_rests"] = bool(partners) and bool(partners[0].journey.paused)
+        if stage.kind == "session" and here.two_people:
+            partner = self._partner(person)
+            seen["partner_here"] = partner is not None and self._is_here(partner.participant)
+            seen["partner_rests"] = bool(here.partner_paused)
         if stage.kind == "thanks":
             seen |= self._farewell(person, settings)
         return seen
@@ -729,13 +767,12 @@ class LiveStudy:
             "shared": self.settings.shared_computer,
         }
 
-    def _time_left(self, person: Person, here: Standing, now: float) -> float | None:
+    def _time_left(self, here: Standing, now: float) -> float | None:
         """Seconds until this part ends in any case."""
         limit, episode = here.stage.seconds, here.episode
-        if not limit or here.stage.kind == "pairing" or here.journey.paused:
-            return None
         # The break of one is the break of both.
-        if episode is not None and any(one.journey.paused for one in self._members(person.game)):
+        rests = here.journey.paused or here.partner_paused
+        if not limit or here.stage.kind == "pairing" or rests:
             return None
         since = here.journey.reached
         if episode is not None:
@@ -747,9 +784,9 @@ class LiveStudy:
     def overview(self) -> list[dict[str, Any]]:
         """For the researcher: where everyone stands."""
         rows = []
+        played = {game for (game, _), episode in self._episodes.items() if episode.step}
         for person in self._people.values():
-            here = self._here(person)
-            others = [p for p in self._members(person.game) if p.participant != person.participant]
+            here, partner = self._here(person), self._partner(person)
             rows.append(
                 {
                     "number": person.number,
@@ -765,14 +802,11 @@ class LiveStudy:
                     "begun": person.about.consented,
                     "active": self._active[person.participant],
                     "paused": bool(person.journey.paused),
-                    "partner": [other.number for other in others],
+                    "partner": [] if partner is None else [partner.number],
                     "outcome": person.journey.outcome,
                     "wrong": person.journey.wrong,
                     "answers": self._answers[person.participant],
-                    "played": any(
-                        episode.step and game in self._played[person.participant]
-                        for (game, _), episode in self._episodes.items()
-                    ),
+                    "played": not played.isdisjoint(self._played[person.participant]),
                 }
             )
         return rows
@@ -804,16 +838,16 @@ class LiveStudy:
             if limits.pause and now - journey.paused > limits.pause:
                 await self._end(person, PAUSED)
             return
-        if self._time_left(person, here, now) == 0.0:
+        if self._time_left(here, now) == 0.0:
             await self._end_part(person)
             return
         if stage.kind == "pairing":
             if stage.seconds and now - journey.reached > stage.seconds:
-                async with self._entrance:
-                    if self._people.get(participant) is person:
-                        await self._go_on_alone(person, NO_PARTNER)
+                await self._give_up(person, NO_PARTNER)
             return
-        idle = now - max(self._active[participant], journey.reached)
+        # It is somebody's turn when a partner has acted, or has come back from a break.
+        turn = 0.0 if here.episode is None else here.episode.last
+        idle = now - max(self._active[participant], journey.reached, turn)
         if limits.idle and self._is_here(participant) and self._must_act(here):
             if idle > limits.idle:
                 await self._end(person, IDLE)
@@ -824,33 +858,38 @@ class LiveStudy:
                     say(here.language, "page.still_there", seconds=round(limits.idle - idle))
                 )
         if stage.kind == "session" and self._partner_is_gone(person, here, limits.partner):
-            async with self._entrance:
-                if self._people.get(participant) is person:
-                    await self._go_on_alone(person, ALONE)
+            await self._give_up(person, ALONE)
+
+    async def _give_up(self, person: Person, outcome: str) -> None:
+        """Nobody waits for a partner any longer."""
+        async with self._entrance, self._held(person.participant):
+            if self._people.get(person.participant) is person:
+                await self._go_on_alone(person, outcome)
 
     def _must_act(self, here: Standing) -> bool:
         """Whether it is this participant on whom everything waits."""
         episode = here.episode
-        if episode is None or not here.rules or not all(here.rules.people):
+        if episode is None or not here.two_people:
             return here.stage.kind != "pairing"
+        if here.partner_paused:
+            return False
         waiting = episode.started[here.seat] and not all(episode.started)
         return not waiting and (episode.pending[here.seat] == play.UNKNOWN)
 
     def _partner_is_gone(self, person: Person, here: Standing, patience: float) -> bool:
-        rules, episode = here.rules, here.episode
-        if rules is None or episode is None or not all(rules.people) or episode.over:
+        if here.episode is None or not here.two_people or here.episode.over:
             return False
-        others = [p for p in self._members(person.game) if p.participant != person.participant]
-        if not others or others[0].journey.outcome or others[0].token is None:
+        partner = self._partner(person)
+        if partner is None or partner.journey.outcome or partner.token is None:
             return True
-        other = others[0].participant
-        away = not self._is_here(other) and not others[0].journey.paused
+        other = partner.participant
+        away = not self._is_here(other) and not partner.journey.paused
         # Who is away oneself does not wait.
         present = self._is_here(person.participant)
         return present and away and patience > 0 and self._clock() - self._away[other] > patience
 
     async def _end(self, person: Person, outcome: str) -> None:
-        async with self._locks[person.game]:
+        async with self._held(person.participant):
             if self._people.get(person.participant) is not person:
                 return
             moved = self._move_on(person, ended(person.journey, person.stages, outcome))
@@ -865,13 +904,13 @@ class LiveStudy:
 
     async def _end_part(self, person: Person) -> None:
         """The time of a survey, a tutorial or a session is over."""
-        async with self._locks[person.game]:
+        async with self._held(person.participant):
             if self._people.get(person.participant) is not person:
                 return
             here = self._here(person)
-            if self._time_left(person, here, self._clock()) != 0.0:
+            if self._time_left(here, self._clock()) != 0.0:
                 return
-            key = person.game, person.journey.position
+            key = self._game(person), person.journey.position
             statements = [self._note(person.participant, "time", here.stage.kind)]
             moved = person
             if here.episode is None:
@@ -890,62 +929,81 @@ class LiveStudy:
     async def _go_on_alone(self, person: Person, outcome: str) -> None:
         """There is no partner, or none any more: what is left is played with an AI, or left out.
 
-        A session that has begun ends where it is.
+        A session that has begun ends where it is. Who goes on is held.
         """
         settings, position = self._settings_of(person), person.journey.position
         key = person.game, position
-        async with self._locks[person.game]:
-            here = self._here(person)
-            statements = [self._note(person.participant, "alone", outcome)]
-            cut = None
-            if here.episode is not None and here.episode.step and not here.episode.over:
-                cut = play.cut(here.episode, play.PARTNER_LEFT)
-                statements.append(tables.save_episode(*key, cut))
-            if settings.without_partner == ALONE_AI:
-                begun = here.stage.kind == "pairing" or cut is not None
-                first = position + 1 if begun else position
-                robot = 1 - person.seat
-                stages = person.stages[:first] + tuple(
-                    stage._replace(teammate=AI, robot=robot)
-                    if stage.teammate == HUMAN or (not stage.teammate and person.teammate == HUMAN)
-                    else stage
-                    for stage in person.stages[first:]
-                )
-                game = _SOLO_GAMES + person.participant
-                person = person._replace(game=game, stages=stages)
-                journey = person.journey._replace(
-                    position=first, outcome=outcome, code="", guesses=0, reached=self._clock()
-                )
-                statements.append(tables.save_member(person))
-            else:
-                journey = without_partner(person.journey, person.stages, outcome)
-            moved = self._move_on(person, journey)
-            statements += [tables.save_person(moved), self._part(moved)]
-            await self._commit(statements, moved)
-            self._played[moved.participant].add(moved.game)
-            if cut is not None:
-                self._episodes[key] = cut
+        here = self._here(person)
+        statements = [self._note(person.participant, "alone", outcome)]
+        cut = None
+        if here.episode is not None and here.episode.step and not here.episode.over:
+            cut = play.cut(here.episode, play.PARTNER_LEFT)
+            statements.append(tables.save_episode(*key, cut))
+        if settings.without_partner == ALONE_AI:
+            begun = here.stage.kind == "pairing" or cut is not None
+            first = position + 1 if begun else position
+            robot = 1 - person.seat
+            stages = person.stages[:first] + tuple(
+                stage._replace(teammate=AI, robot=robot)
+                if stage.teammate == HUMAN or (not stage.teammate and person.teammate == HUMAN)
+                else stage
+                for stage in person.stages[first:]
+            )
+            game = _SOLO_GAMES + person.participant
+            person = person._replace(game=game, stages=stages)
+            journey = person.journey._replace(
+                position=first, outcome=outcome, code="", guesses=0, reached=self._clock()
+            )
+            statements.append(tables.save_member(person))
+        else:
+            journey = without_partner(person.journey, person.stages, outcome)
+        moved = self._move_on(person, journey)
+        statements += [tables.save_person(moved), self._part(moved)]
+        await self._commit(statements, moved)
+        self._played[moved.participant].add(moved.game)
+        if cut is not None:
+            self._episodes[key] = cut
         self._wake(key[0])
         self._wake(moved.game)
 
     async def _match(self) -> None:
         """Bring those together who wait for a partner, in the order in which they came."""
         async with self._entrance:
-            waiting = sorted(
-                (
-                    person
-                    for person in self._people.values()
-                    if person.stages[person.journey.position].kind == "pairing"
-                    and person.token
-                    and not person.journey.paused
-                    and self._is_here(person.participant)
-                ),
-                key=lambda person: person.journey.reached,
-            )
-            for host, other in zip(waiting[::2], waiting[1::2], strict=False):
-                await self._bring_together(host, other)
+            ready = [person for person in self._people.values() if self._is_ready(person)]
+            ready.sort(key=lambda person: person.journey.reached)
+            for pair in zip(ready[::2], ready[1::2], strict=False):
+                async with self._held(*(person.participant for person in pair)):
+                    # Either may have stopped or paused while others were brought together.
+                    host, other = (self._people[person.participant] for person in pair)
+                    if self._is_ready(host) and self._is_ready(other):
+                        await self._bring_together(host, other)
+
+    def _is_ready(self, person: Person) -> bool:
+        """Whether somebody who waits for a partner can begin at once."""
+        resting = person.journey.paused
+        return self._waits(person) and not resting and self._is_here(person.participant)
 
     # ------------------------------------------------------------------ helpers
+
+    @contextlib.asynccontextmanager
+    async def _held(self, *participants: int) -> AsyncIterator[None]:
+        """Nobody else changes these participants, or what they play, meanwhile.
+
+        Who needs the entrance too takes it first. While this waits they may have been erased.
+        """
+
+        def games() -> list[int]:
+            here = {self._people[one].game for one in participants if one in self._people}
+            return sorted(here)
+
+        while True:
+            async with contextlib.AsyncExitStack() as stack:
+                held = games()
+                for game in held:
+                    await stack.enter_async_context(self._locks[game])
+                if games() == held:  # and not in another game by now
+                    yield
+                    return
 
     def _settings_of(self, person: Person) -> Settings:
         """The study in the condition and the language of a participant."""
@@ -953,13 +1011,15 @@ class LiveStudy:
 
     def _here(self, person: Person) -> Standing:
         """Where a participant stands."""
-        stage = person.stages[person.journey.position]
+        stage = person.stage
         playing = stage.kind in ("tutorial", "session")
         rules = rules_for(stage, person.teammate, self._folder) if playing else None
         episode = None
+        both = person.with_person and stage.kind == "session"
+        partner = self._partner(person) if both else None
         if rules is not None and stage.kind == "session":
             # The same until it is first written: chance is a function of study, game and step.
-            stored = self._episodes.get((person.game, person.journey.position))
+            stored = self._episodes.get((self._game(person), person.journey.position))
             episode = stored or play.begin(rules, self._chance(person, 0))
         return Standing(
             person.journey,
@@ -967,13 +1027,21 @@ class LiveStudy:
             self._settings_of(person).surveys,
             rules,
             episode,
-            person.seat,
+            person.seat if person.with_person else 1 - stage.robot,
             person.about.language,
-            (stage.teammate or person.teammate) == HUMAN,
+            person.with_person,
+            0.0 if partner is None else partner.journey.paused,
         )
 
+    def _game(self, person: Person) -> int:
+        """The game of what a participant plays now: a pair's own is for what both play."""
+        # An AI in the partner's place, which it took over; else it is one that was to be there.
+        alone = _SOLO_GAMES <= person.game < _PAIR_GAMES
+        replaces = alone and person.stage.robot == 1 - person.seat
+        return person.game if person.with_person or replaces else person.participant
+
     def _chance(self, person: Person, moment: int) -> Float[np.ndarray, " chances"]:
-        key = [self._store.seed, person.game, person.journey.position, moment]
+        key = [self._store.seed, self._game(person), person.journey.position, moment]
         return np.random.default_rng(key).random(play.NUM_CHANCES)
 
     def _move_on(self, person: Person, journey: Journey) -> Person:
@@ -996,6 +1064,11 @@ class LiveStudy:
 
     def _members(self, game: int) -> list[Person]:
         return [person for person in self._people.values() if person.game == game]
+
+    def _partner(self, person: Person) -> Person | None:
+        """With whom a participant plays, now or in other parts."""
+        members = self._members(person.game)
+        return next((one for one in members if one.participant != person.participant), None)
 
     def _wake(self, game: int) -> None:
         for person in self._members(game):

@@ -15,7 +15,6 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from importlib import resources
 from pathlib import Path
@@ -34,7 +33,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from btil.study.episode import Refused
-from btil.study.live import LONGEST_ID, NOT_A_PARTICIPANT, Connection, LiveStudy
+from btil.study.live import LONGEST_ID, NOT_A_PARTICIPANT, Connection, LiveStudy, Recent
 from btil.study.texts import say, texts_in
 
 LARGEST_MESSAGE = 128 * 1024  # bytes; a survey of fifty long answers fits
@@ -52,6 +51,7 @@ _IMAGES = {
 }
 _log = logging.getLogger("uvicorn.error")
 _COOKIE_SECONDS = 90 * 24 * 3600
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ANY = ("0.0.0.0", "::", "")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -112,34 +112,45 @@ def address_of(host: str, port: int, origin: str | None = None) -> Address:
     """
     if origin is not None:
         parts = urlsplit(origin)
-        plain = f"{parts.scheme}://{parts.netloc}"
-        host = parts.hostname or ""
+        try:
+            host, given = parts.hostname or "", parts.port
+        except ValueError:  # what stands there is no port
+            host, given = "", None
+        written = _bracketed(host) + ("" if given is None else f":{given}")
         prefix = parts.path.rstrip("/")
         segments = prefix.split("/")[1:]
         good = all(segment and segment.replace("-", "").isalnum() for segment in segments)
         if (
-            parts.scheme not in ("http", "https")
+            parts.scheme not in _DEFAULT_PORTS
             or not host
             or not good
-            or origin.rstrip("/") != f"{plain}{prefix}"
+            or parts.netloc.lower() != written
+            or origin.rstrip("/") != f"{parts.scheme}://{parts.netloc}{prefix}"
         ):
             raise ValueError(
-                f"--origin is {origin!r}; scheme and host are expected, and perhaps a path of "
-                "letters, digits and hyphens, such as https://study.example.org/team"
+                f"--origin is {origin!r}; scheme and host are expected, and perhaps a port and a "
+                "path of letters, digits and hyphens, such as https://study.example.org/team"
             )
+        plain = _origin(parts.scheme, host, given)
         return Address((_bracketed(host),), frozenset([plain]), f"{plain}{prefix}", prefix)
     if host in _ANY:
         raise ValueError(
             f"--host {host or repr(host)} listens on every address; --origin must say which one "
             "participants type, such as --origin http://192.168.1.5:8000"
         )
-    hosts = tuple(map(_bracketed, _LOOPBACK if host in _LOOPBACK else (host,)))
-    origins = frozenset(f"http://{name}:{port}" for name in hosts)
-    return Address(hosts, origins, f"http://{_bracketed(host)}:{port}")
+    hosts = tuple(map(_bracketed, _LOOPBACK if host in _LOOPBACK else (host.lower(),)))
+    origins = frozenset(_origin("http", name, port) for name in hosts)
+    return Address(hosts, origins, _origin("http", host, port))
+
+
+def _origin(scheme: str, host: str, port: int | None) -> str:
+    """As browsers tell it: in small letters, and without a port that goes without saying."""
+    told = "" if port in (None, _DEFAULT_PORTS[scheme]) else f":{port}"
+    return f"{scheme}://{_bracketed(host.lower())}{told}"
 
 
 def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 # ---------------------------------------------------------------------- what all pages share
@@ -251,7 +262,7 @@ class Keyed:
         self.name, self.address = name, address
         self.key = secrets.token_urlsafe(24) if key is None else key
         self._cookie = hmac.new(self.key.encode(), name.encode(), hashlib.sha256).hexdigest()
-        self._wrong: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._wrong = Recent()
 
     def __call__(self, handler: Handler) -> Handler:
         """A handler behind the key."""
@@ -297,17 +308,14 @@ class Keyed:
         if request.headers.get("origin") not in self.address.origins:
             return Response(status_code=403)
         now, who = time.monotonic(), _address_of(request)
-        wrong = self._wrong[who]
-        while wrong and wrong[0] < now - 60.0:
-            wrong.popleft()
-        if len(wrong) >= _WRONG_KEYS:
+        if self._wrong.number(who, now) >= _WRONG_KEYS:
             return Response(status_code=429)
         try:
             given = str((await body_of(request)).get("key", ""))
         except ValueError:
             return Response(status_code=400)
         if not secrets.compare_digest(given.encode("utf-8", "replace"), self.key.encode()):
-            wrong.append(now)
+            self._wrong.add(who, now)
             return Response(status_code=403)
         response = Response(status_code=204)
         response.set_cookie(
@@ -456,9 +464,9 @@ class _Participants:
         if not self._from_own_page(websocket):
             await websocket.close(1008)
             return
-        participant = self._who(websocket)
         # Accepted first: a browser tells a page nothing of why a handshake was refused.
         await websocket.accept()
+        participant = self._who(websocket)
         if participant is None:
             await websocket.close(NOT_A_PARTICIPANT)
             return

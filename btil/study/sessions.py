@@ -84,6 +84,7 @@ class Standing(NamedTuple):
         seat: 0 for alice, 1 for rob.
         language: Of the participant.
         with_person: Whether the teammate is a person, now or later.
+        partner_paused: Since when the other person has a break; 0 without one.
     """
 
     journey: Journey
@@ -94,11 +95,17 @@ class Standing(NamedTuple):
     seat: int
     language: str = ENGLISH
     with_person: bool = False
+    partner_paused: float = 0.0
 
     @property
     def stage(self) -> Stage:
         """The present stage."""
         return self.stages[self.journey.position]
+
+    @property
+    def two_people(self) -> bool:
+        """Whether both who play are people."""
+        return self.rules is not None and all(self.rules.people)
 
     @property
     def turn(self) -> str:
@@ -250,7 +257,9 @@ def _aside(standing: Standing, message: Message, now: float) -> Response:
     if message.do == "resume" and journey.paused:
         seconds = max(now - journey.paused, 0.0)
         if episode is not None:
-            episode = play.rest(episode, seconds)
+            # Of two breaks at once the one that ends last tells of the time that both took.
+            until = min(now, standing.partner_paused or now)
+            episode = play.rest(episode, max(until - journey.paused, 0.0), now)
         back = journey._replace(paused=0.0, reached=journey.reached + seconds)
         return Response(back, episode, notes=(("resume", f"{seconds:.1f}"),))
     if message.do in ("withdraw", "erase"):

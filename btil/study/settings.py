@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from btil.arguments import check_choice, check_count, check_number
 from btil.domains.gridworld.grid import MAPS, read_map
 from btil.files import replacing
 from btil.study.texts import ENGLISH, Refused, languages
@@ -378,13 +379,13 @@ def read_settings(path: Path, teammate: str | None = None) -> Settings:
     _refuse_unknown(where, given, *_OF_STUDY, *_OF_ARM)
     if teammate is not None:
         given["teammate"] = teammate
-    first = _one_of(where, "language", given.get("language", ENGLISH), languages())
+    first = check_choice(f"{where}: language", given.get("language", ENGLISH), languages())
     spoken = given.get("languages", [first])
     if not isinstance(spoken, list) or first not in spoken:
         raise ValueError(f"{where}: languages must be a list with {first!r} in it, got {spoken!r}")
     spoken = [first, *(one for one in spoken if one != first)]
     for language in spoken:
-        _one_of(where, "languages", language, languages())
+        check_choice(f"{where}: languages", language, languages())
     arms = given.get("arms", [{}])
     if not isinstance(arms, list) or not arms or not all(isinstance(arm, dict) for arm in arms):
         raise ValueError(f"{where}: arms: [[arms]] sections are expected, got {arms!r}")
@@ -424,6 +425,13 @@ def _in_one(
     def told(key: str) -> str:
         return _in_language(where, given, key, language, first)
 
+    def choice(key: str, allowed: tuple[str, ...]) -> str:
+        """The first one is the default."""
+        return check_choice(f"{where}: {key}", given.get(key, allowed[0]), allowed)
+
+    def count(key: str, default: int, least: int = 1) -> int:
+        return check_count(f"{where}: {key}", given.get(key, default), least)
+
     def file(key: str) -> Path:
         plain = Path(_text(where, given, key))
         own = plain.with_name(f"{plain.stem}.{language}{plain.suffix}")
@@ -444,37 +452,30 @@ def _in_one(
         thanks=_read_text(where, "thanks", file("thanks")),
         surveys=surveys,
         blocks=tuple(_block(where, folder, k, task) for k, task in enumerate(tasks)),
-        order=_one_of(where, "order", given.get("order", "listed"), _ORDERS),
-        temperature=_number(where, "temperature", given.get("temperature", 0.3), 1e-6),
-        select_every=_whole(where, "select_every", given.get("select_every", 5), 1),
-        max_steps=_whole(where, "max_steps", given.get("max_steps", 200), 1),
-        most_participants=_whole(
-            where, "most_participants", given.get("most_participants", 1000), 1
+        order=choice("order", _ORDERS),
+        temperature=check_number(
+            f"{where}: temperature", given.get("temperature", 0.3), least=1e-6
         ),
+        select_every=count("select_every", 5),
+        max_steps=count("max_steps", 200),
+        most_participants=count("most_participants", 1000),
         teammate=_teammate(where, folder, given.get("teammate", AI)),
         told=told("instructions") if "instructions" in given else "",
         limits=_limits(where, given.get("limits", {})),
-        most_wrong=_whole(where, "most_wrong", given["most_wrong"], 0)
-        if "most_wrong" in given
-        else -1,
-        pairing=_one_of(where, "pairing", given.get("pairing", "code"), ("code", "arrival")),
-        without_partner=_one_of(
-            where, "without_partner", given.get("without_partner", ALONE_ENDS),
-            (ALONE_ENDS, ALONE_AI),
-        ),
+        most_wrong=count("most_wrong", 0, least=0) if "most_wrong" in given else -1,
+        pairing=choice("pairing", ("code", "arrival")),
+        without_partner=choice("without_partner", (ALONE_ENDS, ALONE_AI)),
         ids=_names(where, "ids", given.get("ids", [])),
         id_required=_truth(where, "id_required", given.get("id_required", False)),
-        same_id=_one_of(
-            where, "same_id", given.get("same_id", "refuse"), ("refuse", "resume", "allow")
-        ),
+        same_id=choice("same_id", ("refuse", "resume", "allow")),
         code=code,
         code_link=link,
-        sign_ups=_whole(where, "sign_ups", given.get("sign_ups", 60), 1),
+        sign_ups=count("sign_ups", 60),
         shared_computer=_truth(where, "shared_computer", given.get("shared_computer", False)),
         arm=name,
-        share=_whole(where, "share", arm.get("share", 1), 1),
+        share=check_count(f"{where}: share", arm.get("share", 1), 1),
         language=language,
-    )  # fmt: skip
+    )
 
 
 def _check_alike(where: str, first: Settings, other: Settings, language: str) -> None:
@@ -509,7 +510,10 @@ def _limits(where: str, given: Any) -> Limits:
         raise ValueError(f"{where}: limits: a section is expected, got {given!r}")
     _refuse_unknown(f"{where}: limits", given, *Limits._fields)
     return Limits(
-        **{key: _number(where, f"limits.{key}", value, 0.0) for key, value in given.items()}
+        **{
+            key: check_number(f"{where}: limits.{key}", value, least=0.0)
+            for key, value in given.items()
+        }
     )
 
 
@@ -557,7 +561,7 @@ def _block(where: str, folder: Path, index: int, task: Any) -> Block:
     if not isinstance(task, dict):
         raise ValueError(f"{where}: a section is expected, got {task!r}")
     _refuse_unknown(where, task, "domain", "map", "sessions", "practice", "teammate")
-    domain = _one_of(where, "domain", task.get("domain"), tuple(WORLDS))
+    domain = check_choice(f"{where}: domain", task.get("domain"), tuple(WORLDS))
     map_ = task.get("map", "paper")
     if not isinstance(map_, str):
         raise ValueError(f"{where}: map must be a text, got {map_!r}")
@@ -568,8 +572,8 @@ def _block(where: str, folder: Path, index: int, task: Any) -> Block:
         read_map(map_)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    sessions = _whole(where, "sessions", task.get("sessions", 4), 1)
-    practice = _whole(where, "practice", task.get("practice", 2), 0)
+    sessions = check_count(f"{where}: sessions", task.get("sessions", 4), 1)
+    practice = check_count(f"{where}: practice", task.get("practice", 2), 0)
     if practice > sessions:
         raise ValueError(f"{where}: practice is {practice}; allowed are 0..{sessions} (sessions)")
     teammate = _teammate(where, folder, task["teammate"]) if "teammate" in task else ""
@@ -601,7 +605,7 @@ def _question(where: str, given: Any) -> Question:
     if not isinstance(given, dict):
         raise ValueError(f"{where}: a section is expected, got {given!r}")
     _refuse_unknown(where, given, *Question._fields)
-    kind = _one_of(where, "kind", given.get("kind", "text"), _KINDS)
+    kind = check_choice(f"{where}: kind", given.get("kind", "text"), _KINDS)
     options = given.get("options", [])
     if not isinstance(options, list) or not all(isinstance(o, str) and o.strip() for o in options):
         raise ValueError(f"{where}: options must be a list of texts, got {options!r}")
@@ -623,7 +627,12 @@ def _question(where: str, given: Any) -> Question:
         if limit in given:
             if kind != "number":
                 raise ValueError(f"{where}: {limit} is for numbers, and this is a {kind}")
-            limits[limit] = _number(where, limit, given[limit])
+            limits[limit] = check_number(f"{where}: {limit}", given[limit])
+    if limits.get("minimum", -np.inf) > limits.get("maximum", np.inf):
+        raise ValueError(
+            f"{where}: minimum is {limits['minimum']:g} and maximum {limits['maximum']:g}: no "
+            "number could be answered"
+        )
     return Question(
         name=_text(where, given, "name"),
         text=_text(where, given, "text"),
@@ -631,8 +640,10 @@ def _question(where: str, given: Any) -> Question:
         required=required,
         options=tuple(options),
         correct=correct,
-        if_wrong=_one_of(where, "if_wrong", given.get("if_wrong", "mark"), _WRONG),
-        longest=min(_whole(where, "longest", given.get("longest", 500), 1), _LONGEST_ANSWER),
+        if_wrong=check_choice(f"{where}: if_wrong", given.get("if_wrong", "mark"), _WRONG),
+        longest=min(
+            check_count(f"{where}: longest", given.get("longest", 500), 1), _LONGEST_ANSWER
+        ),
         **limits,
     )
 
@@ -666,27 +677,6 @@ def _text(where: str, given: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{where}: {key} must be a text, got {value!r}")
     return value
-
-
-def _one_of(where: str, key: str, value: Any, allowed: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{where}: {key} is {value!r}; allowed are {', '.join(allowed)}")
-    return value
-
-
-def _whole(where: str, key: str, value: Any, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{where}: {key} must be a whole number from {least} on, got {value!r}")
-    return value
-
-
-def _number(where: str, key: str, value: Any, least: float = -np.inf) -> float:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    # A whole number may be larger than any float.
-    if not good or not abs(value) <= np.finfo(np.float64).max or value < least:
-        allowed = "a number" if least == -np.inf else f"a number from {least:g} on"
-        raise ValueError(f"{where}: {key} must be {allowed}, got {value!r}")
-    return float(value)
 
 
 # ---------------------------------------------------------------------- answers

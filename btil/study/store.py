@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from btil.study.episode import Answer, Episode, Row
 from btil.study.sessions import Journey
-from btil.study.settings import Stage
+from btil.study.settings import HUMAN, Stage
 from btil.study.texts import ENGLISH
 
 DATABASE_FILE = "study.sqlite"
@@ -162,7 +162,7 @@ class Person(NamedTuple):
         token: SHA-256 of the session token; None once it is void.
         game: Who plays together has the same.
         seat: 0 for alice, 1 for rob.
-        teammate: "ai" or "human".
+        teammate: Of the settings, for stages that name none.
         stages: The way through the study.
         journey: Where on it.
         about: What was settled at the start.
@@ -177,6 +177,16 @@ class Person(NamedTuple):
     stages: tuple[Stage, ...]
     journey: Journey
     about: About = About()
+
+    @property
+    def stage(self) -> Stage:
+        """The present stage."""
+        return self.stages[self.journey.position]
+
+    @property
+    def with_person(self) -> bool:
+        """Whether the teammate of this stage is a person."""
+        return (self.stage.teammate or self.teammate) == HUMAN
 
 
 def hashed(token: str) -> bytes:
@@ -440,17 +450,25 @@ class Store:
 
     def back_up(self, folder: Path) -> None:
         """Copy both files into a folder, as they are at one moment, while the study goes on."""
-        for name, file in (("main", DATABASE_FILE), ("apart", IDENTITIES_FILE)):
-            if name == "apart" and not self._has_identities():
-                continue
-            _make_private(folder / file)
-            copy = sqlite3.connect(folder / file)
-            try:
-                self._connection.backup(copy, name=name)
-                # One file, that can be read where nothing can be written.
-                copy.execute("PRAGMA journal_mode = DELETE")
-            finally:
-                copy.close()
+        files = {"main": DATABASE_FILE}
+        if self._has_identities():
+            files["apart"] = IDENTITIES_FILE
+        # Reading begins here, in all: what is written from now on is in none of them.
+        self._connection.execute("BEGIN")
+        try:
+            for name in files:
+                self._connection.execute(f"SELECT count(*) FROM {name}.sqlite_master").fetchone()
+            for name, file in files.items():
+                _make_private(folder / file)
+                copy = sqlite3.connect(folder / file)
+                try:
+                    self._connection.backup(copy, name=name)
+                    # One file, that can be read where nothing can be written.
+                    copy.execute("PRAGMA journal_mode = DELETE")
+                finally:
+                    copy.close()
+        finally:
+            self._connection.execute("ROLLBACK")
 
     def write(self, statements: Iterable[Statement]) -> None:
         """Do all of the statements or none; what was done is on the disk afterwards."""

@@ -117,7 +117,7 @@ def task_states(task: "GridTask", demos: Demonstrations) -> Int[np.ndarray, " st
             task state as the only one.
 
     Raises:
-        ValueError: If they have neither, or the variables have other sizes.
+        ValueError: If they have neither, the variables have other sizes, or nobody saw a value.
     """
     given = demos.state_variables
     own = has_task_variables(task, demos)
@@ -127,6 +127,14 @@ def task_states(task: "GridTask", demos: Demonstrations) -> Int[np.ndarray, " st
             raise ValueError(
                 f"{variable} has {demos.num_states[variable]} values in the demonstrations and "
                 f"{size} in this task, {task!r}"
+            )
+        unseen = np.flatnonzero(given[variable] < 0)
+        if len(unseen):
+            row = unseen[0]
+            raise ValueError(
+                f"{variable} was seen by nobody in episode {demos.episodes[row]}, step "
+                f"{demos.step_in_episode[row]}: a state of {task.name} has all its variables; "
+                "select episodes in which all were seen"
             )
     if not own:
         return demos.states

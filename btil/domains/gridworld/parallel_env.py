@@ -26,38 +26,8 @@ Infos = dict[str, dict[str, int]]
 StepResult = tuple[dict[str, np.int64], dict[str, float], dict[str, bool], dict[str, bool], Infos]
 
 
-def parallel_env(
-    task: "GridTask", render_mode: str | None = None, max_steps: int = 200
-) -> "GridParallelEnv":
-    """A grid-world task as a PettingZoo ``ParallelEnv``.
-
-    Args:
-        task: Movers, Cleanup, or one of your own.
-        render_mode: None; "rgb_array": `render` returns a picture; "human": a Matplotlib window
-            follows every step.
-        max_steps: Steps after which an episode is truncated.
-
-    Returns:
-        The environment.
-
-    Raises:
-        ValueError: If there is no such render mode, or `max_steps` is not positive.
-
-    Example:
-        >>> env = parallel_env(btil.domains.movers("tiny"))  # doctest: +SKIP
-        >>> observations, infos = env.reset(seed=0)  # doctest: +SKIP
-        >>> actions = {agent: env.action_space(agent).sample() for agent in env.agents}
-        ... # doctest: +SKIP
-        >>> observations, rewards, *_ = env.step(actions)  # doctest: +SKIP
-
-    References:
-        J. K. Terry et al. (2021), PettingZoo: Gym for multi-agent reinforcement learning.
-    """
-    return GridParallelEnv(task, render_mode, max_steps)
-
-
 class GridParallelEnv(ParallelEnv[str, np.int64, np.int64]):
-    r"""Both agents act at once, see the whole task state and share one reward.
+    r"""A grid world: both agents act at once, see the whole task state and share one reward.
 
     * **Observations**: the task state :math:`s`, a ``Discrete(task.num_states)``, the same for
       both; `task.decode_states` takes it apart, and every agent's info holds its variables,
@@ -71,6 +41,25 @@ class GridParallelEnv(ParallelEnv[str, np.int64, np.int64]):
     Chance is in the task's own dynamics alone. `reset` with a seed starts its stream anew; without
     one the stream goes on.
 
+    Args:
+        task: Movers, Cleanup, or one of your own.
+        render_mode: None; "rgb_array": `render` returns a picture; "human": a Matplotlib window
+            follows every step.
+        max_steps: Steps after which an episode is truncated.
+
+    Raises:
+        ValueError: If there is no such render mode, or `max_steps` is not positive.
+
+    Example:
+        >>> env = GridParallelEnv(btil.domains.movers("tiny"))  # doctest: +SKIP
+        >>> observations, infos = env.reset(seed=0)  # doctest: +SKIP
+        >>> actions = {agent: env.action_space(agent).sample() for agent in env.agents}
+        ... # doctest: +SKIP
+        >>> observations, rewards, *_ = env.step(actions)  # doctest: +SKIP
+
+    References:
+        J. K. Terry et al. (2021), PettingZoo: Gym for multi-agent reinforcement learning.
+
     Attributes:
         task: The task.
         max_steps: Steps after which an episode is truncated.
@@ -83,7 +72,9 @@ class GridParallelEnv(ParallelEnv[str, np.int64, np.int64]):
 
     metadata: dict[str, Any]
 
-    def __init__(self, task: "GridTask", render_mode: str | None, max_steps: int) -> None:
+    def __init__(
+        self, task: "GridTask", render_mode: str | None = None, max_steps: int = 200
+    ) -> None:
         if render_mode is not None and render_mode not in _RENDER_MODES:
             raise ValueError(
                 f"render_mode must be None, {' or '.join(map(repr, _RENDER_MODES))}; "

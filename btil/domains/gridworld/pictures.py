@@ -402,10 +402,10 @@ def _draw_ways(task: "GridTask", states: Int[np.ndarray, " steps"], axes: "Axes"
 
 
 def _caption(axes: "Axes", task: "GridTask", played: Demonstrations, step: int) -> None:
-    """Under the map, a line per agent: its action, and its latent where there is a label."""
+    """Under the map, a line per agent: its action, if seen, and its latent if labelled."""
     for i, agent in enumerate(task.agents):
-        action = played.value_names(f"action_{agent}")[played.actions[step, i]]
-        latent = played.latents[step, i]
+        taken, latent = played.actions[step, i], played.latents[step, i]
+        action = played.value_names(f"action_{agent}")[taken] if taken >= 0 else "?"
         mind = f": {played.value_names(f'latent_{agent}')[latent]}" if latent >= 0 else ""
         axes.annotate(
             f"{agent[0].upper()} {action}{mind}", (0, 0), (0, -9 - 10 * i),

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from btil.arguments import check_values
 from btil.files import cache_folder, replacing
 
 DISCOUNT = 0.95
@@ -124,11 +123,7 @@ def softmax_policy(
     Args:
         action_values: Q.
         temperature: Positive; towards 0 the best action is taken, towards infinity any.
-
-    Raises:
-        ValueError: If the temperature is not positive and finite.
     """
-    check_values({"temperature": temperature})
     q = _finite(np.swapaxes(action_values, 1, 2))
     with np.errstate(over="ignore"):  # the most negative number, divided, is minus infinity
         weights = np.exp((q - q.max(-1, keepdims=True)) / temperature)

@@ -25,23 +25,24 @@ Rows = Float[np.ndarray, "k values"]
 class Member(Protocol):
     """Who plays: how its latent starts and moves, and what it does, in k situations at once.
 
-    `episodes` says of which episode each situation is.
+    `episodes` says of which episode each situation is. States are task states (k,), or in an
+    environment what is recorded of them, {variable: (k,)}.
     """
 
     @property
     def num_latents(self) -> int:
         """Number of its latents."""
 
-    def initial(self, states: States, episodes: Any) -> Rows:
-        """P(x_0 | s_0) in task states."""
+    def initial(self, states: Any, episodes: Any) -> Rows:
+        """P(x_0 | s_0), (k, latents)."""
 
-    def policy(self, states: States, latents: Any, episodes: Any, previous: Any = None) -> Rows:
-        """P(a | s, x), given task states and actions of the step before; None: there is none."""
+    def policy(self, states: Any, latents: Any, episodes: Any, previous: Any = None) -> Rows:
+        """P(a | s, x), (k, actions), given (states, actions) of the step before, if any."""
 
     def transition(
-        self, states: States, actions: Any, next_states: States, latents: Any, episodes: Any
+        self, states: Any, actions: Any, next_states: Any, latents: Any, episodes: Any
     ) -> Rows:
-        """P(x' | x, s, a, s')."""
+        """P(x' | x, s, a, s'), (k, latents)."""
 
 
 class TaskMember:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from btil.arguments import check_number
 from btil.demonstrations import Demonstrations
 from btil.domains.gridworld.grid import ACTIONS, AGENTS, NOBODY, ORIGIN, Grid
 from btil.domains.gridworld.planning import Plan, PlanningProblem, softmax_policy, solve
@@ -336,7 +337,7 @@ class GridTask(ABC):
         Raises:
             ValueError: If the temperature is not positive and finite.
         """
-        return dict(_policies(self, float(temperature)))
+        return dict(_policies(self, check_number("temperature", temperature, above=0.0)))
 
     @abstractmethod
     def _planning_problem(self) -> PlanningProblem: ...
@@ -609,9 +610,9 @@ class GridTask(ABC):
         Raises:
             ValueError: If there is no such render mode.
         """
-        from btil.domains.gridworld.parallel_env import parallel_env
+        from btil.domains.gridworld.parallel_env import GridParallelEnv
 
-        return parallel_env(self, render_mode)
+        return GridParallelEnv(self, render_mode)
 
 
 def sparse_dynamics(task: GridTask, actions: Int[np.ndarray, "choices agents"]) -> Any:

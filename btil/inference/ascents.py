@@ -125,8 +125,9 @@ class Ascents:
     ) -> None:
         self._ascend = ascend
         self._sweep = sweep
-        self._prior = prior
-        self._flat_prior = np.concatenate([u.ravel() for u in prior.values()])
+        # As states have them: a cell that nothing was counted in is at its prior, rounding or not.
+        self._prior = {name: u.astype(dtype).astype(np.float64) for name, u in prior.items()}
+        self._flat_prior = np.concatenate([u.ravel() for u in self._prior.values()])
         self._tolerance = tolerance
         self._max_iterations = max_iterations
         self._dtype = dtype

@@ -361,6 +361,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"states": {"x": [0, 1, 2], "next_x": [1, 2, 2]}},
         "another meaning",
     ),
+    "variable of the step before": (
+        {"states": {"x": [0, 1, 2], "previous_x": [1, 2, 2]}},
+        "another meaning",
+    ),
+    "variable of the action before": (
+        {"states": {"previous_action_agent_0": [0, 1, 2]}},
+        "another meaning",
+    ),
+    "no actions": ({"actions": None}, "actions: None; .* give continuous columns"),
     "weights of another": (
         {"actions": {"a": [0, 1, 0], "a[1]": [0, 1, 0]}, "num_actions": None},
         r"agent 'a\[1\]': .*weights of a latent of 'a'",

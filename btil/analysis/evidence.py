@@ -159,7 +159,7 @@ def log_evidence(
     estimator = ESTIMATORS[method]
     allowed = list(inspect.signature(estimator).parameters)[3:]
     check_options(method, options, allowed)
-    check_values(options)
+    check_values(options | {"progress": progress})
     if "num_samples" in options:  # of fewer draws no tail can be told
         check_count("num_samples", options["num_samples"], 25)
     seed = check_seed(seed, 2**32 - 1)

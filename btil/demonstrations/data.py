@@ -1169,6 +1169,10 @@ def _action_columns(actions: Any, agents: Any, optional: bool) -> tuple[Columns,
         if set(order) != set(columns) or len(order) != len(columns):
             raise ValueError(f"actions: has {listed(columns)}, but agents is {listed(order)}")
     else:
+        if actions is None:
+            raise ValueError(
+                "actions: None; without actions give continuous columns, which latents explain"
+            )
         array = as_array("actions", actions)
         if array.ndim not in (1, 2):
             raise ValueError(f"actions: (steps, agents) expected, got {array.shape}")
@@ -1332,6 +1336,12 @@ def _is_taken(name: Any) -> bool:
     return name in _RESERVED or (isinstance(name, str) and name.startswith(("action_", "latent_")))
 
 
+def _has_previous(name: str, variables: Sequence[Any]) -> bool:
+    """Whether a name is that of a variable, or of an action, one step earlier."""
+    earlier = name.removeprefix("previous_")
+    return earlier in variables or earlier.startswith("action_")
+
+
 def _refuse_like_weights(agents: Names) -> None:
     """Refuse agents whose labels a table would have in a column of another one's weights."""
     for agent in agents:
@@ -1357,6 +1367,7 @@ def _check_variables(variables: Sequence[Any]) -> None:
             _is_taken(name)
             or (name == "state" and len(variables) > 1)
             or (name.startswith("next_") and name.removeprefix("next_") in variables)
+            or (name.startswith("previous_") and _has_previous(name, variables))
         ):
             raise ValueError(f"state variable {name!r}: this name has another meaning here")
 

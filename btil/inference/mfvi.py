@@ -409,10 +409,7 @@ class Run:
         raised = self.prior | {
             site: np.maximum(self.prior[site], concentration) for site in self._policies
         }
-        other = _problem(self._bound, self._layout, self._dtype, raised, self._data)
-        problem = self.problem._replace(
-            **place({"prior": other.prior, "prior_terms": other.prior_terms}, self._mesh)
-        )
+        problem = self.problem._replace(**place(_priors(raised, self._dtype), self._mesh))
         counts = {name: u + known[name] for name, u in raised.items()}
         state = self.begin(known)._replace(
             concentration={name: on_device(w, self._dtype) for name, w in counts.items()}
@@ -542,11 +539,7 @@ def _problem(
 ) -> Problem:
     """What a sweep reads, but for the steps."""
     return Problem(
-        prior={name: on_device(u, dtype) for name, u in prior.items()},
-        prior_terms={
-            name: jax.tree.map(partial(on_device, dtype=dtype), prior_terms(u))
-            for name, u in prior.items()
-        },
+        **_priors(prior, dtype),
         log_fixed={
             name: on_device(
                 pad_rows(log_rows(table.prior_mean()), max(layout.num_rows[name], 1), 0.0), dtype
@@ -557,6 +550,15 @@ def _problem(
         steps=(),
         family_data=data,
     )
+
+
+def _priors(prior: Mapping[str, np.ndarray], dtype: np.dtype) -> dict[str, Any]:
+    """What a sweep reads of the concentrations before data."""
+    to_device = partial(on_device, dtype=dtype)
+    return {
+        "prior": {name: to_device(u) for name, u in prior.items()},
+        "prior_terms": {name: jax.tree.map(to_device, prior_terms(u)) for name, u in prior.items()},
+    }
 
 
 def _added(

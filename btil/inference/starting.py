@@ -16,7 +16,7 @@ from btil.models.team import BoundModel
 # drawn as next to nothing, and an ascent keeps to what it has seen first.
 SMALL_CONCENTRATION = 0.1
 # With so many labelled steps a latent, on average, they decide which optimum is meant.
-_ENOUGH_LABELS = 10
+ENOUGH_LABELS = 10
 # With fewer they may not, where the ascent from them ends as slowly as this.
 _SLOW = 0.97
 
@@ -213,7 +213,7 @@ def doubtful_rate(bound: BoundModel) -> float:
     for agent in itertools.chain(*coupled_agents(bound)):
         policy = bound.table("policy", agent)
         labelled = sum(labels[one] for one in (policy.agents if policy.learned else (agent,)))
-        if latents[agent] > 1 and labelled < _ENOUGH_LABELS * latents[agent]:
+        if latents[agent] > 1 and labelled < ENOUGH_LABELS * latents[agent]:
             doubt = min(doubt, _SLOW if labelled else 0.0)
     return doubt
 

@@ -442,6 +442,19 @@ def _nearly_there(length: float, previous: float, tolerance: float) -> bool:
     return still_to_come(length, rate) < tolerance
 
 
+def drift(trace: Bounds) -> tuple[float, float]:
+    """How far noisy bounds move an iteration by now, and the standard error of that.
+
+    The mean of the last quarter of all iterations is compared with that of the quarter before. With
+    n iterations each, the drift is their difference divided by n, known up to an error that the
+    scatter within the two quarters gives.
+    """
+    size = len(trace) // 4
+    before, last = trace[-2 * size : -size], trace[-size:]
+    moved = (last.mean() - before.mean()) / size
+    return moved, np.sqrt((last.var(ddof=1) + before.var(ddof=1)) / size) / size
+
+
 def fall_allowance(dtype: Any) -> float:
     """The share of the bound by which rounding may make it fall."""
     return 1e-8 if np.dtype(dtype) == np.float64 else float(np.sqrt(np.finfo(np.float32).eps))

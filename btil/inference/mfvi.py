@@ -48,7 +48,6 @@ from btil.inference.result import (
     MatrixNormalChannel,
 )
 from btil.inference.starting import (
-    agent_sites,
     doubtful_rate,
     is_symmetric,
     known_latents,
@@ -289,7 +288,7 @@ def enough_restarts(bound: BoundModel) -> int:
     """
     if bound.channels or parametric_sites(bound):
         return 1
-    policies = {bound.table("policy", agent).name for agent in bound.demos.agents}
+    policies = {bound.sites(agent)[0] for agent in bound.demos.agents}
     small = bool(policies & small_concentrations(bound))
     unknown = bool(((known_latents(bound) < 0) & bound.demos.present).any())
     return 1 + len(_RAISED) if small and unknown and labels_tell_apart(bound) else 1
@@ -394,7 +393,7 @@ class Run:
     @property
     def _policies(self) -> list[str]:
         """Learned policies."""
-        found = {agent_sites(self._bound, agent)[0] for agent in self._bound.demos.agents}
+        found = {self._bound.sites(agent)[0] for agent in self._bound.demos.agents}
         return sorted(found & set(self.prior))
 
     def counts_under(
@@ -431,7 +430,7 @@ class Run:
         return [partial(self._mixed, agent) for agent in self._bound.channels]
 
     def _mixed(self, agent: str, state: State, dealt: State) -> State:
-        own = {site for site in agent_sites(self._bound, agent)
+        own = {site for site in self._bound.sites(agent)
                if len(self._bound.tables[site].agents) == 1}  # fmt: skip
         channel = self._bound.channels[agent].name
 

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from btil.messages.layout import lay_out
-from btil.models.cpt import ROLES
 from btil.models.parametric import central_concentration
 from btil.models.team import BoundModel
 
@@ -33,12 +32,6 @@ class OpenUses(NamedTuple):
     policy: Float[np.ndarray, "policy_rows actions"] | None
     transition: Int[np.ndarray, " transition_rows"] | None
     initial: Int[np.ndarray, " initial_rows"] | None
-
-
-def agent_sites(bound: BoundModel, agent: str) -> tuple[str, str, str]:
-    """Names of an agent's policy, transition and initial tables."""
-    policy, transition, initial = (bound.table(role, agent).name for role in ROLES)
-    return policy, transition, initial
 
 
 def coupled_agents(bound: BoundModel) -> list[tuple[str, ...]]:
@@ -101,7 +94,7 @@ def labelled_counts(
     for position, agent in enumerate(demos.agents):
         rows = bound.rows[agent]
         label = known_latent[:, position]
-        policy, transition, initial = agent_sites(bound, agent)
+        policy, transition, initial = bound.sites(agent)
         if policy in counts:
             known = (label >= 0) & (demos.actions[:, position] >= 0)
             np.add.at(
@@ -127,7 +120,7 @@ def open_uses(bound: BoundModel, num_rows: Mapping[str, int]) -> dict[str, OpenU
     for position, agent in enumerate(demos.agents):
         rows = bound.rows[agent]
         label = known_latent[:, position]
-        policy, transition, initial = agent_sites(bound, agent)
+        policy, transition, initial = bound.sites(agent)
         unknown = (label < 0) & demos.present[:, position]
         by_action = by_pair = by_start = None
         if policy in learned:
@@ -153,7 +146,7 @@ def settled_contexts(bound: BoundModel) -> dict[str, Bool[np.ndarray, " contexts
     sizes = num_contexts(bound)
     settled = {name: np.ones(sizes[name], bool) for name in bound.learned}
     for agent, uses in open_uses(bound, sizes).items():
-        sites = agent_sites(bound, agent)
+        sites = bound.sites(agent)
         for site, reads in zip(sites, uses, strict=True):
             if reads is not None:
                 settled[site] &= reads.reshape(len(reads), -1).sum(-1) == 0
@@ -179,7 +172,7 @@ def deal_out(
         counts[site] = counts[site] + dealt if site in counts else dealt
 
     for agent, latents in zip(bound.demos.agents, bound.demos.num_latents, strict=True):
-        policy, transition, initial = agent_sites(bound, agent)
+        policy, transition, initial = bound.sites(agent)
         by_action, by_pair, by_start = uses[agent]
         if by_action is not None:
             shares = generator.dirichlet(np.ones(latents), size=by_action.shape)
@@ -243,7 +236,7 @@ def _has_like_latents(
 ) -> bool:
     policy, transition, initial = (
         np.asarray(start[name] if name in start else bound.tables[name].prior_mean())
-        for name in agent_sites(bound, agent)
+        for name in bound.sites(agent)
     )
     latents = range(initial.shape[-1])
     of_latents = [*np.swapaxes(policy, 0, 1)], [*initial.T], *([*one.T] for one in weights)

@@ -42,7 +42,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from btil.demonstrations import Demonstrations
-from btil.inference.ascents import End, judge
+from btil.inference.ascents import End, drift, judge
 from btil.inference.channel_batches import (
     ChannelRows,
     ChannelSource,
@@ -87,7 +87,6 @@ from btil.inference.processes import ALONE, Processes, add_up, gather_bytes
 from btil.inference.result import DirichletRows, FitResult, MatrixNormalChannel, RowsPosterior
 from btil.inference.starting import (
     OpenUses,
-    agent_sites,
     deal_out,
     is_symmetric,
     labelled_counts,
@@ -740,7 +739,7 @@ def make_problem(
 ) -> Problem:
     """The arrays and settings of a fit."""
     bound = data.bound
-    sites = tuple(agent_sites(bound, agent) for agent in bound.demos.agents)
+    sites = tuple(bound.sites(agent) for agent in bound.demos.agents)
     plain = {
         name: table.cpt.concentration(table.contexts)
         for name, table in bound.learned.items()
@@ -1201,22 +1200,18 @@ def _end(state: State, problem: Problem) -> End:
 def has_settled(trace: Float[np.ndarray, " epochs"], least: float = 0.0) -> bool:
     """Whether batches have done what they can: the bound's estimate hardly moves any more.
 
-    The estimates are noisy, as each batch is seen under the concentrations of its time. The mean
-    of the last quarter of the epochs is compared with that of the quarter before: with n epochs
-    each the drift per epoch is their difference divided by n, known up to a standard error s by
-    the scatter within the quarters. Settled means |drift| + 2 s below a thousandth of the bound;
-    a bound that is not finite will not get better either. A bound of less than `least` counts as
+    The estimates are noisy, as each batch is seen under the concentrations of its time. Settled
+    means that the drift per epoch and two standard errors are below a thousandth of the bound; a
+    bound that is not finite will not get better either. A bound of less than `least` counts as
     that.
     """
     if not np.all(np.isfinite(trace)):
         return True
     if len(trace) < _FEWEST_EPOCHS:
         return False
-    size = len(trace) // 4
-    before, last = trace[-2 * size : -size], trace[-size:]
-    drift = (last.mean() - before.mean()) / size
-    error = np.sqrt((last.var(ddof=1) + before.var(ddof=1)) / size) / size
-    return bool(abs(drift) + 2 * error < _SETTLED * max(abs(last.mean()), least))
+    moved, error = drift(trace)
+    height = abs(trace[-(len(trace) // 4) :].mean())
+    return bool(abs(moved) + 2 * error < _SETTLED * max(height, least))
 
 
 def fit(

@@ -117,6 +117,7 @@ def test_parts_that_do_not_fit_together_are_refused(tmp_path) -> None:
         ([one, one], "part 1: episode 0 is in an earlier part too; give its"),
         ([one, random_demos(lengths=(1,), num_states=(3, 2))], "part 1: num_states is .*'x': 3"),
         ([one, one.replace(episodes=["a", "a", "b", "b"])], "part 1: episode_ids is text"),
+        ([one.select([0]), one.select([1]).replace(rewards=[1, 2])], "part 1: 'reward' are in it"),
         ([], "there is no part to write"),
     ]
     for parts, message in cases:

@@ -425,6 +425,16 @@ def test_value_names_of_an_unknown_column():
 # ---------------------------------------------------------------------- parts of demonstrations
 
 
+def test_a_selection_has_no_more_columns_than_the_whole(tmp_path: Path):
+    path = tmp_path / "team.csv"
+    for demos in (team(), team(present={"alice": np.ones(6)})):
+        columns = []
+        for one in (demos, demos.select([1])):
+            write_demonstrations(one, path)
+            columns.append(list(pd.read_csv(path, skiprows=1)))
+        assert columns[0] == columns[1]
+
+
 def test_select_takes_episodes_in_the_order_asked_for():
     demos = team()
     chosen = demos.select([2, 0])

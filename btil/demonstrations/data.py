@@ -467,7 +467,7 @@ class Demonstrations:
             latents=self.latents[rows],
             episodes=self.episodes[rows],
             latent_weights={agent: one[rows] for agent, one in self._weights.items()},
-            present=self.present[rows],
+            present=self.present[rows] if self._tells_presence else None,
             rewards=None if self.rewards is None else self.rewards[rows],
             continuous={name: values[rows] for name, values in self._continuous.items()},
         )

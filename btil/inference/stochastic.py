@@ -30,6 +30,7 @@ References:
     A stochastic approximation method.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -378,9 +379,9 @@ def summed_rows(bound: BoundModel) -> dict[str, Int[np.ndarray, "sums actions"]]
 
 
 class Excerpt:
-    """The first episode, and those in which an agent's latent is labelled for the first time.
+    """The first episode, and those in which a label or weight tells latents apart as none before.
 
-    They tell what all labels tell about which latents have a name.
+    They tell what all labels and annotations tell about which latents have a name.
 
     Args:
         num_latents: Of each agent.
@@ -393,6 +394,7 @@ class Excerpt:
 
     def __init__(self, num_latents: tuple[int, ...], others: Chosen | None = None) -> None:
         self._labelled = [np.zeros(size, bool) for size in num_latents]
+        self._alike = [set(itertools.combinations(range(size), 2)) for size in num_latents]
         self._others = np.zeros(0, np.int64) if others is None else others
         self._passed = 0
         self.parts: list[Demonstrations] = []
@@ -405,14 +407,26 @@ class Excerpt:
             latents, rows = np.unique(labels, return_index=True)
             new = (latents >= 0) & ~seen[latents]
             seen[latents[new]] = True
-            episodes = np.searchsorted(part.episode_starts, rows[new], side="right") - 1
-            chosen.update(episodes.tolist())
+            chosen.update(_episodes_of(part, rows[new]))
+        for agent, alike in zip(part.agents, self._alike, strict=True):
+            weights = part.latent_weights.get(agent)
+            if weights is None:
+                continue
+            for pair in sorted(alike):
+                apart = np.flatnonzero(np.not_equal(*weights[:, pair].T))
+                if len(apart):
+                    alike.remove(pair)
+                    chosen.update(_episodes_of(part, apart[:1]))
         others = self._others - self._passed
         chosen.update(others[(others >= 0) & (others < part.num_episodes)].tolist())
         if chosen:
             self.parts.append(part.select(sorted(chosen)))
             self.numbers += [self._passed + one for one in sorted(chosen)]
         self._passed += part.num_episodes
+
+
+def _episodes_of(demos: Demonstrations, steps: Int[np.ndarray, " steps"]) -> list[int]:
+    return (np.searchsorted(demos.episode_starts, steps, side="right") - 1).tolist()
 
 
 def sampled_episodes(num_episodes: int, num_steps: int, batch_size: int) -> Chosen:

@@ -83,6 +83,8 @@ _CHOICES = {
     "inputs": ("state", "variables"),
     "reward": ("positive", "difference", "negative"),
 }
+# True or False.
+_FLAGS = ("progress", "resume")
 
 
 def check_values(values: Mapping[str, Any], optional: Collection[str] = ()) -> None:
@@ -109,11 +111,13 @@ def check_values(values: Mapping[str, Any], optional: Collection[str] = ()) -> N
             check_number(name, value, **_REAL[name])
         elif name in _CHOICES:
             check_choice(name, value, _CHOICES[name])
+        elif name in _FLAGS:
+            check_flag(name, value)
 
 
 def is_known(name: str) -> bool:
     """Whether `check_values` checks an argument of this name."""
-    return name == "seed" or any(name in known for known in (_WHOLE, _REAL, _CHOICES))
+    return name == "seed" or any(name in known for known in (_WHOLE, _REAL, _CHOICES, _FLAGS))
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:

@@ -38,11 +38,11 @@ EARLIER = (
         ("test_demonstrations.py",),
     ),
     Slip(
-        "btil/demonstrations/stream.py",
-        "the first latent's labels are not counted in a file",
-        "labelled += (part.latents >= 0).sum(axis=0)",
-        "labelled += (part.latents > 0).sum(axis=0)",
-        ("test_demonstration_files.py",),
+        "btil/demonstrations/data.py",
+        "the first latent's labels are not counted",
+        'shares["labelled"] += (part.latents >= 0).sum(axis=0)',
+        'shares["labelled"] += (part.latents > 0).sum(axis=0)',
+        ("test_demonstrations.py",),
     ),
     # ------------------------------------------------------ models
     Slip(

@@ -581,6 +581,8 @@ def test_intervals_widen_where_steps_are_right_together():
     (apart,) = bins_of(Reliability(steps, 0.85 * steps, everywhere))
     assert apart.upper - apart.lower < 0.25 * (together.upper - together.lower)
     assert ratio_of_sums(right[:, 8], steps[:, 8]).value == pytest.approx(0.8)
+    (single,) = bins_of(Reliability(steps[:1], 0.85 * steps[:1], everywhere[:1]))
+    assert (single.lower, single.upper) == pytest.approx(wilson_interval(0.8, 1.0))
 
 
 # ---------------------------------------------------------------------- what is shown

@@ -194,6 +194,30 @@ def test_a_start_on_a_saddle_that_no_symmetry_shows_is_left() -> None:
     assert posterior.converged
 
 
+def test_single_precision_leaves_a_saddle_where_cells_are_not_used() -> None:
+    """Of 1.2 it has 1.2 + 5e-8: that is no count, and no direction is measured against it."""
+    generator = np.random.default_rng(0)
+    changes = generator.random(180) < 0.1
+    changes[::15] = generator.random(12) < 0.5
+    latents, states = np.cumsum(changes) % 2, generator.integers(4, size=180)
+    actions = (states + np.where(generator.random(180) < 0.9, latents, 1 - latents)) % 4
+    model = btil.TeamModel(btil.DirichletCPT(1.2, ("state",)), btil.DirichletCPT(1.01))
+    demos = btil.Demonstrations(
+        states, actions[:, None], episodes=np.arange(180) // 15, num_latents=2, num_actions=4
+    )
+    site = "policy_agent_0"
+    plain = fit(model, demos, dtype="float64")
+    shares = plain.result.rows[site].concentration - 1.2
+    assert (shares == 0).any()
+    start = {
+        site: 1.2 + np.tile(shares.mean(1, keepdims=True), (2, 1)),
+        "transition_agent_0": np.full((1, 2, 2), 42.0),
+    }
+    start[site] *= 1 + 1e-4 * generator.standard_normal(start[site].shape)
+    posterior = fit(model, demos, start=start, dtype="float32")
+    assert posterior.elbo == pytest.approx(plain.elbo, abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("end", "cap", "converged", "told"),
     [

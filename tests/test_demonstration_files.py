@@ -76,6 +76,32 @@ def test_parts_are_whole_episodes_and_add_up(make, tmp_path) -> None:
     )
 
 
+@pytest.mark.parametrize("states", [{"door": [0, 1, -1, 1, 0, 0, -1, 1, 1, 0]}, {}])
+def test_a_summary_counts_what_was_not_seen_and_who_is_away(states, tmp_path) -> None:
+    demos = btil.Demonstrations(
+        states,
+        {"ann": [0, 1, 0, 1, -1, 1, 0, 1, 0, 1]},
+        agents=("ann", "bob"),
+        episodes=np.repeat([0, 1, 2], [4, 3, 3]),
+        num_latents=2,
+        present={"bob": [1, 1, 0, 1, 1, 1, 0, 1, 1, 1]},
+        continuous={"bob_x": np.arange(10.0)},
+        missing="allow",
+    )
+    summary = demos.summary()
+    assert summary.num_visited_states == max(len(set(states.get("door", ())) - {-1}), 1)
+    # Of one without actions none is unseen.
+    assert summary.share_unseen == (0.1, 0.0)
+    assert summary.share_away == (0.0, 0.2)
+    btil.write_demonstrations(demos, tmp_path / "team.parquet")
+    file = btil.open_demonstrations(tmp_path / "team.parquet")
+    assert file.summary() == summary
+    shards = [file.shard(20, k) for k in range(20)]
+    (empty, *_) = [shard for shard in shards if not shard.num_episodes]
+    with pytest.raises(ValueError, match="summary: this part has no episodes"):
+        empty.summary()
+
+
 def test_written_part_by_part_as_in_one_piece(tmp_path) -> None:
     demos = named_demos()
     path = tmp_path / "team.parquet"
@@ -91,6 +117,7 @@ def test_parts_that_do_not_fit_together_are_refused(tmp_path) -> None:
         ([one, one], "part 1: episode 0 is in an earlier part too; give its"),
         ([one, random_demos(lengths=(1,), num_states=(3, 2))], "part 1: num_states is .*'x': 3"),
         ([one, one.replace(episodes=["a", "a", "b", "b"])], "part 1: episode_ids is text"),
+        ([one.select([0]), one.select([1]).replace(rewards=[1, 2])], "part 1: 'reward' are in it"),
         ([], "there is no part to write"),
     ]
     for parts, message in cases:

@@ -361,6 +361,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"states": {"x": [0, 1, 2], "next_x": [1, 2, 2]}},
         "another meaning",
     ),
+    "variable of the step before": (
+        {"states": {"x": [0, 1, 2], "previous_x": [1, 2, 2]}},
+        "another meaning",
+    ),
+    "variable of the action before": (
+        {"states": {"previous_action_agent_0": [0, 1, 2]}},
+        "another meaning",
+    ),
+    "no actions": ({"actions": None}, "actions: None; .* give continuous columns"),
     "weights of another": (
         {"actions": {"a": [0, 1, 0], "a[1]": [0, 1, 0]}, "num_actions": None},
         r"agent 'a\[1\]': .*weights of a latent of 'a'",
@@ -414,6 +423,16 @@ def test_value_names_of_an_unknown_column():
 
 
 # ---------------------------------------------------------------------- parts of demonstrations
+
+
+def test_a_selection_has_no_more_columns_than_the_whole(tmp_path: Path):
+    path = tmp_path / "team.csv"
+    for demos in (team(), team(present={"alice": np.ones(6)})):
+        columns = []
+        for one in (demos, demos.select([1])):
+            write_demonstrations(one, path)
+            columns.append(list(pd.read_csv(path, skiprows=1)))
+        assert columns[0] == columns[1]
 
 
 def test_select_takes_episodes_in_the_order_asked_for():

@@ -28,8 +28,8 @@ def fit(added=(0.0, 0.0, 0.0), demos=DEMOS, **options):
         transition=btil.DirichletCPT(1.1),
         initial=btil.DirichletCPT(1.0),
     )
-    exact = {"tolerance": 1e-12, "max_iterations": 5000}
-    return btil.fit(model, demos, progress=False, dtype="float64", **(exact | options))
+    exact = {"tolerance": 1e-12, "max_iterations": 5000, "dtype": "float64"}
+    return btil.fit(model, demos, progress=False, **(exact | options))
 
 
 def mean_of_row(added):
@@ -87,6 +87,20 @@ def test_nothing_is_added_where_all_is_labelled():
     posterior = fit(demos=DEMOS.replace(latents=labels))
     for site, corrected in posterior.sd(corrected=True).items():
         np.testing.assert_allclose(corrected, posterior.sd()[site], rtol=1e-9)
+
+
+def test_cells_without_counts_are_not_solved_for_in_single_precision(monkeypatch):
+    """0.8 is rounded there: that is no count."""
+    double, single = fit(), fit(dtype="float32", tolerance=None, max_iterations=1000)
+    used = sum(
+        int(
+            (double.result.rows[site].concentration > table.cpt.concentration(table.contexts)).sum()
+        )
+        for site, table in double.bound.learned.items()
+    )
+    monkeypatch.setattr("btil.inference.linear_response.MOST_CELLS", used)
+    for site, corrected in single.sd(corrected=True).items():
+        np.testing.assert_allclose(corrected, double.sd(corrected=True)[site], rtol=0.02)
 
 
 def test_what_cannot_be_corrected_is_refused():

@@ -20,7 +20,12 @@ from teams import hmm_demos, hmm_model, random_demos, rich_model
 import btil
 from btil.inference import mfvi
 from btil.inference.ascents import judge
-from btil.inference.starting import is_symmetric
+from btil.inference.starting import (
+    doubtful_rate,
+    is_symmetric,
+    labelled_counts,
+    num_contexts,
+)
 from btil.messages.layout import lay_out
 from btil.models.team import BoundModel, bind
 
@@ -388,6 +393,85 @@ def test_asymmetric_starts_are_not_called_symmetric() -> None:
     assert not is_symmetric(bound, start)
     start["transition_agent_0"][:] = start["transition_agent_0"][:, :1, :1]
     assert is_symmetric(bound, start)
+
+
+def weighted(generator: np.random.Generator) -> tuple[btil.TeamModel, btil.Demonstrations]:
+    """Four latents that annotators doubt at every step, none of them labelled."""
+    stays = generator.random(300) < 0.8
+    latents = generator.integers(4, size=300)
+    for t in range(1, 300):
+        if t % 15 and stays[t]:
+            latents[t] = latents[t - 1]
+    states, rows = generator.integers(8, size=300), generator.dirichlet(np.full(4, 0.3), (8, 4))
+    weights = np.full((300, 4), 0.2)
+    weights[np.arange(300), latents] = 0.45
+    demos = btil.Demonstrations(
+        states,
+        [generator.choice(4, p=rows[s, x]) for s, x in zip(states, latents, strict=True)],
+        episodes=np.arange(300) // 15,
+        num_latents=4,
+        num_actions=4,
+        latent_weights={"agent_0": weights},
+    )
+    policy = btil.DirichletCPT(0.2, ("state",))
+    return btil.TeamModel(policy, btil.DirichletCPT(1.01)), demos
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_annotations_lead_to_is_not_thrown_away(seed: int) -> None:
+    """They tell latents apart: sweeps from the prior do not stay at a saddle."""
+    model, demos = weighted(np.random.default_rng(seed))
+    bound = bind(model, demos)
+    counts = labelled_counts(bound, num_contexts(bound))
+    assert not is_symmetric(bound, counts)
+    assert is_symmetric(bind(model, demos.replace(latent_weights=None)), counts)
+    alone = fit(model, demos, start=priors(bound))
+    assert alone.converged
+    assert fit(model, demos).elbo > alone.elbo - 1e-3
+
+
+def test_who_shares_tables_shares_annotations_and_labels() -> None:
+    generator = np.random.default_rng(0)
+    demos = btil.Demonstrations(
+        generator.integers(2, size=40),
+        generator.integers(3, size=(40, 2)),
+        np.stack([generator.integers(2, size=40), np.full(40, -1)], 1),
+        num_latents=2,
+        agents=("ann", "bob"),
+    )
+    weights = {"ann": generator.dirichlet((1, 1), 40)}
+    unsure = demos.without_labels().replace(latent_weights=weights)
+    policy, transition = btil.DirichletCPT(1.2, ("state",)), btil.DirichletCPT(1.0)
+    alone = btil.TeamModel(policy, transition)
+    together = btil.TeamModel(btil.Shared(policy), btil.Shared(transition))
+    for model, symmetric in ((alone, True), (together, False)):
+        bound = bind(model, unsure)
+        assert is_symmetric(bound, labelled_counts(bound, num_contexts(bound))) is symmetric
+    assert doubtful_rate(bind(alone, demos)) == 0
+    assert doubtful_rate(bind(together, demos)) == np.inf
+
+
+def test_who_has_nothing_to_learn_leaves_no_doubt() -> None:
+    """Latents of bob are alike under given tables, for ever; those of ann have labels."""
+    generator = np.random.default_rng(0)
+    demos = btil.Demonstrations(
+        np.zeros(40, int),
+        generator.integers(3, size=(40, 2)),
+        np.stack([np.where(np.arange(40) < 25, np.arange(40) // 3 % 2, -1), np.full(40, -1)], 1),
+        num_latents=2,
+        agents=("ann", "bob"),
+    )
+    of_ann, of_bob = btil.DirichletCPT(1.2), btil.UniformCPT()
+    model = btil.TeamModel({"ann": of_ann, "bob": of_bob}, {"ann": of_ann, "bob": of_bob})
+    bound = bind(model, demos)
+    assert not is_symmetric(bound, labelled_counts(bound, num_contexts(bound)))
+    assert doubtful_rate(bound) == np.inf
+    alone = btil.Demonstrations(
+        demos.states, demos.actions[:, :1], demos.latents[:, :1], num_latents=2, agents=("ann",)
+    )
+    found, expected = fit(model, demos), fit(btil.TeamModel(of_ann, of_ann), alone)
+    assert len(found.elbo_trace) == len(expected.elbo_trace)
+    np.testing.assert_allclose(found.policy("ann"), expected.policy("ann"), rtol=1e-9)
 
 
 def test_restarts_keep_the_best_and_store_all() -> None:

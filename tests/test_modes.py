@@ -1,5 +1,7 @@
 """Groups of chains: those that overlap are one, however many probabilities there are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from teams import hmm_demos, hmm_model
@@ -14,7 +16,7 @@ from btil.analysis.modes import (
     told_modes,
     weigh_modes,
 )
-from btil.inference.result import DirichletRows, DrawnRows, FitResult
+from btil.inference.result import DirichletRows, DrawnChannel, DrawnRows, FitResult
 from btil.models.team import bind
 from btil.posterior.posterior import TeamPosterior
 
@@ -91,6 +93,23 @@ def test_overlap_passes_on():
 def test_log_likelihood_alone_tells_too():
     modes = find_modes(chains([0.5, 0.5], [0.0, 30.0]), VISITS)
     assert [mode.chains for mode in modes] == [(1,), (0,)]
+
+
+def test_columns_alone_tell_too():
+    """Chains that agree about tables and likelihoods, and not about what a column tells."""
+    posterior, generator = chains([0.5, 0.5, 0.5], [0.0, 0.0, 0.0]), np.random.default_rng(3)
+    coefficients = generator.normal(0, 0.1, (3, 40, 1, 2, 1, 1))
+    variances = np.exp(generator.normal(0, 0.1, (3, 40, 1, 2, 1, 1)))
+
+    def apart(coefficients, variances):
+        channels = {"emission_agent_0": DrawnChannel(coefficients, variances)}
+        result = posterior.result._replace(channels=channels)
+        return [mode.chains for mode in find_modes(replace(posterior, result=result), VISITS)]
+
+    assert apart(coefficients, variances) == [(0, 1, 2)]
+    moved = np.array([0.0, 2.0, 0.0])[:, None, None, None, None, None]
+    assert sorted(apart(coefficients + moved, variances)) == [(0, 2), (1,)]
+    assert sorted(apart(coefficients, variances * np.exp(moved))) == [(0, 2), (1,)]
 
 
 def test_rows_that_nothing_reads_do_not_count():

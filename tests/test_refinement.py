@@ -132,6 +132,11 @@ def test_what_makes_no_sense_is_refused(method: str, options: dict[str, Any], to
         posterior.refined(**({"progress": False} | options))
 
 
+def test_a_single_draw_is_refused_before_the_mean_field() -> None:
+    with pytest.raises(ValueError, match="num_draws must be a whole number of at least 2, got 1"):
+        btil.fit(hmm_model(), UNSURE, "refined", num_draws=1, progress=False)
+
+
 def test_nothing_learned_is_refused() -> None:
     model = btil.TeamModel(btil.UniformCPT(), btil.StaticCPT())
     with pytest.raises(ValueError, match="no table is learned"):
@@ -165,6 +170,12 @@ def test_drift_is_told_from_chance() -> None:
 )
 def test_sweeps(rate: float | None, number: int) -> None:
     assert sweeps_needed(rate) == number
+
+
+def test_nothing_that_varies_does_not_drift() -> None:
+    demos = btil.Demonstrations([0, 0, 1, 0], [0, 0, 0, 0], num_latents=1, num_actions=1)
+    refined = mean_field(btil.TeamModel(), demos).refined(num_draws=50, progress=False)
+    assert refined.converged, refined.reason
 
 
 def test_too_few_sweeps_are_told() -> None:

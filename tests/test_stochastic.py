@@ -385,6 +385,23 @@ def test_the_pass_over_a_file_finds_what_memory_holds(model, file, small_parts) 
             assert set(np.unique(labels)) - {-1} == set(np.unique(found)) - {-1}
 
 
+def test_annotations_of_late_episodes_tell_latents_apart(small_parts, tmp_path) -> None:
+    """A fit begins by them wherever they are, in a file as in memory."""
+    demos = random_demos(lengths=(3, 1, 4, 2, 7), labelled=0)
+    weights = {"ann": np.ones((17, 2)), "bob": np.ones((17, 3))}
+    weights["ann"][5], weights["bob"][9:] = (0.2, 0.7), (0.1, 0.5, 0.4)
+    demos = demos.replace(latent_weights=weights)
+    btil.write_demonstrations(demos, tmp_path / "team.parquet")
+    file = btil.open_demonstrations(tmp_path / "team.parquet")
+    in_memory = stochastic.in_memory(bind(rich_model(), demos))
+    with streamed(rich_model(), file, lambda _: 0.0) as (data, *_):
+        for one in (in_memory, data):
+            problem = stochastic.make_problem(one, 2, None, None, 0, np.dtype(np.float64))
+            assert not any(
+                counts.any() for counts in stochastic.first_state(problem).counts.values()
+            )
+
+
 def test_the_checksum_of_a_file_tells_contents_and_order_alone(file, small_parts, tmp_path) -> None:
     def checksum(demos: btil.Demonstrations, name: str) -> str:
         path = tmp_path / f"{name}.parquet"

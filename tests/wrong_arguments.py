@@ -19,6 +19,8 @@ from btil.arguments import is_known
 from btil.posterior.fit import method_options
 
 WRONG = (True, "x", [1], None, math.nan, math.inf, -1, 2.5, 1j)
+# Of what is True or False.
+NO_FLAGS = ("no", 1, None)
 # Options that their method checks by itself: no numbers, or not always.
 UNBOUNDED = {"delay", "learning_rate", "tolerance", "within"}
 OTHERS = {"guide", "start", "keep_rows", "dtype"}
@@ -40,7 +42,7 @@ def wrong_values(name: str, default: Any) -> list[Any]:
     """Values that an argument of this name cannot have."""
     return [
         value
-        for value in WRONG
+        for value in (NO_FLAGS if isinstance(default, bool) else WRONG)
         if not (value == 2.5 and name in UNBOUNDED) and not (value is None and default is None)
     ]
 
@@ -64,7 +66,8 @@ def check_methods() -> None:
     demos = hmm_demos([0, 0, 1, 1], [0, -1, -1, 1])
     for method, kind in METHODS:
         call = partial(btil.fit, MODELS[kind], demos, method, progress=False)
-        options = method_options(method, MODELS[kind]) | {"seed": 0, "dtype": None}
+        of_all = {"seed": 0, "dtype": None, "progress": True, "resume": False}
+        options = method_options(method, MODELS[kind]) | of_all
         for name, default in options.items():
             if not is_known(name) and name not in OTHERS:
                 print(f"nothing checks {name} of {method}")
@@ -114,6 +117,8 @@ def analysis_calls() -> dict[str, Any]:
         "rank_models": partial(btil.analysis.rank_models, {"one": one, "other": one}),
         "compare_posteriors": partial(btil.analysis.compare_posteriors, {"one": one, "other": one}),
         "debrief": partial(btil.analysis.debrief, one, demos, "nowhere"),
+        "decode_file": partial(btil.analysis.decode_file, one, cast(Any, None), "nowhere.parquet"),
+        "score_file": partial(btil.analysis.score_file, one, cast(Any, None)),
         "learn": partial(btil.imitation.learn, cast(Any, None), demos),
         "log_evidence": partial(log_evidence, HMM, demos),
         "play": lambda **given: btil.domains.play(

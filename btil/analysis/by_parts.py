@@ -16,6 +16,7 @@ from jaxtyping import Float
 from btil.analysis.decoding import decoded_table
 from btil.analysis.held_out import METRICS
 from btil.analysis.metrics import hamming_distance
+from btil.arguments import check_values
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.stream import DemonstrationsFile
 from btil.files import check_writable, replacing
@@ -147,6 +148,7 @@ def _passed(
     description: str,
 ) -> FileScores:
     """Pass over files; write tables, and add up what is found."""
+    check_values({"progress": progress})
     if not isinstance(file, DemonstrationsFile):
         raise ValueError(
             "file must be what open_demonstrations opened, got "

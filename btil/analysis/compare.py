@@ -428,9 +428,9 @@ def compare(
     seen = {name: others.get(name, demos) for name in chosen}
     if test is not None:
         test = conform(test, demos)
-    check_values({"accuracy": accuracy, "seed": seed})
+    numbers = {"accuracy": accuracy, "num_played": num_played, "seed": seed}
+    check_values(numbers | {"progress": progress})
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
-    check_values({"num_played": num_played})
     bound = bind_model(model, demos)
     refuse_unmatched(bound)
     if truth is not None:
@@ -526,7 +526,8 @@ def compare_posteriors(
     """
     posteriors = dict(posteriors)
     _check_posteriors(posteriors, reference)
-    check_values({"accuracy": accuracy, "num_played": num_played, "seed": seed})
+    numbers = {"accuracy": accuracy, "num_played": num_played, "seed": seed}
+    check_values(numbers | {"progress": progress})
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
     chosen = choose_reference(posteriors, reference)
     reference, anchor = chosen.name, chosen.posterior

@@ -73,6 +73,7 @@ def run_demo(
     Example:
         >>> page = run_demo("btil-demo")  # doctest: +SKIP
     """
+    check_values({"progress": progress})
     directory = prepare_directory(out)
     say(f"Two people cook onion soup in the kitchen {LAYOUT}: recordings of real play (Carroll et")
     say("al., 2019). What did each of them want to do next?")

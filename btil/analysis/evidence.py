@@ -43,10 +43,10 @@ from btil.arguments import check_count, check_options, check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
 from btil.inference.channels import laid_channels, log_jacobian
-from btil.inference.exact import count_sequences, coupled_agents
+from btil.inference.exact import count_sequences
 from btil.inference.gibbs import draw_log_tables
 from btil.inference.result import DirichletRows, DrawnChannel, DrawnRows, check_all_kept
-from btil.inference.starting import num_contexts, open_uses
+from btil.inference.starting import coupled_agents, num_contexts, open_uses
 from btil.messages.channels import (
     ChannelSteps,
     drawn_statistics,
@@ -159,7 +159,7 @@ def log_evidence(
     estimator = ESTIMATORS[method]
     allowed = list(inspect.signature(estimator).parameters)[3:]
     check_options(method, options, allowed)
-    check_values(options)
+    check_values(options | {"progress": progress})
     if "num_samples" in options:  # of fewer draws no tail can be told
         check_count("num_samples", options["num_samples"], 25)
     seed = check_seed(seed, 2**32 - 1)

@@ -28,7 +28,7 @@ from btil.analysis.plots.rows import expected_visits
 from btil.analysis.words import listed
 from btil.inference.chains import ess
 from btil.inference.method import method_of
-from btil.inference.result import DrawnParameters, DrawnRows, MomentRows
+from btil.inference.result import DrawnChannel, DrawnParameters, DrawnRows, MomentRows
 from btil.posterior.beliefs import Posterior
 
 # In standard deviations within a chain.
@@ -79,7 +79,7 @@ def find_modes(
         posterior: A posterior whose chains have their latents matched.
         visits: How often the data read each row; None: as `expected_visits` says. Rows count by
             the square root of it, and those read less than once, or whose draws were not kept, do
-            not count.
+            not count. Coefficients and variances of columns do.
 
     Returns:
         One mode where all chains overlap; none where there are no chains.
@@ -352,7 +352,11 @@ def separation(
 def _vectors(
     posterior: Posterior, visits: Mapping[str, Float[np.ndarray, "contexts ..."]] | None
 ) -> Float[np.ndarray, "chain draw cells"]:
-    """What each draw says of the rows that are read, each counted as `find_modes` says."""
+    """What each draw says of the rows that are read, each counted as `find_modes` says.
+
+    Beside them coefficients and log variances of columns, and parameters of an own model, each in
+    its standard deviations within chains.
+    """
     visits = expected_visits(posterior) if visits is None else visits
     assert posterior.result.log_likelihood is not None
     parts = [np.zeros((*posterior.result.log_likelihood.shape[:2], 0))]
@@ -362,12 +366,19 @@ def _vectors(
             used = read >= 1
             weighted = rows.draws[:, :, used] * np.sqrt(read[used])[:, None]
             parts.append(weighted.reshape(*weighted.shape[:2], -1))
-    if not posterior.result.rows:  # of an own model its parameters, each in its standard deviations
+    others: list[np.ndarray] = []
+    if not posterior.result.rows:  # of an own model its parameters
         for one in posterior.result.parameters.values():
             assert isinstance(one, DrawnParameters)
-            sd = one.draws.std(1).mean(0)
-            scaled = one.draws / np.where(sd > 0, sd, 1.0)
-            parts.append(scaled.reshape(*scaled.shape[:2], -1))
+            others.append(one.draws)
+    for channel in posterior.result.channels.values():
+        if isinstance(channel, DrawnChannel):
+            variances = np.diagonal(channel.covariance, axis1=-2, axis2=-1)
+            others += [channel.coefficients, np.log(variances)]
+    for draws in others:
+        sd = draws.std(1).mean(0)
+        scaled = draws / np.where(sd > 0, sd, 1.0)
+        parts.append(scaled.reshape(*scaled.shape[:2], -1))
     return np.concatenate(parts, axis=-1).astype(np.float64)
 
 

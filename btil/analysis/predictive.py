@@ -38,7 +38,6 @@ from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.processes import ALONE, Processes, add_up, gather, present_processes
 from btil.messages.layout import lay_out
 from btil.models.contexts import data_column, match_rows
-from btil.models.cpt import ROLES
 from btil.models.draws import DrawnTables
 from btil.models.emission import Channel
 from btil.models.simulate import draw_values, simulate
@@ -540,7 +539,7 @@ def _one_step_ahead(
     """Every action and every latent drawn anew, given what was before it."""
     latents, actions = np.full_like(seen.latents, -1), np.full_like(seen.actions, -1)
     for i, agent in enumerate(bound.demos.agents):
-        policy, transition, initial = (rows[bound.table(role, agent).name] for role in ROLES)
+        policy, transition, initial = (rows[name] for name in bound.sites(agent))
         reads = bound.rows[agent]
         acting = np.flatnonzero(seen.actions[:, i] >= 0)
         of_acting = policy[reads.policy[acting], seen.latents[acting, i]]

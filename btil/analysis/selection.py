@@ -29,7 +29,7 @@ from btil.analysis.monte_carlo import (
     together,
 )
 from btil.analysis.output import text_table
-from btil.arguments import check_count, check_seed
+from btil.arguments import check_count, check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.inference.chains import RHAT_LIMIT, ess, rhat
 from btil.inference.method import method_of
@@ -173,6 +173,7 @@ def rank_models(
         raise ValueError(f"posteriors: name at least two models, got {len(posteriors)}")
     check_count("num_draws", num_draws, 100)
     seed = check_seed(seed, 2**32 - 1)
+    check_values({"progress": progress})
     posteriors = dict(posteriors)
     _check_same_data(posteriors)
     if method == "loo":

@@ -467,7 +467,7 @@ class Demonstrations:
             latents=self.latents[rows],
             episodes=self.episodes[rows],
             latent_weights={agent: one[rows] for agent, one in self._weights.items()},
-            present=self.present[rows],
+            present=self.present[rows] if self._tells_presence else None,
             rewards=None if self.rewards is None else self.rewards[rows],
             continuous={name: values[rows] for name, values in self._continuous.items()},
         )
@@ -571,33 +571,7 @@ class Demonstrations:
 
     def summary(self) -> Summary:
         """Sizes, lengths, the share of labelled steps, and the visited states; print it."""
-        whole = np.ones(self.num_steps, bool)  # of which every variable was seen
-        for values in self._variables.values():
-            whole &= values >= 0
-        visited = np.zeros(int(whole.sum()), np.int64)
-        for values in self._variables.values():
-            distinct, codes = np.unique(values[whole], return_inverse=True)
-            # Renumbered at every variable: both factors stay below the number of steps.
-            visited = np.unique(visited * len(distinct) + codes, return_inverse=True)[1]
-        lengths = self._runs.lengths
-        return Summary(
-            num_episodes=self.num_episodes,
-            num_steps=self.num_steps,
-            min_length=int(lengths.min()),
-            median_length=float(np.median(lengths)),
-            max_length=int(lengths.max()),
-            agents=self.agents,
-            num_states=self.num_states,
-            num_visited_states=int(visited.max(initial=-1)) + 1,
-            num_actions=self.num_actions,
-            num_latents=self.num_latents,
-            share_labelled=tuple((self.latents >= 0).mean(axis=0).tolist()),
-            share_unseen=tuple(
-                (self.present & (self.actions < 0)).mean(axis=0).tolist() if self.unseen else ()
-            ),
-            share_away=tuple((~self.present).mean(axis=0).tolist() if self.away else ()),
-            continuous=tuple(self._continuous),
-        )
+        return summary_of([self])
 
     def __repr__(self) -> str:
         return (
@@ -625,6 +599,55 @@ class Demonstrations:
             and _same_columns(self._continuous, other._continuous)
             and _same_columns({"": self.rewards}, {"": other.rewards})
         )
+
+
+def summary_of(parts: Iterable[Demonstrations]) -> "Summary":
+    """What `Demonstrations.summary` counts, of demonstrations that come part by part.
+
+    Args:
+        parts: One at least, of the same sizes and names.
+    """
+    lengths: list[np.ndarray] = []
+    visited: list[np.ndarray] = []
+    shares: dict[str, Any] = dict.fromkeys(("labelled", "unseen", "away"), 0)
+    unseen = False
+    for part in parts:
+        lengths.append(part.episode_lengths)
+        acting = part.present & (np.array(part.num_actions) > 0)
+        shares["labelled"] += (part.latents >= 0).sum(axis=0)
+        shares["unseen"] += (acting & (part.actions < 0)).sum(axis=0)
+        shares["away"] += (~part.present).sum(axis=0)
+        unseen |= part.unseen
+        states = np.array([*part.state_variables.values()], np.int64).reshape(-1, part.num_steps)
+        visited.append(states[:, (states >= 0).all(axis=0)])  # where every variable was seen
+        visited = [_distinct_columns(np.concatenate(visited, axis=1))]
+    steps = np.concatenate(lengths)
+    told = {name: tuple((count / steps.sum()).tolist()) for name, count in shares.items()}
+    return Summary(
+        num_episodes=len(steps),
+        num_steps=int(steps.sum()),
+        min_length=int(steps.min()),
+        median_length=float(np.median(steps)),
+        max_length=int(steps.max()),
+        agents=part.agents,
+        num_states=part.num_states,
+        num_visited_states=visited[0].shape[1],
+        num_actions=part.num_actions,
+        num_latents=part.num_latents,
+        share_labelled=told["labelled"],
+        share_unseen=told["unseen"] if unseen else (),
+        share_away=told["away"] if any(told["away"]) else (),
+        continuous=tuple(part.continuous),
+    )
+
+
+def _distinct_columns(values: Int[np.ndarray, "variables k"]) -> Int[np.ndarray, "variables _"]:
+    """The columns that differ; they are numbered anew at every row, so that numbers stay small."""
+    codes = np.zeros(values.shape[1], np.int64)
+    for row in values:
+        distinct, own = np.unique(row, return_inverse=True)
+        codes = np.unique(codes * len(distinct) + own, return_inverse=True)[1]
+    return values[:, np.unique(codes, return_index=True)[1]]
 
 
 def refuse_gaps(demos: Demonstrations, what: str, instead: str) -> None:
@@ -1169,6 +1192,10 @@ def _action_columns(actions: Any, agents: Any, optional: bool) -> tuple[Columns,
         if set(order) != set(columns) or len(order) != len(columns):
             raise ValueError(f"actions: has {listed(columns)}, but agents is {listed(order)}")
     else:
+        if actions is None:
+            raise ValueError(
+                "actions: None; without actions give continuous columns, which latents explain"
+            )
         array = as_array("actions", actions)
         if array.ndim not in (1, 2):
             raise ValueError(f"actions: (steps, agents) expected, got {array.shape}")
@@ -1332,6 +1359,12 @@ def _is_taken(name: Any) -> bool:
     return name in _RESERVED or (isinstance(name, str) and name.startswith(("action_", "latent_")))
 
 
+def _has_previous(name: str, variables: Sequence[Any]) -> bool:
+    """Whether a name is that of a variable, or of an action, one step earlier."""
+    earlier = name.removeprefix("previous_")
+    return earlier in variables or earlier.startswith("action_")
+
+
 def _refuse_like_weights(agents: Names) -> None:
     """Refuse agents whose labels a table would have in a column of another one's weights."""
     for agent in agents:
@@ -1357,6 +1390,7 @@ def _check_variables(variables: Sequence[Any]) -> None:
             _is_taken(name)
             or (name == "state" and len(variables) > 1)
             or (name.startswith("next_") and name.removeprefix("next_") in variables)
+            or (name.startswith("previous_") and _has_previous(name, variables))
         ):
             raise ValueError(f"state variable {name!r}: this name has another meaning here")
 

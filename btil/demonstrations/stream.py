@@ -30,6 +30,7 @@ from btil.demonstrations.data import (
     declared_names,
     declared_sizes,
     episode_runs,
+    summary_of,
 )
 from btil.demonstrations.formats.arrow import columns_from_arrow, from_arrow
 from btil.demonstrations.formats.parquet import record_of_schema
@@ -187,28 +188,14 @@ class DemonstrationsFile:
         return concatenate(list(self))
 
     def summary(self) -> Summary:
-        """What `Demonstrations.summary` counts, by one pass over the file."""
-        lengths, labelled = [], np.zeros(self.num_agents)
-        visited = np.zeros((0, len(self.num_states)), np.int64)
-        for part in self:
-            lengths.append(part.episode_lengths)
-            labelled += (part.latents >= 0).sum(axis=0)
-            states = np.stack(list(part.state_variables.values()), axis=1)
-            visited = np.unique(np.concatenate([visited, np.unique(states, axis=0)]), axis=0)
-        steps = np.concatenate(lengths)
-        return Summary(
-            num_episodes=len(steps),
-            num_steps=self.num_steps,
-            min_length=int(steps.min()),
-            median_length=float(np.median(steps)),
-            max_length=int(steps.max()),
-            agents=self.agents,
-            num_states=self.num_states,
-            num_visited_states=len(visited),
-            num_actions=self.num_actions,
-            num_latents=self.num_latents,
-            share_labelled=tuple((labelled / self.num_steps).tolist()),
-        )
+        """What `Demonstrations.summary` counts, by one pass over the file.
+
+        Raises:
+            ValueError: If it is a part without episodes.
+        """
+        if not self.num_episodes:
+            raise ValueError(f"{self.path}: summary: this part has no episodes")
+        return summary_of(self)
 
     def __repr__(self) -> str:
         files = len(self.source.files)

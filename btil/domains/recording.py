@@ -125,7 +125,7 @@ def record(
         J. K. Terry et al. (2021), PettingZoo: Gym for multi-agent reinforcement learning.
     """
     numbers = {"num_episodes": num_episodes, "max_steps": max_steps, "seed": seed}
-    check_values(numbers, optional=["max_steps"])
+    check_values(numbers | {"progress": progress}, optional=["max_steps"])
     members = _members(env, policies, latent_transition)
     source = _source(env, members, states_from)
     sizes = _latent_sizes(env, members, num_latents)

@@ -166,6 +166,7 @@ def learn(
     check_options(method, options, method_options(method))
     check_values(options, [n for n, default in method_options(method).items() if default is None])
     seed = check_seed(seed, 2**32 - 1)
+    check_values({"progress": progress})
     checked = task_demonstrations(task, demos)
     begun = time.perf_counter()
     learned: Learned = _method_function(method)(

@@ -125,8 +125,9 @@ class Ascents:
     ) -> None:
         self._ascend = ascend
         self._sweep = sweep
-        self._prior = prior
-        self._flat_prior = np.concatenate([u.ravel() for u in prior.values()])
+        # As states have them: a cell that nothing was counted in is at its prior, rounding or not.
+        self._prior = {name: u.astype(dtype).astype(np.float64) for name, u in prior.items()}
+        self._flat_prior = np.concatenate([u.ravel() for u in self._prior.values()])
         self._tolerance = tolerance
         self._max_iterations = max_iterations
         self._dtype = dtype
@@ -439,6 +440,19 @@ def _nearly_there(length: float, previous: float, tolerance: float) -> bool:
     # The length is a square: in the end it falls by the rate's square a sweep.
     rate = (length / previous) ** (0.5 / SWEEPS_PER_CALL)
     return still_to_come(length, rate) < tolerance
+
+
+def drift(trace: Bounds) -> tuple[float, float]:
+    """How far noisy bounds move an iteration by now, and the standard error of that.
+
+    The mean of the last quarter of all iterations is compared with that of the quarter before. With
+    n iterations each, the drift is their difference divided by n, known up to an error that the
+    scatter within the two quarters gives.
+    """
+    size = len(trace) // 4
+    before, last = trace[-2 * size : -size], trace[-size:]
+    moved = (last.mean() - before.mean()) / size
+    return moved, np.sqrt((last.var(ddof=1) + before.var(ddof=1)) / size) / size
 
 
 def fall_allowance(dtype: Any) -> float:

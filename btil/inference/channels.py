@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from btil.inference.ascents import SWEEPS_PER_CALL, End
 from btil.inference.checkpoint import Checkpoint
+from btil.inference.starting import ENOUGH_LABELS
 from btil.messages.channels import ChannelSteps, expected_statistics, lay_channel
 from btil.messages.lanes import spread
 from btil.messages.layout import Layout
@@ -25,8 +26,6 @@ _DEALS, _TRIAL, _FOLLOWED, _SHAKE = 8, 10, 2, 0.2
 _TRIES, _ROUNDS, _LITTLE = 10, 15, 0.1
 # Losses that differ by less than this share are the same.
 _ROUNDING = 1e-9
-# With so many labelled steps a latent, on average, they decide which optimum is meant.
-_ENOUGH_LABELS = 10
 
 
 class LaidChannel(NamedTuple):
@@ -66,11 +65,9 @@ def statistics_of(
     laid: LaidChannel, latents: Int[np.ndarray, " steps"], layout: Layout, dtype: np.dtype
 ) -> Statistics:
     """Sums over steps of which the latent is given; -1 where it is not."""
-    inside = np.where(layout.lanes >= 0, spread(latents, layout.lanes, -1), -1)
+    inside = spread(latents, layout.lanes, -1)
     known = np.arange(laid.channel.num_latents)[:, None] == inside[:, None]
-    nothing = jax.tree.map(lambda leaf: leaf, laid.steps.prior)
-    whole = laid.channel.is_whole
-    return _expected(on_device(known, dtype), laid.steps.data, nothing, whole)
+    return _expected(on_device(known, dtype), *laid.steps, laid.channel.is_whole)
 
 
 _expected = jax.jit(expected_statistics, static_argnames="whole")
@@ -182,7 +179,7 @@ def is_doubtful(bound: BoundModel) -> bool:
 def is_doubtful_with(labelled: Int[np.ndarray, " agents"], num_latents: Sequence[int]) -> bool:
     """The same, of so many labelled steps of each agent."""
     return any(
-        latents > 1 and number < _ENOUGH_LABELS * latents
+        latents > 1 and number < ENOUGH_LABELS * latents
         for number, latents in zip(labelled.tolist(), num_latents, strict=True)
     )
 

@@ -35,6 +35,7 @@ from btil.inference.result import (
     MixtureOfRegressions,
     MixtureRows,
 )
+from btil.inference.starting import coupled_agents
 from btil.messages.layout import lay_out, log_rows, pad_rows
 from btil.messages.smoother import filter_lanes, potentials
 from btil.models.emission import Channel, Normals, Units, groups_of
@@ -61,24 +62,6 @@ class Sequences(NamedTuple):
     latent: Int[np.ndarray, " sequences"]
     counts: Int[np.ndarray, "sequences cells"]
     log_weight: Float[np.ndarray, " sequences"]
-
-
-def coupled_agents(bound: BoundModel) -> list[tuple[str, ...]]:
-    """Groups of agents that share learned tables; agents with nothing to learn are left out."""
-    groups: list[set[str]] = []
-    together = [table.agents for table in bound.learned.values()]
-    for agents in (*together, *((agent,) for agent in bound.channels)):
-        joined = set(agents)
-        apart = []
-        for group in groups:
-            if group & joined:
-                joined |= group
-            else:
-                apart.append(group)
-        groups = [*apart, joined]
-    order = bound.demos.agents
-    ordered = [tuple(agent for agent in order if agent in group) for group in groups]
-    return sorted(ordered, key=lambda group: order.index(group[0]))
 
 
 def count_sequences(bound: BoundModel, group: tuple[str, ...]) -> int:

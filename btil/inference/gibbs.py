@@ -109,7 +109,6 @@ from btil.messages.smoother import (
     potentials,
     with_drawn_actions,
 )
-from btil.models.cpt import ROLES
 from btil.models.draws import dirichlet_draws
 from btil.models.parametric import (
     all_priors,
@@ -1019,16 +1018,13 @@ def prepare(
     }
     shapes |= {name: rows.shape for name, rows in log_fixed.items()}
     sticky = {
-        bound.table("transition", agent).name: _sticky(bound.table("transition", agent))
-        for agent in demos.agents
+        name: _sticky(table)
+        for name, table in bound.tables.items()
+        if table.contexts.role == "transition"
     }
     functions = {f.name for f in program.families if not f.cpt.dirichlet_rows}
     learned = set(bound.learned) - functions
-    contexts = {
-        bound.table(role, agent).name: bound.table(role, agent).contexts.rows
-        for role in ROLES
-        for agent in demos.agents
-    }
+    contexts = {name: table.contexts.rows for name, table in bound.tables.items()}
     places, stretches, blocks = lay_places(
         shapes, learned, sites, problem.steps, contexts, sticky, dtype
     )

@@ -66,7 +66,12 @@ def corrected_sds(
             site: on_device(pad_rows(w.concentration, run.num_rows[site], 1.0), dtype)
             for site, w in rows.items()
         }
-        counts, unravel = ravel_pytree({s: w - run.problem.prior[s] for s, w in point.items()})
+        # Less the prior as it was rounded: a cell that nothing was counted in has no count.
+        counted = {
+            site: w - on_device(run.prior[site].astype(rows[site].concentration.dtype), dtype)
+            for site, w in point.items()
+        }
+        counts, unravel = ravel_pytree(counted)
         used = np.flatnonzero(np.asarray(counts) > _UNUSED)
         if len(used) > MOST_CELLS:
             raise ValueError(

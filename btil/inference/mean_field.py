@@ -35,7 +35,6 @@ from scipy import special
 from btil.inference.ascents import SWEEPS_PER_CALL, fall_allowance
 from btil.inference.devices import split_lanes
 from btil.inference.parameters import Families, FamilyData, Normals, fit_normals
-from btil.inference.starting import agent_sites
 from btil.messages.channels import (
     ChannelSteps,
     expected_statistics,
@@ -373,7 +372,7 @@ def step_forms(
             smallest[name] = np.min(rows, initial=0.0, where=counted)
     found = []
     for agent in bound.demos.agents:
-        policy, transition, initial = agent_sites(bound, agent)
+        policy, transition, initial = bound.sites(agent)
         smallest_move = min(smallest[transition], smallest[initial])
         own = extremes(bound, agent) if of_steps is None else of_steps[agent]
         if own.sums:

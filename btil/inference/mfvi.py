@@ -48,7 +48,6 @@ from btil.inference.result import (
     MatrixNormalChannel,
 )
 from btil.inference.starting import (
-    agent_sites,
     doubtful_rate,
     is_symmetric,
     known_latents,
@@ -289,7 +288,7 @@ def enough_restarts(bound: BoundModel) -> int:
     """
     if bound.channels or parametric_sites(bound):
         return 1
-    policies = {bound.table("policy", agent).name for agent in bound.demos.agents}
+    policies = {bound.sites(agent)[0] for agent in bound.demos.agents}
     small = bool(policies & small_concentrations(bound))
     unknown = bool(((known_latents(bound) < 0) & bound.demos.present).any())
     return 1 + len(_RAISED) if small and unknown and labels_tell_apart(bound) else 1
@@ -394,7 +393,7 @@ class Run:
     @property
     def _policies(self) -> list[str]:
         """Learned policies."""
-        found = {agent_sites(self._bound, agent)[0] for agent in self._bound.demos.agents}
+        found = {self._bound.sites(agent)[0] for agent in self._bound.demos.agents}
         return sorted(found & set(self.prior))
 
     def counts_under(
@@ -409,10 +408,7 @@ class Run:
         raised = self.prior | {
             site: np.maximum(self.prior[site], concentration) for site in self._policies
         }
-        other = _problem(self._bound, self._layout, self._dtype, raised, self._data)
-        problem = self.problem._replace(
-            **place({"prior": other.prior, "prior_terms": other.prior_terms}, self._mesh)
-        )
+        problem = self.problem._replace(**place(_priors(raised, self._dtype), self._mesh))
         counts = {name: u + known[name] for name, u in raised.items()}
         state = self.begin(known)._replace(
             concentration={name: on_device(w, self._dtype) for name, w in counts.items()}
@@ -434,7 +430,7 @@ class Run:
         return [partial(self._mixed, agent) for agent in self._bound.channels]
 
     def _mixed(self, agent: str, state: State, dealt: State) -> State:
-        own = {site for site in agent_sites(self._bound, agent)
+        own = {site for site in self._bound.sites(agent)
                if len(self._bound.tables[site].agents) == 1}  # fmt: skip
         channel = self._bound.channels[agent].name
 
@@ -542,11 +538,7 @@ def _problem(
 ) -> Problem:
     """What a sweep reads, but for the steps."""
     return Problem(
-        prior={name: on_device(u, dtype) for name, u in prior.items()},
-        prior_terms={
-            name: jax.tree.map(partial(on_device, dtype=dtype), prior_terms(u))
-            for name, u in prior.items()
-        },
+        **_priors(prior, dtype),
         log_fixed={
             name: on_device(
                 pad_rows(log_rows(table.prior_mean()), max(layout.num_rows[name], 1), 0.0), dtype
@@ -557,6 +549,15 @@ def _problem(
         steps=(),
         family_data=data,
     )
+
+
+def _priors(prior: Mapping[str, np.ndarray], dtype: np.dtype) -> dict[str, Any]:
+    """What a sweep reads of the concentrations before data."""
+    to_device = partial(on_device, dtype=dtype)
+    return {
+        "prior": {name: to_device(u) for name, u in prior.items()},
+        "prior_terms": {name: jax.tree.map(to_device, prior_terms(u)) for name, u in prior.items()},
+    }
 
 
 def _added(

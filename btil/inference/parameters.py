@@ -403,7 +403,7 @@ def row_concentrations(
 ) -> dict[str, Float[Array, "..."]]:
     """u of the tables whose rows are Dirichlet given the parameters, not broadcast."""
     return {
-        family.name: _with_axes(
+        family.name: _whole_rows(
             family, given_concentration(family, parameters, data.inputs[family.name])
         )
         for family in families
@@ -416,7 +416,7 @@ def log_functional_rows(
 ) -> dict[str, Float[Array, "..."]]:
     """Log rows of the tables whose rows are a function of the parameters, not broadcast."""
     return {
-        family.name: _with_axes(
+        family.name: _whole_rows(
             family, given_log_rows(family, parameters, data.inputs[family.name])
         )
         for family in families
@@ -424,10 +424,8 @@ def log_functional_rows(
     }
 
 
-def _with_axes(family: ParametricSite, rows: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Rows with all axes of their table, of which the last is in full."""
-    missing = len(family.shape) - rows.ndim
-    rows = rows.reshape((1,) * missing + rows.shape)
+def _whole_rows(family: ParametricSite, rows: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Rows whose last axis is in full, whatever the others are."""
     return jnp.broadcast_to(rows, (*rows.shape[:-1], family.shape[-1]))
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy import special
 
+from btil.arguments import check_count
 from btil.inference import gibbs, mfvi
 from btil.inference.channels import LaidChannel, laid_channels, log_jacobian
 from btil.inference.checkpoint import NOWHERE, Checkpoint
@@ -134,7 +135,7 @@ def drift(before: Snapshot, after: Snapshot, used: Mapping[str, np.ndarray]) -> 
         after: The draws after more.
         used: Of every table the contexts that the data read.
     """
-    moves, spreads = [], []
+    moves, spreads = [np.zeros(0)], [np.zeros(0)]
     earlier, later = before.numbers(used), after.numbers(used)
     for one, other in ((values, later[name]) for name, values in earlier.items()):
         variances = one.var(0, ddof=1), other.var(0, ddof=1)
@@ -145,9 +146,10 @@ def drift(before: Snapshot, after: Snapshot, used: Mapping[str, np.ndarray]) -> 
         spreads.append(0.5 * np.log(variances[1][varies] / variances[0][varies]))
     first, second = (s.log_likelihood.sum(-1, dtype=np.float64) for s in (before, after))
     error = math.sqrt((first.var(ddof=1) + second.var(ddof=1)) / len(first))
+    moved, spread = np.concatenate(moves), np.concatenate(spreads)
     return Drift(
-        float(np.mean(np.concatenate(moves))) if moves else 0.0,
-        float(np.median(np.concatenate(spreads))) if spreads else 0.0,
+        float(np.mean(moved)) if len(moved) else 0.0,  # nothing varies
+        float(np.median(spread)) if len(spread) else 0.0,
         float((second.mean() - first.mean()) / error) if error > 0 else 0.0,
     )
 
@@ -417,7 +419,11 @@ def fit(
 
     Returns:
         As `refine`; `converged` only if the mean field has converged too.
+
+    Raises:
+        ValueError: If there are fewer than two draws.
     """
+    check_count("num_draws", num_draws, 2)
     found = mfvi.fit(
         bound,
         seed=seed,

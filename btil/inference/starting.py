@@ -1,5 +1,6 @@
 """Where fits start: counts of the labelled steps, and others dealt to the latents at random."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -7,7 +8,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from btil.messages.layout import lay_out
-from btil.models.cpt import ROLES
 from btil.models.parametric import central_concentration
 from btil.models.team import BoundModel
 
@@ -15,7 +15,7 @@ from btil.models.team import BoundModel
 # drawn as next to nothing, and an ascent keeps to what it has seen first.
 SMALL_CONCENTRATION = 0.1
 # With so many labelled steps a latent, on average, they decide which optimum is meant.
-_ENOUGH_LABELS = 10
+ENOUGH_LABELS = 10
 # With fewer they may not, where the ascent from them ends as slowly as this.
 _SLOW = 0.97
 
@@ -34,10 +34,22 @@ class OpenUses(NamedTuple):
     initial: Int[np.ndarray, " initial_rows"] | None
 
 
-def agent_sites(bound: BoundModel, agent: str) -> tuple[str, str, str]:
-    """Names of an agent's policy, transition and initial tables."""
-    policy, transition, initial = (bound.table(role, agent).name for role in ROLES)
-    return policy, transition, initial
+def coupled_agents(bound: BoundModel) -> list[tuple[str, ...]]:
+    """Groups of agents that share learned tables; agents with nothing to learn are left out."""
+    groups: list[set[str]] = []
+    together = [table.agents for table in bound.learned.values()]
+    for agents in (*together, *((agent,) for agent in bound.channels)):
+        joined = set(agents)
+        apart = []
+        for group in groups:
+            if group & joined:
+                joined |= group
+            else:
+                apart.append(group)
+        groups = [*apart, joined]
+    order = bound.demos.agents
+    ordered = [tuple(agent for agent in order if agent in group) for group in groups]
+    return sorted(ordered, key=lambda group: order.index(group[0]))
 
 
 def num_contexts(bound: BoundModel) -> dict[str, int]:
@@ -82,7 +94,7 @@ def labelled_counts(
     for position, agent in enumerate(demos.agents):
         rows = bound.rows[agent]
         label = known_latent[:, position]
-        policy, transition, initial = agent_sites(bound, agent)
+        policy, transition, initial = bound.sites(agent)
         if policy in counts:
             known = (label >= 0) & (demos.actions[:, position] >= 0)
             np.add.at(
@@ -108,7 +120,7 @@ def open_uses(bound: BoundModel, num_rows: Mapping[str, int]) -> dict[str, OpenU
     for position, agent in enumerate(demos.agents):
         rows = bound.rows[agent]
         label = known_latent[:, position]
-        policy, transition, initial = agent_sites(bound, agent)
+        policy, transition, initial = bound.sites(agent)
         unknown = (label < 0) & demos.present[:, position]
         by_action = by_pair = by_start = None
         if policy in learned:
@@ -134,7 +146,7 @@ def settled_contexts(bound: BoundModel) -> dict[str, Bool[np.ndarray, " contexts
     sizes = num_contexts(bound)
     settled = {name: np.ones(sizes[name], bool) for name in bound.learned}
     for agent, uses in open_uses(bound, sizes).items():
-        sites = agent_sites(bound, agent)
+        sites = bound.sites(agent)
         for site, reads in zip(sites, uses, strict=True):
             if reads is not None:
                 settled[site] &= reads.reshape(len(reads), -1).sum(-1) == 0
@@ -160,7 +172,7 @@ def deal_out(
         counts[site] = counts[site] + dealt if site in counts else dealt
 
     for agent, latents in zip(bound.demos.agents, bound.demos.num_latents, strict=True):
-        policy, transition, initial = agent_sites(bound, agent)
+        policy, transition, initial = bound.sites(agent)
         by_action, by_pair, by_start = uses[agent]
         if by_action is not None:
             shares = generator.dirichlet(np.ones(latents), size=by_action.shape)
@@ -185,48 +197,65 @@ def doubtful_rate(bound: BoundModel) -> float:
     """The contraction rate from which on the end that the labels led to is in doubt.
 
     Any rate where an agent has no label at all; one near 1 where it has few (the
-    bound is flat there, and another optimum may lie higher); none where it has enough.
+    bound is flat there, and another optimum may lie higher); none where it has enough, or has
+    nothing to learn. Labels of agents who share a policy are labels of each of them.
     """
-    doubt = np.inf
-    for labels, latents in zip(bound.demos.latents.T, bound.demos.num_latents, strict=True):
-        labelled = int(np.sum(labels >= 0))
-        if latents > 1 and labelled < _ENOUGH_LABELS * latents:
+    demos, doubt = bound.demos, np.inf
+    labels = dict(zip(demos.agents, (demos.latents >= 0).sum(0).tolist(), strict=True))
+    latents = dict(zip(demos.agents, demos.num_latents, strict=True))
+    for agent in itertools.chain(*coupled_agents(bound)):
+        policy = bound.table("policy", agent)
+        labelled = sum(labels[one] for one in (policy.agents if policy.learned else (agent,)))
+        if latents[agent] > 1 and labelled < ENOUGH_LABELS * latents[agent]:
             doubt = min(doubt, _SLOW if labelled else 0.0)
     return doubt
 
 
 def is_symmetric(bound: BoundModel, start: Mapping[str, np.ndarray]) -> bool:
-    """Whether some latents of an agent cannot be told apart by any of its tables.
+    """Whether some latents of an agent that has something to learn cannot be told apart.
 
     Coordinate ascent never leaves such a start: it is a saddle of the bound, not an answer.
-    Latents are told apart by their policy rows and initial cells, then by their moves to and from
-    latents already told apart, until nothing changes (colour refinement). So swaps of two latents
-    are found as well as cycles of several.
+    Latents are told apart by their policy rows and initial cells, by weights of annotations (its
+    own, and of those with whom it learns tables), then by their moves to and from latents already
+    told apart, until nothing changes (colour refinement). So swaps of two latents are found as well
+    as cycles of several.
     """
-    for agent in bound.demos.agents:
-        policy, transition, initial = (
-            np.asarray(start[name] if name in start else bound.tables[name].prior_mean())
-            for name in agent_sites(bound, agent)
-        )
-        latents = range(initial.shape[-1])
-        kinds = _numbered([(policy[:, x].tobytes(), initial[:, x].tobytes()) for x in latents])
-        num_kinds = 0
-        while num_kinds < len(set(kinds)) < len(latents):
-            num_kinds = len(set(kinds))
-            moves = [
-                sorted(
-                    (kinds[y], transition[:, x, y].tobytes(), transition[:, y, x].tobytes())
-                    for y in latents
-                    if y != x
-                )
-                for x in latents
-            ]
-            kinds = _numbered(
-                [(kinds[x], transition[:, x, x].tobytes(), *moves[x]) for x in latents]
+    weights = bound.demos.latent_weights
+    return any(
+        _has_like_latents(bound, agent, start, [weights[one] for one in group if one in weights])
+        for group in coupled_agents(bound)
+        for agent in group
+    )
+
+
+def _has_like_latents(
+    bound: BoundModel,
+    agent: str,
+    start: Mapping[str, np.ndarray],
+    weights: list[Float[np.ndarray, "steps latents"]],
+) -> bool:
+    policy, transition, initial = (
+        np.asarray(start[name] if name in start else bound.tables[name].prior_mean())
+        for name in bound.sites(agent)
+    )
+    latents = range(initial.shape[-1])
+    of_latents = [*np.swapaxes(policy, 0, 1)], [*initial.T], *([*one.T] for one in weights)
+    kinds = _numbered(
+        [tuple(one.tobytes() for one in parts) for parts in zip(*of_latents, strict=True)]
+    )
+    num_kinds = 0
+    while num_kinds < len(set(kinds)) < len(latents):
+        num_kinds = len(set(kinds))
+        moves = [
+            sorted(
+                (kinds[y], transition[:, x, y].tobytes(), transition[:, y, x].tobytes())
+                for y in latents
+                if y != x
             )
-        if len(set(kinds)) < len(latents):
-            return True
-    return False
+            for x in latents
+        ]
+        kinds = _numbered([(kinds[x], transition[:, x, x].tobytes(), *moves[x]) for x in latents])
+    return len(set(kinds)) < len(latents)
 
 
 def _numbered(keys: list[Any]) -> list[int]:

@@ -30,6 +30,7 @@ References:
     A stochastic approximation method.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,7 +43,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from btil.demonstrations import Demonstrations
-from btil.inference.ascents import End, judge
+from btil.inference.ascents import End, drift, judge
 from btil.inference.channel_batches import (
     ChannelRows,
     ChannelSource,
@@ -87,7 +88,6 @@ from btil.inference.processes import ALONE, Processes, add_up, gather_bytes
 from btil.inference.result import DirichletRows, FitResult, MatrixNormalChannel, RowsPosterior
 from btil.inference.starting import (
     OpenUses,
-    agent_sites,
     deal_out,
     is_symmetric,
     labelled_counts,
@@ -379,9 +379,9 @@ def summed_rows(bound: BoundModel) -> dict[str, Int[np.ndarray, "sums actions"]]
 
 
 class Excerpt:
-    """The first episode, and those in which an agent's latent is labelled for the first time.
+    """The first episode, and those in which a label or weight tells latents apart as none before.
 
-    They tell what all labels tell about which latents have a name.
+    They tell what all labels and annotations tell about which latents have a name.
 
     Args:
         num_latents: Of each agent.
@@ -394,6 +394,7 @@ class Excerpt:
 
     def __init__(self, num_latents: tuple[int, ...], others: Chosen | None = None) -> None:
         self._labelled = [np.zeros(size, bool) for size in num_latents]
+        self._alike = [set(itertools.combinations(range(size), 2)) for size in num_latents]
         self._others = np.zeros(0, np.int64) if others is None else others
         self._passed = 0
         self.parts: list[Demonstrations] = []
@@ -406,14 +407,26 @@ class Excerpt:
             latents, rows = np.unique(labels, return_index=True)
             new = (latents >= 0) & ~seen[latents]
             seen[latents[new]] = True
-            episodes = np.searchsorted(part.episode_starts, rows[new], side="right") - 1
-            chosen.update(episodes.tolist())
+            chosen.update(_episodes_of(part, rows[new]))
+        for agent, alike in zip(part.agents, self._alike, strict=True):
+            weights = part.latent_weights.get(agent)
+            if weights is None:
+                continue
+            for pair in sorted(alike):
+                apart = np.flatnonzero(np.not_equal(*weights[:, pair].T))
+                if len(apart):
+                    alike.remove(pair)
+                    chosen.update(_episodes_of(part, apart[:1]))
         others = self._others - self._passed
         chosen.update(others[(others >= 0) & (others < part.num_episodes)].tolist())
         if chosen:
             self.parts.append(part.select(sorted(chosen)))
             self.numbers += [self._passed + one for one in sorted(chosen)]
         self._passed += part.num_episodes
+
+
+def _episodes_of(demos: Demonstrations, steps: Int[np.ndarray, " steps"]) -> list[int]:
+    return (np.searchsorted(demos.episode_starts, steps, side="right") - 1).tolist()
 
 
 def sampled_episodes(num_episodes: int, num_steps: int, batch_size: int) -> Chosen:
@@ -740,7 +753,7 @@ def make_problem(
 ) -> Problem:
     """The arrays and settings of a fit."""
     bound = data.bound
-    sites = tuple(agent_sites(bound, agent) for agent in bound.demos.agents)
+    sites = tuple(bound.sites(agent) for agent in bound.demos.agents)
     plain = {
         name: table.cpt.concentration(table.contexts)
         for name, table in bound.learned.items()
@@ -1201,22 +1214,18 @@ def _end(state: State, problem: Problem) -> End:
 def has_settled(trace: Float[np.ndarray, " epochs"], least: float = 0.0) -> bool:
     """Whether batches have done what they can: the bound's estimate hardly moves any more.
 
-    The estimates are noisy, as each batch is seen under the concentrations of its time. The mean
-    of the last quarter of the epochs is compared with that of the quarter before: with n epochs
-    each the drift per epoch is their difference divided by n, known up to a standard error s by
-    the scatter within the quarters. Settled means |drift| + 2 s below a thousandth of the bound;
-    a bound that is not finite will not get better either. A bound of less than `least` counts as
+    The estimates are noisy, as each batch is seen under the concentrations of its time. Settled
+    means that the drift per epoch and two standard errors are below a thousandth of the bound; a
+    bound that is not finite will not get better either. A bound of less than `least` counts as
     that.
     """
     if not np.all(np.isfinite(trace)):
         return True
     if len(trace) < _FEWEST_EPOCHS:
         return False
-    size = len(trace) // 4
-    before, last = trace[-2 * size : -size], trace[-size:]
-    drift = (last.mean() - before.mean()) / size
-    error = np.sqrt((last.var(ddof=1) + before.var(ddof=1)) / size) / size
-    return bool(abs(drift) + 2 * error < _SETTLED * max(abs(last.mean()), least))
+    moved, error = drift(trace)
+    height = abs(trace[-(len(trace) // 4) :].mean())
+    return bool(abs(moved) + 2 * error < _SETTLED * max(height, least))
 
 
 def fit(

@@ -30,7 +30,6 @@ from btil.inference.mean_field import Extremes, extremes
 from btil.inference.processes import ALONE, Processes, add_up, gather, gather_bytes
 from btil.inference.starting import (
     OpenUses,
-    agent_sites,
     labelled_counts,
     num_contexts,
     open_uses,
@@ -380,7 +379,7 @@ def _pass(
                 *(
                     was if more is None else _added(was, more, numbers[name])
                     for was, more, name in zip(
-                        uses[agent], found_uses, agent_sites(bound, agent), strict=True
+                        uses[agent], found_uses, bound.sites(agent), strict=True
                     )
                 )
             )
@@ -509,7 +508,7 @@ def _agreed(
     units = {agent: trend.units for agent, trend in trends.items()}
     few = in_units(bind(model, concatenate(parts)), units)
     bound = with_contexts(few, ordered | channels.contexts(), units)
-    of_agents = {agent: agent_sites(bound, agent) for agent in bound.demos.agents}
+    of_agents = {agent: bound.sites(agent) for agent in bound.demos.agents}
     sums = add_up(processes, partial(_counts_of_own, bound, found, ranks))
     ends = np.array([[one.sums, one.log_weight] for one in found.extremes.values()])
     of_steps = np.stack(gather(processes, lambda: ends[None]))[:, 0]
@@ -575,7 +574,7 @@ def _counts_of_own(
         for name, like in labelled_counts(bound, sizes).items()
     }
     for agent, of_excerpt in open_uses(bound, sizes).items():
-        uses = zip(of_excerpt, found.uses[agent], agent_sites(bound, agent), strict=True)
+        uses = zip(of_excerpt, found.uses[agent], bound.sites(agent), strict=True)
         for place, (like, n, name) in enumerate(uses):
             if like is not None:
                 counts[f"uses {place} {agent}"] = ranked(like, n, name)

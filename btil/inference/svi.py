@@ -28,6 +28,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO, autoguide
 from numpyro.infer.util import potential_energy
 
+from btil.inference.ascents import drift
 from btil.inference.channel_guide import (
     channel_density,
     channel_start,
@@ -437,12 +438,10 @@ def judge(
 ) -> Verdict:
     """Judge a noisy trace of bound estimates.
 
-    The mean of the last quarter of all iterations is compared with that of the quarter before.
-    With n iterations each, the drift per iteration is their difference divided by n, known up to
-    a standard error s that the scatter within the two quarters gives (successive estimates use
-    independent noise). Converged means |drift| + 2 s < tolerance: the bound has stopped moving,
-    and there is enough of a trace to say so. A smaller tolerance needs longer traces or more
-    particles.
+    Converged means that the drift and two standard errors (`btil.inference.ascents.drift`;
+    successive estimates use independent noise) are less than the tolerance: the bound has stopped
+    moving, and there is enough of a trace to say so. A smaller tolerance needs longer traces or
+    more particles.
 
     Args:
         trace: Estimates of the bound, one per iteration.
@@ -460,12 +459,9 @@ def judge(
     cap = f"the cap of {max_iterations} iterations was reached"
     if len(trace) < _FEWEST_ITERATIONS:
         return Verdict(capped, False, f"{cap}; at least {_FEWEST_ITERATIONS} are needed to judge")
-    size = len(trace) // 4
-    before, last = trace[-2 * size : -size], trace[-size:]
-    drift = (last.mean() - before.mean()) / size
-    error = np.sqrt((last.var(ddof=1) + before.var(ddof=1)) / size) / size
-    numbers = f"the bound drifts by {drift:.2g} +- {error:.2g} an iteration"
-    if abs(drift) + 2 * error < tolerance:
+    moved, error = drift(trace)
+    numbers = f"the bound drifts by {moved:.2g} +- {error:.2g} an iteration"
+    if abs(moved) + 2 * error < tolerance:
         return Verdict(True, True, f"{numbers}, less than {tolerance:g} with two standard errors")
     return Verdict(capped, False, f"{cap}; {numbers} (tolerance {tolerance:g})")
 

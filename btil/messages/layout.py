@@ -93,11 +93,7 @@ def _laid_out(bound: BoundModel, coarse: bool, num_devices: int) -> Layout:
     }
     index, sites = {}, {}
     for position, agent in enumerate(demos.agents):
-        tables = (
-            bound.table("policy", agent).name,
-            bound.table("transition", agent).name,
-            bound.table("initial", agent).name,
-        )
+        tables = bound.sites(agent)
         num_policy, num_transition, num_initial = (num_rows[name] for name in tables)
         actions = max(demos.num_actions[position], 1)
         rows = bound.rows[agent]

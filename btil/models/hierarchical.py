@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro import distributions as dist
 
+from btil.arguments import check_flag
 from btil.models.cpt import (
     Contexts,
     MadeOfArguments,
@@ -89,7 +90,8 @@ class HierarchicalDirichletCPT(MadeOfArguments, ParametricCPT):
         )
         object.__setattr__(self, "stay", positive_number(family, "stay", stay, zero=True))
         object.__setattr__(self, "parents", check_parents(parents, family))
-        object.__setattr__(self, "shared_parameters", bool(shared_base))
+        shared = check_flag(f"{family}: shared_base", shared_base)
+        object.__setattr__(self, "shared_parameters", shared)
 
     def validate(self, role: str) -> None:
         """Only in a transition can a latent stay."""

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from btil.models.cpt import ROLES
 from btil.models.parametric import parameter_axes, parametric_site
 from btil.models.team import BoundModel
 
@@ -45,7 +44,7 @@ def interchangeable_classes(bound: BoundModel) -> dict[str, tuple[tuple[int, ...
         labelled = np.isin(np.arange(sizes[agents[0]]), demos.latents[:, columns])
         weights = [demos.latent_weights[a] for a in agents if a in demos.latent_weights]
         channels = [bound.channels[agent] for agent in agents if agent in bound.channels]
-        sites = {bound.table(role, agent).name for role in ROLES for agent in agents}
+        sites = {site for agent in agents for site in bound.sites(agent)}
         own: list[list[int]] = []
         for latent in range(sizes[agents[0]]):
             for members in own if not labelled[latent] else []:

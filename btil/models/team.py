@@ -332,6 +332,11 @@ class BoundModel:
         """The table that an agent uses in a role."""
         return self.tables[site_name(self.model, role, agent)]
 
+    def sites(self, agent: str) -> tuple[str, str, str]:
+        """Names of an agent's policy, transition and initial tables."""
+        policy, transition, initial = (site_name(self.model, role, agent) for role in ROLES)
+        return policy, transition, initial
+
     @property
     def learned(self) -> dict[str, Table]:
         """The tables that have something to learn: the sites of the NumPyro model."""
@@ -535,7 +540,7 @@ def renumbered(
     """The agents' rows with other numbers of the contexts, {site: new number of each}."""
     rows = {}
     for agent, own in bound.rows.items():
-        policy, transition, initial = (numbers[bound.table(role, agent).name] for role in ROLES)
+        policy, transition, initial = (numbers[name] for name in bound.sites(agent))
         # The -1 of steps without a row looks up the last entry.
         unseen = own.unseen
         if unseen is not None:

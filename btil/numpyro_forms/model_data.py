@@ -13,7 +13,7 @@ from btil.messages.lanes import one_episode_per_lane, spread
 from btil.messages.layout import UnseenRows, log_rows
 from btil.models.emission import Channel, NormalEmission, Units, channel_sites
 from btil.models.parametric import ParametricSite, all_priors, parametric_sites
-from btil.models.team import BoundModel, site_name
+from btil.models.team import BoundModel
 from btil.numerics.matrix_normal import Hyper
 
 if TYPE_CHECKING:
@@ -211,13 +211,7 @@ def model_data(bound: BoundModel) -> tuple[Structure, ModelData]:
     for described in parametric:
         inputs[described.name] = dict(described.cpt.inputs(bound.tables[described.name].contexts))
     structure = Structure(
-        agents=tuple(
-            AgentSites(
-                agent,
-                *(site_name(bound.model, r, agent) for r in ("policy", "transition", "initial")),
-            )
-            for agent in demos.agents
-        ),
+        agents=tuple(AgentSites(agent, *bound.sites(agent)) for agent in demos.agents),
         learned=tuple(concentration),
         parametric=parametric,
         channels=tuple(map(ChannelSites.of, bound.channels.values())),

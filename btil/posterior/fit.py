@@ -98,6 +98,7 @@ def fit(
     """
     check_given(method, options, model)
     seed = check_seed(seed, 2**32 - 1)
+    check_values({"progress": progress, "resume": resume})
     check_model(model)
     begun = time.perf_counter()
     if isinstance(demos, DemonstrationsFile):

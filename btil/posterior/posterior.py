@@ -648,8 +648,8 @@ class TeamPosterior(Posterior):
         from btil.inference.refinement import is_mean_field, refine
 
         check_count("num_draws", num_draws, 2)
-        check_values({"num_sweeps": num_sweeps, "seed": seed}, optional=["num_sweeps"])
-        check_flag("progress", progress)
+        given = {"num_sweeps": num_sweeps, "seed": seed, "progress": progress}
+        check_values(given, optional=["num_sweeps"])
         if not is_mean_field(self.result):
             raise ValueError(
                 "refined: only a mean field can be refined (mfvi, svi with its Dirichlet guide); "

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from btil.analysis.words import listed
-from btil.arguments import check_seed
+from btil.arguments import check_seed, check_values
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.naming import agents_but_for_capitals, word_of
 from btil.models.cpt import CPT, DirichletCPT, Shared, StickyDirichletCPT, UniformCPT
@@ -157,6 +157,7 @@ def suggest_model(
                 f"{agent} and no continuous columns with its name in theirs; call them {agent}_..."
             )
     check_seed(seed, 2**32 - 1)
+    check_values({"progress": progress})
     roles = check_roles(roles, demos)
     # The search counts actions by labels: a label beside an unseen action has nothing to count.
     acts = np.isin(demos.agents, acting)

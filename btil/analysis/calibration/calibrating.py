@@ -362,6 +362,7 @@ def calibrate(
         calibration. Modrák et al. (2023), Simulation-based calibration checking for Bayesian
         computation: the choice of test quantities shapes sensitivity.
     """
+    check_values({"progress": progress})
     settings = Settings(
         model, demos, method, options, num_draws, num_cells, share_labelled, check_seed(seed)
     )

@@ -383,9 +383,9 @@ def bins_of(counted: Reliability) -> list[Bin]:
         steps, right = (values[:, low:high].sum(1) for values in (counted.steps, counted.right))
         total, share = steps.sum(), right.sum() / steps.sum()
         # So many independent steps would tell as much: by the spread between simulations, or,
-        # where all are right or all wrong, as if those of one simulation were one.
+        # where there is but one, or all are right or all wrong, as if those of one were one.
         worth = float((steps > 0).sum())
-        if 0 < share < 1:
+        if 0 < share < 1 and worth > 1:
             variance = ratio_of_sums(right, steps).error ** 2
             worth = total if variance == 0 else min(total, share * (1 - share) / variance)
         said = counted.said[:, low:high].sum() / total

@@ -103,7 +103,7 @@ def debrief(
     Example:
         >>> btil.analysis.debrief(posterior, demos, "debrief").summary  # doctest: +SKIP
     """
-    check_values({"max_episodes": max_episodes})
+    check_values({"max_episodes": max_episodes, "progress": progress})
     refuse_excerpt(posterior, "a debrief")
     directory = prepare_directory(directory)
     judge = _learn_again(posterior, demos, progress) if relearn else None

@@ -218,8 +218,9 @@ def prior_parameter_draws(
 def expected_visits(posterior: Posterior) -> dict[str, Float[np.ndarray, "contexts ..."]]:
     """How often the training data read each row of the learned tables, in expectation.
 
-    A step reads the policy row of its context and latent; the latent counts by its smoothed
-    probability, given what was learned from: actions and labels.
+    A step reads the policy row of its context and latent, unless nobody saw the action and the own
+    transition does not read it; the latent counts by its smoothed probability, given what was
+    learned from: actions and labels.
 
     Args:
         posterior: The posterior, whose beliefs about latents are used.
@@ -271,11 +272,13 @@ def _reads(
     posterior: Posterior, role: str, agent: str, beliefs: Float[np.ndarray, "steps latents"]
 ) -> Float[np.ndarray, "contexts ..."]:
     bound = posterior.bound
-    reads = bound.rows[agent]
+    reads, demos = bound.rows[agent], bound.demos
     counts = np.zeros(bound.table(role, agent).shape[:-1])
     if role == "policy":
-        there = np.flatnonzero(reads.policy >= 0)
-        np.add.at(counts, reads.policy[there], beliefs[there])
+        said = (reads.policy >= 0) & (demos.actions[:, demos.agents.index(agent)] >= 0)
+        if reads.unseen is not None:
+            said[reads.unseen.step - 1] = True
+        np.add.at(counts, reads.policy[said], beliefs[said])
     elif role == "transition":
         moved = np.flatnonzero(reads.transition >= 0)
         np.add.at(counts, reads.transition[moved], beliefs[moved - 1])

@@ -128,7 +128,7 @@ def reproduce(
     rows = target_rows(target, protocol, domains, methods)
     if trials is None:
         trials = _QUICK_TRIALS if quick else _TRIALS
-    check_values({"trials": trials, "seed": seed})
+    check_values({"trials": trials, "seed": seed, "progress": progress})
     workspace = Workspace(prepare_directory(out), protocol, seed)
     for ending in _ENDINGS:
         file = workspace.folder / f"{target}{ending}"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from btil.demonstrations.coding import listed
 from btil.demonstrations.data import METADATA_KEY, Columns, Demonstrations
 from btil.demonstrations.formats.arrow import arrow_table, columns_from_arrow
 from btil.demonstrations.formats.record import check_no_repeats, parsed_record, record_of
@@ -28,7 +29,7 @@ def write(demos: Demonstrations | Iterable[Demonstrations], handle: BinaryIO) ->
     record = record_of(first)
     metadata = {METADATA_KEY: json.dumps(record)}
     table = arrow_table(first).replace_schema_metadata(metadata)
-    seen = set(first.episode_ids.tolist())
+    names, seen = {*table.column_names}, set(first.episode_ids.tolist())
     with parquet.ParquetWriter(handle, table.schema, write_page_checksum=True) as writer:
         writer.write_table(table, ROW_GROUP_STEPS)
         for number, part in enumerate(parts, start=1):
@@ -48,6 +49,12 @@ def write(demos: Demonstrations | Iterable[Demonstrations], handle: BinaryIO) ->
                 )
             seen.update(ids)
             table = arrow_table(part).replace_schema_metadata(metadata)
+            apart = names ^ {*table.column_names}
+            if apart:
+                raise ValueError(
+                    f"part {number}: {listed(sorted(apart))} are in it or in part 0, not in both; "
+                    "give all parts presence, rewards and weights of latents, or none"
+                )
             writer.write_table(table, ROW_GROUP_STEPS)
 
 

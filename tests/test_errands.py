@@ -291,6 +291,37 @@ def test_goals_are_found_however_members_walk():
             btil.analysis.goals(posterior, agent, position, speed)
 
 
+class OneIntent:
+    """A posterior whose agents have one thing in mind."""
+
+    def __init__(self, demos):
+        self.demos = demos
+
+    def smooth(self, demos, use_labels):
+        return {agent: np.ones((demos.num_steps, 1)) for agent in demos.agents}
+
+
+def test_goals_are_told_by_steps_of_the_same_episode():
+    """Motion without noise comes out as it was made; the first velocities are anything."""
+    generator = np.random.default_rng(0)
+    place, speed, near, inertia = np.array([1.0, -2.0]), 0.6, 1.5, 0.4
+    steps = []
+    for _ in range(30):
+        where, pace = generator.uniform(-3, 3, 2), generator.uniform(-2, 2, 2)
+        for _ in range(3):
+            steps.append([*where, *pace])
+            where = where + pace
+            apart = place - where
+            pace = inertia * pace + speed * apart / np.sqrt(apart @ apart + near**2)
+    columns = ("ann_x", "ann_y", "ann_vx", "ann_vy")
+    demos = btil.Demonstrations(
+        None, agents=("ann",), num_latents=1, episodes=np.repeat(np.arange(30), 3),
+        continuous=dict(zip(columns, np.transpose(steps), strict=True)),
+    )  # fmt: skip
+    (found,) = btil.analysis.goals(OneIntent(demos), "ann", columns[:2], columns[2:]).values()
+    np.testing.assert_allclose(found, [*place, speed, near, inertia], rtol=1e-3)
+
+
 def test_directions():
     demos = btil.Demonstrations(
         {}, [0, 0], num_latents=2, continuous={"x": [0.0, 3.0], "y": [0.0, np.nan]}

@@ -61,6 +61,28 @@ def test_who_agrees_and_who_is_too_sure(settled: Comparison) -> None:
     assert "mfvi differs from exact" in text
 
 
+def test_widths_of_intervals_are_told_from_the_smallest_to_the_largest(
+    settled: Comparison,
+) -> None:
+    def told(**ratios: float) -> str:
+        differences = {
+            name: settled.differences[name]._replace(
+                mean_difference_in_sds=0.07, sd_ratio_in_use=ratio, sd_ratio_in_use_se=0.0
+            )
+            for name, ratio in ratios.items()
+        }
+        return str(dataclasses.replace(settled, differences=differences).verdict)
+
+    both = "refined and mfvi agree with exact: means at most 0.07 sd off on average"
+    assert f"{both}, intervals 0.95 to 1.04 as wide." in told(refined=1.04, mfvi=0.95)
+    assert f"{both}, intervals 0.97 as wide." in told(refined=0.97, mfvi=0.97)
+    assert f"{both}, intervals 0.97 as wide." in told(refined=np.nan, mfvi=0.97)
+    assert f"{both}." in told(refined=np.nan, mfvi=np.nan)
+    apart = told(refined=1.02, mfvi=0.6)
+    assert "refined agrees with exact" in apart
+    assert "its means are 0.07 sd off on average, its intervals 0.60 as wide." in apart
+
+
 def test_nothing_is_measured_against_what_has_not_converged(unsettled: Comparison) -> None:
     found = unsettled.verdict
     assert found.believed == ("mfvi",)

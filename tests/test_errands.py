@@ -54,6 +54,24 @@ def test_recordings_are_those_of_the_environment():
         env.step(actions)
 
 
+def test_who_arrives_at_a_goal_is_rewarded_once():
+    task = btil.domains.errands(num_members=2, num_steps=6)
+    x, y = task.goals[0]
+    env = task.to_parallel_env()
+    env.reset(options={"positions": [[x, y + 1.0], [x, y]]})
+    ann, bob = task.agents
+    # Ann arrives, stays, leaves, comes back; bob is there from the start, and goes to another goal.
+    moves = [
+        ([0, -1], [0, 0]),
+        ([0, 0], task.goals[1] - task.goals[0]),
+        ([0, 1], [0, 0]),
+        ([0, -1], [0, 0]),
+    ]
+    rewards = [env.step({ann: np.array(a, float), bob: np.array(b, float)})[1] for a, b in moves]
+    assert [one[ann] for one in rewards] == [1, 0, 0, 1]
+    assert [one[bob] for one in rewards] == [0, 1, 0, 0]
+
+
 def test_environment_keeps_the_contract_of_pettingzoo():
     from pettingzoo.test import parallel_api_test
 

@@ -627,7 +627,9 @@ def test_a_backup_has_all_that_the_study_is_served_from(tmp_path: Path) -> None:
     write_study(folder, "languages = ['en', 'de']\n" + settings)
     named = {"texts/consent.markdown": "# Yes?", "texts/consent.de.markdown": "# Ja?"}
     named |= {"kitchen": "A 0 .\n R # G", "rob.nc": "learned", "images/map.png": "a picture"}
-    beside = {"key.txt": "of the researcher", "raw.csv": "exported", "images.bak/map.png": "old"}
+    # Whom others have played with, and what the researcher has written beside.
+    named |= {"first.nc": "learned before", "notes.md": "of the first day"}
+    beside = {"raw.csv": "exported", "images.bak/map.png": "old"}
     for name, text in {**named, **beside, "../outside.md": "another's"}.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)

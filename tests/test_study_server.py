@@ -331,6 +331,7 @@ def test_consent_is_markdown_without_html(tmp_path: Path) -> None:
         ("", "", "en"),
         ("", "de", "de"),
         ("", "de-CH, de;q=0.9, en;q=0.8", "de"),
+        ("", "de-AT, en;q=0.8", "de"),
         ("", "fr-FR, de ; q=0.5", "de"),
         ("", "fr, it", "en"),
         ("en", "de", "en"),

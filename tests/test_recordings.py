@@ -36,9 +36,9 @@ def test_weights_of_one_who_is_away_are_not_looked_at():
 
     expected = [[0.5, 1], [1, 1], [1, 1], [1, 0]]
     np.testing.assert_array_equal(given({1, 2}).latent_weights["agent_0"], expected)
-    with pytest.raises(ValueError, match="latent_weights of agent_0: .*step 1: latent 0: nan"):
+    with pytest.raises(ValueError, match=r"latent_weights of agent_0: .*step 1: latent 0: nan"):
         given({2})
-    with pytest.raises(ValueError, match="latent_weights of agent_0: .*step 2: all weights are 0"):
+    with pytest.raises(ValueError, match=r"latent_weights of agent_0: .*step 2: all weights are 0"):
         given({1})
 
 

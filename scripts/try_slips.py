@@ -70,8 +70,10 @@ class Copy:
             return "failed", f"no end after {_LONGEST:.0f} seconds"
         lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
         told = lines[0] if lines else (done.stdout + done.stderr).strip().split("\n")[-1]
-        # 0: all passed, 1: some failed, 2: stopped, as by a file that cannot be imported.
-        return {0: "passed", 1: "failed", 2: "failed"}.get(done.returncode, "broken"), told
+        # 0: all passed, 1: some failed, 2: stopped, as by a file that cannot be imported, 5: the
+        # options leave no test.
+        ended = {0: "passed", 1: "failed", 2: "failed", 5: "passed"}
+        return ended.get(done.returncode, "broken"), told
 
 
 def _tracked() -> list[str]:

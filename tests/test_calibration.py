@@ -606,6 +606,30 @@ def test_tables_say_what_was_found(exact, too_narrow):
     assert "policy rows uniform" in repr(exact)
 
 
+def test_notes_count_what_went_otherwise():
+    fits = pd.DataFrame({"draws": [25] * 40, "converged": True, "aligned": False})
+    nothing = Reliability(*np.zeros((len(Reliability._fields), 40, 1)))
+    found = Calibration(
+        "exact", {}, tiny_model(), tiny_team(), 1 / 3, 25, 0, {}, nothing, nothing, fits
+    )
+
+    def notes(**changes):
+        return dataclasses.replace(found, **changes).notes()
+
+    assert len(notes()) == 2
+    assert "labelled: 33% of the episodes." in notes()[0]
+    assert "labelled: the steps that the data label." in notes(share_labelled=None)[0]
+    (told,) = notes(fits=fits.assign(converged=[False] * 3 + [True] * 37))[2:]
+    assert told == "3 of 40 fits did not converge by their own criterion."
+    (told,) = notes(fits=fits.assign(draws=[5, *[12] * 20, *[25] * 19]))[2:]
+    assert told.endswith("as many draws as they are worth: 5 to 25, median 12.")
+    unpinned = fits.assign(aligned=[True] * 7 + [False] * 33)
+    (told,) = notes(fits=unpinned)[2:]
+    assert told.startswith("In 7 of 40 simulations nothing pins some latents; the exact")
+    (told,) = notes(fits=unpinned, method="mfvi")[2:]
+    assert told.startswith("In 7 of 40 simulations nothing pins some latents; they were named")
+
+
 def test_pictures(exact, too_narrow):
     both = {"exact": exact, "too narrow": too_narrow}
     figure = plot_ecdf_pit(both, groups=["policy rows", "latents"])

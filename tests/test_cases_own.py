@@ -694,6 +694,19 @@ def test_a_program_that_calls_the_host_is_its_own() -> None:
     assert found == [2.0, 3.0]
 
 
+def test_functions_of_one_text_differ_by_what_they_hold() -> None:
+    def closing(rate: float) -> Callable[[float], float]:
+        return lambda x: rate * x
+
+    by_default = [lambda x, rate=rate: rate * x for rate in (1.0, 2.0, 1.0)]
+    by_name = [lambda x, *, rate=rate: rate * x for rate in (1.0, 2.0, 1.0)]
+    closed = [closing(rate) for rate in (1.0, 2.0, 1.0)]
+    partials = [functools.partial(closing(1.0), rate) for rate in (1.0, 2.0, 1.0)]
+    for one, other, same in (by_default, by_name, closed, partials):
+        assert checksum(one) != checksum(other)
+        assert checksum(one) == checksum(same)
+
+
 def test_what_a_function_is_made_of_is_seen() -> None:
     """Through partials, methods, classes, wrappers, defaults and modules of the user's own."""
     settings = types.ModuleType("settings_of_a_study")

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import btil
 from btil.analysis import log_evidence
+from btil.arguments import check_number
 from btil.cli import app
 from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows, MomentRows
 from btil.models.team import bind
@@ -396,6 +397,27 @@ def test_an_equal_model_made_anew_compiles_nothing() -> None:
 
 
 # 31. Small arguments: one sentence, from one place
+
+
+@pytest.mark.parametrize(
+    ("bounds", "allowed", "refused", "told"),
+    [
+        ({"above": 0.0}, (1e-300, 1e300), (0, -1), "a positive number"),
+        ({"least": 0.0, "most": 1.0}, (0, 1, np.float32(0.5)), (-1e-9, 1.001), "from 0 to 1"),
+        ({"above": 0.5, "most": 1.0}, (0.51, 1.0), (0.5, 1.01), "above 0.5 and at most 1"),
+        ({"above": 0.0, "below": 1.0}, (0.5,), (0, 1), "strictly between 0 and 1"),
+        ({"least": 2.0}, (2, 3.5), (1.99,), "finite number of at least 2"),
+        ({}, (-1e9, 0), (), "a finite number"),
+    ],
+)
+def test_bounds_of_numbers_are_theirs_or_not(
+    bounds: dict[str, float], allowed: Any, refused: Any, told: str
+) -> None:
+    for value in allowed:
+        assert check_number("share", value, **bounds) == value
+    for value in (*refused, math.nan, math.inf, True, np.bool_(True)):
+        with pytest.raises(ValueError, match=f"share must be a.* {told.removeprefix('a ')}, got "):
+            check_number("share", value, **bounds)
 
 
 def test_every_number_that_people_give_is_checked() -> None:

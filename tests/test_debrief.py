@@ -1,5 +1,6 @@
 """Debriefs: what they tell is counted right, said in plain words, and names are only text."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -7,13 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from html_pages import Links
+from markupsafe import Markup
 from typer.testing import CliRunner
 
 import btil
 from btil.analysis import debrief
 from btil.analysis.debriefing import debrief_page as page_module
-from btil.analysis.debriefing.findings import certainty_of, find, unseen_labels
-from btil.analysis.teamwork import misaligned
+from btil.analysis.debriefing import sections
+from btil.analysis.debriefing.findings import Findings, certainty_of, find, unseen_labels
+from btil.analysis.teamwork import Stretch, misaligned
 from btil.cli import app
 from btil.inference.result import DirichletRows, DrawnRows, FitResult
 from btil.models.team import bind
@@ -463,8 +466,6 @@ def test_second_debrief_replaces_the_first_and_nothing_else(
 
 
 def test_what_did_not_settle_is_said_first(tmp_path: Path) -> None:
-    import dataclasses
-
     demos = recordings()
     unsettled = posterior_of(demos)
     result = unsettled.result._replace(converged=False, reason="cap reached")
@@ -472,6 +473,207 @@ def test_what_did_not_settle_is_said_first(tmp_path: Path) -> None:
     made = debrief(unsettled, demos, tmp_path, max_episodes=0, progress=False, relearn=False)
     shown = Links(made.page.read_text(encoding="utf-8")).text
     assert shown.index("had not settled") < shown.index("ann mostly had in mind")
+
+
+# ------------------------------------------------------------------ what is said
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (1.0, "100%"), (0.996, "over 99%"), (0.995, "over 99%"), (0.994, "99%"), (0.006, "1%"),
+        (0.005, "under 1%"), (0.004, "under 1%"), (0.0, "0%"),
+    ],
+)  # fmt: skip
+def test_shares_are_not_rounded_to_certainty(share: float, said: str) -> None:
+    assert sections._percent(share) == said
+
+
+def certainty(**lines: tuple[int, int, float]) -> pd.DataFrame:
+    """How many steps are of each kind, on how many of these it was tested, and how often right."""
+    kinds = ("labelled", "sure", "leaning", "unclear")
+    numbers = [lines.get(kind, (0, 0, np.nan)) for kind in kinds]
+    table = pd.DataFrame(numbers, columns=["steps", "tested_steps", "share_right"])
+    return table.assign(agent="ann", certainty=kinds)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (
+            (0, 30, 10, 10),
+            "What a member had in mind is sure (a probability of 90% or more) at 60% of the steps.",
+        ),
+        (
+            (50, 30, 10, 10),
+            "What a member had in mind was labelled, and taken for true, at 50% of the steps; of "
+            "the others it is sure (a probability of 90% or more) at 60%.",
+        ),
+        (
+            (9, 0, 0, 0),
+            "What members had in mind was labelled, and taken for true, at every step.",
+        ),
+    ],
+)
+def test_steps_are_sure_among_those_without_labels(steps: tuple[int, ...], said: str) -> None:
+    kinds = ("labelled", "sure", "leaning", "unclear")
+    table = certainty(**{k: (n, 0, np.nan) for k, n in zip(kinds, steps, strict=True)})
+    assert sections._on_sureness(table) == said
+
+
+def test_how_the_test_came_out_is_told_of_enough_steps() -> None:
+    outcome = sections._outcome_of_test
+    tested = outcome(certainty(sure=(40, 10, 0.9), leaning=(40, 8, 0.5), unclear=(9, 2, 0.5)))
+    assert tested is not None
+    assert tested.startswith("Tested on 20 labelled steps whose labels were not shown")
+    assert tested.endswith(
+        "was right at 70% of them; 50% were called sure, of which 90% were right."
+    )
+    assert outcome(certainty(sure=(40, 10, 0.9), leaning=(40, 9, 0.5))) is None
+    unsure = outcome(certainty(leaning=(40, 20, 0.55)))
+    assert unsure is not None
+    assert unsure.endswith("was right at 55% of them; none was called sure.")
+
+
+@pytest.fixture(scope="module")
+def found(posterior: btil.TeamPosterior) -> Findings:
+    return find(posterior, posterior.demos)
+
+
+def plain(markup: object) -> str:
+    return " ".join(Links(str(markup)).text.split())
+
+
+def test_what_to_be_careful_with_is_said_where_it_is_so(
+    posterior: btil.TeamPosterior, found: Findings
+) -> None:
+    def said(of: btil.TeamPosterior = posterior, **changes: object) -> str:
+        changed = dataclasses.replace(found, **(quiet | changes))
+        return plain(sections._warnings(sections.Told(of, changed, None, False)))
+
+    def experience(share: float) -> pd.DataFrame:
+        met = ("well known", "met a few times", "hardly ever met")
+        shares = (0.9 - share, 0.1, share)
+        return pd.DataFrame({"agent": "ann", "experience": met, "share_of_steps": shares})
+
+    quiet = {
+        "nameless": (),
+        "experience": experience(0.2),
+        "certainty": certainty(sure=(90, 20, 0.9), leaning=(40, 20, 0.1)),
+    }
+    assert said() == ""
+    assert "21% of ann's steps were in situations that were hardly ever met" in said(
+        experience=experience(0.21)
+    )
+    over = "fewer than 90% of the sure steps of ann were right"
+    assert over in said(certainty=certainty(sure=(90, 20, 0.89)))
+    assert over not in said(certainty=certainty(sure=(90, 19, 0.5)))
+    assert "which mental state of ann and bob is which" in said(nameless=("ann", "bob"))
+    # A mean field, draws around one, and chains.
+    for chains, why in ((0, "still changing"), (1, "still changing"), (2, "do not agree")):
+        stats = {"log_likelihood_total": np.zeros((chains, 10))} if chains else {}
+        result = posterior.result._replace(converged=False, sample_stats=stats)
+        assert why in said(dataclasses.replace(posterior, result=result))
+
+
+def test_how_often_minds_disagree_is_said(found: Findings) -> None:
+    stretches = (Stretch(0, 3, 3, 0.9), Stretch(3, 2, 6, 0.8), Stretch(1, 0, 3, 0.7))
+    episodes = found.episodes.assign(misaligned_steps=[1, 4, 0, 4])
+    apart = dataclasses.replace(
+        found, stretches=stretches, episodes=episodes, by_chance=0.5, incomparable=None
+    )
+    longest = "the longest stretch lasted 5 steps (episode thu, from step 2)."
+    assert sections._on_misalignment(apart, None) == (
+        f"ann and {HOSTILE} had different things in mind at 25% of the steps (50% expected by "
+        f"chance), which need not be bad: members may share the work; {longest}"
+    )
+    task = btil.domains.movers("tiny")
+    unknown = dataclasses.replace(apart, by_chance=None)
+    assert sections._on_misalignment(unknown, task) == (
+        f"Minds were at cross purposes at 25% of the steps; {longest}"
+    )
+    never = dataclasses.replace(unknown, stretches=(), episodes=episodes.assign(misaligned_steps=0))
+    assert sections._on_misalignment(never, None) == (
+        f"ann and {HOSTILE} had different things in mind at 0% of the steps."
+    )
+
+
+def test_stretches_are_listed_from_the_longest_on(
+    posterior: btil.TeamPosterior, found: Findings
+) -> None:
+    def said(**changes: object) -> str:
+        changed = dataclasses.replace(found, **changes)
+        return plain(sections._misaligned(sections.Told(posterior, changed, None, False), Markup()))
+
+    table = pd.DataFrame(
+        {
+            "episode": ["mon", "tue", "thu"], "from_step": [3, 0, 2], "to_step": [3, 3, 6],
+            "steps": [1, 4, 5], "mind_ann": "a", f"mind_{HOSTILE}": "b", "certainty": "sure",
+            "probability": [0.9, 0.999, 0.95],
+        }
+    )  # fmt: skip
+    three = said(misalignments=table, by_chance=0.5)
+    assert "3 such stretches, of 3.3 steps on average, 5 at most; together 10 of 36 steps" in three
+    assert "(28%). By chance 50% would be expected" in three
+    # Cells without what is between them.
+    assert "thu265absure (95%) tue034absure (over 99%) mon331absure (90%)" in three
+    one = said(misalignments=table[:1], by_chance=None)
+    assert "1 such stretch, of 1.0 steps on average" in one
+    assert "By chance" not in one
+    assert "There is no such step." in said(misalignments=table[:0])
+    assert "This cannot be said. They differ." in said(incomparable="They differ.")
+
+
+@pytest.mark.parametrize(
+    ("transition", "never", "unasked"),
+    [
+        (btil.StaticCPT(), "It is assumed that this never changes within an episode.", False),
+        (btil.DirichletCPT(1.0), "", True),
+        (btil.DirichletCPT(1.0, parents=("where",)), "", False),
+    ],
+)
+def test_what_changes_go_with_is_told_where_the_model_lets_them_depend_on_it(
+    transition: object, never: str, unasked: bool
+) -> None:
+    minds = [0, 0, 1] if not never else [1, 1, 1]
+    demos = told(minds, [0] * 3, 2)
+    made = posterior_of(demos, transition=transition)
+    changed = find(made, demos, use_labels=True)
+    said = plain(sections._changes(sections.Told(made, changed, None, False)))
+    assert ("It is assumed that this never changes within an episode." in said) == bool(never)
+    assert ("What goes with these changes was not looked for" in said) == unasked
+    assert "It never changed within an episode." not in said
+    still = find(made, demos.replace(latents=np.ones_like(demos.latents)), use_labels=True)
+    said = plain(sections._changes(sections.Told(made, still, None, False)))
+    assert ("It never changed within an episode." in said) == (not never)
+    assert "was not looked for" not in said
+
+
+@pytest.mark.parametrize(
+    ("tested", "again", "labelled", "said"),
+    [
+        (30, True, 1, "everything was learned once more"),
+        (30, False, 1, "These labels were not used in learning."),
+        (0, False, 1, "This could not be put to the test, as all labels"),
+        (0, False, -1, "These recordings have no labels, so nothing here"),
+    ],
+)
+def test_how_sureness_was_tested_is_said(
+    posterior: btil.TeamPosterior,
+    found: Findings,
+    tested: int,
+    again: bool,
+    labelled: int,
+    said: str,
+) -> None:
+    demos = found.demos.replace(latents=np.full_like(found.demos.latents, labelled))
+    changed = dataclasses.replace(found, demos=demos)
+    assert said in plain(sections._tested(sections.Told(posterior, changed, None, again), tested))
+
+
+def test_tables_that_go_on_in_a_file_say_so() -> None:
+    assert plain(sections._more(15, 15, "changes")) == "As a file: tables/changes.csv."
+    assert plain(sections._more(15, 16, "changes")) == "1 more line in tables/changes.csv."
 
 
 # ------------------------------------------------------------------ from a shell

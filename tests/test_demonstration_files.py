@@ -183,6 +183,37 @@ def test_sizes_and_names_of_foreign_files_are_found(make, change, tmp_path) -> N
 
 
 @pytest.mark.parametrize(
+    ("labels", "weights", "names"),
+    [
+        (["lift", "", "lift|carry", "wait"], (), ("carry", "lift", "wait")),
+        (["", "", "lift|carry", ""], (), ("carry", "lift")),
+        (["0", "1", "", "0|2"], (), None),
+        (["lift", "", "", "lift|wait"], ("lift", "wait", "rest"), ("lift", "rest", "wait")),
+        (["", "", "", ""], ("lift", "wait"), ("lift", "wait")),
+        (None, ("lift", "wait"), ("lift", "wait")),
+        (None, ("0", "2"), None),
+        ([0, 1, None, 1], ("0", "1"), None),
+    ],
+)
+def test_unsure_labels_of_foreign_files_are_found(labels, weights, names, tmp_path) -> None:
+    """What is one of several is no mental state of its own, and weights alone name some."""
+    frame = pd.DataFrame({"episode": [0, 0, 1, 1], "place": 0, "action_ann": [0, 1, 1, 0]})
+    frame = frame.assign(**{f"latent_ann[{one}]": [0.5, 0.2, 0.1, 0.7] for one in weights})
+    if labels is not None:
+        frame = frame.assign(latent_ann=labels)
+    path = write_foreign(frame, tmp_path / "foreign.parquet")
+    expected = btil.read_demonstrations(path)
+    assert expected.latent_names == ({} if names is None else {"ann": names})
+    file = btil.open_demonstrations(path)
+    assert file.read() == expected
+    assert (file.num_latents, file.latent_names) == (expected.num_latents, expected.latent_names)
+    declared = {"latent_names": {"ann": names}} if names else {"num_latents": 3}
+    assert btil.open_demonstrations(path, **declared).read() == btil.read_demonstrations(
+        path, **declared
+    )
+
+
+@pytest.mark.parametrize(
     "declared",
     [
         {"num_states": {"x": 5}},

@@ -7,7 +7,7 @@ from test_emissions import _demos, _model
 import btil
 from btil.demonstrations import row_groups
 from btil.inference import stochastic
-from btil.inference.channel_batches import normals_of
+from btil.inference.channel_batches import normals_of, sources_in_memory
 from btil.inference.channels import posterior_normals
 from btil.models.emission import trend_of
 from btil.models.team import bind
@@ -72,6 +72,26 @@ def test_batches_add_up_to_a_sweep_over_everything():
                         normals, posterior_normals(laid, upcoming.channels[name]), strict=True
                     ):
                         np.testing.assert_allclose(mine, theirs, rtol=1e-7, err_msg=agent)
+
+
+def test_densities_of_batches_are_of_the_cells_that_were_seen():
+    """Of each the log of its column's standard deviation, if the step has its covariates."""
+    demos = team()
+    bound = bind(model(), demos)
+    columns, before = demos.continuous, np.roll(demos.continuous["ann_x"], 1)
+    before[demos.episode_starts] = np.nan
+    has_covariates = {
+        "ann": np.isfinite(columns["bob_x"]) & np.isfinite(before),
+        "bob": demos.present[:, 1],
+    }
+    names = {"ann": ("ann_x", "ann_y"), "bob": ("bob_x",)}
+    sources = sources_in_memory(bound, lambda chosen: np.arange(demos.num_steps))
+    for agent, source in sources.items():
+        seen = [np.isfinite(columns[c]) & has_covariates[agent] for c in names[agent]]
+        spread = bound.channels[agent].units().spread
+        expected = -sum(one.sum() * np.log(s) for one, s in zip(seen, spread, strict=True))
+        assert source.log_jacobian == pytest.approx(expected)
+        assert source.whole == np.array_equal(np.any(seen, axis=0), np.all(seen, axis=0))
 
 
 def test_a_file_is_learned_from_as_what_is_in_memory(tmp_path, monkeypatch):

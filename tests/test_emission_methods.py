@@ -20,6 +20,7 @@ from test_emissions import (
 import btil
 from btil.inference import ascents, channels
 from btil.inference.checkpoint import Checkpoint
+from btil.inference.collapsed import drawn_channels
 from btil.messages.layout import lay_out
 from btil.models.emission import (
     Normals,
@@ -29,6 +30,7 @@ from btil.models.emission import (
 )
 from btil.models.parametric import expected_rows, parametric_site
 from btil.models.team import bind, likelihood_name
+from btil.numpyro_forms.model_data import ChannelSites
 from btil.suggestion.motion import own_columns, proposals
 
 
@@ -209,6 +211,26 @@ def _small_team():
 
 @pytest.mark.covers("normal columns", "calibration")
 @pytest.mark.covers("members without actions", "calibration")
+def test_draws_of_columns_are_given_in_the_units_of_the_data():
+    """A standardised draw times the columns' standard deviations, from their means."""
+    generator = np.random.default_rng(0)
+    values = generator.normal(size=(50, 2)) * [0.01, 300.0] + [5.0, -2000.0]
+    demos = btil.Demonstrations(
+        None, np.zeros(50, int), num_latents=2, num_actions=1,
+        continuous={"x": values[:, 0], "y": values[:, 1]},
+    )  # fmt: skip
+    bound = bind(btil.TeamModel(emissions=btil.NormalEmission(("x", "y"))), demos)
+    sites = ChannelSites.of(bound.channels["agent_0"])
+    factor = np.tril(generator.normal(size=(1, 3, 1, 2, 2, 2)))
+    means = generator.normal(size=(1, 3, 1, 2, 1, 2))
+    draws = {sites.factor: factor, sites.standardised: means}
+    found = drawn_channels(bound, draws)["emission_agent_0"]
+    mean, sd = values.mean(0), values.std(0)
+    covariance = np.einsum("...ik,...jk->...ij", factor, factor) * np.outer(sd, sd)
+    np.testing.assert_allclose(found.covariance, covariance, rtol=1e-9)
+    np.testing.assert_allclose(found.coefficients, mean + means * sd, rtol=1e-9)
+
+
 def test_calibration_ranks_coefficients_and_noise():
     demos, model = _small_team()
     found = btil.analysis.calibrate(

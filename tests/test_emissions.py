@@ -14,7 +14,7 @@ from btil import Demonstrations
 from btil.analysis.alignment import rename_latents
 from btil.inference.channels import deal_latents, laid_channels
 from btil.messages.layout import lay_out
-from btil.models.emission import step_log_density
+from btil.models.emission import observed, step_log_density
 from btil.models.team import bind, likelihood_name
 
 AGENTS = ("ann", "bob")
@@ -83,6 +83,21 @@ def test_labelled_steps_are_not_dealt_out():
             dealt = deal_latents(bound, laid, np.random.default_rng(seed))
             np.testing.assert_array_equal(dealt[:4], own[:4], err_msg=name)
             assert (dealt >= 0).all()
+
+
+def test_nothing_is_before_an_episode_or_a_stay():
+    """Whatever is recorded of an agent while it is away."""
+    demos = _demos(lengths=(5, 3))
+    there = np.ones((8, 2), bool)
+    there[2, 0] = False
+    demos = demos.replace(present=there, missing="allow")
+    family = btil.LinearNormalEmission(("ann_y",), ("bob_x", "previous_ann_x"))
+    seen = observed(family, demos, "ann")
+    x = demos.continuous["ann_x"]
+    known = [1, 4, 6, 7]
+    assert seen.rows.tolist() == known
+    np.testing.assert_array_equal(seen.inputs[known, 2], x[[0, 3, 5, 6]])
+    assert np.isnan(seen.inputs[[0, 3, 5], 2]).all()
 
 
 def _paths(labels, latents):

@@ -54,6 +54,24 @@ def test_recordings_are_those_of_the_environment():
         env.step(actions)
 
 
+def test_who_arrives_at_a_goal_is_rewarded_once():
+    task = btil.domains.errands(num_members=2, num_steps=6)
+    x, y = task.goals[0]
+    env = task.to_parallel_env()
+    env.reset(options={"positions": [[x, y + 1.0], [x, y]]})
+    ann, bob = task.agents
+    # Ann arrives, stays, leaves, comes back; bob is there from the start, and goes to another goal.
+    moves = [
+        ([0, -1], [0, 0]),
+        ([0, 0], task.goals[1] - task.goals[0]),
+        ([0, 1], [0, 0]),
+        ([0, -1], [0, 0]),
+    ]
+    rewards = [env.step({ann: np.array(a, float), bob: np.array(b, float)})[1] for a, b in moves]
+    assert [one[ann] for one in rewards] == [1, 0, 0, 1]
+    assert [one[bob] for one in rewards] == [0, 1, 0, 0]
+
+
 def test_environment_keeps_the_contract_of_pettingzoo():
     from pettingzoo.test import parallel_api_test
 
@@ -299,6 +317,37 @@ def test_goals_are_found_however_members_walk():
     ):
         with pytest.raises(ValueError, match=message):
             btil.analysis.goals(posterior, agent, position, speed)
+
+
+class OneIntent:
+    """A posterior whose agents have one thing in mind."""
+
+    def __init__(self, demos):
+        self.demos = demos
+
+    def smooth(self, demos, use_labels):
+        return {agent: np.ones((demos.num_steps, 1)) for agent in demos.agents}
+
+
+def test_goals_are_told_by_steps_of_the_same_episode():
+    """Motion without noise comes out as it was made; the first velocities are anything."""
+    generator = np.random.default_rng(0)
+    place, speed, near, inertia = np.array([1.0, -2.0]), 0.6, 1.5, 0.4
+    steps = []
+    for _ in range(30):
+        where, pace = generator.uniform(-3, 3, 2), generator.uniform(-2, 2, 2)
+        for _ in range(3):
+            steps.append([*where, *pace])
+            where = where + pace
+            apart = place - where
+            pace = inertia * pace + speed * apart / np.sqrt(apart @ apart + near**2)
+    columns = ("ann_x", "ann_y", "ann_vx", "ann_vy")
+    demos = btil.Demonstrations(
+        None, agents=("ann",), num_latents=1, episodes=np.repeat(np.arange(30), 3),
+        continuous=dict(zip(columns, np.transpose(steps), strict=True)),
+    )  # fmt: skip
+    (found,) = btil.analysis.goals(OneIntent(demos), "ann", columns[:2], columns[2:]).values()
+    np.testing.assert_allclose(found, [*place, speed, near, inertia], rtol=1e-3)
 
 
 def test_directions():

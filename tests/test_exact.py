@@ -315,6 +315,21 @@ def test_too_many_sequences_are_refused():
         fit(ones(), hmm([0, 1, 0, 1]), max_sequences=15)
 
 
+def test_sequences_are_counted_of_those_who_are_there_with_the_actions_nobody_saw():
+    def refused(demos, model, number):
+        with pytest.raises(ValueError, match=rf" {number} latent sequences"):
+            fit(model, demos, max_sequences=number - 1)
+        assert fit(model, demos, max_sequences=number).notes["num_sequences"] == number
+
+    # Away at one of four steps.
+    refused(hmm([0, 1, 0, 1]).replace(present=[[1], [1], [0], [1]]), ones(), 2**3)
+    # An action of three, which a transition reads; without it nothing is summed over it.
+    unseen = hmm([0, 0, 2, 1]).replace(actions=[[0], [-1], [2], [1]], missing="allow")
+    reads = TeamModel(DirichletCPT(1.0), DirichletCPT(1.0, parents=("actions",)), DirichletCPT(1.0))
+    refused(unseen, reads, 2**4 * 3)
+    refused(unseen, ones(), 2**4)
+
+
 def test_impossible_data_are_named():
     never = KnownCPT([[1.0, 0.0], [0.0, 1.0]])
     model = TeamModel(never, StaticCPT(), DirichletCPT(1.0))

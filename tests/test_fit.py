@@ -13,8 +13,10 @@ from teams import chain_truth, hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
 from btil.inference.method import METHODS
+from btil.inference.result import FitResult
 from btil.models.team import bind
-from btil.posterior.fit import method_options
+from btil.posterior import fit as fitting
+from btil.posterior.fit import fit_again, method_options
 
 SHORT: dict[str, dict[str, int]] = {
     "mfvi": {},
@@ -94,6 +96,28 @@ def test_precision_without_and_with_the_switch() -> None:
         assert concentration_type(dtype="float32") == np.float32
         assert jax.config.read("jax_enable_x64")
     assert not jax.config.read("jax_enable_x64")
+
+
+def test_a_fit_of_other_data_is_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same method, model, options and precision; the seed is given."""
+    demos, other = hmm_demos([0, 1, 1]), hmm_demos([1, 1, 0, 0])
+    options = {"num_restarts": 2, "max_iterations": 3}
+    first = btil.TeamPosterior(
+        bound=bind(hmm_model(), demos), method="mfvi", seed=0, dtype=np.dtype("float64"),
+        result=FitResult(rows={}, converged=True, reason="made by hand"), wall_time=1.0,
+        options=options,
+    )  # fmt: skip
+    asked = []
+
+    def fit(*given: Any, **more: Any) -> btil.TeamPosterior:
+        asked.append((given, more))
+        return first
+
+    monkeypatch.setattr(fitting, "fit", fit)
+    assert fit_again(first, other, seed=7, progress=False) is first
+    (((model, data, method), more),) = asked
+    assert (model, data, method) == (first.model, other, "mfvi")
+    assert more == {"seed": 7, "progress": False, "dtype": np.dtype("float64"), **options}
 
 
 def test_single_precision_is_close_to_double() -> None:

@@ -11,6 +11,7 @@ from pyarrow import parquet
 from teams import random_demos
 
 import btil
+from btil.cli.reading import Reading, read
 from btil.demonstrations import row_groups
 
 LENGTHS = (3, 1, 4, 2, 9, 1, 1, 5)
@@ -292,3 +293,19 @@ def test_columns_that_some_files_lack(at_once, tmp_path, monkeypatch) -> None:
     np.testing.assert_array_equal(read.latents[:10], away.latents[rows[:10]])
     assert (read.latents[10:] == -1).all()
     np.testing.assert_array_equal(read.actions[:6], demos().actions[4:10])
+
+
+def test_a_folder_is_read_in_a_shell_by_what_was_seen_before(tmp_path: Path) -> None:
+    """Measured columns and numbers of mental states are those of the data learned from."""
+    frame = pd.DataFrame({"episode": [0, 0, 1, 1], "step": [0, 1, 0, 1], "zone": [0, 1, 1, 0]})
+    frame = frame.assign(action_ann=[0, 1, 1, 0], latent_ann=[0, 2, 1, 0])
+    frame = frame.assign(ann_x=[0.5, -1.25, 3.0, 2.75])
+    for name, part in (("seen", frame), ("new", frame[:2].assign(latent_ann=[0, 1]))):
+        (tmp_path / name).mkdir()
+        part.to_parquet(tmp_path / name / "a.parquet", index=False)
+    seen = read(str(tmp_path / "seen"), Reading(continuous="ann_x"))
+    assert seen.continuous["ann_x"].tolist() == frame["ann_x"].tolist()
+    for given in (Reading(), Reading(num_latents="9")):
+        new = read(str(tmp_path / "new"), given, seen)
+        assert (list(new.num_states), list(new.continuous)) == (["zone"], ["ann_x"])
+        assert new.num_latents == (3,)

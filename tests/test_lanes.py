@@ -35,6 +35,17 @@ def test_equal_episodes_share_lanes() -> None:
     assert np.all(lanes >= 0)
 
 
+@given(LENGTHS, st.integers(1, 8))
+def test_lanes_can_be_shared_by_devices(lengths: list[int], devices: int) -> None:
+    lanes = pack_lanes(np.array(lengths), multiple_of=devices)
+    assert lanes.shape[1] % devices == 0
+    alone = pack_lanes(np.array(lengths))
+    more = lanes.shape[1] - alone.shape[1]
+    assert 0 <= more < devices
+    np.testing.assert_array_equal(lanes[:, : alone.shape[1]], alone)
+    assert np.all(lanes[:, alone.shape[1] :] == -1)
+
+
 @pytest.mark.parametrize("per_octave", [1, 2, 4, 8])
 def test_grid_is_the_smallest_size_that_fits(per_octave: int) -> None:
     sizes = sorted({rounded_up(n, 1, per_octave) for n in range(1, 2000)})

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.special import polygamma
 
 import btil
+from btil.inference import linear_response
 from btil.numerics.special import trigamma
 
 DEMOS = btil.Demonstrations(
@@ -56,6 +58,33 @@ def test_is_what_derivatives_of_fits_say():
     found = posterior.sd(corrected=True)[SITE][ROW] ** 2 - posterior.sd()[SITE][ROW] ** 2
     assert found.min() > 1e-4
     np.testing.assert_allclose(found, added, rtol=1e-5)
+
+
+@pytest.mark.parametrize("numbers", [[0, 1, 2], [1, -1, 0], [-1, 0, -1], [-1, -1, -1]])
+def test_what_a_response_adds_to_a_row_is_a_sum_over_its_cells_in_use(numbers):
+    """Cov(row_k, log row_j) M_jl V_lk, all of them written out; other rows have cells between."""
+    concentration = np.array([1.5, 0.7, 3.0])
+    total = concentration.sum()
+    own = [j for j in range(3) if numbers[j] >= 0]
+    middle = np.random.default_rng(0).random((4, 4))
+    covariance = [
+        [(float(j == k) - concentration[k] / total) / total for k in range(3)] for j in own
+    ]
+    information = [
+        [polygamma(1, concentration[j]) * (j == i) - polygamma(1, total) for i in own] for j in own
+    ]
+    solved = np.linalg.solve(information, covariance) if own else np.zeros((0, 3))
+    expected = [
+        sum(
+            covariance[j][k] * middle[numbers[own[j]], numbers[own[i]]] * solved[i][k]
+            for j in range(len(own))
+            for i in range(len(own))
+        )
+        for k in range(3)
+    ]
+    rows, places = np.stack([concentration, concentration]), np.array([[-1, 3, -1], numbers])
+    found = linear_response._added(rows, places.astype(float), middle)
+    np.testing.assert_allclose(found[1], expected, rtol=1e-10)
 
 
 def test_deviations_come_nearer_to_the_exact_ones():

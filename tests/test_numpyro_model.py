@@ -23,7 +23,7 @@ from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.models.draws import dirichlet_draws
 from btil.models.team import bind
 from btil.numpyro_forms.latent_chain import LatentChain
-from btil.numpyro_forms.numpyro_model import bind_numpyro_model, episode_data
+from btil.numpyro_forms.numpyro_model import bind_numpyro_model, episode_data, rows_somewhere
 from btil.numpyro_forms.team_dbn import team_dbn
 from btil.posterior.numpyro_posterior import NumpyroPosterior
 from btil.posterior.posterior import TeamPosterior
@@ -388,6 +388,32 @@ def never_one(data: Any) -> None:
 def test_what_a_function_may_not_do(data: btil.Demonstrations, function: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         btil.fit(btil.NumpyroModel(function), data, "svi", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "at", "told"),
+    [
+        ("initial", (1,), "log_initial of agent_0 .* at episode b, step 0: "),
+        ("policy", (1, 1, 0), "log_policy of agent_0 .* at episode b, step 1, latent 0: "),
+        ("transition", (1, 0, 1), "log_transition of agent_0 .* at episode b, step 1, latent 1: "),
+        ("transition", (0, 1, 0), "log_transition of agent_0 .* at episode a, step 2, latent 0: "),
+    ],
+)
+def test_rows_that_are_none_are_told_where_they_are(wrong: str, at: Any, told: str) -> None:
+    """A transition where it leads to."""
+
+    def one_is_wrong(data: Any) -> None:
+        logs = {
+            "initial": jnp.broadcast_to(HALF[0], (2, 2)),
+            "transition": jnp.broadcast_to(HALF, (2, 2, 2, 2)),
+            "policy": jnp.broadcast_to(HALF, (2, 3, 2, 2)),
+        }
+        logs[wrong] = logs[wrong].at[at].set(0.0)
+        data.observe("agent_0", *(logs[name] for name in ("initial", "transition", "policy")))
+
+    demos = hmm_demos([0, 1, 0, 1, 1], episodes=["a", "a", "a", "b", "b"], num_actions=2)
+    with pytest.raises(ValueError, match=told):
+        rows_somewhere(bind_numpyro_model(btil.NumpyroModel(one_is_wrong), demos))
 
 
 def test_what_a_model_may_not_be(data: btil.Demonstrations) -> None:

@@ -144,15 +144,30 @@ def test_strip_says_nothing_of_minds_without_labels(demos):
     assert shown == [f"{a} {CLEANUP.action_names[k]}" for a, k in zip("AR", actions, strict=True)]
 
 
-def test_strip_chooses_the_steps_with_news(demos):
-    figure = plot_episode(CLEANUP, demos, 1)
-    shown = [int(axes.get_title(loc="left").split()[1]) for axes in figure.axes]
+def steps_of(figure):
+    return [int(axes.get_title(loc="left").split()[1]) for axes in figure.axes]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_strip_chooses_the_steps_with_news(demos, labelled):
+    """Minds mostly change with the items: without labels these are all the news there is."""
+    shown = steps_of(plot_episode(CLEANUP, demos if labelled else demos.without_labels(), 1))
     begin, length = demos.episode_starts[1], demos.episode_lengths[1]
     items = np.stack([demos.state_variables[f"item_{k}"] for k in range(3)], axis=1)
     news = 1 + np.flatnonzero(np.diff(items[begin : begin + length], axis=0).any(axis=1))
     assert {0, length - 1, *news.tolist()} <= set(shown)
     assert shown == sorted(shown)
     assert len(shown) <= 12
+
+
+def test_strip_shows_where_somebody_changes_its_mind():
+    latents = np.zeros((20, 2), int)
+    latents[7:, 1] = 1
+    still = btil.Demonstrations(
+        [TINY.start_state] * 20, np.full((20, 2), 4), latents, agents=TINY.agents,
+        num_states=TINY.num_states, num_actions=6, num_latents=TINY.num_latents,
+    )  # fmt: skip
+    assert steps_of(plot_episode(TINY, still, 0)) == [0, 7, 19]
 
 
 def test_strip_of_a_long_episode_has_no_long_gaps_where_there_is_room():
@@ -162,7 +177,7 @@ def test_strip_of_a_long_episode_has_no_long_gaps_where_there_is_room():
         num_states=task.num_states, num_actions=6, num_latents=5,
     )  # fmt: skip
     figure = plot_episode(task, still, 0)
-    shown = [int(axes.get_title(loc="left").split()[1]) for axes in figure.axes]
+    shown = steps_of(figure)
     assert (len(shown), shown[0], shown[-1]) == (12, 0, 199)
     assert np.diff(shown).max() <= 25
     assert len(plot_episode(task, still.select([0]), 0, steps=[199]).axes) == 1

@@ -27,6 +27,21 @@ def recorded(**changes):
     return btil.Demonstrations(**arguments | changes)
 
 
+def test_weights_of_one_who_is_away_are_not_looked_at():
+    def given(away):
+        return btil.Demonstrations(
+            [0] * 4, [0] * 4, present=[[step not in away] for step in range(4)], num_latents=2,
+            latent_weights={"agent_0": [[0.5, 1], [np.nan, -1], [0, 0], [1, 0]]},
+        )  # fmt: skip
+
+    expected = [[0.5, 1], [1, 1], [1, 1], [1, 0]]
+    np.testing.assert_array_equal(given({1, 2}).latent_weights["agent_0"], expected)
+    with pytest.raises(ValueError, match=r"latent_weights of agent_0: .*step 1: latent 0: nan"):
+        given({2})
+    with pytest.raises(ValueError, match=r"latent_weights of agent_0: .*step 2: all weights are 0"):
+        given({1})
+
+
 def test_what_the_fields_hold():
     demos = recorded()
     # What the arrays hold where ann is away is not looked at: 9 is no action of hers.

@@ -8,7 +8,10 @@ import pytest
 from teams import hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
+from btil.inference import refinement
 from btil.inference.refinement import Drift, Snapshot, drift, sweeps_needed
+from btil.inference.result import FitResult
+from btil.models.team import BoundModel, bind
 
 # Six steps, two of them labelled: few enough for the exact posterior, and far from the mean field.
 UNSURE = hmm_demos([0, 1, 1, 2, 0, 1], [0, -1, -1, 1, -1, -1])
@@ -199,6 +202,53 @@ def test_a_mean_field_that_did_not_converge_is_not_forgotten() -> None:
     few = mean_field().refined(10, 8, progress=False)
     assert not few.converged
     assert "10 draws are too few to judge" in few.reason
+
+
+class Drawn:
+    """Stands for the chains: draws that do not depend on how they came about."""
+
+    def __init__(self, bound: BoundModel, *_: Any) -> None:
+        self.bound, self.generator = bound, np.random.default_rng(0)
+
+    def after(self, number: int, line: Any) -> Snapshot:
+        rows = {
+            name: self.generator.dirichlet(np.ones(table.shape[-1]), (60, *table.shape[:-1]))
+            for name, table in self.bound.learned.items()
+        }
+        return Snapshot(rows, {}, self.generator.normal(size=(60, 1)))
+
+
+class Drifting(Drawn):
+    """Those whose log likelihood rises all the time."""
+
+    def after(self, number: int, line: Any) -> Snapshot:
+        found = super().after(number, line)
+        return found._replace(log_likelihood=found.log_likelihood + number)
+
+
+@pytest.mark.parametrize(
+    ("chains", "draws", "reached", "fault"),
+    [
+        (Drawn, 60, True, ""),
+        (Drawn, 60, False, "the mean field did not converge: the cap"),
+        (Drawn, 49, True, "49 draws are too few to judge"),
+        (Drifting, 60, True, "more sweeps are needed"),
+    ],
+)
+def test_draws_have_converged_if_nothing_is_at_fault(
+    chains: type, draws: int, reached: bool, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refinement, "_Chains", chains)
+    bound = bind(hmm_model(1.0), UNSURE)
+    coarse = FitResult(rows={}, converged=reached, reason="the cap")
+    found = refinement.refine(
+        bound, coarse, seed=0, progress=False, dtype=np.dtype(np.float64), num_draws=draws,
+        num_sweeps=8,
+    )  # fmt: skip
+    assert found.converged == (not fault)
+    faults = ("the mean field did not", "are too few to judge", "more sweeps are needed")
+    assert [one in found.reason for one in faults] == [one in fault for one in faults]
+    assert fault in found.reason
 
 
 def test_a_comparison_with_it_has_a_page(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from teams import hmm_model, random_demos, rich_model
 
@@ -400,6 +401,26 @@ def test_annotations_of_late_episodes_tell_latents_apart(small_parts, tmp_path) 
             assert not any(
                 counts.any() for counts in stochastic.first_state(problem).counts.values()
             )
+
+
+def test_unsure_labels_of_later_parts_stand_at_their_own_steps(small_parts, tmp_path) -> None:
+    """The first part says nothing of weights, and the last ones nothing again."""
+    path = tmp_path / "team.parquet"
+    labels = np.array(["lift", "carry", "wait", ""] * 50, object)
+    labels[[70, 71, 133]] = "lift|carry", "wait|lift", "carry|wait"
+    table = pd.DataFrame(
+        {"episode": np.repeat(np.arange(40), 5), "step": np.tile(np.arange(5), 40)}
+    )
+    table = table.assign(place=0, action_ann=0, latent_ann=labels)
+    table.to_parquet(path, row_group_size=50, index=False)
+    demos = btil.read_demonstrations(path)
+    with np.errstate(divide="ignore"):
+        expected = np.log(demos.latent_weights["ann"])
+    assert np.flatnonzero(np.isneginf(expected).any(1)).tolist() == [70, 71, 133]
+    with streamed(hmm_model(), btil.open_demonstrations(path), lambda part: 0.0) as (data, _, _):
+        for chosen in (np.arange(40), np.array([0, 14, 26, 39])):
+            rows = (5 * chosen[:, None] + np.arange(5)).ravel()
+            np.testing.assert_array_equal(data.weights(chosen)["ann"], expected[rows])
 
 
 def test_the_checksum_of_a_file_tells_contents_and_order_alone(file, small_parts, tmp_path) -> None:

@@ -5,6 +5,8 @@ import pytest
 import xarray
 
 import btil
+from btil.inference.result import DirichletRows, FitResult, MatrixNormalChannel
+from btil.models.team import bind, with_contexts
 
 RNG = np.random.default_rng(5)
 KNOWN = RNG.dirichlet(np.ones(3), size=(2, 2))
@@ -82,6 +84,50 @@ def test_mixtures_and_draws_come_back(method, options, tmp_path):
     if method == "gibbs":
         assert np.array_equal(posterior.result.log_likelihood, loaded.result.log_likelihood)
         assert posterior.draws_info.equals(loaded.draws_info)
+
+
+def test_what_was_learned_in_contexts_that_few_episodes_lack_comes_back(tmp_path):
+    """Of files larger than memory an excerpt is kept, with all contexts of tables and columns."""
+    few = btil.Demonstrations(
+        [0, 2, 0], {"ann": [0, 1, 1]}, num_states=4, num_latents=2, continuous={"x": [0.5, 1, 3]}
+    )
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.0, ("state",)),
+        emissions=btil.NormalEmission(("x",), parents=("state",)),
+    )
+    contexts = {
+        "policy_ann": np.arange(4)[:, None],
+        "transition_ann": np.indices((4, 2)).reshape(2, -1).T,
+        "initial_ann": np.zeros((1, 0), int),
+        "emission_ann": np.array([[0], [2], [3]]),
+    }
+    bound = with_contexts(bind(model, few), contexts)
+    generator = np.random.default_rng(0)
+    rows = {
+        site: DirichletRows(generator.uniform(1, 9, table.shape))
+        for site, table in bound.learned.items()
+    }
+    normals = MatrixNormalChannel(*bound.channels["ann"].prior())
+    normals = normals._replace(location=generator.normal(size=normals.location.shape))
+    posterior = btil.TeamPosterior(
+        bound=bound, method="mfvi", seed=0, dtype=np.dtype(np.float64), wall_time=1.0,
+        result=FitResult(rows, True, "made by hand", channels={"emission_ann": normals}),
+    )  # fmt: skip
+    posterior.save(tmp_path / "team.nc")
+    again = btil.load_posterior(tmp_path / "team.nc")
+    assert again.bound.excerpt
+    assert again.demos == few
+    for site, table in bound.tables.items():
+        np.testing.assert_array_equal(again.bound.tables[site].contexts.rows, contexts[site])
+        assert again.bound.tables[site].shape == table.shape
+    np.testing.assert_array_equal(again.bound.channels["ann"].visited, contexts["emission_ann"])
+    # In contexts that these episodes do not have, too.
+    np.testing.assert_array_equal(again.policy("ann"), posterior.policy("ann"))
+    for state in range(4):
+        for mine, theirs in zip(
+            posterior.emission("ann", state), again.emission("ann", state), strict=True
+        ):
+            np.testing.assert_array_equal(mine, theirs)
 
 
 def test_a_function_needs_the_model(tmp_path):

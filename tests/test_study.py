@@ -344,8 +344,12 @@ class Walker:
 
     def through_tutorial(self) -> None:
         lessons = lessons_of(self.stage)
-        while self.journey.lesson < len(lessons):
-            self.do_lesson(lessons[self.journey.lesson])
+        for number, lesson in enumerate(lessons, 1):
+            while self.journey.lesson < number:
+                assert self.view()["lesson"] == {"at": number, "of": len(lessons)}
+                self.do_lesson(lesson)
+        over = self.view()
+        assert (over["phase"], over["lesson"]["at"]) == ("over", len(lessons))
         self.say("next")
 
     def do_lesson(self, lesson) -> None:

@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 import btil
 from btil.cli import app
+from btil.domains.gridworld.grid import STAY
 from btil.study import episode as play
 from btil.study import store as tables
 from btil.study.episode import Refused
@@ -889,6 +890,31 @@ def test_both_files_of_a_backup_are_of_one_moment(
     store.close()
 
 
+def test_a_backup_has_all_that_the_study_is_served_from(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "s", tmp_path / "copy"
+    texts = SETTINGS.replace('"consent.md"', '"texts/consent.markdown"')
+    settings = texts.replace('map = "tiny"', 'map = "kitchen"\nteammate = "rob.nc"')
+    folder.mkdir()
+    write_study(folder, "languages = ['en', 'de']\n" + settings)
+    named = {"texts/consent.markdown": "# Yes?", "texts/consent.de.markdown": "# Ja?"}
+    named |= {"kitchen": "A 0 .\n R # G", "rob.nc": "learned", "images/map.png": "a picture"}
+    # Whom others have played with, and what the researcher has written beside.
+    named |= {"first.nc": "learned before", "notes.md": "of the first day"}
+    beside = {"raw.csv": "exported", "images.bak/map.png": "old"}
+    for name, text in {**named, **beside, "../outside.md": "another's"}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    read_key(folder)
+    Store(folder, seed=1, create=True).close()
+    back_up(folder, copy)
+    copied = {str(file.relative_to(copy)) for file in copy.rglob("*") if file.is_file()}
+    assert named.keys() | {"study.toml", DATABASE_FILE} <= copied
+    assert not copied & {"raw.csv", "images.bak/map.png", "researcher.key"}
+    for name, text in named.items():
+        assert (copy / name).read_text() == text
+    assert read_settings(copy / "study.toml") == read_settings(folder / "study.toml")
+
+
 def test_a_folder_that_cannot_be_written_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1085,6 +1111,32 @@ def test_a_step_that_did_nothing_says_why_and_no_other_does(domain: str) -> None
                     said[why] += 1
     assert said["why.item"] > 0
     assert said["why.wall"] > 0
+
+
+@pytest.mark.parametrize(
+    ("rob", "items", "actions", "after", "said"),
+    [
+        # Both reach for one bag, and rob has it; or alice.
+        ("here", (0, 0), (play.HOLD, play.HOLD), (2, 0), ("why.taken", "")),
+        ("here", (0, 0), (play.HOLD, play.HOLD), (1, 0), ("", "why.taken")),
+        # What rob carries is not let go, or there is nothing.
+        ("here", (2, 0), (play.HOLD, STAY), (2, 0), ("why.taken", "")),
+        ("here", (1, 0), (play.HOLD, STAY), (1, 0), ("why.nothing", "")),
+        ("here", (3, 0), (play.HOLD, play.HOLD), (3, 0), ("why.nothing", "why.nothing")),
+        ("away", (2, 0), (play.HOLD, STAY), (2, 0), ("why.nothing", "")),
+        ("away", (3, 0), (play.HOLD, STAY), (3, 0), ("why.nothing", "")),
+    ],
+)
+def test_why_holding_did_nothing_in_cleanup(
+    rob: str, items: Any, actions: Any, after: Any, said: tuple[str, str]
+) -> None:
+    """Alice stands where the first bag lies at first."""
+    task = btil.domains.cleanup("tiny")
+    here = task.grid.items[0]
+    where = here if rob == "here" else task.grid.items[1]
+    before, then = task.encode([[here, where, *items], [here, where, *after]]).tolist()
+    found = tuple(WORLDS["cleanup"].why(task, before, actions, then, seat) for seat in play.SEATS)
+    assert found == said
 
 
 def test_every_task_has_a_tutorial_with_what_is_its_own(tmp_path: Path) -> None:

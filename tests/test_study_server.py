@@ -325,6 +325,36 @@ def test_consent_is_markdown_without_html(tmp_path: Path) -> None:
     site.close()
 
 
+@pytest.mark.parametrize(
+    ("asked", "preferred", "spoken"),
+    [
+        ("", "", "en"),
+        ("", "de", "de"),
+        ("", "de-CH, de;q=0.9, en;q=0.8", "de"),
+        ("", "de-AT, en;q=0.8", "de"),
+        ("", "fr-FR, de ; q=0.5", "de"),
+        ("", "fr, it", "en"),
+        ("en", "de", "en"),
+        ("fr", "de", "de"),
+    ],
+)
+def test_the_page_speaks_as_it_is_asked_to_or_as_the_browser_prefers(
+    tmp_path: Path, asked: str, preferred: str, spoken: str
+) -> None:
+    title = SETTINGS.replace('title = "Tiny"', 'title = {en = "Tiny", de = "Klein"}')
+    site = Site(write_study(tmp_path, "languages = ['en', 'de']\n" + title))
+    browser = site.browser(enters=False)
+    headers = {"accept-language": preferred}
+    seen = browser.get("/welcome", params={"language": asked}, headers=headers).json()
+    assert (seen["language"], seen["study"]) == {"en": ("en", "Tiny"), "de": ("de", "Klein")}[
+        spoken
+    ]
+    assert [one["name"] for one in seen["languages"]] == ["English", "Deutsch"]
+    assert browser.get(f"/texts/{spoken}").json()["language_code"] == spoken
+    assert browser.get("/texts/fr").status_code == 404
+    site.close()
+
+
 def test_the_researchers_page_needs_the_key(site: Site) -> None:
     browser = site.browser()
     for path in ("/researcher", "/researcher/data", "/researcher?key=a+key"):

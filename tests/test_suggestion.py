@@ -19,7 +19,10 @@ from btil.demonstrations import naming
 from btil.models.description import model_from_description
 from btil.models.team import bind
 from btil.suggestion import columns, held_out, scores, search
+from btil.suggestion.preferring import Option
 from btil.suggestion.scores import Prior, Reads
+from btil.suggestion.search import Scored
+from btil.suggestion.told import Table
 
 QUIET = {"progress": False}
 
@@ -626,6 +629,16 @@ def test_members_called_own_or_other() -> None:
 
 
 # ---------------------------------------------------------------------- what it says
+
+
+def test_how_other_parents_compare_is_said() -> None:
+    prior = Prior("plain", strength=1.0)
+    fitted = Option(Scored(("x",), -3.0, prior, None, 2), np.array([0.25, 0.3]))
+    table = Table("policy", ("ann",), None, None, 4, 20, fitted=(fitted,))
+    assert table._difference(("y",), 2.34) == "2.3 nats less"
+    assert table._difference(("y",), -1.26) == "1.3 nats more, too few for its size"
+    assert table._difference(("x",), 2.34) == "2.3 nats less, decoding error 0.275"
+    assert table._difference(("x",), -1.26) == "1.3 nats more, decoding error 0.275"
 
 
 def test_words_table_toml_and_python(found: btil.Suggestion) -> None:

@@ -8,7 +8,7 @@ import pytest
 from teams import hmm_demos, hmm_model
 
 import btil
-from btil.analysis import report
+from btil.analysis import report, verdict
 from btil.analysis.compare import Comparison
 from btil.analysis.modes import WeighedMode
 
@@ -61,6 +61,28 @@ def test_who_agrees_and_who_is_too_sure(settled: Comparison) -> None:
     assert "mfvi differs from exact" in text
 
 
+def test_widths_of_intervals_are_told_from_the_smallest_to_the_largest(
+    settled: Comparison,
+) -> None:
+    def told(**ratios: float) -> str:
+        differences = {
+            name: settled.differences[name]._replace(
+                mean_difference_in_sds=0.07, sd_ratio_in_use=ratio, sd_ratio_in_use_se=0.0
+            )
+            for name, ratio in ratios.items()
+        }
+        return str(dataclasses.replace(settled, differences=differences).verdict)
+
+    both = "refined and mfvi agree with exact: means at most 0.07 sd off on average"
+    assert f"{both}, intervals 0.95 to 1.04 as wide." in told(refined=1.04, mfvi=0.95)
+    assert f"{both}, intervals 0.97 as wide." in told(refined=0.97, mfvi=0.97)
+    assert f"{both}, intervals 0.97 as wide." in told(refined=np.nan, mfvi=0.97)
+    assert f"{both}." in told(refined=np.nan, mfvi=np.nan)
+    apart = told(refined=1.02, mfvi=0.6)
+    assert "refined agrees with exact" in apart
+    assert "its means are 0.07 sd off on average, its intervals 0.60 as wide." in apart
+
+
 def test_nothing_is_measured_against_what_has_not_converged(unsettled: Comparison) -> None:
     found = unsettled.verdict
     assert found.believed == ("mfvi",)
@@ -77,6 +99,44 @@ def test_nothing_is_measured_against_what_has_not_converged(unsettled: Compariso
     assert "Nobody's intervals can be believed yet" in text
     assert any("num_samples of 20" in step for step in found.next_steps)
     assert any("method refined" in step for step in found.next_steps)
+
+
+@pytest.mark.parametrize(
+    ("method", "shape", "step"),
+    [
+        ("mfvi", None, "one with a larger max_iterations (up to 40 s)."),
+        ("refined", (1, 200, 3), "one with a larger num_draws or num_sweeps (up to 40 s)."),
+        ("gibbs", (1, 500, 3), "one with num_chains of 4: one chain shows nothing."),
+        (
+            "nuts", (2, 300, 3),
+            "one with num_warmup and num_samples of 1,200 (up to 40 s); if its chains then still "
+            "differ they are in different modes.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_did_not_converge_is_to_run_longer(
+    method: str, shape: tuple[int, ...] | None, step: str, settled: Comparison
+) -> None:
+    one = settled.posteriors["mfvi"]
+    likelihood = None if shape is None else np.zeros(shape)
+    result = one.result._replace(log_likelihood=likelihood)
+    made = dataclasses.replace(one, method=method, wall_time=10.0, result=result)
+    comparison = dataclasses.replace(settled, posteriors={"one": made})
+    assert verdict._next_steps(comparison, {"one": "why"}, {"intervals": "other"}) == [step]
+
+
+def test_what_can_be_used_is_said() -> None:
+    said = verdict._on_uses
+    uses = {"decoding": "a", "intervals": "b", "live coach": "a"}
+    assert said(uses, True) == "Use a for decoding and a live coach and b for intervals."
+    assert said({"decoding": "a", "live coach": "a"}, False) == (
+        "Use a for decoding and a live coach. Nobody's intervals can be believed yet. How well "
+        "they decode was not tested: no held-out labels."
+    )
+    assert said({}, True) == "None of them can be used yet."
+    assert verdict._on_belief((), {"a": "the cap was reached."}) == (
+        "No method converged. a did not: the cap was reached."
+    )
 
 
 def test_predicting_and_decoding_are_two_questions(settled: Comparison) -> None:

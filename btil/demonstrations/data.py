@@ -942,12 +942,10 @@ def coded_fields(
     sets: dict[str, _Sets] = {}
     for agent in team:
         column = f"latent_{agent}"
-        found = _Sets(*without_sets(column, columns[column], names.get(column)))
+        columns[column], found, size, texts = labels_and_sets(agent, columns[column], sizes, names)
+        sizes, names = sizes | size, names | texts
         if found.latents:
             sets[agent] = found
-            columns[column] = _blanked(found.cells, np.isin(found.cells, list(found.latents)))
-            told = _declared_by_sets(agent, found.latents, columns[column], sizes, names)
-            sizes, names = sizes | told[0], names | told[1]
     coded = {
         column: code_column(
             column, values, sizes.get(column), names.get(column), runs, reading, away.get(column)
@@ -1014,6 +1012,28 @@ def _sizes_of_weights(given: Any, team: Names, declared: Mapping[str, Any]) -> d
         for agent, weights in (given.items() if isinstance(given, Mapping) else ())
         if np.ndim(weights) == 2 and agent in team and f"latent_{agent}" not in declared
     }
+
+
+def labels_and_sets(
+    agent: str, labels: Any, sizes: Mapping[str, int], names: Mapping[str, Names]
+) -> tuple[Any, _Sets, dict[str, int], dict[str, Names]]:
+    """Labels of an agent with nothing where they say "one of these", and where they do.
+
+    Args:
+        agent: The agent.
+        labels: Its labels, as `as_array` gives them.
+        sizes: Sizes that are declared, by column.
+        names: Names that are declared, by column.
+
+    Returns:
+        The labels, the sets, and the size or names that only both together tell.
+    """
+    column = f"latent_{agent}"
+    found = _Sets(*without_sets(column, labels, names.get(column)))
+    if not found.latents:
+        return labels, found, {}, {}
+    left = _blanked(found.cells, np.isin(found.cells, list(found.latents)))
+    return left, found, *_declared_by_sets(agent, found.latents, left, sizes, names)
 
 
 def _declared_by_sets(

@@ -30,11 +30,13 @@ from btil.demonstrations.data import (
     declared_names,
     declared_sizes,
     episode_runs,
+    labels_and_sets,
     summary_of,
 )
 from btil.demonstrations.formats.arrow import columns_from_arrow, from_arrow
 from btil.demonstrations.formats.parquet import record_of_schema
 from btil.demonstrations.formats.record import record_of
+from btil.demonstrations.quantities import weight_columns
 from btil.demonstrations.row_groups import (
     EPISODE,
     PRESENT,
@@ -53,6 +55,7 @@ from btil.demonstrations.tables import (
     acting_agents,
     agents_and_variables,
     from_columns,
+    latents_of_weights,
     reading_of,
     with_record,
 )
@@ -426,12 +429,21 @@ def _completed(
         )
 
     doubts = []
+    of_labels = {f"latent_{agent}": agent for agent in agents}
     sought = [column for column in columns if not known(column)]
     found = _distinct_values(source, sought, agents, reading)
+    columns_found = {name: from_arrow(pa.chunked_array([one])) for name, one in found.items()}
+    size_told, names_told = _by_weights(named, agents, columns_found, sizes, names)
+    sizes, names = sizes | size_told, names | names_told
     for column, distinct in [(column, found[column]) for column in sought if column in found]:
-        values = from_arrow(pa.chunked_array([distinct]))
+        values = columns_found[column]
         places = _FirstSeen(source, column, distinct, agents, reading)
-        coded = code_column(column, values, sizes.get(column), None, places, reading)
+        if column in of_labels:
+            values, _, size_told, names_told = labels_and_sets(
+                of_labels[column], values, sizes, names
+            )
+            sizes, names = sizes | size_told, names | names_told
+        coded = code_column(column, values, sizes.get(column), names.get(column), places, reading)
         sizes[column] = coded.size
         if coded.names is not None:
             names[column] = coded.names
@@ -449,6 +461,29 @@ def _completed(
         "missing": "allow" if reading.unseen else "refuse",
     }
     return {"agents": agents} | of_all, doubts
+
+
+def _by_weights(
+    columns: Iterable[str],
+    agents: Sequence[str],
+    labels: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    names: Mapping[str, Names],
+) -> tuple[dict[str, int], dict[str, Names]]:
+    """Sizes and names of latents that only the columns of their weights tell, by column."""
+    weights = weight_columns(list(columns), agents)
+    known = {
+        argument: {
+            agent: given[f"latent_{agent}"] for agent in agents if f"latent_{agent}" in given
+        }
+        for argument, given in (("num_latents", sizes), ("latent_names", names))
+    }
+    told = latents_of_weights(weights, dict(labels), known)
+    team = tuple(agents)
+    return (
+        declared_sizes("num_latents", told.get("num_latents"), team, "latent_"),
+        declared_names("latent_names", told.get("latent_names"), team, "latent_"),
+    )
 
 
 def _seen_tables(

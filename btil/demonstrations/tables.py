@@ -343,7 +343,7 @@ def from_columns(
         if record is not None and names not in declared:
             arguments[names] = record[names]
             arguments.setdefault(size, record[size])
-    names_of_latents = _latents_of_weights(weights, columns, arguments)
+    names_of_latents = latents_of_weights(weights, columns, arguments)
     fields, doubts = coded_fields(
         states={variable: columns[variable] for variable in variables} or None,
         actions={agent: columns[f"action_{agent}"] for agent in acting} or None,
@@ -378,7 +378,7 @@ def _of_agents(kind: str, agents: Sequence[str], columns: Columns) -> Columns | 
     return {a: columns[f"{kind}_{a}"] for a in agents if f"{kind}_{a}" in columns} or None
 
 
-def _latents_of_weights(
+def latents_of_weights(
     weights: Mapping[str, Mapping[str, str]], columns: Columns, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Names or numbers of the latents that only the columns of weights name."""

@@ -1,13 +1,19 @@
 """For the researcher, beside a running study: backups, erasure, and the key."""
 
+import contextlib
 import os
 import secrets
 import shutil
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from btil.study.export import number_of
 from btil.study.live import sole_server
+from btil.study.settings import SETTINGS_FILE
 from btil.study.store import DATABASE_FILE, IDENTITIES_FILE, Store, erase_all
+from btil.study.texts import languages
 
 KEY_FILE = "researcher.key"
 # What belongs to a running server, or is copied in another way.
@@ -95,6 +101,34 @@ def back_up(folder: Path, out: Path, identities: bool = True) -> None:
             shutil.copytree(file, out / file.name)
         elif file.is_file() and file.suffix in (".toml", ".md", ".txt", ".nc"):
             shutil.copyfile(file, out / file.name)
+    for file in _named_files(folder):
+        copied = out / file.relative_to(folder)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copied)
+
+
+def _named_files(folder: Path) -> list[Path]:
+    """The files of a study that its settings name, in all languages, whatever they are called."""
+
+    def words_in(value: Any) -> Iterator[str]:
+        if isinstance(value, str):
+            yield from [value] if len(value.split()) == 1 else []
+        elif isinstance(value, dict | list):
+            for part in value.values() if isinstance(value, dict) else value:
+                yield from words_in(part)
+
+    with contextlib.suppress(FileNotFoundError, ValueError):  # no study.toml is served
+        settings = tomllib.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+        names = [Path(word) for word in words_in(settings) if "\0" not in word]
+        inside = [name for name in names if not name.is_absolute() and ".." not in name.parts]
+        spoken = [
+            name.with_name(f"{name.stem}.{language}{name.suffix}")
+            for name in inside
+            for language in languages()
+            if name.name
+        ]
+        return [file for name in (*inside, *spoken) if (file := folder / name).is_file()]
+    return []
 
 
 def key_of(folder: Path) -> str:

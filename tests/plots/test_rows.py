@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
-from drawn import ACTS, MOODS, make, panels, texts
+from drawn import ACTS, MOODS, concentrations, make, panels, texts
 from matplotlib.figure import Figure
 from numpyro import distributions as dist
 
@@ -26,6 +26,7 @@ from btil.analysis import (
     plot_transition_graph,
     row_diagnostics,
 )
+from btil.analysis.plots.rows import most_read
 from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows
 from btil.models.team import bind
 from btil.numpyro_forms.numpyro_model import bind_numpyro_model
@@ -49,6 +50,35 @@ def test_rows_are_chosen_by_disagreement_and_visits(demos, chains):
     found = [row for row in choose_rows(chains, 0, 6) if row.site == best[1]]
     assert found == [RowChoice(*best[1:])]
     assert len(set(choose_rows(chains, 40, 6))) == len(choose_rows(chains, 40, 6))
+
+
+def test_rows_are_counted_for_the_latent_that_reads_them(demos):
+    """With every step labelled there is one way to count."""
+    labels = np.maximum(demos.latents, 0)
+    model = TeamModel(
+        policy=DirichletCPT(1.0, parents=("room",)),
+        transition=DirichletCPT(1.0, parents=("room",)),
+        initial=DirichletCPT(1.0, parents=("room",)),
+    )
+    bound = bind(model, demos.replace(latents=labels))
+    posterior = make(bound, {s: DirichletRows(w) for s, w in concentrations(bound).items()})
+    # A row of an initial table for each room in which episodes begin: one.
+    (begun,) = set(demos.states[demos.episode_starts].tolist())
+    expected = {site: np.zeros(table.shape[:-1]) for site, table in bound.learned.items()}
+    for i, agent in enumerate(demos.agents):
+        for t, room in enumerate(demos.states):
+            expected[f"policy_{agent}"][room, labels[t, i]] += 1
+            if t in demos.episode_starts:
+                expected[f"initial_{agent}"][room - begun] += 1
+            else:
+                expected[f"transition_{agent}"][demos.states[t - 1], labels[t - 1, i]] += 1
+    visits = expected_visits(posterior)
+    for site, counts in expected.items():
+        np.testing.assert_allclose(visits[site], counts, atol=1e-5)
+    # The fullest row of each table, the fullest table first.
+    best = [(n.max(), site, *np.unravel_index(n.argmax(), n.shape)) for site, n in expected.items()]
+    best.sort(key=lambda one: -one[0])
+    assert most_read(posterior) == tuple(RowChoice(*one[1:]) for one in best)
 
 
 @pytest.mark.parametrize("plot", CHAIN_PLOTS)

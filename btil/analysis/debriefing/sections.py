@@ -189,7 +189,8 @@ def _warnings(told: Told) -> Markup:
     posterior, findings = told.posterior, told.findings
     found = []
     if not posterior.converged:
-        several = posterior.draws_info is not None
+        # Statistics of draws are by chain; draws around a mean field are one.
+        several = any(len(one) > 1 for one in posterior.result.sample_stats.values())
         found.append(
             "The learning behind this page had not settled. "
             + (
@@ -320,7 +321,7 @@ def _percent(share: float) -> str:
     """A share that is never rounded to certainty."""
     if 0.995 <= share < 1:
         return "over 99%"
-    if 0 < share < 0.005:
+    if 0 < share <= 0.005:  # half a percent would be rounded to an even number, 0
         return "under 1%"
     return f"{share:.0%}"
 

@@ -539,7 +539,11 @@ class Posterior:
         """Write the posterior to a netCDF file, whole or not at all.
 
         Args:
-            path: Where; an existing file is replaced once the new one is complete.
+            path: Where, ending in .nc; an existing file is replaced once the new one is complete.
+
+        Raises:
+            ValueError: If the path has another ending.
+            OSError: If the file cannot be written.
         """
         from btil.posterior.storage import save_posterior
 

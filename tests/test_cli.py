@@ -399,6 +399,24 @@ def test_bad_model_file_is_one_line(folder: Path, tmp_path: Path) -> None:
     assert_refused(result, f"{model}: policy: unknown key", "'concentraton'", "'concentration'")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[policy]\nparents = {annn = ["x"], bob = ["x"]}', "policy: parents are given for annn"),
+        ("[transition]\nconcentration = [1.0, 1.0, 1.0, 1.0]", "transition of ann: concentration"),
+    ],
+)
+def test_a_model_file_that_does_not_suit_the_data(
+    folder: Path, tmp_path: Path, text: str, says: str
+) -> None:
+    model = tmp_path / "model.toml"
+    model.write_text(text)
+    for command in ("fit", "compare", "report"):
+        more = ("--out", tmp_path / ("p.nc" if command == "fit" else command))
+        result = run(command, folder / "team.csv", "--model", model, *more)
+        assert_refused(result, f"model.toml: {says}")
+
+
 def test_output_is_checked_before_the_data_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from btil.inference.collapsed import (
     given_rows,
     parameters_at_points,
 )
+from btil.inference.memory import check_memory
 from btil.inference.result import (
     Chance,
     ChannelPoint,
@@ -657,6 +658,7 @@ class TeamPosterior(Posterior):
                 + ("and has draws or is exact" if self.bound.learns else "and no table is learned")
             )
         begun = time.perf_counter()
+        check_memory(self.bound, {"num_draws": num_draws}, self.dtype)
         with precision(self.dtype) as dtype:
             result = refine(
                 self.bound,

@@ -824,7 +824,8 @@ def _indices(
     numbers = array.ndim == 1 and array.dtype.kind in "biuf"
     indices, bad = whole_numbers(array) if numbers else (array, np.ones(1, bool))
     if bad.any():
-        raise ValueError(f"{argument}: {name} must be integers (k,), got {values!r}")
+        also = f", or names among {', '.join(names)}" if names else ""
+        raise ValueError(f"{argument}: {name} must be integers (k,){also}; got {values!r}")
     wrong = (indices < 0) | (indices >= size)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])

@@ -5,8 +5,12 @@ import errno
 import os
 import uuid
 from collections.abc import Iterator
+from contextvars import ContextVar
 from os import PathLike
 from pathlib import Path
+
+# Folders that were made since a block of `tidying` began; without such a block nobody asks.
+_MADE: ContextVar[list[Path] | None] = ContextVar("made", default=None)
 
 
 def cache_folder() -> Path:
@@ -85,6 +89,30 @@ def _flush_folder(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it; they are gone again if `tidying` fails."""
+    made = _MADE.get()
+    if made is not None:
+        made += [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def tidying() -> Iterator[None]:
+    """If the block fails or is interrupted, folders that it made and left empty are removed."""
+    made: list[Path] = []
+    token = _MADE.set(made)
+    try:
+        yield
+    except BaseException:
+        for folder in sorted(made, reverse=True):  # those inside first
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
+        raise
+    finally:
+        _MADE.reset(token)
 
 
 def check_there(path: str | PathLike[str]) -> None:

@@ -1,11 +1,15 @@
 """One progress line for every long run; silent when not wanted."""
 
 import contextlib
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+# Ctrl-C came: an exception of it may have been swallowed by whoever was at work then.
+_came = False
 # A run whose progress goes to a file or a pipe tells of itself so often, in seconds.
 _BETWEEN_LINES = 60.0
 
@@ -35,9 +39,10 @@ def progress_line(
     if shown and not _moves():
         plain = _PlainLine(None if at_most else total, description, done)
         try:
-            yield plain
+            yield _looking(plain)
         finally:
             plain.write(ended=True)
+        raise_if_interrupted()
         return
     from tqdm import tqdm
 
@@ -45,7 +50,63 @@ def progress_line(
     with tqdm(
         total=total, desc=description, disable=not shown, leave=True, initial=done, bar_format=form
     ) as line:
-        yield line
+        yield _looking(line)
+    raise_if_interrupted()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends the block even where its exception is swallowed, as in JAX's collector callback.
+
+    It raises `KeyboardInterrupt` as ever; and once more where a long run next tells how far it is.
+    Outside the main thread nothing is changed.
+    """
+    global _came
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        global _came
+        _came = True
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        _came = False
+
+
+def raise_if_interrupted() -> None:
+    """Raise `KeyboardInterrupt` if Ctrl-C came in a block of `interruptible`."""
+    global _came
+    if _came:
+        _came = False
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def failing_by_interruption() -> Iterator[None]:
+    """What fails after Ctrl-C fails of it: a library may make an error of its own of it."""
+    try:
+        yield
+    except Exception:
+        raise_if_interrupted()
+        raise
+
+
+def _looking(line: Any) -> Any:
+    """A line that looks at every update whether Ctrl-C came."""
+    update = line.update
+
+    def look(number: int = 1) -> None:
+        raise_if_interrupted()
+        update(number)
+
+    line.update = look
+    return line
 
 
 def time_of(seconds: float) -> str:

@@ -542,6 +542,31 @@ def test_new_data_with_fewer_values(tmp_path: Path) -> None:
     assert [line.split(",")[-1] for line in told.stdout.splitlines()[1:]] == expected.tolist()
 
 
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".npz"])
+def test_new_data_with_more_columns(ending: str, tmp_path: Path) -> None:
+    train = learned_from_names()
+    posterior = made(train)
+    path = tmp_path / f"new{ending}"
+    plain = {"where": ["hall", "hall"], "action_ann": ["wait", "pull"], "latent_ann": ["rest", ""]}
+    write(plain, path)
+    like = btil.read_demonstrations(path, like=train)
+    # Neither would do as a state variable.
+    write(plain | {"time": [1700000000.9, 1700000001.8], "note": ["he said: ,", ""]}, path)
+    assert btil.read_demonstrations(path, like=train) == like
+    assert posterior.conformed(path) == like
+    assert_same(posterior.decode(path), posterior.decode(like))
+    posterior.save(tmp_path / "p.nc")
+    told = shell("decode", tmp_path / "p.nc", path, "--out", tmp_path / f"out{ending}")
+    assert told.exit_code == 0, told.stderr
+    if ending == ".parquet":
+        assert btil.open_demonstrations(path, like=train).read() == like
+    # A column about a member who is not there is a slip.
+    write(plain | {"present_amn": ["yes", "no"]}, path)
+    for read in (posterior.decode, lambda path: btil.read_demonstrations(path, like=train)):
+        with pytest.raises(ValueError, match="unknown column 'present_amn'"):
+            read(path)
+
+
 def assert_same(found: Any, expected: Any) -> None:
     if isinstance(found, dict):
         for agent, values in found.items():

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 import btil
 from btil.analysis.metrics import hamming_distance
 from btil.cli import app
+from btil.cli.app import FROM_CONSOLE
 from btil.cli.options import METHOD, MODEL, READING
 from btil.demonstrations import Demonstrations, read_demonstrations, write_demonstrations
 from btil.inference.method import method_names
@@ -399,6 +400,24 @@ def test_bad_model_file_is_one_line(folder: Path, tmp_path: Path) -> None:
     assert_refused(result, f"{model}: policy: unknown key", "'concentraton'", "'concentration'")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[policy]\nparents = {annn = ["x"], bob = ["x"]}', "policy: parents are given for annn"),
+        ("[transition]\nconcentration = [1.0, 1.0, 1.0, 1.0]", "transition of ann: concentration"),
+    ],
+)
+def test_a_model_file_that_does_not_suit_the_data(
+    folder: Path, tmp_path: Path, text: str, says: str
+) -> None:
+    model = tmp_path / "model.toml"
+    model.write_text(text)
+    for command in ("fit", "compare", "report"):
+        more = ("--out", tmp_path / ("p.nc" if command == "fit" else command))
+        result = run(command, folder / "team.csv", "--model", model, *more)
+        assert_refused(result, f"model.toml: {says}")
+
+
 def test_output_is_checked_before_the_data_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -632,6 +651,36 @@ def test_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("info", "overcooked:cramped_room")
     assert (result.exit_code, result.stdout) == (130, "")
     assert result.stderr.strip() == "interrupted"
+
+
+def test_interruption_before_a_command_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    # The module has the name of what it makes.
+    monkeypatch.setattr(sys.modules["btil.cli.app"], "keep_programs", interrupt)
+    result = CliRunner().invoke(app, ["info", "overcooked:cramped_room"], obj=FROM_CONSOLE)
+    assert (result.exit_code, result.stderr.strip()) == (130, "interrupted")
+
+
+def test_folders_that_were_made_for_nothing_are_removed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, out = folder / "team.csv", tmp_path / "made" / "for nothing"
+    assert_refused(run("calibrate", data, "--share-labelled", 2, "--out", out), "share_labelled")
+    compared = ("compare", data, "--methods", "mfvi,gibbs", "--reference", "nuts")
+    assert_refused(run(*compared, "--out", out), "nuts")
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("btil.posterior.fit.fit", interrupt)
+    assert run("report", data, "--out", out).exit_code == 130
+    assert list(tmp_path.iterdir()) == []
+    # One that was there, or has something in it, stays.
+    out.mkdir(parents=True)
+    assert run("report", data, "--out", out).exit_code == 130
+    assert out.is_dir()
 
 
 def test_demo_refuses_a_file_as_folder_at_once(folder: Path) -> None:

@@ -209,6 +209,20 @@ def test_wrong_descriptions_are_refused(description, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["", "# nothing but a remark\n"])
+def test_a_model_file_of_nothing_is_refused(text: str, tmp_path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"model\.toml: there is no section; .*\[policy\], "):
+        read_model(path)
+
+
+def test_a_model_file_of_an_editor_that_marks_its_bytes(tmp_path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text(TEXT, encoding="utf-8-sig", newline="\r\n")
+    assert same_model(read_model(path), model_from_description(tomllib.loads(TEXT)))
+
+
 def test_read_model_names_its_file(tmp_path) -> None:
     path = tmp_path / "my model.toml"
     path.write_text(TEXT, encoding="utf-8")

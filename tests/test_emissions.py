@@ -566,6 +566,9 @@ def test_what_is_wrong_is_refused():
     constant = demos.replace(continuous={"ann_x": np.ones(demos.num_steps)})
     with pytest.raises(ValueError, match=r"ann_x leaves no residual.*say how large the noise is"):
         btil.fit(model(emissions={"ann": normal(("ann_x",))}), constant, progress=False)
+    huge = demos.replace(continuous={"ann_x": np.resize([1e300, -1e300], demos.num_steps)})
+    with pytest.raises(ValueError, match=r"values of ann_x are too large .* in larger units"):
+        btil.fit(model(emissions={"ann": normal(("ann_x",))}), huge, progress=False)
     with pytest.raises(ValueError, match="policy: None for ann, whose actions are in the data"):
         btil.fit(model(policy=None), demos, progress=False)
     blank = _demos(blank=BLANK)

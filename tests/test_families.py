@@ -667,6 +667,19 @@ def test_a_family_knows_whether_latents_can_change_places(cpt: Any, claimed: boo
     np.testing.assert_allclose(rows(swapped), rows(values)[:, ::-1, ::-1], rtol=1e-5)
 
 
+class Given(btil.ParametricCPT):
+    """A family whose priors are what it was given."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def priors(self, contexts: Any) -> Any:
+        return self.given
+
+    def log_rows(self, parameters: Any, inputs: Any) -> Any:
+        raise AssertionError("priors are looked at first")
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -739,6 +752,15 @@ def test_a_family_knows_whether_latents_can_change_places(cpt: Any, claimed: boo
                 btil.TeamModel(policy=btil.SoftmaxCPT(("x",), lambda contexts: np.ones(3))), DEMOS
             ),
             r"features of shape \(3,\) for .* contexts",
+        ),
+        (lambda: btil.fit(btil.TeamModel(policy=Given([])), DEMOS), "priors of Given: a mapping"),
+        (
+            lambda: btil.fit(btil.TeamModel(policy=Given({"w": 0.5})), DEMOS),
+            "policy_ann: priors of Given: a NumPyro distribution of w expected, got float",
+        ),
+        (
+            lambda: btil.fit(btil.TeamModel(policy=Given({"w": dist.Poisson(2.0)})), DEMOS),
+            r"policy_ann: priors of Given: w is discrete \(Poisson\)",
         ),
     ],
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """The one verb: options, types, seeds, and how often programs are compiled."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from teams import chain_truth, hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
+from btil.inference.memory import check_memory
 from btil.inference.method import METHODS
 from btil.inference.result import FitResult
 from btil.models.team import bind
@@ -178,6 +180,56 @@ def test_same_bits_in_a_fresh_process() -> None:
     here = posterior.result.rows["policy_agent_0"].concentration
     assert done.stdout.split() == [here.tobytes().hex()]
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "says"),
+    [
+        (
+            "gibbs",
+            {"num_chains": 10**8},
+            "num_chains=100,000,000 and num_samples=500: .*keep",
+        ),
+        ("gibbs", {"num_chains": 10**13, "keep_rows": 0}, "num_chains=10,000,000,000,000: "),
+        ("gibbs", {"num_samples": 10**12}, "num_chains=4 and num_samples=1,000,000,000,000: "),
+        (
+            "nuts",
+            {"num_samples": 10**12},
+            "num_chains=4 and num_samples=1,000,000,000,000: ",
+        ),
+        ("refined", {"num_draws": 10**12}, "num_draws=1,000,000,000,000: "),
+        ("svi", {"num_particles": 10**12}, "num_particles=1,000,000,000,000: "),
+    ],
+)
+def test_what_no_memory_can_hold_is_refused_before_any_computing(
+    method: str, options: dict[str, Any], says: str
+) -> None:
+    demos = hmm_demos([0, 1, 1])
+    with pytest.raises(ValueError, match=f"^{says}") as refused:
+        btil.fit(hmm_model(), demos, method, progress=False, **options)
+    told = (
+        r"would need at least [\d,]+ GiB of memory, but the machine has [\d,]+ GiB; ask for fewer"
+    )
+    assert re.search(told, str(refused.value))
+
+
+def test_draws_that_no_memory_can_hold_are_refused() -> None:
+    posterior = btil.fit(hmm_model(), hmm_demos([0, 1, 1]), progress=False)
+    for ask in (posterior.sample, posterior.refined):
+        with pytest.raises(ValueError, match=r"^num_draws=1,000,000,000,000: this would need"):
+            ask(10**12)
+    with pytest.raises(ValueError, match=r"^num_draws=1,000,000,000,000: this would need"):
+        posterior.smooth(posterior.demos, num_draws=10**12)
+
+
+def test_a_machine_that_does_not_tell_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> int:
+        raise ValueError(f"unrecognized configuration name {name}")
+
+    bound = bind(hmm_model(), hmm_demos([0, 1, 1]))
+    check_memory(bound, {"num_samples": 100}, np.dtype(np.float32))
+    monkeypatch.setattr("os.sysconf", unknown)
+    check_memory(bound, {"num_samples": 10**20}, np.dtype(np.float32))
 
 
 def test_one_chain_is_not_judged() -> None:

@@ -1,6 +1,8 @@
 """Metrics against values by hand and loops that spell the definitions out."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -110,6 +112,23 @@ def test_beliefs_are_decoded_by_their_largest_probability():
         decoding_error(demos, {"ann": beliefs["ann"]})
     with pytest.raises(ValueError, match=r"agent ann has shape \(13, 4\)"):
         decoding_error(demos, {"ann": beliefs["bob"], "bob": beliefs["bob"]})
+
+
+def test_a_posterior_before_the_demonstrations_is_refused():
+    # In a process whose types nothing checks.
+    code = """
+import btil
+demos = btil.Demonstrations([0, 1, 0], [0, 1, 0], [0, 1, 1], num_latents=2)
+posterior = btil.fit(btil.TeamModel(), demos, progress=False)
+for function in (btil.analysis.hamming_distance, btil.analysis.decoding_error):
+    try:
+        function(posterior, demos)
+    except ValueError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = "demos must be Demonstrations, got TeamPosterior; the demonstrations come first"
+    assert [line.startswith(told) for line in done.stdout.splitlines()] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,16 @@ def test_a_wrong_question_is_refused(
         question(posterior)
 
 
+def test_a_state_that_has_another_name_is_refused_with_the_allowed_ones() -> None:
+    demos = btil.Demonstrations(
+        {"where": ["bed", "desk", "bed"]}, {"ann": [0, 1, 0]}, num_latents=2
+    )
+    posterior = btil.fit(btil.TeamModel(), demos, progress=False)
+    told = r"where must be integers \(k,\), or names among bed, desk; got \['bedd'\]"
+    with pytest.raises(ValueError, match=told):
+        posterior.policy("ann", states={"where": ["bedd"]})
+
+
 def test_other_data_must_be_of_the_same_team(posterior: btil.TeamPosterior) -> None:
     for demos, told in (
         (random_demos(0, (3,), (2,), (3,)), "agents are ann, the posterior's are ann, bob"),

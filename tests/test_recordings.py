@@ -1,6 +1,7 @@
 """Recordings as they are: what nobody saw, who was away, unsure labels, rewards, measures."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import btil
@@ -59,6 +60,32 @@ def test_what_the_fields_hold():
     assert demos.without_labels([1]).latent_weights["bob"][5, 0] == 1
 
 
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".npz"])
+def test_what_is_said_of_one_who_is_away_is_doubted(tmp_path, ending):
+    columns = {
+        "zone": [0, 1, 0, 1],
+        "action_bob": ["walk", "sit", "walk", ""],
+        "latent_bob": ["rest", "", "rest|lift", "lift"],
+        "present_bob": ["yes", "no", "no", "no"],
+    }
+    path = tmp_path / f"away{ending}"
+    if ending == ".npz":
+        np.savez(path, **{name: np.array(values) for name, values in columns.items()})
+    elif ending == ".csv":
+        pd.DataFrame(columns).to_csv(path, index=False)
+    else:
+        pd.DataFrame(columns).to_parquet(path)
+    with pytest.warns(btil.DataWarning) as doubts:
+        demos = btil.read_demonstrations(path, latent_names=["rest", "lift"])
+    action, label = sorted(str(doubt.message) for doubt in doubts)
+    assert "action_bob: episode 0, step 1: 'sit' is left out (and in 1 other step)" in action
+    assert "latent_bob: episode 0, step 2: 'rest|lift' is left out (and in 1 other step)" in label
+    np.testing.assert_array_equal(demos.actions[:, 0], [0, -1, -1, -1])
+    # In memory too; a number says nothing, here of an action.
+    with pytest.warns(btil.DataWarning, match="latent_ann: episode 'y', step 0: 'carry' is left"):
+        recorded(latents={"ann": ["lift", None, "lift|wait", "carry", "nan", "carry"]})
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_files_lose_nothing(tmp_path, file):
     demos = recorded()
@@ -103,7 +130,8 @@ def test_a_foreign_table(tmp_path):
         btil.read_demonstrations(tmp_path / "team.csv", continuous=["x"])
     with pytest.raises(ValueError, match=r"x: episode 0, step 0: .*continuous=\['x'\]"):
         btil.read_demonstrations(tmp_path / "team.csv", missing="allow")
-    demos = btil.read_demonstrations(tmp_path / "team.csv", missing="allow", continuous=["x"])
+    with pytest.warns(btil.DataWarning, match="step 2: 'stay' is left out, because present_ann"):
+        demos = btil.read_demonstrations(tmp_path / "team.csv", missing="allow", continuous=["x"])
     assert demos.latent_names == {"ann": ("carry", "lift", "wait")}
     np.testing.assert_array_equal(demos.latents[:, 0], [-1, -1, -1, 2])
     np.testing.assert_array_equal(

@@ -156,6 +156,16 @@ def test_other_files_are_refused(tmp_path):
         btil.load_posterior(tmp_path / "none.nc")
 
 
+@pytest.mark.parametrize("name", ["mydata.csv", "team", "team.zarr"])
+def test_only_a_file_with_the_ending_of_a_posterior_is_written(name, tmp_path):
+    posterior = btil.fit(MODELS["plain"], demos(), progress=False)
+    path = tmp_path / name
+    path.write_text("what took me a year")
+    with pytest.raises(ValueError, match=rf"{name}: the ending must be \.nc"):
+        posterior.save(path)
+    assert path.read_text() == "what took me a year"
+
+
 def test_a_failing_save_leaves_the_old_file(tmp_path, monkeypatch):
     posterior = btil.fit(MODELS["plain"], demos(), progress=False)
     path = tmp_path / "team.nc"

@@ -1,9 +1,12 @@
 """What a terminal, a pipe and a file get to see: progress, programs that are kept, narrow help."""
 
 import ast
+import contextlib
 import io
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from typer.testing import CliRunner
 from btil import progress as showing
 from btil.cli import app, quick
 from btil.cli.app import FROM_CONSOLE
-from btil.progress import progress_line
+from btil.progress import failing_by_interruption, interruptible, progress_line
 
 
 class Terminal(io.StringIO):
@@ -68,6 +71,52 @@ def test_a_file_is_told_the_time_that_is_left(
         "nuts: 3980/4000, 1200.0 s, about 6 s left",
         "nuts: 3980/4000, 1300.0 s",
     ]
+
+
+def ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def swallowed() -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        ctrl_c()
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_an_interruption_that_is_swallowed_comes_again(shown: bool) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with interruptible():
+        with progress_line(10, "nuts", shown) as line:
+            line.update()
+            swallowed()
+            with pytest.raises(KeyboardInterrupt):
+                line.update()
+            line.update()
+        # In the last block, of which nothing more is told.
+        with pytest.raises(KeyboardInterrupt), progress_line(10, "nuts", shown):
+            swallowed()
+        # A library may make an error of its own of it.
+        swallowed()
+        with pytest.raises(KeyboardInterrupt), failing_by_interruption():
+            raise ImportError
+        with pytest.raises(KeyboardInterrupt):
+            ctrl_c()
+    assert signal.getsignal(signal.SIGINT) is before
+    with progress_line(10, "nuts", shown) as line:
+        line.update()
+
+
+def test_beside_the_main_thread_no_handler_is_installed() -> None:
+    before, found = signal.getsignal(signal.SIGINT), []
+
+    def work() -> None:
+        with interruptible():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [before]
 
 
 def test_a_terminal_is_told_no_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ def decoded_latents(
         ValueError: If there is another shape, or values that are no latents; if the demonstrations
             do not fit the posterior.
     """
+    _check_order(demos)
     if callable(getattr(decoded, "decode", None)):
         demos = with_learned_latents(demos, decoded)
         decoded = decoded.decode(demos)
@@ -62,6 +63,7 @@ def smoothed_beliefs(
         ValueError: If an agent is missing, or a shape is another one; if the demonstrations do not
             fit the posterior.
     """
+    _check_order(demos)
     if callable(getattr(beliefs, "smooth", None)):
         demos = with_learned_latents(demos, beliefs)
         beliefs = beliefs.smooth(demos)
@@ -84,6 +86,15 @@ def smoothed_beliefs(
                 f"latents) = {(demos.num_steps, sizes[agent])}"
             )
     return demos, checked
+
+
+def _check_order(demos: Any) -> None:
+    """Refuse what are no demonstrations, such as the posterior that comes after them."""
+    if not isinstance(demos, Demonstrations):
+        raise ValueError(
+            f"demos must be Demonstrations, got {type(demos).__name__}; the demonstrations come "
+            "first, a posterior or what it says of them second"
+        )
 
 
 def with_learned_latents(demos: Demonstrations, posterior: Any) -> Demonstrations:

@@ -28,6 +28,7 @@ from btil.analysis.saved_comparison import save_comparison
 from btil.analysis.words import listed, with_error
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import counted
+from btil.files import make_folder
 from btil.inference.chains import RHAT_LIMIT
 from btil.inference.method import method_of
 from btil.models.cpt import ROLES, DirichletCPT, StickyDirichletCPT
@@ -106,7 +107,7 @@ def prepare_directory(path: Any) -> Path:
     """
     directory = Path(path)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
     except (FileExistsError, NotADirectoryError):
         raise NotADirectoryError(f"{directory}: not a folder; a report needs one") from None
     except OSError as error:

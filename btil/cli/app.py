@@ -18,7 +18,9 @@ from btil import (
 )
 from btil.cli.quick import fewer_collections, keep_programs
 from btil.demonstrations.coding import DataWarning
+from btil.files import tidying
 from btil.flags import Debug
+from btil.progress import failing_by_interruption, interruptible
 from btil.study.cli import collect
 
 FROM_CONSOLE = "console"
@@ -36,18 +38,19 @@ class _Commands(TyperGroup):
             return super().make_context(info_name, args, *more, **extra)
         except _UsageError as error:
             _refuse_usage(error, str(info_name))
+        except KeyboardInterrupt as error:
+            _end_interrupted(error)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with _warnings_in_one_line():
+            with _warnings_in_one_line(), tidying(), failing_by_interruption():
                 return super().invoke(ctx)
         except _UsageError as error:
             _refuse_usage(error, f"{ctx.command_path} {ctx.invoked_subcommand}")
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt as error:
-            typer.echo("; ".join(["interrupted", *notes_of(error)]), err=True)
-            raise typer.Exit(130) from None
+            _end_interrupted(error)
         except (ValueError, TypeError, OSError) as error:
             _refuse(ctx, error, 2)
         except (ArithmeticError, RuntimeError, MemoryError) as error:
@@ -65,6 +68,11 @@ def _warnings_in_one_line() -> Iterator[None]:
         warnings.simplefilter("default", DataWarning)
         warnings.showwarning = show
         yield
+
+
+def _end_interrupted(error: KeyboardInterrupt) -> NoReturn:
+    typer.echo("; ".join(["interrupted", *notes_of(error)]), err=True)
+    raise typer.Exit(130) from None
 
 
 def _refuse(ctx: Any, error: Exception, code: int) -> NoReturn:
@@ -169,5 +177,5 @@ def btil(
 
 def main() -> None:
     """The console command."""
-    with fewer_collections():
+    with interruptible(), fewer_collections():
         app(prog_name="btil", obj=FROM_CONSOLE)

@@ -12,6 +12,7 @@ from btil import (
 )
 from btil.cli.telling import quoted
 from btil.demonstrations import read_as_seen
+from btil.demonstrations.stream import open_as_seen
 from btil.domains.registry import domain_names, load_domain
 
 if TYPE_CHECKING:
@@ -107,11 +108,10 @@ def is_large(data: str) -> bool:
 def opened(data: str, reading: Reading, like: Demonstrations | None = None) -> DemonstrationsFile:
     """A file or folder that is read part by part; with `like` by the latents of others."""
     arguments = reading.arguments()
-    if like is not None:
-        latents = dict(zip(like.agents, like.num_latents, strict=True))
-        arguments |= {"num_latents": latents, "latent_names": like.latent_names or None}
-        arguments["continuous"] = list(like.continuous)
-    return open_demonstrations(data, **arguments)
+    if like is None:
+        return open_demonstrations(data, **arguments)
+    del arguments["num_latents"], arguments["continuous"]  # as in those
+    return open_as_seen(data, like, **arguments)
 
 
 def sizes(num_latents: str | None) -> int | list[int] | None:
@@ -203,7 +203,15 @@ def for_data(
     quiet: bool,
 ) -> Chosen:
     """The model that options describe; with `--model auto` the one that the data speak for."""
+    if described["model"] is None:
+        return Chosen(model, None)
     if described["model"] != AUTO:
+        from btil.models.team import check_suits
+
+        try:
+            check_suits(model, demos if isinstance(demos, Demonstrations) else demos.first)
+        except ValueError as error:
+            raise ValueError(f"{described['model']}: {error}") from error
         return Chosen(model, None)
     if not isinstance(demos, Demonstrations):
         raise ValueError("--model auto needs the data in memory; leave out --batch-size")

@@ -80,6 +80,8 @@ class Reading(NamedTuple):
         drop_last: An episode's last row is left out where no agent has an action in it.
         unseen: Nothing in an action or a state is a value that nobody saw.
         continuous: Columns that are measured quantities.
+        known: State variables that were seen before: further columns are passed over. None: every
+            other column is a state variable.
     """
 
     unknown_labels: frozenset[str] | None = None
@@ -88,6 +90,7 @@ class Reading(NamedTuple):
     drop_last: bool = False
     unseen: bool = False
     continuous: Names = ()
+    known: Names | None = None
 
 
 PLAIN = Reading()
@@ -468,6 +471,14 @@ def _is_a_number(value: object) -> bool:
     if isinstance(value, str):
         return _PLAIN.fullmatch(value) is not None and not value.endswith("inf")
     return isinstance(value, float | np.floating) and bool(np.isfinite(value))
+
+
+def is_a_name(value: Any, unknown: Set[str] = NOTHING) -> bool:
+    """Whether a value is a text that is no number, and none of those that stand for nothing."""
+    if not isinstance(value, str):
+        return False
+    text = normalised(value)
+    return bool(text) and text not in unknown and _PLAIN.fullmatch(text) is None
 
 
 def _like_a_number(text: str) -> bool:

@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 
 from btil.demonstrations.coding import (
     MINUS_ONE,
+    NOTHING,
     PLAIN,
     Coded,
     Names,
@@ -33,6 +34,8 @@ from btil.demonstrations.coding import (
     code_column,
     code_episodes,
     counted,
+    distinct_values,
+    is_a_name,
     items,
     listed,
     normalised,
@@ -105,7 +108,7 @@ class Demonstrations:
             where nothing is said. Agents left out have none.
         present: whether each agent is there, (steps, agents) or a mapping {agent: (steps,)}: False
             while it is away, when it has no action, no latent, and no state variable with its
-            name in theirs. None: all always are.
+            name in theirs: what stands there all the same is left out. None: all always are.
         rewards: a number for each step, (steps,), or one per agent, (steps, agents) or a mapping.
             They are kept, and never learned from.
         continuous: measured quantities, a mapping {column: (steps,)}; NaN: not seen. With these
@@ -925,8 +928,10 @@ def coded_fields(
         labels = columns.pop(f"latent_{agent}", None)
         columns[f"latent_{agent}"] = np.full(num_steps, -1) if labels is None else labels
     away = {} if there is None else _away(variables, team, there)
+    doubts: list[str | None] = []
     for column, gone in away.items():
         if column in columns and column not in variables:
+            doubts.append(_said_while_away(column, columns[column], gone, runs, reading))
             columns[column] = _blanked(columns[column], gone)
     names = {
         **declared_names("state_names", state_names, variables, ""),
@@ -977,7 +982,8 @@ def coded_fields(
     for agent, rows in weights.items():
         _refuse_weightless_labels(agent, rows, of_latents[agent].indices, runs)
     fields["_weights"] = {agent: _frozen(weights[agent]) for agent in team if agent in weights}
-    return fields, [values.doubt for values in coded.values() if values.doubt is not None]
+    doubts += [values.doubt for values in coded.values()]
+    return fields, [doubt for doubt in doubts if doubt is not None]
 
 
 class _Sets(NamedTuple):
@@ -1003,6 +1009,31 @@ def _away(
     }
     spoken_of = {name: [team.index(a) for a in agents_in(name, team)] for name in variables}
     return of_agents | {name: (~there[:, ks]).any(axis=1) for name, ks in spoken_of.items()}
+
+
+def _said_while_away(
+    column: str,
+    values: Any,
+    gone: Bool[np.ndarray, " steps"],
+    places: Places,
+    reading: Reading,
+) -> str | None:
+    """Doubt of an action's or latent's name where the member is away: it is left out.
+
+    A number is no doubt: arrays have to hold some in that place.
+    """
+    codes, distinct = distinct_values(column, values)
+    unknown = NOTHING | (reading.unknown_labels or frozenset())
+    said = gone & np.array([*(is_a_name(value, unknown) for value in distinct), False])[codes]
+    if not said.any():
+        return None
+    row = int(np.argmax(said))
+    agent, others = column.partition("_")[2], int(said.sum()) - 1
+    also = f" (and in {counted(others, 'other step')})" if others else ""
+    return (
+        f"{column}: {places.place(row)}: {shown(distinct[codes[row]])} is left out{also}, because "
+        f"present_{agent} says that {agent} is away; correct the one or the other"
+    )
 
 
 def _sizes_of_weights(given: Any, team: Names, declared: Mapping[str, Any]) -> dict[str, int]:

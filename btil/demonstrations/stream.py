@@ -293,7 +293,48 @@ def open_demonstrations(
     if like is not None and declared:
         raise ValueError(f"like: sets all sizes and names; leave out {listed(declared)}")
     reading = reading_of(like, unknown_labels, drop_last, missing, continuous)
-    source, schemas = open_source(path, filters, ids_by_file)
+    return _opened(open_source(path, filters, ids_by_file), like, declared, reading)
+
+
+def open_as_seen(
+    path: str | os.PathLike[str],
+    seen: Demonstrations,
+    *,
+    unknown_labels: Iterable[str | int] | None = None,
+    drop_last: bool = False,
+    missing: str = "refuse",
+) -> DemonstrationsFile:
+    """Open other files of a team that was seen before, as `read_as_seen` reads a table.
+
+    Latents are those of `seen`; other values keep the sizes and names of the files, and are
+    matched when a posterior conforms the parts.
+
+    Args:
+        path: a file, or a folder.
+        seen: demonstrations of the team.
+        unknown_labels: as in `read_demonstrations`.
+        drop_last: as in `read_demonstrations`.
+        missing: as in `read_demonstrations`.
+
+    Raises:
+        ValueError: as `open_demonstrations`.
+    """
+    reading = reading_of(None, unknown_labels, drop_last, missing, list(seen.continuous))
+    latents = dict(zip(seen.agents, seen.num_latents, strict=True))
+    declared: dict[str, Any] = {"num_latents": latents}
+    if seen.latent_names:
+        declared["latent_names"] = seen.latent_names
+    reading = reading._replace(known=tuple(seen.num_states))
+    return _opened(open_source(path, None, False), None, declared, reading)
+
+
+def _opened(
+    found: tuple[Source, dict[Path, pa.Schema]],
+    like: Demonstrations | None,
+    declared: Mapping[str, Any],
+    reading: Reading,
+) -> DemonstrationsFile:
+    source, schemas = found
     with naming(source.path, source.files):
         schema = unified(schemas)
         if sum(sum(file.rows) for file in source.files) == 0:

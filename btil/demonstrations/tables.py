@@ -90,7 +90,8 @@ def read_demonstrations(
 
     Args:
         path: the file.
-        like: demonstrations whose agents, state variables, sizes and names the file must follow.
+        like: demonstrations whose agents, state variables, sizes and names the file must follow;
+            columns that would be further state variables are passed over.
             Texts go through these names; a text that is none of them is an error, and so is a
             number where values have names.
         num_states: declared as in `Demonstrations`, in place of what the file records. Likewise
@@ -155,6 +156,7 @@ def reading_of(
         drop_last=drop_last,
         unseen=checked_missing(missing) == "allow",
         continuous=tuple(map(str, items("continuous", continuous))),
+        known=None if like is None else tuple(like.num_states),
     )
 
 
@@ -177,7 +179,7 @@ def read_as_seen(
     """Read another table of a team that was seen before, by the names of values seen then.
 
     As `read_demonstrations(path, like=seen)`, but the table need not have the same columns: those
-    of `seen` must be there, more state variables may be. A state variable whose values are
+    of `seen` must be there; others are passed over. A state variable whose values are
     numbers may have values that were never seen.
 
     Args:
@@ -325,7 +327,7 @@ def from_columns(
     if record is None:
         _refuse_lookalikes(list(columns))
     for column in columns:
-        if column not in expected:
+        if column not in expected and not _passed_over(column, reading):
             raise ValueError(f"unknown column {column!r}; allowed are {listed(expected)}")
     if not variables and not reading.continuous:
         raise ValueError(f"there is no state variable; the columns are {listed(columns)}")
@@ -461,7 +463,13 @@ def agents_and_variables(
         agents = list(dict.fromkeys([*agents, *(c for c in labelled if not c.endswith("]"))]))
     known = {"episode", "step", "reward", *reading.continuous}
     known |= {f"{kind}_{a}" for kind in ("action", "present", "reward") for a in agents}
-    return agents, [c for c in columns if c not in known and not c.startswith("latent_")]
+    variables = [c for c in columns if c not in known and not c.startswith("latent_")]
+    return agents, [c for c in variables if reading.known is None or c in reading.known]
+
+
+def _passed_over(column: str, reading: Reading) -> bool:
+    """Whether nothing is read from a column: not seen before, and not about a member."""
+    return reading.known is not None and not column.startswith(("action_", "latent_", "present_"))
 
 
 def _refuse_lookalikes(columns: Sequence[str]) -> None:

@@ -161,6 +161,7 @@ def load(layout: str, split: str | None = "train") -> Demonstrations:
         >>> demos.num_episodes, demos.agents
         (4, ('player_0', 'player_1'))
     """
+    _check_layout(layout)
     with as_file(files("btil.domains") / "data" / "overcooked_human.npz") as path:
         return from_table(path, layout, split)
 
@@ -195,6 +196,11 @@ def from_table(path: str | PathLike[str], layout: str, split: str | None = None)
         raise ValueError(f"{path}: {error}") from error
 
 
+def _check_layout(layout: str) -> None:
+    if layout not in LAYOUTS:
+        raise ValueError(f"unknown layout {layout!r}; allowed are {', '.join(LAYOUTS)}")
+
+
 def map_of(layout: str) -> tuple[str, ...]:
     """The map of a carried kitchen, row by row.
 
@@ -208,6 +214,7 @@ def map_of(layout: str) -> tuple[str, ...]:
         >>> map_of("cramped_room")
         ('XXPXX', 'O  2O', 'X1  X', 'XDXSX')
     """
+    _check_layout(layout)
     with as_file(files("btil.domains") / "data" / "overcooked_human.npz") as path:
         return _grid_of(_read_arrays(path), layout)
 
@@ -750,8 +757,7 @@ def recommended_model(layout: str) -> TeamModel:
     from btil.models.cpt import DirichletCPT, Shared
     from btil.models.team import TeamModel
 
-    if layout not in LAYOUTS:
-        raise ValueError(f"unknown layout {layout!r}; allowed are {', '.join(LAYOUTS)}")
+    _check_layout(layout)
     policy = np.where(np.array(ACTIONS) == "interact", 0.01, 1.0)
     same_holding = np.eye(len(_OBJECTS), dtype=bool)[:, :, None, None]
     same_intent = np.eye(len(INTENTS), dtype=bool)

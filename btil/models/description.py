@@ -48,6 +48,7 @@ from btil.models.emission import WORDS as EMISSION_WORDS
 from btil.models.families import families, family_named, is_known, words
 from btil.models.team import Family, TeamModel
 
+SECTIONS = (*ROLES, "emissions")
 # Functions cannot be written down.
 _NOT_WRITTEN = ("features",)
 # Stands for a policy where there are no actions.
@@ -64,19 +65,23 @@ def read_model(path: str | PathLike[str]) -> TeamModel:
     """Read a team model from a TOML file.
 
     Args:
-        path: The file, in UTF-8.
+        path: The file, in UTF-8, with a byte-order mark or without.
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it is not TOML, or as `model_from_description`; the message begins with
-            the path.
+        ValueError: If it is not TOML, has no section, or as `model_from_description`; the message
+            begins with the path.
 
     Example:
         >>> model = read_model("model.toml")  # doctest: +SKIP
     """
     with open(path, "rb") as handle:
         try:
-            return model_from_description(tomllib.load(handle))
+            description = tomllib.loads(handle.read().decode("utf-8-sig"))
+            if not description:
+                allowed = ", ".join(f"[{section}]" for section in SECTIONS)
+                raise ValueError(f"there is no section; allowed are {allowed}")
+            return model_from_description(description)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
         except RecursionError:
@@ -105,7 +110,7 @@ def model_from_description(description: Mapping[str, Any]) -> TeamModel:
         raise ValueError(
             f"the model: {description!r} is not a mapping of sections {_listed(ROLES)}"
         )
-    _refuse_unknown("the model", "section", description, (*ROLES, "emissions"))
+    _refuse_unknown("the model", "section", description, SECTIONS)
     families: dict[str, Any] = {
         role: _emissions(section) if role == "emissions" else _role(role, section)
         for role, section in description.items()

@@ -31,6 +31,8 @@ from btil.models.contexts import (
 from btil.models.cpt import MadeOfArguments, Parents, check_parents
 
 PREVIOUS = "previous_"
+# Values whose squares, and sums of them, are numbers yet.
+_LARGEST = 1e140
 # How many steps the prior of the means or coefficients counts for.
 _PSEUDO_STEPS = 0.01
 # The least that a direction among the covariates counts, as a share of the one that counts most.
@@ -455,7 +457,13 @@ def _column(
     continuous: Mapping[str, np.ndarray], name: str, what: str, demos: Demonstrations
 ) -> Float[np.ndarray, " steps"]:
     if name in continuous:
-        return np.asarray(continuous[name], np.float64)
+        values = np.asarray(continuous[name], np.float64)
+        if np.any(np.abs(values) > _LARGEST):
+            raise ValueError(
+                f"{what}: values of {name} are too large to have a variance, above {_LARGEST:g}; "
+                "write the column in larger units"
+            )
+        return values
     remedy = f"declared continuous are {', '.join(continuous) or 'none'}"
     if name in demos.state_variables:
         remedy = (

@@ -171,12 +171,15 @@ def parametric_site(table: "Table") -> ParametricSite:
     """The description of a table with a parametric family.
 
     Raises:
-        ValueError: If the family has no parameters, or one without a valid name.
+        ValueError: If the family has no parameters, or what it says of them are no priors of
+            continuous parameters.
     """
     cpt, contexts = table.cpt, table.contexts
     assert isinstance(cpt, ParametricCPT)
     kind = (*contexts[:6], *contexts[7:])
-    parameters = tuple(cpt.priors(contexts._replace(rows=contexts.rows[:0])))
+    priors = cpt.priors(contexts._replace(rows=contexts.rows[:0]))
+    _check_priors(f"{table.name}: priors of {type(cpt).__name__}", priors)
+    parameters = tuple(priors)
     if not parameters:
         raise ValueError(f"{table.name}: {type(cpt).__name__} has no parameters")
     prefix = contexts.role if cpt.shared_parameters else table.name
@@ -188,6 +191,27 @@ def parametric_site(table: "Table") -> ParametricSite:
         kind=kind,
         reads=table.reads,
     )
+
+
+def _check_priors(whose: str, priors: Any) -> None:
+    """Refuse what are no priors of continuous parameters."""
+    from numpyro import distributions as dist
+
+    if not isinstance(priors, Mapping):
+        raise ValueError(
+            f"{whose}: a mapping {{parameter: NumPyro distribution}} expected, got "
+            f"{type(priors).__name__}"
+        )
+    for name, prior in priors.items():
+        if not isinstance(prior, dist.Distribution):
+            raise ValueError(
+                f"{whose}: a NumPyro distribution of {name} expected, got {type(prior).__name__}"
+            )
+        if prior.is_discrete:
+            raise ValueError(
+                f"{whose}: {name} is discrete ({type(prior).__name__}), but methods need "
+                "parameters that vary continuously; sum it out, or make it part of the latent"
+            )
 
 
 def parametric_sites(bound: "BoundModel") -> tuple[ParametricSite, ...]:

@@ -443,7 +443,10 @@ def make_contexts(
     """
     family = model.family(role, agent)
     cpt = family.cpt if isinstance(family, Shared) else family
-    parents = cpt.parents_of(agent)
+    try:
+        parents = cpt.parents_of(agent)
+    except ValueError as error:
+        raise ValueError(f"{role}: {error}") from None
     names, groups = expand_parents(parents, agent, role, demos)
     position = demos.agents.index(agent)
     num_latents = demos.num_latents[position]
@@ -459,6 +462,25 @@ def make_contexts(
         # An agent without actions has a table of one, which nobody ever sees.
         num_values=max(demos.num_actions[position], 1) if role == "policy" else num_latents,
     )
+
+
+def check_suits(model: TeamModel, demos: Demonstrations) -> None:
+    """Refuse parents and concentrations that do not go with the data's names and sizes.
+
+    Args:
+        model: The model.
+        demos: Any of the demonstrations: what occurs in them is not looked at.
+
+    Raises:
+        ValueError: As `bind`, or as the family has it, naming the role.
+    """
+    for role in ROLES:
+        for agent in demos.agents:
+            family = model.family(role, agent)
+            cpt = family.cpt if isinstance(family, Shared) else family
+            contexts = make_contexts(model, role, agent, demos)
+            if cpt.learned and not cpt.parametric:
+                cpt.concentration(contexts)
 
 
 def bind(model: TeamModel, demos: Demonstrations) -> BoundModel:

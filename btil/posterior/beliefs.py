@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from btil.arguments import check_flag, check_values
 from btil.demonstrations import Demonstrations, read_as_seen
+from btil.inference.memory import check_memory
 from btil.inference.result import (
     DrawnChannel,
     DrawnParameters,
@@ -465,6 +466,7 @@ class Posterior:
         """
         check_values({"num_draws": num_draws, "seed": seed})
         check_all_kept(self.result.rows, "draws from the posterior")
+        check_memory(self.bound, {"num_draws": num_draws}, self.dtype)
         return self._sample(num_draws, seed)
 
     def _sample(self, num_draws: int, seed: int) -> dict[str, Float[np.ndarray, "draws ..."]]:
@@ -539,7 +541,11 @@ class Posterior:
         """Write the posterior to a netCDF file, whole or not at all.
 
         Args:
-            path: Where; an existing file is replaced once the new one is complete.
+            path: Where, ending in .nc; an existing file is replaced once the new one is complete.
+
+        Raises:
+            ValueError: If the path has another ending.
+            OSError: If the file cannot be written.
         """
         from btil.posterior.storage import save_posterior
 

@@ -13,6 +13,7 @@ from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import warn
 from btil.demonstrations.stream import DemonstrationsFile
 from btil.inference.checkpoint import Checkpoint, describe_run
+from btil.inference.memory import check_memory
 from btil.inference.method import fit_function, method_names, method_of
 from btil.inference.processes import Processes, ending_with_others, gather, processes_of
 from btil.inference.result import FitResult
@@ -169,6 +170,8 @@ def fit_bound(
     chosen = _dtype_of(method, dtype)
     warn(crowded(bound))
     every_option = method_options(method, model) | options
+    if bound.learns:
+        check_memory(bound, every_option, chosen)
     saved = checkpoint is not None
     run = describe_run(bound, method, seed, chosen, every_option) if saved else None
     saving = Checkpoint(checkpoint, run, resume)

@@ -22,6 +22,7 @@ from btil.inference.collapsed import (
     given_rows,
     parameters_at_points,
 )
+from btil.inference.memory import check_memory
 from btil.inference.result import (
     Chance,
     ChannelPoint,
@@ -657,6 +658,7 @@ class TeamPosterior(Posterior):
                 + ("and has draws or is exact" if self.bound.learns else "and no table is learned")
             )
         begun = time.perf_counter()
+        check_memory(self.bound, {"num_draws": num_draws}, self.dtype)
         with precision(self.dtype) as dtype:
             result = refine(
                 self.bound,
@@ -822,7 +824,8 @@ def _indices(
     numbers = array.ndim == 1 and array.dtype.kind in "biuf"
     indices, bad = whole_numbers(array) if numbers else (array, np.ones(1, bool))
     if bad.any():
-        raise ValueError(f"{argument}: {name} must be integers (k,), got {values!r}")
+        also = f", or names among {', '.join(names)}" if names else ""
+        raise ValueError(f"{argument}: {name} must be integers (k,){also}; got {values!r}")
     wrong = (indices < 0) | (indices >= size)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btil.demonstrations import Demonstrations
-from btil.files import replacing
+from btil.files import check_writable, replacing
 from btil.models.cpt import Shared
 from btil.models.emission import EMISSIONS
 from btil.models.families import is_known
@@ -31,10 +31,15 @@ def save_posterior(posterior: "Posterior", path: Any) -> None:
 
     Args:
         posterior: The posterior.
-        path: A file name, usually ending in .nc.
+        path: A file name that ends in .nc.
+
+    Raises:
+        ValueError: If it has another ending.
+        OSError: If the file cannot be written.
     """
     import xarray as xr
 
+    check_writable(path, (".nc",))
     arrays: dict[str, np.ndarray] = {}
     demos, result = posterior.demos, posterior.result
     record = {

@@ -493,6 +493,9 @@ def test_errors_of_fits_leave_labels_out(monkeypatch: pytest.MonkeyPatch) -> Non
     from btil.suggestion import refits
 
     demos = benchmark.labelled(benchmark.made_team(0, 9, ("a", "b"), steps=8), 7)
+    latents = np.array(demos.latents)
+    latents[demos.episodes == 6, 1] = -1  # nothing is known of b there
+    demos = demos.replace(latents=latents)
     fits, tested = [], []
 
     def fit(model: Any, train: Demonstrations, **_: Any) -> Demonstrations:
@@ -503,15 +506,105 @@ def test_errors_of_fits_leave_labels_out(monkeypatch: pytest.MonkeyPatch) -> Non
         tested.extend(held.episode_ids.tolist())
         rows = np.isin(train.episodes, held.episode_ids)
         assert (train.latents[rows] == -1).all()
-        assert (held.latents >= 0).all()
-        return np.array([0.1, 0.3])
+        assert (held.latents[:, 0] >= 0).all()
+        of_b = np.unique(held.episodes[held.latents[:, 1] >= 0])
+        return np.array([0.1, np.mean(of_b / 10) if len(of_b) else np.nan])
 
     monkeypatch.setattr(refits, "fit", fit)
     monkeypatch.setattr(refits, "hamming_distance", distance)
     errors = refits.by_mean_field(demos, [TeamModel(), TeamModel()], 0, False)
-    assert errors == pytest.approx([0.2, 0.2])
+    # Folds have three or two episodes; means are of episodes.
+    assert errors == pytest.approx(np.array([[0.1, 0.25], [0.1, 0.25]]))
     assert sorted(tested) == sorted([*range(7), *range(7)])
     assert all(train.num_episodes == 9 for train in fits)
+    tested.clear()
+    refits.by_mean_field(benchmark.labelled(demos, 2), [TeamModel()], 0, False)
+    assert sorted(tested) == [0, 1]
+    only_a = demos.replace(latents=np.where([True, False], latents, -1))
+    assert np.isnan(refits.by_mean_field(only_a, [TeamModel()], 0, False)[0, 1])
+
+
+def team_that_walks(seed: int, labelled: int) -> Demonstrations:
+    """Members who go where they want to be, each want at a speed of its own, and stand still there.
+
+    Speeds tell more of who walks than of what for.
+    """
+    generator = np.random.default_rng(seed)
+    episodes, steps = 25, 25
+    speeds, places, wants = np.array([1.4, 0.9, 0.5]), [], []
+    acted, measured = [], []
+    for _ in range(episodes):
+        at, want = generator.integers(3, size=(2, 2))
+        for _ in range(steps):
+            there = at == want
+            chance = np.where(there, [[0.7], [0.2], [0.1]], [[0.1], [0.3], [0.6]])
+            action = (generator.random(2) > chance.cumsum(0)).sum(0)  # work, stand, walk
+            mean = np.where(action == 2, speeds[want], 0.15)
+            places.append(at)
+            wants.append(want)
+            acted.append(np.where(action == 0, want, 2 + action))
+            measured.append(np.maximum(generator.normal(mean, 0.2), 0.0))
+            target = np.where(generator.random(2) < 0.7, want, generator.integers(3, size=2))
+            done = (action == 0) & there & (generator.random(2) < 0.35)
+            at = np.where(action == 2, target, at)
+            want = np.where(done, (want + generator.integers(1, 3, size=2)) % 3, want)
+    place, action, speed = np.array(places), np.array(acted), np.array(measured)
+    demos = Demonstrations(
+        {"ann_at": place[:, 0], "bob_at": place[:, 1]},
+        {"ann": action[:, 0], "bob": action[:, 1]},
+        np.array(wants),
+        np.repeat(np.arange(episodes), steps),
+        continuous={"ann_speed": speed[:, 0], "bob_speed": speed[:, 1]},
+    )
+    return demos.without_labels(range(labelled, episodes))
+
+
+def test_columns_without_which_fits_decode_better_are_left_out() -> None:
+    """Two speeds beside three mental states: an emission makes the latents tell the speeds."""
+    from btil.suggestion.refits import by_mean_field
+
+    demos = team_that_walks(0, 5)
+    found = suggest_model(demos, **QUIET)
+    without = suggest_model(demos.replace(continuous={}), **QUIET)
+    assert found.model == without.model
+    assert not found.model.emissions
+    assert found.errors == without.errors
+    assert set(found.refused) == {"ann_speed", "bob_speed"}
+    assert found.unread == ()
+    assert "refused ann_speed: fits err less in labels held out without it, 0." in str(found)
+    untested = suggest_model(demos, refit=False, **QUIET)
+    assert set(untested.model.emissions) == {"ann", "bob"}
+    assert any("ann_speed and bob_speed help to tell" in line for line in untested.warnings)
+    assert untested.errors == {}
+    with_speed, plain = by_mean_field(demos, [untested.model, without.model], 0, False)
+    assert with_speed.mean() > plain.mean() + 0.1
+
+
+def test_errors_told_are_of_the_model_with_its_emissions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from btil.suggestion import suggest
+
+    demos = team_that_walks(0, 5)
+    compared = []
+
+    def by_mean_field(_: Any, models: Any, *__: Any) -> np.ndarray:
+        compared.extend(models)
+        errors = np.full((len(models), 2), 0.5)
+        errors[1] = 0.3, 0.2
+        return errors
+
+    monkeypatch.setattr(suggest, "by_mean_field", by_mean_field)
+    found = suggest_model(demos, **QUIET)
+    assert found.model == compared[1]
+    assert [found.errors[agent]["found"] for agent in ("ann", "bob")] == [0.3, 0.2]
+    assert found.errors["ann"]["majority"] > 0.5
+    assert not any("was not tested" in line for line in found.warnings)
+    assert compared[-1].emissions is None
+    # What is printed as Python is the same model, with its emissions.
+    scope: dict[str, Any] = {}
+    exec(found.python, scope)
+    assert scope["model"] == found.model
+    assert found.model.emissions
+    assert model_from_description(tomllib.loads(found.toml)) == found.model
 
 
 # ---------------------------------------------------------------------- the family

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from btil.analysis.metrics import hamming_distance
 from btil.demonstrations import Demonstrations
@@ -21,27 +22,29 @@ _MOST_SWEEPS = 200
 
 def by_mean_field(
     demos: Demonstrations, models: Sequence[TeamModel], seed: int, progress: bool
-) -> list[float]:
+) -> Float[np.ndarray, "models agents"]:
     """Decoding error of labelled episodes, by models fitted without the labels of their fold.
 
     The mean field is too sure of itself for log p(labels | actions) to be a fair judge. Labels are
     dropped, episodes are not: shapes stay, and a model is compiled once for all folds.
 
     Args:
-        demos: The recording.
-        models: The models; of one alone nothing is asked.
+        demos: The recording; at least two episodes have labels.
+        models: The models.
         seed: Seeds the fits.
         progress: Whether to show a progress line.
+
+    Returns:
+        Of every agent the mean over its labelled episodes; NaN of an agent without labels.
     """
-    if len(models) < 2:
-        return [0.0] * len(models)
-    labelled = np.logical_or.reduceat((demos.latents >= 0).any(1), demos.episode_starts)
-    episodes = in_order(demos, np.flatnonzero(labelled))
-    found = [0.0] * len(models)
-    with progress_line(len(models) * NUM_FOLDS, "suggest", progress) as line:
+    labelled = np.logical_or.reduceat(demos.latents >= 0, demos.episode_starts)
+    episodes = in_order(demos, np.flatnonzero(labelled.any(1)))
+    folds = min(NUM_FOLDS, len(episodes))
+    wrong = np.zeros((len(models), demos.num_agents))
+    with progress_line(len(models) * folds, "suggest", progress) as line:
         for number, model in enumerate(models):
-            for fold in range(NUM_FOLDS):
-                held = np.sort(episodes[fold::NUM_FOLDS])
+            for fold in range(folds):
+                held = np.sort(episodes[fold::folds])
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", DataWarning)
                     posterior = fit(
@@ -53,6 +56,7 @@ def by_mean_field(
                         max_iterations=_MOST_SWEEPS,
                     )
                 errors = hamming_distance(demos.select(held), posterior)
-                found[number] += float(np.nanmean(errors)) * len(held) / len(episodes)
+                wrong[number] += np.nan_to_num(errors) * labelled[held].sum(0)
                 line.update()
-    return found
+    tested = labelled.sum(0)
+    return np.where(tested > 0, wrong / np.maximum(tested, 1), np.nan)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,9 +57,7 @@ _MOST_FITS = 30
 # Own tables that explain fewer nats more than a shared one are not clearly better.
 _LEAST_MARGIN = 10.0
 _NOTHING = Scored((), 0.0, Prior("flat", 1.0), None, 0)
-# With emissions fits are made where so many episodes have labels; another policy has to err less by
-# a tenth.
-_FEWEST_EPISODES = 5
+# With emissions another policy has to err less by a tenth.
 _SHARE_OF_FULLER = 0.9
 
 
@@ -116,7 +115,8 @@ def suggest_model(
 
     Continuous columns with an agent's name in theirs are given an emission: of those that the step
     before does not tell (velocities), given those that it tells (positions) and their own previous
-    values, or fewer of these, where mean-field fits say so. Agents without actions have no policy.
+    values, or fewer of these, where mean-field fits say so. Where fits decode better without them,
+    columns of agents who act are left out. Agents without actions have no policy.
 
     Columns are an agent's own where its name is a word of theirs (`ann_cell`, `cell-ann`), common
     where no agent's is. Constants, columns that hardly repeat a value, and those that tell which
@@ -181,28 +181,33 @@ def suggest_model(
         initial = _initial(demos, transition.family, labelled)
         return TeamModel(family, _family_of(transition.family), initial, emissions or None)
 
-    episodes = len(labelled_episodes(demos))
-    emission: Mapping[str, Emission] = emitted[0] if emitted else {}
-    if emitted and refit and episodes >= _FEWEST_EPISODES:
-        candidates = [(one, emission) for one in (policy, *_fuller(policy))]
-        candidates += [(policy, one) for one in emitted[1:]]
-        models = [model_of(one, transition, other) for one, other in candidates]
-        errors = by_mean_field(demos, models, seed, progress)
-        allowed = [errors[0] * _SHARE_OF_FULLER, *errors[1:]]
-        policy, emission = candidates[int(np.argmin(allowed))]
-    elif not emitted and refit and episodes >= 2:
+    by_fits = refit and len(labelled_episodes(demos)) >= 2
+    explained = _Explained(emitted[0] if emitted else {})
+    if emitted and by_fits:
+        policy, explained = _explained(demos, policy, transition, emitted, model_of, seed, progress)
+    if by_fits and not explained.emission:
         policy, transition = _by_fits(demos, policy, transition, model_of, progress)
     choices = {"policy": policy, "transition": transition}
-    model = model_of(policy, transition, emission)
+    model = model_of(policy, transition, explained.emission)
+    errors = _errors(demos, seen, choices, labelled)
+    if explained.emission:
+        errors = {
+            a: e | {"found": explained.errors[a]}
+            for a, e in errors.items()
+            if a in explained.errors
+        }
     return Suggestion(
         model=model,
         tables=tuple(_tables(demos, model, choices)),
-        errors=_errors(demos, seen, choices, labelled),
-        refused=unfit,
-        unread=_unread(demos, model),
+        errors=errors,
+        refused=unfit | explained.left_out,
+        unread=tuple(name for name in _unread(demos, model) if name not in explained.left_out),
         sharing={role: choice.sharing for role, choice in choices.items()},
         labelled=labelled,
-        warnings=tuple(_warnings(demos, roles, usable, unfit, labelled, model)),
+        warnings=(
+            *_warnings(demos, roles, usable, unfit, labelled, model),
+            *explained.untested(),
+        ),
     )
 
 
@@ -343,6 +348,76 @@ def _with_table(choice: Choice, agents: tuple[str, ...], table: Scored) -> Choic
         return choice._replace(family=family, refined={**choice.refined, agents: one})
     family = choice.family | _families(found.pool, table)
     return choice._replace(family=family, found={**choice.found, agents: found_to(table, found)})
+
+
+class _Explained(NamedTuple):
+    """Continuous columns that are explained.
+
+    Attributes:
+        emission: By what, for each agent that has such columns.
+        errors: Decoding errors of fits with it; empty where none were made.
+        left_out: Columns without which fits decode better, and the errors.
+    """
+
+    emission: Mapping[str, Emission]
+    errors: Mapping[str, float] = MappingProxyType({})
+    left_out: Mapping[str, str] = MappingProxyType({})
+
+    def untested(self) -> list[str]:
+        """What is to be said where nobody knows whether the columns help."""
+        if not self.emission or self.errors:
+            return []
+        columns = [name for agent, one in self.emission.items() for name in one.columns_of(agent)]
+        return [
+            f"whether {listed(columns)} help to tell mental states was not tested, which takes "
+            "two labelled episodes and refit=True: fit without them too, and compare"
+        ]
+
+
+def _explained(
+    demos: Demonstrations,
+    policy: Choice,
+    transition: Choice,
+    emitted: Sequence[Mapping[str, Emission]],
+    model_of: Callable[[Choice, Choice, Mapping[str, Emission]], TeamModel],
+    seed: int,
+    progress: bool,
+) -> tuple[Choice, _Explained]:
+    """The policy and the emissions under which fits decode best.
+
+    A column may tell more of what members do than of what they have in mind (how fast somebody
+    is who walks), and an emission that does not fit it can drown what actions say. So members who
+    act can be without.
+    """
+    acting = acting_agents(demos)
+    bare = {agent: one for agent, one in emitted[0].items() if agent not in acting}
+    candidates = [(one, emitted[0]) for one in (policy, *_fuller(policy))]
+    candidates += [(policy, one) for one in emitted[1:]]
+    if bare != emitted[0]:
+        candidates.append((policy, bare))
+    errors = by_mean_field(
+        demos, [model_of(one, transition, other) for one, other in candidates], seed, progress
+    )
+    means = np.nanmean(errors, axis=1)
+    rivals = means.copy()
+    rivals[0] *= _SHARE_OF_FULLER
+    with_columns = [k for k, (_, one) in enumerate(candidates) if one is not bare]
+    best = with_columns[int(np.argmin(rivals[with_columns]))]
+    left_out = {}
+    if candidates[-1][1] is bare and means[-1] < means[best]:
+        reason = (
+            f"fits err less in labels held out without it, {means[-1]:.3f}, than with it, "
+            f"{means[best]:.3f}"
+        )
+        left_out = {
+            name: reason
+            for agent, one in emitted[0].items()
+            if agent not in bare
+            for name in one.columns_of(agent)
+        }
+        best = len(candidates) - 1
+    told = dict(zip(demos.agents, errors[best].tolist(), strict=True))
+    return candidates[best][0], _Explained(candidates[best][1], told, left_out)
 
 
 def _fuller(policy: Choice) -> list[Choice]:

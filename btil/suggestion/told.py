@@ -1,5 +1,6 @@
 """What a suggestion says: in words, as a table, as Python, as TOML, as part of a page."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,10 @@ _WITHOUT_LABELS = (
     "the names of mental states are arbitrary."
 )
 UNREAD = "those of a member have its name in theirs; `btil.bin` makes one a state variable"
+
+
+# Families in the text of a model.
+_CALLED = re.compile(r"[A-Z]\w+(?=\()")
 
 
 class Table(NamedTuple):
@@ -176,7 +181,8 @@ class Suggestion:
         tables: What was found for each policy and transition.
         errors: Per agent the decoding errors of what was "found", the "default" model and the
             "majority" on labelled episodes held out, tables learned from the labelled steps of the
-            others; empty where fewer than two episodes have labels.
+            others, with emissions by fits that learn from unlabelled steps too; empty where fewer
+            than two episodes have labels, or a model with emissions was not fitted.
         refused: Columns that no table reads, and why.
         unread: Continuous columns that the model neither explains nor reads.
         sharing: Per role, why agents share a table or do not.
@@ -246,15 +252,13 @@ class Suggestion:
     @property
     def python(self) -> str:
         """The model as Python."""
-        used = sorted(
-            {name for name in _FAMILIES if any(name in repr(self._family(r)) for r in ROLES)}
-        )
+        parts = {role: repr(getattr(self.model, role)) for role in ROLES}
+        if self.model.emissions:
+            parts["emissions"] = repr(self.model.emissions)
+        used = sorted({name for text in parts.values() for name in _CALLED.findall(text)})
         lines = [f"from btil import {', '.join([*used, 'TeamModel'])}", "", "model = TeamModel("]
-        lines += [f"    {role}={self._family(role)!r}," for role in ROLES]
+        lines += [f"    {role}={text}," for role, text in parts.items()]
         return "\n".join([*lines, ")"])
-
-    def _family(self, role: str) -> Any:
-        return getattr(self.model, role)
 
     def __str__(self) -> str:
         return "\n".join([self.words(), *(f"warning: {sentence}" for sentence in self.warnings)])
@@ -321,6 +325,3 @@ class Suggestion:
             lines.append(f"measured columns that nothing reads: {listed(self.unread)}; {UNREAD}")
         lines += [f"sharing of the {role}: {reason}" for role, reason in self.sharing.items()]
         return lines + [f"refused {column}: {reason}" for column, reason in self.refused.items()]
-
-
-_FAMILIES = ("DirichletCPT", "Shared", "StickyDirichletCPT", "UniformCPT")

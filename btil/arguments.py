@@ -3,7 +3,7 @@
 An argument of one name means one thing everywhere, so what it may be is written here by its name.
 """
 
-import sys
+import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -159,13 +159,19 @@ def check_number(
         0.001
     """
     number = isinstance(value, int | float | np.integer | np.floating)
-    # A whole number may be larger than any float.
-    fits = number and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    fits = number and not isinstance(value, bool) and _is_finite(value)
     fits = fits and (above is None or value > above) and (least is None or value >= least)
     if not fits or (below is not None and value >= below) or (most is not None and value > most):
         told = _told(above, least, below, most)
         raise ValueError(f"{name} must be a {told}, got {value!r}")
     return float(value)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number larger than any float
+        return False
 
 
 def _told(above: float | None, least: float | None, below: float | None, most: float | None) -> str:

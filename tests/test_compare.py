@@ -531,11 +531,6 @@ PARAMETRIC = dataclasses.replace(MODEL, policy=HierarchicalDirichletCPT(parents=
         ({"methods": ()}, ValueError, "name at least one"),
         ({"methods": "mfvi"}, ValueError, "names in a tuple or list"),
         ({"methods": "mfvi, gibbs"}, ValueError, r"such as \['mfvi', 'gibbs'\]"),
-        (
-            {"methods": ("mfvi", "gibbs"), "num_samples": 10},
-            TypeError,
-            r"no option num_samples; .* go into options=\{'gibbs': \{'num_samples': 10\}\}",
-        ),
         ({"methods": ("mfvi", "mfvi")}, ValueError, "named twice"),
         ({"methods": ("mcmc",)}, ValueError, "unknown method 'mcmc'"),
         ({"methods": {"../out": "mfvi"}}, ValueError, "not a name for files"),

@@ -1,6 +1,7 @@
 """Errands on a plane: the simulator does what it says, and few labels are enough to decode it."""
 
 import itertools
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from gymnasium.error import ResetNeeded
 import btil
 from btil.analysis.plots.layout import look
 from btil.domains.plane import Errands
+from btil.posterior.posterior import TeamPosterior
 
 
 def test_few_labels_decode_nearly_as_well_as_the_true_model():
@@ -319,16 +321,6 @@ def test_goals_are_found_however_members_walk():
             btil.analysis.goals(posterior, agent, position, speed)
 
 
-class OneIntent:
-    """A posterior whose agents have one thing in mind."""
-
-    def __init__(self, demos):
-        self.demos = demos
-
-    def smooth(self, demos, use_labels):
-        return {agent: np.ones((demos.num_steps, 1)) for agent in demos.agents}
-
-
 def test_goals_are_told_by_steps_of_the_same_episode():
     """Motion without noise comes out as it was made; the first velocities are anything."""
     generator = np.random.default_rng(0)
@@ -346,7 +338,9 @@ def test_goals_are_told_by_steps_of_the_same_episode():
         None, agents=("ann",), num_latents=1, episodes=np.repeat(np.arange(30), 3),
         continuous=dict(zip(columns, np.transpose(steps), strict=True)),
     )  # fmt: skip
-    (found,) = btil.analysis.goals(OneIntent(demos), "ann", columns[:2], columns[2:]).values()
+    posterior = create_autospec(TeamPosterior, instance=True)  # one thing in mind
+    posterior.demos, posterior.smooth.return_value = demos, {"ann": np.ones((90, 1))}
+    (found,) = btil.analysis.goals(posterior, "ann", columns[:2], columns[2:]).values()
     np.testing.assert_allclose(found, [*place, speed, near, inertia], rtol=1e-3)
 
 

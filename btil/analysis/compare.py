@@ -70,7 +70,7 @@ from btil.models.team import TeamModel
 from btil.numpyro_forms.numpyro_model import NumpyroModel
 from btil.posterior.beliefs import Posterior, refuse_excerpt
 from btil.posterior.conforming import conform
-from btil.posterior.fit import check_given, check_model, fit_bound, method_function, method_options
+from btil.posterior.fit import check_given, check_model, fit_bound, method_function
 from btil.posterior.numpyro_posterior import bind_model
 
 if TYPE_CHECKING:
@@ -371,7 +371,6 @@ def compare(
     accuracy: float = 0.01,
     num_draws: int = 1000,
     num_played: int = 50,
-    **misplaced: Any,
 ) -> Comparison:
     """Fit the same model by several methods and set their answers side by side.
 
@@ -404,7 +403,6 @@ def compare(
         num_played: Episodes that the team of each method is let play, by posterior means, where
             `demos` are of a grid world (`btil.domains.task_of`): how many steps it needs, and how
             often it is cut. 0: none.
-        **misplaced: None: options of methods go into `options`.
 
     Returns:
         The comparison.
@@ -412,7 +410,7 @@ def compare(
     Raises:
         ValueError: If a name is unknown or unfit for a file name, the data or the truth do not
             fit, or the evidence cannot be estimated; before any fit begins.
-        TypeError: If a method has no such option, or there is another argument.
+        TypeError: If a method has no such option.
 
     Example:
         >>> comparison = btil.compare(model, demos, ("mfvi", "gibbs"), test)  # doctest: +SKIP
@@ -425,17 +423,6 @@ def compare(
     options = {name: dict(given) for name, given in (options or {}).items()}
     others = dict(demos_by_method or {})
     _check(model, chosen, len(methods), options, others, reference)
-    if misplaced:
-        having = [
-            name
-            for name, method in chosen.items()
-            if {*misplaced} <= {*method_options(method, model)}
-        ]
-        whose = str({having[0]: misplaced}) if having else "{method: {option: value}}"
-        raise TypeError(
-            f"compare has no option {listed(list(misplaced))}; options of methods go into "
-            f"options={whose}"
-        )
     if not isinstance(demos, Demonstrations):
         raise ValueError(f"demos must be Demonstrations, got {type(demos).__name__}")
     others = {name: conform(training, demos) for name, training in others.items()}

@@ -200,7 +200,7 @@ def suggest_model(
         model=model,
         tables=tuple(_tables(demos, model, choices)),
         errors=errors,
-        refused=unfit | explained.left_out,
+        refused={**unfit, **explained.left_out},
         unread=tuple(name for name in _unread(demos, model) if name not in explained.left_out),
         sharing={role: choice.sharing for role, choice in choices.items()},
         labelled=labelled,

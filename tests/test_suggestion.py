@@ -607,6 +607,29 @@ def test_errors_told_are_of_the_model_with_its_emissions(monkeypatch: pytest.Mon
     assert model_from_description(tomllib.loads(found.toml)) == found.model
 
 
+def test_the_better_of_with_and_without_columns_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them where that errs less; columns stay where it is the same."""
+    from btil.suggestion import suggest
+
+    demos, last = team_that_walks(0, 2), [0.2]
+    monkeypatch.setattr(
+        suggest, "_by_fits", lambda demos, policy, transition, *_: (policy, transition)
+    )
+
+    def by_mean_field(_: Any, models: Any, *__: Any) -> np.ndarray:
+        return np.array([[0.3, 0.3]] * (len(models) - 1) + [[last[0], last[0]]])
+
+    monkeypatch.setattr(suggest, "by_mean_field", by_mean_field)
+    found = suggest_model(demos, **QUIET)
+    assert found.model.emissions is None
+    reason = "fits err less in labels held out without it, 0.200, than with it, 0.300"
+    assert found.refused == {"ann_speed": reason, "bob_speed": reason}
+    last[0] = 0.3
+    found = suggest_model(demos, **QUIET)
+    assert found.model.emissions
+    assert found.refused == {}
+
+
 # ---------------------------------------------------------------------- the family
 
 

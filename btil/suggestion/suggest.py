@@ -191,10 +191,11 @@ def suggest_model(
     model = model_of(policy, transition, explained.emission)
     errors = _errors(demos, seen, choices, labelled)
     if explained.emission:
+        # Those of the tables alone are not this model's.
         errors = {
-            a: e | {"found": explained.errors[a]}
-            for a, e in errors.items()
-            if a in explained.errors
+            agent: {**one, "found": explained.errors[agent]}
+            for agent, one in errors.items()
+            if agent in explained.errors
         }
     return Suggestion(
         model=model,
@@ -393,18 +394,18 @@ def _explained(
     bare = {agent: one for agent, one in emitted[0].items() if agent not in acting}
     candidates = [(one, emitted[0]) for one in (policy, *_fuller(policy))]
     candidates += [(policy, one) for one in emitted[1:]]
+    with_columns = len(candidates)
     if bare != emitted[0]:
         candidates.append((policy, bare))
     errors = by_mean_field(
         demos, [model_of(one, transition, other) for one, other in candidates], seed, progress
     )
     means = np.nanmean(errors, axis=1)
-    rivals = means.copy()
+    rivals = means[:with_columns].copy()
     rivals[0] *= _SHARE_OF_FULLER
-    with_columns = [k for k, (_, one) in enumerate(candidates) if one is not bare]
-    best = with_columns[int(np.argmin(rivals[with_columns]))]
+    best = int(np.argmin(rivals))
     left_out = {}
-    if candidates[-1][1] is bare and means[-1] < means[best]:
+    if len(candidates) > with_columns and means[-1] < means[best]:
         reason = (
             f"fits err less in labels held out without it, {means[-1]:.3f}, than with it, "
             f"{means[best]:.3f}"

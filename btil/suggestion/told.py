@@ -33,8 +33,6 @@ _WITHOUT_LABELS = (
     "the names of mental states are arbitrary."
 )
 UNREAD = "those of a member have its name in theirs; `btil.bin` makes one a state variable"
-
-
 # Families in the text of a model.
 _CALLED = re.compile(r"[A-Z]\w+(?=\()")
 

@@ -11,7 +11,8 @@ from enumeration import episode_factors, episode_rows, find_factor, latent_paths
 
 import btil
 from btil.demonstrations import Demonstrations
-from btil.models.team import BoundModel
+from btil.inference.result import DirichletRows, FitResult
+from btil.models.team import BoundModel, bind
 
 
 def random_demos(
@@ -75,6 +76,16 @@ def hmm_demos(
 def two_labelled_episodes(**options: Any) -> Demonstrations:
     """Two short episodes of which every step is labelled."""
     return hmm_demos([0, 1, 2, 2, 1, 0], [0, 0, 1, 1, 0, 0], episodes=[0, 0, 0, 1, 1, 1], **options)
+
+
+def made_by_hand(
+    model: btil.TeamModel, demos: Demonstrations, method: str = "mfvi", **found: Any
+) -> Any:
+    """A posterior that no method has fitted: flat Dirichlet rows, or what is given."""
+    bound = bind(model, demos)
+    flat = {name: DirichletRows(np.ones(table.shape)) for name, table in bound.learned.items()}
+    result = FitResult(**{"rows": flat, "converged": True, "reason": "made by hand", **found})
+    return btil.TeamPosterior(bound, method, result, 0, np.dtype(float), 1.0)
 
 
 class ChainTruth(NamedTuple):

@@ -7,7 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from enumeration import all_rows, find_factor
-from teams import ChainTruth, chain_truth, hmm_demos, hmm_model, random_demos, rich_model
+from teams import (
+    ChainTruth,
+    chain_truth,
+    hmm_demos,
+    hmm_model,
+    made_by_hand,
+    random_demos,
+    rich_model,
+)
 
 import btil
 from btil.inference.result import DirichletRows, DrawnRows, dirichlet_mode
@@ -228,6 +236,47 @@ def test_no_states_means_every_state() -> None:
     # A team of one has its actions in one column, as in Demonstrations.
     moves = posterior.transition("agent_0", [0, 3, 4], [0, 1, 1])
     assert np.array_equal(moves, posterior.transition("agent_0", [0, 3, 4], [[0], [1], [1]]))
+
+
+def test_questions_about_who_has_no_actions_and_of_no_state() -> None:
+    """Actions are given as recordings have them: -1 of one who has none."""
+    demos = btil.Demonstrations(
+        None,
+        {"ann": [0, 1, 1, 0]},
+        {"ann": [0, 1, -1, 0]},
+        agents=("ann", "bob"),
+        num_latents=2,
+        continuous={"bob_v": [0.0, 1, 2, 3]},
+    )
+    model = btil.TeamModel(transition=btil.DirichletCPT(1.0, ("action_ann",)))
+    posterior = made_by_hand(model, demos)
+    rows = posterior.transition("bob", None, {"ann": [1, 0]})
+    assert np.array_equal(rows, posterior.transition("bob", None, [[1, -1], [0, -1]]))
+    with pytest.raises(ValueError, match="actions: bob at position 0 is 0"):
+        posterior.transition("bob", None, [[1, 0], [0, 0]])
+    with pytest.raises(ValueError, match="actions: ann at position 1 is -1"):
+        posterior.transition("bob", None, [[1, -1], [-1, -1]])
+    # As they happen, likewise.
+    by_row, by_name = posterior.tracker(), posterior.tracker()
+    for action in (1, 0):
+        told, expected = by_row.update([], [action, -1]), by_name.update({}, {"ann": action})
+        for agent in demos.agents:
+            assert np.array_equal(told.latents[agent], expected.latents[agent])
+    with pytest.raises(ValueError, match="actions: bob is 0"):
+        by_row.update([], [1, 0])
+    with pytest.raises(ValueError, match="bob has no actions, and so no policy"):
+        posterior.policy("bob")
+    with pytest.raises(ValueError, match="states: there are no state variables"):
+        posterior.policy("ann", [0, 1])
+    assert posterior.policy("ann").shape == posterior.policy("ann", {}).shape == (1, 2, 2)
+
+
+def test_weights_of_more_latents_than_were_learned_are_refused() -> None:
+    demos = hmm_demos([0, 1, 1], [0, -1, 1])
+    other = hmm_demos([0, 1], num_latents=3, latent_weights={"agent_0": np.ones((2, 3))})
+    told = "latent_weights: 3 latents of agent_0 are weighed, the posterior knows 2"
+    with pytest.raises(ValueError, match=told):
+        made_by_hand(hmm_model(), demos).smooth(other)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """Posteriors on disk: what is loaded answers as what was saved, bit for bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import xarray
+from teams import made_by_hand
 
 import btil
 from btil.inference.result import DirichletRows, FitResult, MatrixNormalChannel
@@ -84,6 +87,14 @@ def test_mixtures_and_draws_come_back(method, options, tmp_path):
     if method == "gibbs":
         assert np.array_equal(posterior.result.log_likelihood, loaded.result.log_likelihood)
         assert posterior.draws_info.equals(loaded.draws_info)
+
+
+def test_options_come_back_whatever_numbers_they_are(tmp_path):
+    given = {"num_restarts": np.int64(2), "tolerance": np.float32(0.5), "guide": "AutoNormal"}
+    posterior = made_by_hand(MODELS["plain"], demos())
+    start = {"policy_ann": np.ones((2, 2, 3))}
+    replace(posterior, options=given | {"start": start}).save(tmp_path / "team.nc")
+    assert btil.load_posterior(tmp_path / "team.nc").options == given
 
 
 def test_what_was_learned_in_contexts_that_few_episodes_lack_comes_back(tmp_path):

@@ -22,6 +22,7 @@ from btil.suggestion import columns, held_out, scores, search
 from btil.suggestion.preferring import Option
 from btil.suggestion.scores import Prior, Reads
 from btil.suggestion.search import Scored
+from btil.suggestion.suggest import _of_all_steps
 from btil.suggestion.told import Table
 
 QUIET = {"progress": False}
@@ -227,6 +228,22 @@ def test_an_action_by_another_name_is_no_parent_of_its_policy(team: Demonstratio
     assert columns.tells_action(demos, "ann_button", "ann")
     assert not columns.tells_action(demos, "ann_button", "bob")
     assert "ann_button" not in parents(suggest_model(demos, **QUIET))["policy", "ann"]
+
+
+@pytest.mark.parametrize("share_seen", [1.0, 0.5, 0.0])
+def test_a_column_tells_the_actions_that_were_seen(share_seen: float) -> None:
+    generator = np.random.default_rng(0)
+    actions = generator.integers(3, size=200)
+    seen = np.where(generator.random(200) < share_seen, actions, -1)
+    demos = Demonstrations(
+        {"button": 2 - actions, "nearly": np.where(generator.random(200) < 0.1, 0, actions)},
+        {"ann": seen},
+        num_actions=3,
+        num_latents=2,
+        missing="allow",
+    )
+    assert columns.tells_action(demos, "button", "ann") == (share_seen > 0)
+    assert not columns.tells_action(demos, "nearly", "ann")
 
 
 def test_honest_columns_are_rarely_refused() -> None:
@@ -675,6 +692,29 @@ def test_no_labels_at_all() -> None:
     assert "There were no labels" in page
     assert "found by the labels" not in page
     bind(suggestion.model, demos)
+
+
+def test_actions_that_nobody_saw_count_nowhere() -> None:
+    """Of a member without labels; where its actions are unseen x is another than elsewhere."""
+    generator = np.random.default_rng(0)
+    x = np.repeat([0, 1], 60)
+    seen = np.where(x == 0, -1, generator.integers(2, size=120))
+    demos = Demonstrations(
+        {"x": x},
+        {"ann": generator.integers(3, size=120), "bob": seen},
+        {"ann": np.repeat(generator.integers(2, size=6), 20)},
+        np.repeat(range(6), 20),
+        num_actions={"ann": 3, "bob": 2},
+        num_latents=2,
+        missing="allow",
+    )
+    policy = suggest_model(demos, refit=False, **QUIET).model.policy["bob"]
+    assert policy.parents == ()
+    seen_alone = columns.views(demos, ["x"], {})
+    pool = search.make_pool(demos.without_labels(), seen_alone, "policy", ("bob",))
+    every = _of_all_steps(demos, seen_alone, pool)
+    assert every.reads.value.tolist() == seen[60:].tolist()
+    assert set(every.reads.latent.tolist()) == {0}
 
 
 @pytest.mark.parametrize("lengths", [[1] * 30, [12], [1, 5, 1, 7], [1]])

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from teams import hmm_demos, random_demos, rich_model
+from teams import hmm_demos, made_by_hand, random_demos, rich_model
 
 import btil
-from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows, FitResult
-from btil.models.team import bind
+from btil.inference.result import DrawnParameters, DrawnRows
 from btil.posterior import tracker as module
 from btil.posterior.tracker import Belief, Tracker
 
@@ -135,14 +134,6 @@ def test_rows_drawn_for_contexts_never_seen_do_not_depend_on_when(
     by_episode = [usual[0:4], usual[4:5], usual[5:8]]
     for one, other in zip([b for e in by_episode[::-1] for b in e], backwards, strict=True):
         assert_same(one.latents, other.latents)
-
-
-def made_by_hand(model: btil.TeamModel, demos: btil.Demonstrations, **found: Any) -> Any:
-    """A posterior that no method has fitted: flat Dirichlet rows, or what is given."""
-    bound = bind(model, demos)
-    flat = {name: DirichletRows(np.ones(table.shape)) for name, table in bound.learned.items()}
-    result = FitResult(**{"rows": flat, "converged": True, "reason": "made by hand", **found})
-    return btil.TeamPosterior(bound, "mfvi", result, 0, np.dtype(float), 1.0)
 
 
 def test_rows_drawn_for_contexts_never_seen_follow_the_seed() -> None:

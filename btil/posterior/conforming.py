@@ -60,7 +60,7 @@ def conform_latents(demos: Demonstrations, training: Demonstrations) -> Demonstr
     """Demonstrations with the latents that a posterior knows, labels matched by their names.
 
     Raises:
-        ValueError: As `conform`, of agents and labels.
+        ValueError: As `conform`, of agents, labels and their weights.
     """
     _check_agents(demos, training)
     sizes = dict(zip(training.agents, training.num_latents, strict=True))
@@ -95,6 +95,11 @@ def _weights_by_names(
     """Weights with a column for each latent that was learned; of those not weighed here, 0."""
     theirs = np.arange(weights.shape[1])
     numbers = _by_names("latent", agent, theirs, demos, ours)
+    if numbers.max() >= size:
+        raise ValueError(
+            f"latent_weights: {len(theirs)} latents of {agent} are weighed, the posterior knows "
+            f"{size}"
+        )
     spread = np.zeros((len(weights), size))
     spread[:, numbers] = weights
     return spread

@@ -15,6 +15,10 @@ from btil.inference.result import (
     DrawnChannel,
     DrawnParameters,
     DrawnRows,
+    JointNormals,
+    MatrixNormalChannel,
+    MixtureChannel,
+    MixtureOfRegressions,
     MixtureRows,
     MomentRows,
     NormalParameters,
@@ -137,7 +141,8 @@ def build_datatree(posterior: "Posterior", num_draws: int, seed: int) -> "xr.Dat
 def _what_draws_are(posterior: "Posterior") -> dict[str, str]:
     """Attributes that tell what the draws are of; a warning where it is not the posterior."""
     result = posterior.result
-    answers = [*result.rows.values(), *result.parameters.values()]
+    kept = (result.rows, result.parameters, result.channels)
+    answers = [one for by_name in kept for one in by_name.values()]
     if not answers:
         return {"draws": "none: nothing was learned"}
     # It may come from a file, of a method of a package that is not here.
@@ -146,9 +151,10 @@ def _what_draws_are(posterior: "Posterior") -> dict[str, str]:
         return {"draws": f"independent draws ({posterior.method}), each of a chain of its own"}
     if result.sample_stats:
         return {"draws": f"Markov chains ({posterior.method}) that tend to the posterior"}
-    if any(isinstance(one, MixtureRows) for one in answers):
+    if any(isinstance(one, MixtureRows | MixtureChannel | MixtureOfRegressions) for one in answers):
         return {"draws": "independent draws from the posterior"}
-    if any(isinstance(one, DirichletRows | NormalParameters) for one in answers):
+    factors = DirichletRows | NormalParameters | JointNormals | MatrixNormalChannel
+    if any(isinstance(one, factors) for one in answers):
         kind = "independent draws from q, a mean-field approximation of the posterior"
     else:
         kind = "independent draws from q, a guide that approximates the posterior"

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from btil.arguments import check_count, check_flag, check_values
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import whole_numbers
-from btil.demonstrations.data import is_table, table_columns
+from btil.demonstrations.data import UNSEEN, is_table, table_columns
 from btil.inference.collapsed import (
     collapsed_data,
     constrained,
@@ -755,10 +755,12 @@ def _query_states(demos: Demonstrations, states: Any, argument: str) -> dict[str
             given = dict(zip(sizes, array.T, strict=True))
         elif array.ndim == 1 and len(sizes) == 1:
             given = {next(iter(sizes)): array}
-        elif array.ndim == 1:
+        elif array.ndim == 1 and sizes:
             total = int(np.prod(list(sizes.values()), dtype=object))
             joint = _indices(array, total, (), argument, "joint state")
             given = dict(zip(sizes, np.unravel_index(joint, tuple(sizes.values())), strict=True))
+        elif not sizes:
+            raise ValueError(f"{argument}: there are no state variables")
         else:
             raise ValueError(
                 f"{argument}: shape {array.shape}; expected (k,), (k, {len(sizes)}) or a mapping "
@@ -806,7 +808,12 @@ def _query_actions(demos: Demonstrations, actions: Any) -> dict[str, Any]:
             raise ValueError(
                 f"actions: shape {np.shape(actions)}; expected (k, {len(sizes)}) or a mapping"
             )
-        given = dict(zip(sizes, array.T, strict=True))
+        # In recordings those who have no actions have -1.
+        given = {
+            agent: column
+            for (agent, size), column in zip(sizes.items(), array.T, strict=True)
+            if size or (column != UNSEEN).any()
+        }
     return {
         agent: _indices(values, sizes[agent], demos.action_names.get(agent, ()), "actions", agent)
         for agent, values in given.items()

@@ -97,10 +97,17 @@ def _kinds(posteriors: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_plain(value: Any) -> bool:
     try:
-        json.dumps(value)
+        json.dumps(value, default=_number)
     except TypeError:
         return False
     return True
+
+
+def _number(value: Any) -> Any:
+    """A number of NumPy's as one of Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError
 
 
 def _demonstrations_record(demos: Demonstrations) -> dict[str, Any]:

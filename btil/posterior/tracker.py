@@ -796,7 +796,9 @@ class Tracker:
         acting = [agent for agent, member in self._members.items() if member.action.size]
         given = {} if actions is None and not acting else self._by_agent(actions, "actions")
         given = {a: None for a in self.agents if a not in acting or a in gone} | dict(given)
-        given |= dict.fromkeys(gone)
+        # In recordings those who have no actions have -1.
+        nobodys = (a for a in self.agents if a not in acting and given[a] == _UNKNOWN)
+        given |= dict.fromkeys((*gone, *nobodys))
         missing = [agent for agent in self.agents if agent not in given]
         if missing:
             raise ValueError(

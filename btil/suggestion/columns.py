@@ -132,10 +132,11 @@ def refused(demos: Demonstrations, roles: Mapping[str, str]) -> dict[str, str]:
 
 def tells_action(demos: Demonstrations, column: str, agent: str) -> bool:
     """Whether a column of the state is the agent's action by another name."""
-    values = np.unique(demos.state_variables[column], return_inverse=True)[1]
     actions = demos.actions[:, demos.agents.index(agent)]
-    joint = np.zeros((values.max() + 1, actions.max() + 1))
-    np.add.at(joint, (values, actions), 1)
+    seen = actions >= 0
+    values = np.unique(demos.state_variables[column], return_inverse=True)[1][seen]
+    joint = np.zeros((values.max(initial=0) + 1, actions.max() + 1))
+    np.add.at(joint, (values, actions[seen]), 1)
     # Values seen once tell everything, and nothing that lasts.
     repeated = joint[joint.sum(1) > 1]
     whole = _entropy(repeated.sum(0))

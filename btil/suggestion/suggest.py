@@ -517,12 +517,11 @@ def _without_labels(demos: Demonstrations, seen: Views, role: str, agent: str) -
 
 
 def _of_all_steps(demos: Demonstrations, seen: Views, pool: Pool) -> Pool:
-    """Reads of every step, as if there were one latent: what actions depend on whatever it is."""
+    """Reads of every action, as if there were one latent: what it depends on whatever that is."""
     position = demos.agents.index(pool.agents[0])
     marked = np.full_like(demos.latents, -1)
-    marked[:, position] = 0
-    every = make_pool(demos.replace(latents=marked), seen, "policy", pool.agents)
-    return every
+    marked[demos.actions[:, position] >= 0, position] = 0
+    return make_pool(demos.replace(latents=marked), seen, "policy", pool.agents)
 
 
 def _family_of(family: Mapping[str, Family | None]) -> Any:

@@ -15,6 +15,7 @@ from test_emissions import (
     _enumerated,
     _log_evidence,
     _model,
+    _rescaled,
 )
 
 import btil
@@ -30,7 +31,13 @@ from btil.models.emission import (
 )
 from btil.models.parametric import expected_rows, parametric_site
 from btil.models.team import bind, likelihood_name
-from btil.numpyro_forms.model_data import ChannelSites
+from btil.numpyro_forms.model_data import ChannelSites, model_data
+from btil.numpyro_forms.team_dbn import (
+    ChannelValues,
+    sample_channel_posteriors,
+    sample_channels,
+    step_evidence,
+)
 from btil.suggestion.motion import own_columns, proposals
 
 
@@ -313,6 +320,69 @@ def test_the_guide_is_the_mean_field(numpyro_as_it_is, x64):
     )
     with pytest.raises(ValueError, match="gibbs did not give Dirichlet rows"):
         btil.mfvi_guide(gibbs)
+
+
+def test_columns_have_the_density_of_the_data_in_whichever_units(numpyro_as_it_is, x64):
+    """Sites are in units of one: of prior and guide what they differ by, of steps the density."""
+    from numpyro import handlers
+
+    # SciPy takes a precision of columns far from nought for singular.
+    demos = _rescaled(_demos(lengths=(3, 2), blank=BLANK[:3]), lambda _, x: x - 900.0)
+    bound = bind(_model(covariates=("bob_x",)), demos)
+    structure, data = model_data(bound)
+    generator = np.random.default_rng(0)
+    values, priors, posteriors = {}, {}, {}
+    for one in structure.channels:
+        channel = bound.channels[one.agent]
+        contexts, latents, p, d = channel.shape
+        values[one.standardised] = generator.normal(size=(contexts, latents, p, d))
+        factor = np.tril(generator.normal(size=(contexts, latents, d, d)), -1)
+        values[one.factor] = factor + generator.uniform(0.5, 1.5, (contexts, latents, d, 1)) * (
+            np.eye(d)
+        )
+        priors[channel.name] = prior = Normals(*channel.prior())
+        posteriors[channel.name] = prior._replace(
+            location=prior.location * generator.uniform(0.9, 1.1, prior.location.shape),
+            precision=1.5 * prior.precision,
+            scale=1.3 * prior.scale,
+            degrees=prior.degrees + 2.5,
+        )
+
+    @jax.jit
+    def traced(values):
+        found, told = {}, {}
+        for name, sample in (
+            ("prior", lambda: sample_channels(structure, data)),
+            ("guide", lambda: sample_channel_posteriors(bound, posteriors)),
+        ):
+            trace = handlers.trace(handlers.substitute(sample, data=values)).get_trace()
+            sampled = [one for one in trace.values() if one["type"] == "sample"]
+            found[name] = sum(one["fn"].log_prob(one["value"]) for one in sampled)
+            told |= {n: one["value"] for n, one in trace.items() if one["type"] != "sample"}
+        said = {
+            one.agent: step_evidence(
+                data, one.agent, ChannelValues(values[one.standardised], values[one.factor])
+            )
+            for one in structure.channels
+        }
+        return found, told, said
+
+    found, told, said = jax.device_get(traced(values))
+    apart = 0.0
+    for agent, channel in bound.channels.items():
+        coefficients, covariance = (told[site] for site in channel_sites(channel))
+        coefficients = coefficients.reshape(channel.shape)
+        for at in np.ndindex(*channel.shape[:2]):
+            for sign, of in ((1, posteriors), (-1, priors)):
+                location, precision, scale, degrees = (part[at] for part in of[channel.name])
+                apart += sign * stats.invwishart(float(degrees), scale).logpdf(covariance[at])
+                apart += sign * stats.matrix_normal(
+                    location, np.linalg.inv(precision), covariance[at]
+                ).logpdf(coefficients[at])
+        expected = step_log_density(channel, coefficients, covariance)
+        np.testing.assert_allclose(said[agent][0], expected[:3], rtol=1e-8)
+        np.testing.assert_allclose(said[agent][1, :2], expected[3:], rtol=1e-8)
+    assert found["guide"] - found["prior"] == pytest.approx(apart, rel=1e-8)
 
 
 def _with_gaps(demos, away=1):

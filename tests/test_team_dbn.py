@@ -5,11 +5,24 @@ from functools import lru_cache, partial
 import numpy as np
 import pytest
 from enumeration import all_rows, episode_log_likelihoods, log_prior, random_rows
-from teams import hmm_demos, hmm_model, random_demos, rich_model
+from scipy.special import softmax
+from teams import hmm_demos, hmm_model, made_by_hand, random_demos, rich_model
 
 import btil
+from btil.inference.result import (
+    ConditionalRows,
+    FunctionalRows,
+    JointNormals,
+    NormalParameters,
+)
 from btil.models.team import bind
-from btil.numpyro_forms.team_dbn import enumerated_model, forward_model, model_data, team_dbn
+from btil.numpyro_forms.model_data import model_data
+from btil.numpyro_forms.team_dbn import (
+    enumerated_model,
+    forward_model,
+    sample_log_tables,
+    team_dbn,
+)
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -382,3 +395,108 @@ def test_density_on_labelled_data_needs_no_sequences():
 def test_unknown_form_is_refused():
     with pytest.raises(ValueError, match="marginalize must be one of forward, enumerate"):
         team_dbn(hmm_model(), hmm_demos([0, 1]), marginalize="sum")
+
+
+def parametric_team():
+    """A policy that is a regression, and a transition whose rows scatter around base rows."""
+    demos = btil.Demonstrations(
+        {"x": [0, 1, 0, 1]}, {"ann": [0, 1, 2, 0]}, {"ann": [0, -1, 1, -1]}, num_latents=2
+    )
+    model = btil.TeamModel(
+        policy=btil.SoftmaxCPT(("x",), weight_scale=0.7, bias_scale=1.2),
+        transition=btil.HierarchicalDirichletCPT(5.0, 1.5, stay=2.0, parents=("action_ann",)),
+        initial=btil.KnownCPT([0.25, 0.75]),
+    )
+    return model, demos
+
+
+@pytest.mark.usefixtures("numpyro_as_it_is")
+def test_tables_with_parameters_and_their_guide_have_the_densities_that_are_told():
+    """SciPy's priors; of the guide normals that depend on each other, and rows given base rows."""
+    import jax
+    from numpyro import handlers
+    from scipy import stats
+
+    model, demos = parametric_team()
+    bound = bind(model, demos)
+    structure, data = model_data(bound)
+    generator = np.random.default_rng(0)
+    base = np.array([[0.3, 0.7], [0.6, 0.4]])
+    values = {
+        "policy_ann_bias": generator.normal(size=(2, 3)),
+        "policy_ann_weights": generator.normal(size=(2, 2, 3)),
+        "transition_ann_base": base,
+        "transition_ann": generator.dirichlet([1, 1], (3, 2)),
+    }
+    counts = generator.uniform(0, 3, (3, 2, 2))
+    factor = generator.normal(size=(18, 18))
+    group = "policy_ann"
+    parameters = {
+        "policy_ann_bias": JointNormals(np.full((2, 3), 0.5), factor[:6].reshape(2, 3, 18), group),
+        "policy_ann_weights": JointNormals(
+            np.full((2, 2, 3), -0.5), factor[6:].reshape(2, 2, 3, 18), group
+        ),
+        "transition_ann_base": NormalParameters(np.array([[0.4], [-0.3]]), np.full((2, 1), 0.8)),
+    }
+    rows = {
+        "policy_ann": FunctionalRows(*(np.full((2, 2, 3), 1 / 3) for _ in range(2))),
+        "transition_ann": ConditionalRows(counts, *(np.ones((3, 2, 2)) for _ in range(3))),
+    }
+    guide = btil.mfvi_guide(made_by_hand(model, demos, rows=rows, parameters=parameters))
+
+    def sites(function):
+        trace = handlers.trace(function).get_trace()
+        sampled = {n: one for n, one in trace.items() if one["type"] == "sample"}
+        return (
+            {n: one["value"] for n, one in trace.items()},
+            {n: one["fn"].log_prob(one["value"]).sum() for n, one in sampled.items()},
+        )
+
+    @jax.jit
+    def both(key):
+        tables = {}
+
+        def prior():
+            tables.update(sample_log_tables(structure, data))
+
+        told = sites(handlers.substitute(prior, data=values))
+        return tables, told, sites(handlers.seed(guide, key))
+
+    tables, (told, logs), (drawn, of_guide) = jax.device_get(both(jax.random.key(0)))
+    # The prior.
+    scores = values["policy_ann_bias"][None] + values["policy_ann_weights"].swapaxes(0, 1)
+    np.testing.assert_allclose(np.exp(tables["policy_ann"]), softmax(scores, -1), rtol=1e-10)
+    np.testing.assert_allclose(told["policy_ann"], softmax(scores, -1), rtol=1e-10)
+    np.testing.assert_allclose(np.exp(tables["transition_ann"]), values["transition_ann"])
+    np.testing.assert_allclose(np.exp(tables["initial_ann"]), [[0.25, 0.75]])
+    concentration = 5 * base + 2 * np.eye(2)
+    expected = {
+        "policy_ann_bias": stats.norm(0, 1.2).logpdf(values["policy_ann_bias"]).sum(),
+        "policy_ann_weights": stats.norm(0, 0.7).logpdf(values["policy_ann_weights"]).sum(),
+        "transition_ann_base": sum(stats.dirichlet([1.5, 1.5]).logpdf(row) for row in base),
+        "transition_ann": sum(
+            stats.dirichlet(concentration[at[1]]).logpdf(values["transition_ann"][at])
+            for at in np.ndindex(3, 2)
+        ),
+    }
+    assert logs == pytest.approx(expected)
+    # The guide.
+    own = [drawn[f"policy_ann_{name}"].ravel() for name in ("bias", "weights")]
+    location = np.repeat([0.5, -0.5], [6, 12])
+    joint = stats.multivariate_normal(location, factor @ factor.T).logpdf(np.concatenate(own))
+    found = sum(log for name, log in of_guide.items() if name.startswith("policy"))
+    assert found == pytest.approx(joint)
+    np.testing.assert_allclose(
+        np.concatenate(own), location + factor @ drawn["policy_ann_noise"], rtol=1e-8
+    )
+    first = drawn["transition_ann_base"][:, 0]
+    normal = stats.norm([0.4, -0.3], 0.8).logpdf(np.log(first / (1 - first)))
+    expected = (normal - np.log(first * (1 - first))).sum()
+    assert of_guide["transition_ann_base"] == pytest.approx(expected)
+    concentration = 5 * drawn["transition_ann_base"] + 2 * np.eye(2) + counts
+    expected = sum(
+        stats.dirichlet(concentration[at]).logpdf(drawn["transition_ann"][at])
+        for at in np.ndindex(3, 2)
+    )
+    assert of_guide["transition_ann"] == pytest.approx(expected)
+    assert set(of_guide) == {*values, "policy_ann_noise"}

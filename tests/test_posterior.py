@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from enumeration import all_rows, find_factor
+from scipy import stats
+from scipy.special import softmax
 from teams import (
     ChainTruth,
     chain_truth,
@@ -18,7 +20,12 @@ from teams import (
 )
 
 import btil
-from btil.inference.result import DirichletRows, DrawnRows, dirichlet_mode
+from btil.inference.result import (
+    DirichletRows,
+    DrawnRows,
+    MatrixNormalChannel,
+    dirichlet_mode,
+)
 from btil.models.draws import dirichlet_draws
 from btil.models.team import bind
 
@@ -603,3 +610,199 @@ def test_functions_are_asked_anew_about_the_same_episodes() -> None:
         assert posterior.smooth(other, use_labels=True)["agent_0"][0, 1] == pytest.approx(1)
         only = posterior.log_likelihood(other.without_labels())
         np.testing.assert_allclose(only, np.log(likelihood.mean()), rtol=1e-5)
+
+
+# ------------------------------------------------------------------ continuous columns
+
+
+def team_with_columns(**changes: Any) -> btil.TeamPosterior:
+    """Both have a column, normal by latent and by a state of which two of four values occur."""
+    generator = np.random.default_rng(0)
+    agents = ("ann", "bob")
+    demos = btil.Demonstrations(
+        {"x": [0, 1, 1, 0], "y": [0, 0, 1, 1]},
+        {agent: [0, 1, 1, 0] for agent in agents},
+        episodes=[0, 0, 0, 1],
+        num_states={"x": 4, "y": 2},
+        num_latents=2,
+        continuous={f"{agent}_v": generator.normal(size=4) for agent in agents},
+    ).replace(**changes)
+    prior = {"location": 0.5, "noise": 2.0, "pseudo_steps": 3.0, "degrees_of_freedom": 5.0}
+    emissions = {a: btil.NormalEmission((f"{a}_v",), parents=("x",), **prior) for a in agents}
+    model = btil.TeamModel(
+        policy=btil.KnownCPT([[0.9, 0.1], [0.3, 0.7]]),
+        transition=btil.KnownCPT([[0.8, 0.2], [0.4, 0.6]]),
+        initial=btil.KnownCPT([0.7, 0.3]),
+        emissions=emissions,
+    )
+    found = {
+        f"emission_{agent}": MatrixNormalChannel(
+            location=generator.normal(size=(2, 2, 1, 1)),
+            precision=np.full((2, 2, 1, 1), 4.0),
+            scale=generator.uniform(1, 2, (2, 2, 1, 1)),
+            degrees=np.full((2, 2), 7.0),
+        )
+        for agent in agents
+    }
+    return made_by_hand(model, demos, rows={}, channels=found)
+
+
+def test_columns_are_told_as_learned_and_elsewhere_as_a_priori() -> None:
+    posterior = team_with_columns()
+    own = posterior.result.channels["emission_bob"]
+    states = {"x": [1, 3, 0]}
+    mean, mode = (posterior.emission("bob", states, estimate) for estimate in ("mean", "map"))
+    for point, of_own, of_prior in ((mean, 7 - 2, 4.0), (mode, 7 + 3, 12 / 8)):
+        np.testing.assert_allclose(point.coefficients[[0, 2]], own.location[[1, 0]])
+        np.testing.assert_allclose(point.covariance[[0, 2]], own.scale[[1, 0]] / of_own)
+        np.testing.assert_allclose(point.coefficients[1], 0.5)
+        np.testing.assert_allclose(point.covariance[1], of_prior)
+    asked = posterior.channel_mean("bob", np.array([[1], [3], [0]]))
+    for one, other in zip(asked, mean, strict=True):
+        np.testing.assert_array_equal(one, other)
+    every = posterior.emission("bob", {"x": np.arange(4)})
+    np.testing.assert_array_equal(every.coefficients[[1, 3, 0]], mean.coefficients)
+    one = posterior.emission("bob", {"x": 3, "y": [0, 1]})
+    assert one.coefficients.shape == (1, 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("question", "told"),
+    [
+        (lambda p: p.emission("eve"), "unknown agent 'eve'"),
+        (lambda p: p.emission("ann"), "emission of ann depends on x; no value is given for x"),
+        (lambda p: p.emission("ann", {"x": [4]}), "x at position 0 is 4"),
+        (lambda p: p.emission("ann", {"x": 0}, "mode"), "estimate must be 'mean' or 'map'"),
+        (lambda p: p.predict_columns(p.demos, num_draws=0), "num_draws must be"),
+    ],
+)
+def test_a_wrong_question_about_columns_is_refused(question: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        question(team_with_columns())
+
+
+def test_draws_of_columns_never_seen_follow_seed_context_and_agent_alone() -> None:
+    posterior = team_with_columns()
+    contexts = np.array([[2], [0], [3]])
+    found = posterior.drawn_channel("ann", contexts, 5, 1)
+    assert found.coefficients.shape == found.covariance.shape == (5, 3, 2, 1, 1)
+    sampled = posterior.sample(5, 1)
+    np.testing.assert_array_equal(
+        found.coefficients[:, 1, :, 0], sampled["emission_mean_ann"][:, 0]
+    )
+    np.testing.assert_array_equal(found.covariance[:, 1], sampled["emission_covariance_ann"][:, 0])
+    alone = posterior.drawn_channel("ann", contexts[[2]], 5, 1)
+    for one, other in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(one[:, 2], other[:, 0])
+        assert not np.isin(one[:, 0], one[:, 2]).any()
+        assert len(np.unique(one[:, 2])) == 10
+    for agent, seed in (("ann", 2), ("bob", 1)):
+        again = posterior.drawn_channel(agent, contexts, 5, seed)
+        assert not np.isin(found.coefficients, again.coefficients).any()
+    # Draws of the tables' channels are those of the same seed.
+    for draw, tables in enumerate(posterior.drawn_tables(5, 1)):
+        coefficients, covariance = tables.channels["ann"].rows(np.array([[1], [0]]))
+        np.testing.assert_array_equal(
+            coefficients[:, :, 0], sampled["emission_mean_ann"][draw][[1, 0]]
+        )
+        np.testing.assert_array_equal(covariance, sampled["emission_covariance_ann"][draw][[1, 0]])
+
+
+def test_columns_are_expected_by_what_was_seen_before() -> None:
+    """By hand, forward; also what a tracker says as it happens, and nothing while away."""
+    away = np.ones((4, 2), bool)
+    away[1, 1] = False
+    posterior = team_with_columns(present=away)
+    demos = posterior.demos
+    found = posterior.predict_columns(demos)
+    tracker = posterior.tracker()
+    initial, move = np.array([0.7, 0.3]), np.array([[0.8, 0.2], [0.4, 0.6]])
+    act = np.array([[0.9, 0.1], [0.3, 0.7]])
+    belief: dict[str, Any] = {}
+    for t in range(4):
+        if t == 3:
+            tracker.reset()
+            belief = {}
+        gone = [a for k, a in enumerate(demos.agents) if not away[t, k]]
+        told = tracker.update(
+            {"x": demos.state_variables["x"][t], "y": 0},
+            {a: int(demos.actions[t, k]) for k, a in enumerate(demos.agents) if a not in gone},
+            continuous={n: v[t] for n, v in demos.continuous.items()},
+            away=gone,
+        )
+        for k, agent in enumerate(demos.agents):
+            if agent in gone:
+                belief.pop(agent, None)
+                assert np.isnan(found[agent][t]).all()
+                assert np.isnan(told.latents[agent]).all()
+                continue
+            ahead = belief[agent] @ move if agent in belief else initial
+            own = posterior.result.channels[f"emission_{agent}"]
+            x = demos.state_variables["x"][t]
+            means = own.location[x, :, 0, 0]
+            assert found[agent][t] == pytest.approx(ahead @ means)
+            sds = np.sqrt(own.scale[x, :, 0, 0] / 5)
+            said = stats.norm(means, sds).pdf(demos.continuous[f"{agent}_v"][t])
+            joint = ahead * act[:, demos.actions[t, k]] * said
+            belief[agent] = joint / joint.sum()
+            np.testing.assert_allclose(told.latents[agent], belief[agent])
+
+
+# ------------------------------------------------------------------ deviations
+
+
+def test_deviations_are_those_of_the_rows_and_corrected_where_that_can_be(
+    posterior: btil.TeamPosterior, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for site, found in posterior.sd().items():
+        w = posterior.result.rows[site].concentration
+        total = w.sum(-1, keepdims=True)
+        np.testing.assert_allclose(found, np.sqrt(w * (total - w) / (total**2 * (total + 1))))
+    answer = {"policy_ann": np.ones((4, 2, 3))}
+    asked = []
+    monkeypatch.setattr(
+        "btil.inference.linear_response.corrected_sds",
+        lambda *given: asked.append(given) or answer,
+    )
+
+    def at_rate(rate: float | None) -> btil.TeamPosterior:
+        return replace(posterior, result=posterior.result._replace(contraction_rate=rate))
+
+    for rate in (0.1, 0.9):
+        assert at_rate(rate).sd(corrected=True) == answer
+        bound, rows = asked.pop()
+        assert bound is posterior.bound
+        assert rows == posterior.result.rows
+    for rate, told in ((None, "not known"), (0.901, "0.901"), (np.nan, "nan")):
+        with pytest.raises(ValueError, match=f"of at most 0.9; here it is {told}"):
+            at_rate(rate).sd(corrected=True)
+    with pytest.raises(ValueError, match="this posterior is of svi"):
+        replace(at_rate(0.1), method="svi").sd(corrected=True)
+    with pytest.raises(ValueError, match="is of method mfvi on tables without parameters"):
+        team_with_columns().sd(corrected=True)
+
+
+def test_parameters_that_no_data_reached_are_drawn_from_their_prior() -> None:
+    """No episode has a second step; of the normal prior's draws neither latent is favoured."""
+    model = btil.TeamModel(btil.UniformCPT(), btil.SoftmaxCPT(bias_scale=0.8))
+    demos = btil.Demonstrations([0, 0], {"ann": [0, 1], "bob": [1, 0]}, episodes=[0, 1],
+                                num_latents=2)  # fmt: skip
+    posterior = made_by_hand(model, demos)
+    assert not posterior.result.rows
+    draws = posterior._parameter_draws
+    ann, bob = (draws[f"transition_{agent}_bias"] for agent in ("ann", "bob"))
+    assert ann.shape == bob.shape == (2048, 2, 2)
+    assert (ann == bob).mean() < 0.01
+    np.testing.assert_allclose(ann.std(), 0.8, rtol=0.05)
+    rows = posterior.transition("ann")
+    np.testing.assert_allclose(rows, softmax(ann, -1).mean(0)[None], rtol=1e-5)
+    two = btil.Demonstrations([0, 0], {"ann": [0, 1], "bob": [1, 0]}, num_latents=2)
+    contexts = bind(model, two).tables["transition_ann"].contexts
+
+    def drawn(seed: int) -> list[Any]:
+        return [one.rows("transition_ann", contexts) for one in posterior.drawn_tables(2, seed)]
+
+    first, second = drawn(3)
+    assert not np.isclose(first, second).any()
+    np.testing.assert_array_equal(drawn(3), [first, second])
+    assert not np.isin(drawn(4), [first, second]).any()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from teams import made_by_hand
 from typer.testing import CliRunner, Result
 
 import btil
@@ -18,8 +19,12 @@ from btil.analysis.metrics import hamming_distance
 from btil.cli import app
 from btil.cli.app import FROM_CONSOLE
 from btil.cli.options import METHOD, MODEL, READING
+from btil.cli.telling import summary
+from btil.cli.together import join
 from btil.demonstrations import Demonstrations, read_demonstrations, write_demonstrations
 from btil.inference.method import method_names
+from btil.inference.result import DrawnRows, MomentRows
+from btil.models.team import bind
 from btil.posterior.fit import method_options
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -710,3 +715,316 @@ def test_options_of_methods_reach_them(folder: Path, tmp_path: Path) -> None:
         "num_particles": 2,
         "max_iterations": 20,
     }
+
+
+# ---------------------------------------------------------------------- what is handed on and told
+
+
+class Task:
+    """Stands for a grid world whose own team is quick to plan."""
+
+    agents = ("alice", "rob")
+    num_states = 1234
+
+    def policies(self) -> dict[str, str]:
+        return {agent: f"the true {agent}" for agent in self.agents}
+
+
+class Picture:
+    """Stands for a figure."""
+
+    def savefig(self, path: Path) -> None:
+        path.write_text("strip")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list:
+    """What a command asks for, in order; nothing of it is done."""
+    told: list = []
+
+    def tell(name: str, answer: object) -> None:
+        def stand_in(*given: object, **more: object) -> object:
+            told.append((given, more))
+            return answer(*given) if callable(answer) else answer
+
+        monkeypatch.setattr(name, stand_in)
+
+    tell("btil.cli.playing.task_named", Task())
+    tell("btil.load_posterior", "a learned team")
+    tell("btil.domains.playing.play", team(2))
+    tell("btil.analysis.performance.team_performance", "it went well")
+    pictures = "btil.domains.gridworld.pictures"
+    tell(f"{pictures}.animate_episode", lambda *given: given[-1].write_text("film"))
+    tell(f"{pictures}.plot_episode", Picture())
+    return told
+
+
+def test_play_lets_whom_play_that_was_asked_for(asked: list, tmp_path: Path) -> None:
+    out, film = tmp_path / "played.csv", tmp_path / "film.gif"
+    numbers = ("--num-episodes", 7, "--seed", 3, "--max-steps", 50, "--estimate", "draw")
+    begin = ("play", "movers", "--map", "tiny", "--posterior", "p.nc", "--out", out, *numbers)
+    done = run(*begin, "--true", "rob", "--picture", film, "--episode", 6)
+    assert (done.exit_code, done.stderr) == (0, "planning for 1,234 states\n"), done.output
+    assert done.stdout == (f"{team(2).summary()}\n\nit went well\n\nsaved {out}\nsaved {film}\n")
+    assert read_demonstrations(out) == team(2)
+    named, loaded, played, _, drawn = asked
+    task = played[0][0]
+    assert named == (("movers", "tiny"), {})
+    assert loaded == ((Path("p.nc"),), {})
+    members = {"alice": "a learned team", "rob": "the true rob"}
+    assert played == ((task, members, 7, 3, 50), {"estimate": "draw"})
+    assert drawn == ((task, team(2), 6, film), {})
+    asked.clear()
+    strip = tmp_path / "strip.png"
+    done = run(*begin, "--picture", strip, "--quiet")
+    assert (done.exit_code, done.stderr, strip.read_text()) == (0, "", "strip")
+    assert asked[2][0][1] == dict.fromkeys(("alice", "rob"), "a learned team")
+    assert asked[-1] == ((asked[2][0][0], team(2), 0), {})
+    assert run(*begin, "--true", "alice", "--quiet").stderr == ""
+    for more, says in (
+        (("--true", "eve"), "--true: unknown agent 'eve'; there are alice, rob"),
+        (("--picture", film, "--episode", 7), "episode: 7; allowed are whole numbers in 0..6"),
+        (("--picture", "x.mp4"), "the ending must be .png or .svg or .pdf or .gif"),
+        (("--out", "x.txt"), "the ending must be .csv or .parquet or .npz"),
+    ):
+        assert_refused(run(*begin, *more, "--quiet"), says)
+
+
+def test_compare_hands_on_what_it_was_given_and_tells_what_came_of_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, told, reported, broken = tmp_path / "r" / "report.html", [], [], []
+
+    class Comparison:
+        def __init__(self, model: btil.TeamModel, demos: Demonstrations) -> None:
+            elbo = {"elbo": np.nan} if broken else {}
+            self.posteriors = {
+                "mfvi": made_by_hand(model, demos, **elbo),
+                "gibbs": made_by_hand(model, demos, converged=False, reason="too few sweeps"),
+            }
+
+        def report(self, *given: object) -> Path:
+            reported.append(given)
+            return page
+
+    def compare(model: btil.TeamModel, demos: Demonstrations, **given: object) -> Comparison:
+        told.append(given)
+        return Comparison(model, demos)
+
+    monkeypatch.setattr("btil.analysis.compare.compare", compare)
+    printed: list = []
+    monkeypatch.setattr("btil.analysis.demo.print_table", lambda *given: printed.append(given))
+    begin = ("compare", folder / "team.csv", "--methods", "mfvi,gibbs", "--out", tmp_path / "r")
+    numbers = ("--num-chains", 2, "--max-iterations", 9, "--num-played", 3, "--seed", 4)
+    arguments = (*begin, *numbers, "--reference", "gibbs", "--every-row")
+    monkeypatch.setattr(sys, "argv", ["/somewhere/btil", "compare", "my data.csv"])
+    done = run(*arguments)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"report     {page}\n"
+    assert done.stderr == "warning: gibbs did not converge: too few sweeps\n"
+    assert reported == [(tmp_path / "r", "btil compare 'my data.csv'", None)]
+    assert printed[0][1] is True
+    (given,) = told
+    assert given["options"] == {"mfvi": {"max_iterations": 9}, "gibbs": {"num_chains": 2}}
+    assert (given["methods"], given["reference"], given["seed"]) == (["mfvi", "gibbs"], "gibbs", 4)
+    assert (given["num_played"], given["progress"], given["test"]) == (3, True, None)
+    quiet = run(*begin, "--quiet")
+    assert (quiet.exit_code, quiet.stderr) == (0, "")
+    assert printed[1][1] is False
+    assert told[1]["progress"] is False
+    broken.append(True)
+    assert_refused(run(*begin), "the mfvi fit failed: made by hand", code=1)
+    assert len(reported) == 2
+
+
+def test_calibrate_hands_on_what_it_was_given_and_tells_what_came_of_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, page, excess = [], tmp_path / "c" / "page.html", {"averaged": (0.0123, 0.004)}
+
+    class Found:
+        def report(self, *given: object, **more: object) -> Path:
+            told.append((given, more))
+            return page
+
+        def summary_table(self) -> str:
+            return "a table"
+
+        def overconfidence(self) -> dict[str, tuple[float, float]]:
+            return excess
+
+        def notes(self) -> list[str]:
+            return ["few simulations", "wide bands"]
+
+    def run_it(*given: object, **more: object) -> Found:
+        told.append((given, more))
+        return Found()
+
+    monkeypatch.setattr("btil.analysis.calibration.calibrate", run_it)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/btil", "calibrate", "my data.csv"])
+    out = tmp_path / "c"
+    begin = ("calibrate", folder / "team.csv", "--out", out, "--policy-parents", "x")
+    numbers = ("--num-simulations", 5, "--num-draws", 20, "--share-labelled", 0.5, "--seed", 4)
+    numbers = (*numbers, "--method", "gibbs", "--num-chains", 2, "--num-episodes", 3)
+    done = run(*begin, *numbers)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines() == [
+        "a table",
+        "latents: surer than right by +0.012 ± 0.004",
+        "- few simulations",
+        "- wide bands",
+        f"page       {page}",
+    ]
+    ((model, demos, method), given), reported = told
+    assert model.policy.parents == ("x",)
+    assert demos == team().select(range(3))
+    assert method == "gibbs"
+    assert given == {
+        "num_simulations": 5, "num_draws": 20, "share_labelled": 0.5, "seed": 4, "num_chains": 2,
+        "progress": True, "directory": out / "simulations",
+    }  # fmt: skip
+    assert reported == ((out,), {"command": "btil calibrate 'my data.csv'"})
+    excess.clear()
+    told.clear()
+    assert "surer" not in run(*begin, "--quiet").stdout
+    assert told[0][1]["progress"] is False
+    assert told[0][0][1:] == (team(), "mfvi")
+    for number in (0, 5):
+        says = f"--num-episodes is {number}; allowed are 1 to 4"
+        assert_refused(run(*begin, "--num-episodes", number), says)
+
+
+def test_decode_says_whose_latents_nobody_has_named(folder: Path, tmp_path: Path) -> None:
+    demos = team().replace(latents={"ann": team().latents[:, 0]})
+    posterior = made_by_hand(btil.TeamModel(), demos)
+    dataclasses.replace(posterior, dtype=np.dtype(np.float32)).save(tmp_path / "p.nc")
+    done = run("decode", tmp_path / "p.nc", folder / "new.parquet")
+    assert done.exit_code == 0, done.output
+    note, error = done.stderr.splitlines()
+    assert note.startswith(f"note: {tmp_path / 'p.nc'} was learned without labels of bob: which")
+    assert error.startswith("error of ann: ")
+    done = run("decode", tmp_path / "p.nc", folder / "new.parquet", "--out", tmp_path / "d.csv")
+    assert done.stdout.splitlines()[0] == f"saved {tmp_path / 'd.csv'} (10 steps)"
+    assert done.stdout.splitlines()[1] == error
+    assert done.stderr.splitlines() == [note]
+
+
+def test_a_suggested_model_is_what_is_learned_with(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, fitted = [], []
+
+    class Suggested:
+        warnings = ("labels are few", "a column is refused")
+        model = btil.TeamModel(btil.DirichletCPT(2.0, ("y",)))
+        toml = "[policy]\n"
+
+        def brief(self) -> str:
+            return "found      policy: y"
+
+        def words(self) -> str:
+            return "policy of ann: y"
+
+    def suggest(*given: object, **more: object) -> Suggested:
+        asked.append((given, more))
+        return Suggested()
+
+    def fit(model: btil.TeamModel, demos: Demonstrations, *_: object, **given: object) -> object:
+        fitted.append((model, given))
+        return made_by_hand(model, demos)
+
+    monkeypatch.setattr("btil.suggestion.suggest_model", suggest)
+    monkeypatch.setattr("btil.posterior.fit.fit", fit)
+    roles = ("--role", "x=ann_x", "--role", "y=a=b")
+    begin = ("fit", folder / "team.csv", "--out", tmp_path / "p.nc", "--model", "auto")
+    done = run(*begin, *roles, "--quiet")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "warning: labels are few\nwarning: a column is refused\n"
+    assert done.stdout.startswith("found      policy: y\n\nmethod     mfvi")
+    assert fitted[0][0] is Suggested.model
+    assert fitted[0][1]["progress"] is False
+    assert asked == [((team(),), {"progress": False, "roles": {"x": "ann_x", "y": "a=b"}})]
+    # By itself it prints a model file where none is asked for.
+    done = run("suggest", folder / "team.csv", "--seed", 3)
+    assert done.stdout == "policy of ann: y\n\n[policy]\n"
+    assert done.stderr == "warning: labels are few\nwarning: a column is refused\n"
+    assert asked[1] == ((team(),), {"seed": 3, "progress": True, "roles": {}})
+    out = tmp_path / "my model.toml"
+    done = run("suggest", folder / "team.csv", "--out", out, "--num-latents", 2)
+    assert out.read_text() == "[policy]\n"
+    assert done.stdout.splitlines()[1:] == [
+        f"saved      {out}",
+        "",
+        f"next       btil fit '{folder / 'team.csv'}' --num-latents 2 --model '{out}' "
+        "--out team.nc",
+    ]
+    assert_refused(run("suggest", "team.csv", "--out", "model.txt"), "the ending must be .toml")
+    large = (begin[0], folder / "new.parquet", *begin[2:], "--batch-size", 1)
+    assert_refused(run(*large), "--model auto needs the data in memory; leave out --batch-size")
+
+
+def test_a_summary_tells_how_far_chains_agree() -> None:
+    demos, generator = team(), np.random.default_rng(0)
+    bound = bind(btil.TeamModel(), demos)
+    rows: dict = {
+        site: DrawnRows(generator.dirichlet(np.ones(table.shape[-1]), (2, 8, *table.shape[:-1])))
+        for site, table in bound.learned.items()
+    }
+    site = "policy_ann"
+    chains = {"rows": rows, "sample_stats": {"energy": np.zeros((2, 8))}}
+    posterior = made_by_hand(
+        btil.TeamModel(), demos, "gibbs", **chains, elbo=-3.25, elbo_standard_error=0.125
+    )
+    info, shape = posterior.draws_info.loc[site], bound.tables[site].shape
+    lines = summary(posterior).splitlines()
+    assert lines[0] == "method     gibbs, seed 0, float64, 1.0 s"
+    assert lines[1] == "converged  yes: made by hand"
+    assert lines[2] == "bound      -3.2500 (standard error 0.12)"
+    told = (
+        f"learned    {site}: {' x '.join(map(str, shape))} cells; largest R-hat of a cell "
+        f"{info['max_rhat']:.3f}, {info['rows_above']} of {info['rows']} rows with a cell at 1.05 "
+        f"or more, least ESS {info['min_ess_bulk']:.0f}"
+    )
+    assert lines[3] == told
+    assert len(lines) == 3 + len(rows)
+    drawn = rows[site].draws
+    rows[site] = MomentRows(
+        np.array([4, 4]), np.stack([drawn[:, :4].mean(1), drawn[:, 4:].mean(1)], 1),
+        np.ones((2, 2, *shape)), np.arange(2), drawn[:, :, :2],
+    )  # fmt: skip
+    posterior = made_by_hand(btil.TeamModel(), demos, "gibbs", **chains, converged=False)
+    split = posterior.draws_info.loc[site, "max_split_rhat"]
+    lines = summary(posterior).splitlines()
+    assert lines[1] == "converged  NO: made by hand"
+    assert lines[2].endswith(f", largest split R-hat of rows without draws {split:.3f}")
+    given = btil.TeamModel(btil.UniformCPT(), btil.StaticCPT())
+    assert summary(made_by_hand(given, demos)).splitlines()[2:] == [
+        "learned    nothing: every table is given"
+    ]
+    columns = demos.replace(continuous={"v": generator.normal(size=demos.num_steps)})
+    given = btil.TeamModel(
+        btil.UniformCPT(), btil.StaticCPT(), emissions={"bob": btil.NormalEmission(("v",))}
+    )
+    assert summary(made_by_hand(given, columns)).splitlines()[2:] == [
+        "learned    emission_bob: 1 x 2 normals of v"
+    ]
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_processes_join_as_they_are_told(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("jax.distributed.initialize", lambda *g, **more: asked.append((g, more)))
+    monkeypatch.setattr("jax.process_index", lambda: index)
+    assert join(None)
+    assert not asked
+    assert join("auto") == (index == 0)
+    assert join(f"fe80::1:12345,2,{index}") == (index == 0)
+    noticed = {"heartbeat_timeout_seconds": 5}
+    assert asked == [((), noticed), (("fe80::1:12345", 2, index), noticed)]
+    for wrong in ("a:1,2", "a:1,2,x", "a:1,x,0", "a,2,0", "a:x,2,0", ":1,2,0", "a:1,2,0,0"):
+        with pytest.raises(ValueError, match="allowed are auto, or HOST:PORT,N,K"):
+            join(wrong)
+    for wrong in ("a:1,2,2", "a:1,2,-1"):
+        with pytest.raises(ValueError, match=r"--distributed: .*; allowed are whole .* in 0\.\.1"):
+            join(wrong)
+    assert len(asked) == 2

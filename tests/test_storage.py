@@ -1,15 +1,34 @@
 """Posteriors on disk: what is loaded answers as what was saved, bit for bit."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import xarray
 from teams import made_by_hand
 
 import btil
-from btil.inference.result import DirichletRows, FitResult, MatrixNormalChannel
+from btil.inference.result import (
+    ConditionalRows,
+    DirichletRows,
+    DrawnChannel,
+    DrawnParameters,
+    DrawnRows,
+    FitResult,
+    FunctionalRows,
+    JointNormals,
+    MatrixNormalChannel,
+    MixtureChannel,
+    MixtureOfRegressions,
+    MixtureRows,
+    MomentRows,
+    NormalParameters,
+)
 from btil.models.team import bind, with_contexts
+from btil.posterior.loading import check_answer
 
 RNG = np.random.default_rng(5)
 KNOWN = RNG.dirichlet(np.ones(3), size=(2, 2))
@@ -191,3 +210,217 @@ def test_a_failing_save_leaves_the_old_file(tmp_path, monkeypatch):
         posterior.save(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+# ------------------------------------------------------------------ every kind of answer
+
+
+def with_columns() -> btil.TeamModel:
+    """A regression, base rows that are learned, and a column of each member."""
+    return btil.TeamModel(
+        policy=btil.SoftmaxCPT(("where",)),
+        transition=btil.HierarchicalDirichletCPT(4.0, parents=("held",)),
+        initial=btil.DirichletCPT(1.0),
+        emissions={
+            "ann": btil.LinearNormalEmission(("ann_v", "ann_w"), ("bob_v",), ("where",)),
+            "bob": btil.NormalEmission(("bob_v",)),
+        },
+    )
+
+
+def tables_alone() -> btil.TeamModel:
+    """The same with tables that have no parameters."""
+    plain = {role: btil.DirichletCPT(1.0, p) for role, p in (
+        ("policy", ("where",)), ("transition", ("held",)), ("initial", ()),
+    )}  # fmt: skip
+    return replace(with_columns(), **plain)
+
+
+def measured() -> btil.Demonstrations:
+    values = np.random.default_rng(2).normal(size=(3, 9))
+    return demos().replace(continuous=dict(zip(("ann_v", "ann_w", "bob_v"), values, strict=True)))
+
+
+def answers() -> dict[str, dict[str, Any]]:
+    """Answers of some method each, which no method has given."""
+    generator = np.random.default_rng(3)
+    bound = bind(with_columns(), measured())
+    shapes = {site: table.shape for site, table in bound.learned.items()}
+    channels = {one.name: one for one in bound.channels.values()}
+
+    def numbers(*shape: int) -> np.ndarray:
+        return generator.uniform(1.0, 2.0, shape)
+
+    def drawn(*lead: int, of: Any = shapes) -> dict[str, np.ndarray]:
+        return {site: numbers(*lead, *shape) for site, shape in of.items()}
+
+    agents = ("ann", "bob")
+    bases = {f"transition_{a}_base": (2, 2) for a in agents}
+    weights = {f"policy_{a}_bias": (2, 3) for a in agents}
+    weights |= {f"policy_{a}_weights": (2, 2, 3) for a in agents}
+    functions = [site for site in shapes if site.startswith("policy")]
+    given = [site for site in shapes if site.startswith("transition")]
+    normals = {name: MatrixNormalChannel(*one.prior()) for name, one in channels.items()}
+    moments = {
+        site: MomentRows(
+            np.array([2, 3]), numbers(2, 2, *shape), numbers(2, 2, *shape), np.array([0]),
+            numbers(2, 5, 1, *shape[1:]),
+        )
+        for site, shape in shapes.items()
+    }  # fmt: skip
+    group = sum(np.prod(weights[f"policy_ann_{kind}"]) for kind in ("bias", "weights"))
+    return {
+        "mean field": {
+            "rows": {
+                **{site: FunctionalRows(numbers(*shapes[site]), numbers(*shapes[site]))
+                   for site in functions},
+                **{site: ConditionalRows(*(numbers(*shapes[site]) for _ in range(4)))
+                   for site in given},
+                **{site: DirichletRows(numbers(*shapes[site]))
+                   for site in shapes if site.startswith("initial")},
+            },
+            "parameters": {
+                **{site: NormalParameters(numbers(2, 1), numbers(2, 1)) for site in bases},
+                **{site: JointNormals(numbers(*shape), numbers(*shape, group), site[:10])
+                   for site, shape in weights.items()},
+            },
+            "channels": normals,
+            "elbo": -3.5, "elbo_standard_error": 0.25, "contraction_rate": 0.75,
+            "elbo_trace": numbers(4), "restart_traces": (numbers(2), numbers(3)),
+            "notes": {"settings": 3},
+        },
+        "exact": {
+            "rows": {site: MixtureRows(numbers(4), values, "ann")
+                     for site, values in drawn(4).items()},
+            "channels": {
+                name: MixtureChannel(
+                    numbers(4), *(np.stack([part] * 4) for part in one.prior()), name
+                )
+                for name, one in channels.items()
+            }
+            | {
+                "emission_ann": MixtureOfRegressions(
+                    numbers(4), np.array([[1, 0], [0, 1]]), numbers(4, 2, 2, 2, 3),
+                    numbers(4, 2, 2, 2, 3, 3), numbers(4, 2, 2, 2), numbers(4, 2, 2, 2), "ann",
+                )
+            },
+        },
+        "chains": {
+            "rows": {site: DrawnRows(values) for site, values in drawn(2, 5).items()},
+            "parameters": {site: DrawnParameters(values)
+                           for site, values in drawn(2, 5, of=bases | weights).items()},
+            "channels": {
+                name: DrawnChannel(
+                    numbers(2, 5, *one.shape), numbers(2, 5, *one.shape[:2], *[one.shape[3]] * 2)
+                )
+                for name, one in channels.items()
+            },
+            "sample_stats": {"diverging": generator.random((2, 5)) < 0.5},
+            "log_likelihood": numbers(2, 5, 3),
+        },
+        "moments": {"rows": moments, "channels": normals},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["mean field", "exact", "chains", "moments"])
+def test_every_kind_of_answer_comes_back(kind: str, tmp_path: Path) -> None:
+    found = answers()[kind]
+    model = with_columns() if "parameters" in found else tables_alone()
+    posterior = made_by_hand(model, measured(), kind, **found, converged=False)
+    posterior = replace(posterior, seed=7, wall_time=2.5, dtype=np.dtype(np.float32))
+    posterior.save(tmp_path / "team.nc")
+    again = btil.load_posterior(tmp_path / "team.nc")
+    for field in ("method", "seed", "wall_time", "dtype", "model", "demos"):
+        assert getattr(again, field) == getattr(posterior, field)
+    ours, theirs = posterior.result._asdict(), again.result._asdict()
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert np.asarray(one).dtype == np.asarray(other).dtype
+        np.testing.assert_array_equal(one, other)
+
+
+def changed(kind: str, part: str, site: str, **fields: Any) -> dict[str, Any]:
+    """An answer of a kind with other fields of one part of it."""
+    found = answers()[kind]
+    return found | {part: found[part] | {site: found[part][site]._replace(**fields)}}
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (changed("chains", "rows", "policy_ann", draws=np.ones((2, 5, 1, 2, 3))),
+         r"policy_ann has shape \(1, 2, 3\), in the model it has \(2, 2, 3\)"),
+        (changed("exact", "rows", "initial_bob", concentration=np.ones((4, 2, 2))),
+         r"initial_bob has shape \(2, 2\), in the model it has \(1, 2\)"),
+        (changed("chains", "parameters", "policy_bob_bias", draws=np.ones((2, 5, 3, 2))),
+         r"policy_bob_bias has shape \(3, 2\), in the model it has \(2, 3\)"),
+        (changed("mean field", "parameters", "transition_ann_base", location=np.ones((2, 2)),
+                 scale=np.ones((2, 2))),
+         r"transition_ann_base has shape \(2, 2\), in the model it has \(2, 1\)"),
+        (changed("mean field", "parameters", "transition_ann_base", scale=np.ones((2, 2))),
+         "the normals of transition_ann_base do not fit each other"),
+        (changed("mean field", "parameters", "policy_bob_bias", factor=np.ones((2, 3, 17))),
+         "the normals of policy_bob_bias do not fit each other"),
+        (changed("mean field", "parameters", "policy_bob_bias", group="another"),
+         "the normals of policy_bob_.* do not fit each other"),
+        (changed("mean field", "rows", "policy_ann", average=np.ones((2, 2, 4))),
+         "the arrays of policy_ann do not fit each other"),
+        (changed("mean field", "rows", "transition_bob", centre=np.ones((1, 2, 2))),
+         "the arrays of transition_bob do not fit each other"),
+        (answers()["chains"] | {"parameters": {}},
+         r"policy_ann_bias has shape none, in the model it has \(2, 3\)"),
+        (answers()["chains"] | {"sample_stats": {"diverging": np.ones(5)}},
+         "a statistic of draws is"),
+        (answers()["chains"] | {"log_likelihood": np.ones((2, 5))}, "the log likelihood is"),
+        (answers()["chains"] | {"log_likelihood": np.ones((2, 5, 3), int)}, "log likelihood is"),
+        (answers()["chains"] | {"elbo_trace": np.ones((2, 2))}, "a trace of bounds is"),
+        (answers()["chains"] | {"restart_traces": (np.ones(2), np.ones((1, 2)))},
+         "a trace of bounds is"),
+        (answers()["mean field"] | {"channels": {}}, "it holds the channels none, the model has"),
+        (changed("moments", "rows", "policy_ann", counts=np.array([2, 2])), "moments and draws"),
+        (changed("moments", "rows", "policy_ann", counts=np.array([5, 0])), "moments and draws"),
+        (changed("moments", "rows", "policy_ann", kept=np.array([2])), "moments and draws"),
+        (changed("moments", "rows", "policy_ann", kept=np.array([-1])), "moments and draws"),
+        (changed("moments", "rows", "policy_ann", kept=np.array([0.0])), "moments and draws"),
+        (changed("moments", "rows", "policy_ann", squares=np.ones((2, 2, 2, 2, 2))),
+         "the moments and draws of policy_ann do not fit each other"),
+        (changed("moments", "rows", "policy_ann", draws=np.ones((2, 4, 1, 2, 3))),
+         "the moments and draws of policy_ann do not fit each other"),
+        (changed("mean field", "channels", "emission_ann", location=np.ones((2, 2, 2, 1))),
+         r"emission_ann has shape \(2, 2, 2, 1\), in the model it has \(2, 2, 2, 2\)"),
+        (changed("mean field", "channels", "emission_ann", precision=np.ones((2, 2, 3, 3))),
+         "emission_ann has shape"),
+        (changed("mean field", "channels", "emission_ann", scale=np.ones((2, 2, 1, 1))),
+         "emission_ann has shape"),
+        (changed("mean field", "channels", "emission_bob", degrees=np.ones((2, 2))),
+         "emission_bob has shape"),
+        (changed("exact", "channels", "emission_ann", order=np.array([[1, 1], [0, 1]])),
+         "the order of the columns of emission_ann is none"),
+        (changed("exact", "channels", "emission_ann", weights=np.ones(3)),
+         "emission_ann has shape"),
+        (changed("exact", "channels", "emission_ann", scale=np.ones((4, 2, 2, 1))),
+         "emission_ann has shape"),
+        (changed("exact", "channels", "emission_bob", weights=np.ones(3)),
+         "emission_bob has shape"),
+        (changed("chains", "channels", "emission_bob", covariance=np.ones((2, 4, 1, 2, 1, 1))),
+         "emission_bob has shape"),
+    ],
+)  # fmt: skip
+def test_answers_that_do_not_fit_the_model_are_refused(
+    found: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a file: writing thirty takes seconds."""
+    bound = bind(tables_alone() if "parameters" not in found else with_columns(), measured())
+    result = FitResult(converged=True, reason="made by hand", **found)
+    with pytest.raises(ValueError, match=told):
+        check_answer(bound, result)
+
+
+def test_a_file_of_other_tables_or_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "team.nc"
+    made_by_hand(MODELS["plain"], demos(), rows={}).save(path)
+    told = r"team\.nc: it holds the tables none, the model learns initial_ann, initial_bob, policy"
+    with pytest.raises(ValueError, match=told):
+        btil.load_posterior(path)
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        btil.load_posterior(tmp_path)

@@ -123,7 +123,6 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> Posterior:
         channels = _of_kinds(record["result"].get("channels", {}), _CHANNELS)
         fields = record["result"] | {"rows": rows, "parameters": parameters, "channels": channels}
         fields["restart_traces"] = tuple(fields["restart_traces"])
-        _check_arrays(fields)
         result = FitResult(**fields)
         given = _model(record["model"]) if model is None else model
     except ValueError as error:
@@ -132,8 +131,7 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> Posterior:
         raise ValueError(f"{source} is damaged: its record cannot be read ({error!r})") from error
     try:
         bound = _with_contexts(bind_model(given, demos), record.get("contexts", {}))
-        _check_shapes(bound, rows, parameters)
-        _check_channels(bound, channels)
+        check_answer(bound, result)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     return posterior_class(bound)(
@@ -147,13 +145,28 @@ def load_posterior(path: Any, model: TeamModel | None = None) -> Posterior:
     )
 
 
-def _check_arrays(fields: Mapping[str, Any]) -> None:
+def check_answer(bound: BoundModel, result: FitResult) -> None:
+    """Refuse an answer that is none of this model's, or does not fit itself.
+
+    Args:
+        bound: The model on its demonstrations.
+        result: The answer.
+
+    Raises:
+        ValueError: Saying what does not fit.
+    """
+    _check_arrays(result)
+    _check_shapes(bound, result.rows, result.parameters)
+    _check_channels(bound, result.channels)
+
+
+def _check_arrays(result: FitResult) -> None:
     """Refuse traces, statistics and likelihoods that are none."""
-    traces = [t for t in (fields["elbo_trace"], *fields["restart_traces"]) if t is not None]
+    traces = [t for t in (result.elbo_trace, *result.restart_traces) if t is not None]
     kept = [("a trace of bounds", 1, traces)]
-    kept.append(("a statistic of draws", 2, [*fields["sample_stats"].values()]))
-    if fields["log_likelihood"] is not None:
-        kept.append(("the log likelihood", 3, [fields["log_likelihood"]]))
+    kept.append(("a statistic of draws", 2, [*result.sample_stats.values()]))
+    if result.log_likelihood is not None:
+        kept.append(("the log likelihood", 3, [result.log_likelihood]))
     for what, num_axes, arrays in kept:
         for values in arrays:
             kinds = "biuf" if num_axes == 2 else "f"

@@ -540,6 +540,22 @@ def test_a_posterior_keeps_to_the_function_it_was_fitted_with(
         posterior.smooth(longer)
 
 
+def test_a_changed_function_is_told_of_where_it_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    demos = demonstrations()
+    posterior, own = posterior_of(hearts, demos), bind_model(btil.NumpyroModel(hearts), demos)
+    longer = bind_model(btil.NumpyroModel(hearts), demonstrations(1, (6, 2)))
+    assert isinstance(own, BoundNumpyroModel)
+    assert isinstance(longer, BoundNumpyroModel)
+    assert posterior.traced_rows(longer.data).identity != posterior.rows.identity
+    monkeypatch.setattr(sys.modules[__name__], "BEATS", BEATS + 1)
+    # Of the same shapes it is as it was.
+    assert posterior.traced_rows(own.data) is posterior.rows
+    with pytest.warns(UserWarning, match="hearts computes something else than when"):
+        posterior.traced_rows(longer.data)
+
+
 @pytest.mark.parametrize("method", BOTH)
 def test_a_checkpoint_belongs_to_what_the_function_reads(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,8 @@
 
 import errno
 import functools
+import inspect
+import itertools
 import os
 import signal
 import subprocess
@@ -13,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import pandas as pd
 import pytest
 from killed_runs import OPTIONS, run
 from numpyro import distributions as dist
@@ -234,6 +237,22 @@ def rate_of(rate):
     return lambda data: rate
 
 
+def inside_itself(rate):
+    """A list that holds itself."""
+    found = [rate]
+    found.append(found)
+    return found
+
+
+def kind_of(wrap, rate):
+    """A class of the user's own, a method of which reads a number."""
+
+    class Kind:
+        method = wrap(lambda *_: rate)
+
+    return Kind
+
+
 def scaled(data, rate=1):
     return rate
 
@@ -253,6 +272,17 @@ def scaled(data, rate=1):
         (dist.Gamma(2.0, 1.0), dist.Gamma(2.0, 1.0), dist.Gamma(2.0, 3.0)),
         (rate_of(np.arange(3)), rate_of(np.arange(3)), rate_of(np.arange(3) + 1)),
         (rate_of(rate_of(jax)), rate_of(rate_of(jax)), rate_of(rate_of(np))),
+        (np.array([1, "a"], object), np.array([1, "a"], object), np.array([1, "b"], object)),
+        (np.array([[1, 2]], object), np.array([[1, 2]], object), np.array([[1], [2]], object)),
+        (pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [2]})),
+        (inspect.getdoc, inspect.getdoc, inspect.getfile),
+        (itertools.count, itertools.count, itertools.cycle),
+        ({1, "b"}, {"b", 1}, {1, "c"}),
+        (inside_itself(1), inside_itself(1), inside_itself(2)),
+        *(
+            (kind_of(wrap, 2), kind_of(wrap, 2), kind_of(wrap, 3))
+            for wrap in (staticmethod, classmethod, property)
+        ),
     ],
 )
 def test_checksums_tell_apart_what_differs(one, same, other):

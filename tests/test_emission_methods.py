@@ -525,6 +525,51 @@ def test_columns_that_the_step_before_tells_are_covariates():
     ]  # fmt: skip
 
 
+def test_columns_that_say_nothing_of_a_member_are_no_emission():
+    """Those of nobody, of two, of another, of one value, and those that nobody saw."""
+    steps = np.arange(6.0)
+    demos = _demos(lengths=(6,)).replace(
+        continuous={
+            "heat": steps, "ann_to_bob": steps, "bob_x": steps, "ann_low": 0 * steps,
+            "ann_unseen": np.nan * steps, "ann_some": np.where(steps < 4, np.nan, steps),
+        }
+    )  # fmt: skip
+    assert own_columns(demos, "ann") == (("ann_some",), ())
+    assert own_columns(demos, "bob") == (("bob_x",), ())
+    alone = btil.Demonstrations(None, [0, 1], num_latents=2, continuous={"heat": [0, 1]})
+    assert own_columns(alone, "agent_0") == (("heat",), ())
+    assert proposals(demos.replace(continuous={"heat": steps})) == []
+
+
+def test_emissions_are_tried_from_the_fullest_where_positions_are_told():
+    """Walkers: where they are is told by where they were; of who stands nothing is."""
+    generator = np.random.default_rng(0)
+    speed = generator.normal(size=60)
+    place = np.concatenate([[0.0], np.cumsum(speed)[:-1]])
+    demos = btil.Demonstrations(
+        None, None, episodes=np.zeros(60, int), agents=("ann", "bob"), num_latents=2,
+        continuous={"ann_at": place, "ann_v": speed, "bob_v": generator.normal(size=60)},
+    )  # fmt: skip
+    assert own_columns(demos, "ann") == (("ann_v",), ("ann_at",))
+    full, places, plain = proposals(demos)
+    assert full == {
+        "ann": btil.LinearNormalEmission(("ann_v",), ("ann_at", "previous_ann_v")),
+        "bob": btil.LinearNormalEmission(("bob_v",), ("previous_bob_v",)),
+    }
+    assert places == {
+        "ann": btil.LinearNormalEmission(("ann_v",), ("ann_at",)),
+        "bob": btil.NormalEmission(("bob_v",)),
+    }
+    assert plain == {a: btil.NormalEmission((f"{a}_v",)) for a in ("ann", "bob")}
+    without = demos.replace(continuous={"ann_v": speed, "bob_v": demos.continuous["bob_v"]})
+    first, second = proposals(without)
+    assert first == plain
+    assert second["ann"] == btil.LinearNormalEmission(("ann_v",), ("previous_ann_v",))
+    # An episode that begins is told by nothing before it.
+    cut = demos.replace(episodes=np.repeat([0, 1], 30))
+    assert own_columns(cut, "ann") == (("ann_v",), ("ann_at",))
+
+
 @pytest.mark.covers("normal columns", "suggest_model")
 @pytest.mark.covers("members without actions", "suggest_model")
 @pytest.mark.covers("blank cells of columns", "suggest_model")

@@ -10,15 +10,23 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from teams import chain_truth, hmm_demos, hmm_model, random_demos, rich_model
+from teams import (
+    chain_truth,
+    hmm_demos,
+    hmm_model,
+    made_by_hand,
+    random_demos,
+    rich_model,
+)
 
 import btil
 from btil.inference.memory import check_memory
 from btil.inference.method import METHODS
+from btil.inference.processes import Processes
 from btil.inference.result import FitResult
 from btil.models.team import bind
 from btil.posterior import fit as fitting
-from btil.posterior.fit import fit_again, method_options
+from btil.posterior.fit import check_given, fit_again, method_options
 
 SHORT: dict[str, dict[str, int]] = {
     "mfvi": {},
@@ -120,6 +128,87 @@ def test_a_fit_of_other_data_is_as_the_first(monkeypatch: pytest.MonkeyPatch) ->
     (((model, data, method), more),) = asked
     assert (model, data, method) == (first.model, other, "mfvi")
     assert more == {"seed": 7, "progress": False, "dtype": np.dtype("float64"), **options}
+
+
+def test_options_are_looked_at_by_their_owner() -> None:
+    check_given("mfvi", {"num_restarts": 2}, owner="learning")
+    check_given("gibbs", {"dtype": "float64", "keep_rows": None}, owner="learning")
+    with pytest.raises(ValueError, match="dtype must be float32 or float64"):
+        check_given("mfvi", {"dtype": "float16"}, owner="learning")
+    with pytest.raises(TypeError, match=r"learning has no option 'num_chains'; it has .*, dtype$"):
+        check_given("mfvi", {"num_chains": 2}, owner="learning")
+    with pytest.raises(TypeError, match="mfvi has no option 'dtype'"):
+        check_given("mfvi", {"dtype": "float64"})
+    with pytest.raises(ValueError, match="num_restarts must be"):
+        check_given("mfvi", {"num_restarts": None})
+
+
+def test_a_fit_is_of_what_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is that of all it took, from the reading on."""
+    asked, demos = [], hmm_demos([0, 1, 1])
+
+    def fit_bound(*given: Any, **more: Any) -> Any:
+        asked.append((given, more))
+        return made_by_hand(hmm_model(), demos)
+
+    monkeypatch.setattr(fitting, "fit_bound", fit_bound)
+    clock = iter([5.0, 12.5])
+    monkeypatch.setattr(fitting.time, "perf_counter", lambda: next(clock))
+    found = btil.fit(
+        hmm_model(), demos, "gibbs", seed=7, progress=False, dtype="float32", checkpoint="a",
+        resume=True, num_chains=2,
+    )  # fmt: skip
+    assert found.wall_time == 7.5
+    (((bound, method), more),) = asked
+    assert (bound.model, bound.demos, method) == (hmm_model(), demos, "gibbs")
+    assert more == {
+        "seed": 7, "progress": False, "dtype": "float32", "checkpoint": "a", "resume": True,
+        "num_chains": 2,
+    }  # fmt: skip
+
+
+def test_a_file_is_learned_from_by_batches_that_are_fewer_than_its_episodes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    demos = hmm_demos([0, 1, 1, 0], episodes=[0, 1, 2, 3])
+    btil.write_demonstrations(demos, tmp_path / "team.parquet")
+    file = btil.open_demonstrations(tmp_path / "team.parquet")
+    asked = []
+
+    def batches(data: Any, **more: Any) -> Any:
+        asked.append((data, more))
+        raise InterruptedError
+
+    def whole(bound: Any, *_: Any, **more: Any) -> Any:
+        asked.append((bound, more))
+        raise InterruptedError
+
+    monkeypatch.setattr("btil.inference.stochastic.fit", batches)
+    monkeypatch.setattr(fitting, "fit_bound", whole)
+    given: Any = {"seed": 3, "progress": False, "checkpoint": tmp_path / "run", "num_restarts": 2}
+    for size in (3, 4):
+        with pytest.raises(InterruptedError):
+            btil.fit(hmm_model(), file, batch_size=size, **given)
+    (data, by_batches), (bound, at_once) = asked
+    assert data.lengths.tolist() == [1, 1, 1, 1]
+    saving = by_batches.pop("checkpoint")
+    assert saving.path == tmp_path / "run"
+    assert by_batches.pop("dtype") == np.float32
+    by_batches.pop("outline")
+    assert by_batches == {"seed": 3, "progress": False, "num_restarts": 2, "batch_size": 3}
+    assert bound.demos == demos
+    assert at_once["batch_size"] == 4
+    # Several processes count each its own part.
+    counted: list[Any] = []
+
+    def gather(processes: Processes, work: Callable[[], Any]) -> list[Any]:
+        counted.append((processes, work().tolist()))
+        return [work(), np.array([3])]
+
+    monkeypatch.setattr(fitting, "gather", gather)
+    assert fitting._count_episodes(file, Processes(2, 1)) == counted[0][1][0] + 3
+    assert counted[0][1] == [file.shard(2, 1).num_episodes]
+    assert fitting._count_episodes(file, Processes(1, 0)) == 4
 
 
 def test_single_precision_is_close_to_double() -> None:

@@ -23,7 +23,12 @@ from btil.inference.result import DrawnParameters, DrawnRows, FitResult
 from btil.models.draws import dirichlet_draws
 from btil.models.team import bind
 from btil.numpyro_forms.latent_chain import LatentChain
-from btil.numpyro_forms.numpyro_model import bind_numpyro_model, episode_data, rows_somewhere
+from btil.numpyro_forms.numpyro_model import (
+    bind_numpyro_model,
+    computes,
+    episode_data,
+    rows_somewhere,
+)
 from btil.numpyro_forms.team_dbn import team_dbn
 from btil.posterior.numpyro_posterior import NumpyroPosterior
 from btil.posterior.posterior import TeamPosterior
@@ -350,6 +355,17 @@ def labels_forgotten(data: Any) -> None:
     numpyro.sample("action_agent_0", chain, obs=data.actions["agent_0"])
 
 
+def lengths_forgotten(data: Any) -> None:
+    shape = (data.num_episodes, data.num_steps)
+    chain = LatentChain(
+        jnp.broadcast_to(HALF[0], (shape[0], 2)),
+        jnp.broadcast_to(HALF, (shape[0], shape[1] - 1, 2, 2)),
+        jnp.broadcast_to(HALF, (*shape, 2, 2)),
+        data.labels["agent_0"],
+    )
+    numpyro.sample("action_agent_0", chain, obs=1 - data.actions["agent_0"])
+
+
 def discrete(data: Any) -> None:
     numpyro.sample("kind", dist.Categorical(jnp.full(2, 0.5)))
     flat(data)
@@ -379,6 +395,7 @@ def never_one(data: Any) -> None:
         (normal, "must be observed by a LatentChain"),
         (three_actions, r"log_policy of agent_0 has shape \(3, 4, 2, 3\), expected \(3, 4, 2, 2\)"),
         (labels_forgotten, "labels of action_agent_0 are not those of the data"),
+        (lengths_forgotten, "actions and lengths of action_agent_0 are not those of the data"),
         (discrete, "kind is discrete"),
         (no_prior, "skill has no prior"),
         (not_normalised, "log_policy of agent_0 is not the log of a probability vector at episode"),
@@ -434,19 +451,76 @@ def test_what_a_model_may_not_be(data: btil.Demonstrations) -> None:
         btil.fit(btil.NumpyroModel(hmm), data, "svi", guide="dirichlet")
 
 
-def test_there_are_no_tables_to_ask_for(data: btil.Demonstrations, svi: TeamPosterior) -> None:
-    assert isinstance(svi, NumpyroPosterior)
+def test_there_are_no_tables_to_ask_for(data: btil.Demonstrations, pair: Pair) -> None:
+    own = pair.own
     for question in ("policy", "transition", "initial", "contexts", "drawn_tables", "refined"):
-        assert not hasattr(svi, question)
+        assert not hasattr(own, question)
         for error in (ValueError, AttributeError):
-            with pytest.raises(error, match="hmm: a NumpyroModel has no tables by context"):
-                getattr(svi, question)
+            with pytest.raises(error, match="tables: a NumpyroModel has no tables by context"):
+                getattr(own, question)
     with pytest.raises(AttributeError, match="'NumpyroPosterior' object has no attribute 'polcy'"):
-        svi.polcy  # noqa: B018
+        own.polcy  # noqa: B018
     with pytest.raises(ValueError, match="estimate 'mean' or num_draws, got 'map'"):
-        svi.decode(data, estimate="map")
+        own.decode(own.demos, estimate="map")
     with pytest.raises(ValueError, match="has no table of rows by context"):
         team_dbn(btil.NumpyroModel(hmm), data)
+    table = own.bound.table("policy", "ann")
+    assert not table.cpt.exchangeable_latents(table.contexts, 0, 1)
+
+
+def test_a_posterior_says_what_it_is_of(pair: Pair) -> None:
+    told = repr(pair.own)
+    assert told.startswith("NumpyroPosterior(tables, nuts: policy_ann 2x2x3, transition_ann 3x2x2")
+    assert told.endswith("; converged: made up)")
+    result = pair.own.result._replace(converged=False)
+    assert repr(dataclasses.replace(pair.own, result=result)).endswith("; not converged: made up)")
+
+
+def test_of_many_draws_some_are_averaged_evenly(pair: Pair) -> None:
+    many = {
+        site: DrawnParameters(
+            np.arange(1200.0).reshape(2, 600, *[1] * len(shape)) + np.zeros(shape)
+        )
+        for site, shape in pair.own.bound.parameters.items()
+    }
+    own = dataclasses.replace(pair.own, result=pair.own.result._replace(parameters=many))
+    (draws,) = own.draws_of_parameters("mean", None, 0)
+    for site, values in draws.items():
+        taken = values.reshape(500, -1)[:, 0]
+        assert (taken[0], taken[-1]) == (0, 1199)
+        assert set(np.diff(taken)) == {2, 3}
+        assert values.shape == (500, *own.bound.parameters[site])
+    (few,) = pair.own.draws_of_parameters("mean", None, 0)
+    for site, values in few.items():
+        given = pair.own.result.parameters[site].draws
+        np.testing.assert_array_equal(values, given.reshape(6, *given.shape[2:]))
+    apart = list(pair.own.draws_of_parameters("mean", 4, 3))
+    sampled = pair.own.sample(4, 3)
+    assert len(apart) == 4
+    for k, one in enumerate(apart):
+        for site, values in one.items():
+            np.testing.assert_array_equal(values, sampled[site][[k]])
+
+
+def test_what_a_function_computes_is_all_that_it_does_with_the_data(
+    data: btil.Demonstrations,
+) -> None:
+    def identity(rate: float = 2.0, scale: float = 1.0, told: float = 1.0, kept: Any = data) -> str:
+        def function(data: Any) -> None:
+            skill = numpyro.sample("skill", dist.Beta(rate, 1.0))
+            numpyro.deterministic("told", told * skill)
+            act = jnp.log(skill * jnp.eye(2) + (1 - skill) / 2)
+            with numpyro.handlers.scale(scale=scale):
+                data.observe("agent_0", HALF[0], HALF, act)
+
+        return computes(bind_numpyro_model(btil.NumpyroModel(function), kept)).identity
+
+    first = identity()
+    assert identity() == first
+    changes: list[dict[str, Any]] = [
+        {"rate": 3.0}, {"scale": 0.5}, {"told": 2.0}, {"kept": data.select([0, 1])},
+    ]  # fmt: skip
+    assert len({first, *(identity(**change) for change in changes)}) == 5
 
 
 def test_parameters_of_episodes_say_nothing_of_other_episodes(data: btil.Demonstrations) -> None:

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -1028,3 +1029,104 @@ def test_processes_join_as_they_are_told(index: int, monkeypatch: pytest.MonkeyP
         with pytest.raises(ValueError, match=r"--distributed: .*; allowed are whole .* in 0\.\.1"):
             join(wrong)
     assert len(asked) == 2
+
+
+def test_fit_hands_on_what_it_was_given(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, first = [], [True]
+
+    def fit(*given: object, **more: object) -> btil.TeamPosterior:
+        asked.append((given, more))
+        return made_by_hand(*given, converged=False, reason="it was cut")
+
+    joined: list = []
+    monkeypatch.setattr("btil.posterior.fit.fit", fit)
+    monkeypatch.setattr("btil.cli.learning.join", lambda told: joined.append(told) or first[0])
+    out, run_file = tmp_path / "p.nc", tmp_path / "run"
+    begin = ("fit", folder / "team.csv", "--out", out, "--method", "gibbs", "--num-chains", 3)
+    done = run(*begin, "--seed", 4, "--checkpoint", run_file, "--resume", "--dtype", "float32")
+    assert done.exit_code == 0, done.output
+    ((given, more),) = asked
+    assert given == (btil.TeamModel(), team(), "gibbs")
+    assert more == {
+        "seed": 4, "progress": True, "checkpoint": run_file, "resume": True, "num_chains": 3,
+        "dtype": "float32",
+    }  # fmt: skip
+    assert joined == [None]
+    assert done.stderr == "warning: gibbs did not converge: it was cut\n"
+    assert done.stdout.endswith(
+        f"saved      {out}\n\nnext       btil decode {out} '{folder / 'team.csv'}'\n"
+    )
+    assert btil.load_posterior(out).demos == team()
+    out.unlink()
+    first[0] = False
+    done = run(*begin, "--distributed", "host:1,2,1", "--quiet")
+    assert (done.exit_code, done.output, out.exists()) == (0, "", False)
+    assert joined == [None, "host:1,2,1"]
+    assert asked[1][1]["devices"] == jax.device_count()
+    assert (asked[1][1]["progress"], asked[1][1]["checkpoint"], asked[1][1]["resume"]) == (
+        False, None, False,
+    )  # fmt: skip
+    assert_refused(run(*begin, "--resume"), "--resume needs the --checkpoint FILE to go on from")
+    monkeypatch.chdir(tmp_path)
+    same = run(*begin, "--checkpoint", "p.nc")
+    assert_refused(same, "p.nc: --out and --checkpoint must be two files")
+    assert len(asked) == 2
+
+
+def test_report_hands_on_what_it_was_given(
+    folder: Path, tmp_path: Path, fitted: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, written = [], []
+
+    class Written:
+        summary = ("They were of one mind.", "Not always.")
+        page = tmp_path / "d" / "debrief.html"
+
+    def fit(*given: object, **more: object) -> btil.TeamPosterior:
+        asked.append((given, more))
+        return made_by_hand(*given, converged=False, reason="it was cut")
+
+    def debrief(*given: object, **more: object) -> Written:
+        written.append((given, more))
+        return Written()
+
+    monkeypatch.setattr("btil.posterior.fit.fit", fit)
+    monkeypatch.setattr("btil.analysis.debriefing.debrief", debrief)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/btil", "report", "my data.csv"])
+    out = tmp_path / "d"
+    begin = ("report", folder / "team.csv", "--out", out)
+    learned = ("--method", "gibbs", "--num-chains", 3, "--seed", 4, "--policy-parents", "x")
+    done = run(*begin, *learned, "--max-episodes", 2, "--use-labels", "--no-relearn")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == (f"- They were of one mind.\n- Not always.\npage       {Written.page}\n")
+    assert done.stderr == "warning: gibbs did not converge: it was cut\n"
+    ((model, demos, method), more) = asked[0]
+    assert (model.policy.parents, demos, method) == (("x",), team(), "gibbs")
+    assert more == {"seed": 4, "progress": True, "num_chains": 3}
+    ((posterior, told, directory), given) = written[0]
+    assert (posterior.model, told, directory) == (model, team(), out)
+    assert given == {
+        "max_episodes": 2, "task": None, "use_labels": True, "relearn": False,
+        "command": "btil report 'my data.csv'", "progress": True, "suggestion": None,
+    }  # fmt: skip
+    assert btil.load_posterior(out / "posterior.nc").method == "gibbs"
+    done = run(*begin, "--posterior", fitted[0], "--quiet")
+    assert (done.exit_code, done.stderr) == (0, ""), done.output
+    ((posterior, told, _), given) = written[1]
+    assert posterior.method == "mfvi"
+    assert told == posterior.demos
+    assert given["max_episodes"] == 4
+    assert (given["use_labels"], given["relearn"], given["progress"]) == (False, True, False)
+    assert len(asked) == 1
+    assert run(*begin, "--quiet").exit_code == 0
+    assert (asked[1][0][2], asked[1][1]) == ("mfvi", {"seed": 0, "progress": False})
+
+
+@pytest.mark.parametrize("out", [None, "decoded.csv", "decoded"])
+def test_processes_decode_what_they_share(out: str | None, folder: Path, tmp_path: Path) -> None:
+    told = "--distributed: DATA must be .parquet or a folder of such, and --out a folder"
+    to = () if out is None else ("--out", tmp_path / out)
+    data = folder / ("team.csv" if out == "decoded" else "new.parquet")
+    assert_refused(run("decode", "p.nc", data, *to, "--distributed", "host:1,2,0"), told)

@@ -11,6 +11,7 @@ from teams import chain_truth, made_by_hand
 
 import btil
 from btil.inference.result import (
+    DirichletRows,
     DrawnChannel,
     DrawnParameters,
     DrawnRows,
@@ -208,6 +209,18 @@ def test_draws_of_chains_are_in_the_tree_as_they_are() -> None:
     assert (info["moves_swaps"] == 3).all()
     assert "moves_jumps" not in info
     assert "max_split_rhat" not in info
+
+
+def test_where_some_answers_alone_are_draws_all_are_drawn_together() -> None:
+    """As many as were asked for: chains of some tables have no place for the others."""
+    whole = made_of_chains(log_likelihood=np.zeros((1, 7, 2)))
+    rows = dict(whole.result.rows)
+    table = whole.bound.tables["policy_ann"]
+    rows["policy_ann"] = DirichletRows(np.full(table.shape, 3.0))
+    mixed = made_by_hand(model(), team(), "gibbs", rows=rows, log_likelihood=np.zeros((1, 7, 2)))
+    found = mixed.to_datatree(num_draws=7, seed=2)["posterior"].to_dataset()
+    for site, values in mixed.sample(7, 2).items():
+        np.testing.assert_array_equal(found[site.replace("/", "_")], values[None])
 
 
 def test_the_likelihood_of_a_draw_is_that_of_its_rows() -> None:

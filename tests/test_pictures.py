@@ -17,7 +17,7 @@ from btil.domains.gridworld.pictures import (
     plot_policy,
     render,
 )
-from btil.figures import BLUE, VERMILION
+from btil.figures import BLUE, VERMILION, narrow, new_figure
 
 MOVERS, CLEANUP = btil.domains.movers("lesson"), btil.domains.cleanup("lesson")
 TINY = btil.domains.cleanup("tiny")
@@ -364,3 +364,53 @@ def test_occupancy_of_one_latent(demos):
     assert figure.axes[1].get_ylabel() == "share of steps"
     with pytest.raises(ValueError, match="no step of alice is labelled 'pick up item 0'"):
         plot_occupancy(CLEANUP, demos.without_labels(), "alice", 0)
+
+
+# ---------------------------------------------------------------------- for a phone
+
+
+def test_panels_of_a_narrow_figure_stand_below_each_other():
+    figure = new_figure(8.0, 3.0)
+    axes = figure.subplots(2, 2, height_ratios=[2, 1])
+    long = "a title that is longer than what a phone shows in one line"
+    axes[0, 1].set_title(long)
+    axes[1, 0].set_title("short", loc="left")
+    names = ["a method of a long name", "another"]
+    handles = [axes[0, 0].plot([0, 1], color=color)[0] for color in ("red", "green")]
+    figure.legend(handles, names, loc="upper right")
+    narrow(figure)
+    # Each panel is as high as it was.
+    np.testing.assert_allclose(figure.get_size_inches(), [3.8, 6.0])
+    places = [one.get_subplotspec() for one in axes.flat]
+    assert [(one.rowspan.start, one.colspan.stop) for one in places] == [
+        (0, 1), (1, 1), (2, 1), (3, 1),
+    ]  # fmt: skip
+    np.testing.assert_allclose(
+        places[0].get_gridspec().get_height_ratios(), np.array([2, 2, 1, 1]) / 3
+    )
+    title = axes[0, 1].get_title()
+    assert title.split("\n") == ["a title that is longer than what a phone shows", "in one line"]
+    assert axes[1, 0].get_title(loc="left") == "short"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == names
+    assert [line.get_color() for line in legend.get_lines()] == ["red", "green"]
+    assert legend._ncols == 1  # 23 letters and a line: one fits
+
+
+@pytest.mark.parametrize(("letters", "columns"), [(38, 1), (15, 2), (7, 3), (1, 3)])
+def test_short_names_stand_beside_each_other_in_a_narrow_legend(letters, columns):
+    figure = new_figure(8.0, 3.0)
+    axes = figure.subplots()
+    figure.legend([axes.plot([0, 1])[0]] * 4, ["a" * letters] * 4)
+    narrow(figure)
+    assert figure.legends[0]._ncols == columns
+    assert figure.get_size_inches().tolist() == [3.8, 3.0]
+
+
+def test_names_beside_panels_stay_beside_them():
+    figure = new_figure(8.0, 3.0)
+    axes = figure.subplots(1, 2)
+    axes[0].set_axis_off()  # only names stand there
+    narrow(figure)
+    assert figure.get_size_inches().tolist() == [3.8, 3.0]
+    assert axes[1].get_subplotspec().get_gridspec().ncols == 2

@@ -24,6 +24,7 @@ from btil.suggestion.scores import (
     transition_grid,
 )
 from btil.suggestion.search import Found, Pool, Scored, Search
+from btil.suggestion.told import Suggestion, Table
 
 
 def team() -> Demonstrations:
@@ -661,3 +662,162 @@ def test_first_latents_are_learned_where_labels_speak_for_it() -> None:
     assert together == btil.Shared(btil.DirichletCPT(best))
     apart = initial_of([[0, -1]] * 2 + [[-1, 0]] * 2, own)
     assert apart == {agent: btil.UniformCPT() for agent in ("ann", "bob")}
+
+
+# ---------------------------------------------------------------------- what is told
+
+
+def table_of(agents: tuple[str, ...] = ("ann", "bob"), refined: bool = True, **more: Any) -> Table:
+    """A policy of some agents, chosen by hand: they read where each is, and the phase."""
+    pool = pool_of("policy", agents)
+    scores = Search(pool)
+    best = scores.score(("phase", "{own}_at"))
+    beside = [scores.score(one) for one in (("phase",), ("{other}_at",), (), ("{own}_at",))]
+    path = (
+        search.Tried(scores.score(()), "none", 0.0),
+        search.Tried(best, "+ phase + {own}_at", best.score - scores.score(()).score),
+    )
+    found = Found(pool, best, {"phase": 1.25, "{own}_at": 3.5}, path, tuple(beside), 1.5)
+    told = None
+    if refined:
+        prior = Prior("flat", 6.0, 0.0, (1 / 3,) * 3)
+        others = ((-4.0, ("phase",), prior), (-7.5, ("{other}_at",), prior))
+        told = held_out.Refined(
+            best._replace(prior=prior), -5.0, -8.0, others, {"phase": 0.5, "{own}_at": 0.25}, None
+        )  # type: ignore[arg-type]
+    return Table("policy", agents, found, told, contexts=9, steps=20, **more)
+
+
+def test_a_table_is_told_by_what_it_was_chosen_by() -> None:
+    by_evidence, by_labels = table_of(refined=False), table_of()
+    assert by_evidence.title == "policy of ann and bob"
+    assert by_evidence.labelled == 13
+    assert by_evidence.gains() == [("own_at", 3.5), ("phase", 1.25)]
+    assert by_labels.gains() == [("phase", 0.5), ("own_at", 0.25)]
+    assert (by_evidence.of_what, by_labels.of_what) == ("", " of held-out labels")
+    best, others = by_evidence.best, by_evidence.found.runners_up
+    assert best.prior != by_labels.best.prior
+    nats = [best.score - one.score for one in others]
+    words = [f"{abs(n):.1f} nats {'more, too few for its size' if n < 0 else 'less'}" for n in nats]
+    assert by_evidence.next_best() == [
+        ("phase", words[0]), ("other_at", words[1]), ("nothing", words[2]),
+    ]  # fmt: skip
+    assert by_labels.next_best() == [
+        ("phase", "1.0 nats more, too few for its size"), ("other_at", "2.5 nats less"),
+    ]  # fmt: skip
+    sizes, prior = by_labels.about_parts()
+    contexts = best.contexts
+    assert sizes == (
+        f"9 contexts in 20 steps; labels visit {contexts} of them, {13 / contexts:.1f} labelled "
+        "steps each"
+    )
+    assert prior == "concentration 6 a row"
+    fitted = (Option(best, np.array([0.25, 0.3])), Option(others[0], np.array([0.5, 0.5])))
+    told = table_of(fitted=fitted)
+    assert told.about_parts()[2] == (
+        "compared with 1 other by fits that learn from unlabelled steps too: mean decoding error "
+        "0.275 where labels are held out"
+    )
+    assert told.next_best()[0] == ("phase", "1.0 nats more, decoding error 0.500")
+    assert len(table_of(fitted=fitted[:1]).about_parts()) == 2
+    assert told.about().startswith("Depends on phase, own_at. 9 contexts in 20 steps;")
+    assert told.about().endswith("where labels are held out.")
+
+
+def test_parents_are_called_by_columns_of_one_and_by_forms_of_several() -> None:
+    alone, both = table_of(("bob",)), table_of()
+    assert alone.parents_text(("phase", "{own}_at", "{other}_at")) == "phase, bob_at, ann_at"
+    assert both.parents_text(("phase", "{own}_at", "{other}_at")) == "phase, own_at, other_at"
+    assert both.parents_text(()) == "nothing"
+    assert both.explanations() == []  # columns are called so
+    pool = pool_of("transition")
+    moving = both._replace(role="transition", found=both.found._replace(pool=pool), refined=None)
+    names = pool.names
+    for form, told in (
+        ("next {own}_at", "next_own_at"), ("action of {other}", "other_action"),
+        ("action of {own}", "own_action"), ("next phase", "next_phase"),
+    ):  # fmt: skip
+        assert moving.name(form, names) == told
+    alone = moving._replace(agents=("bob",))
+    assert alone.name("next {own}_at", names) == "next_bob_at"
+    assert alone.name("action of {other}", names) == "action_ann"
+    renamed = {form: dict(by) for form, by in both.found.pool.names.items()}
+    renamed["{own}_at"] = {"ann": "x1", "bob": "x2"}
+    pool = both.found.pool._replace(names=renamed)
+    told = both._replace(found=both.found._replace(pool=pool))
+    assert told.explanations() == ["own_at is x1 of ann and x2 of bob"]
+
+
+def suggestion(*tables: Table, **changes: Any) -> Suggestion:
+    errors = {"found": 0.125, "default": 0.25, "majority": 0.5}
+    given: dict[str, Any] = {
+        "model": btil.TeamModel(),
+        "tables": tables,
+        "errors": {"ann": errors},
+        "refused": {"note": "it is to be ignored"},
+        "unread": ("heat",),
+        "sharing": {"policy": "there is one agent"},
+        "labelled": {"ann": 7, "bob": 6},
+        "warnings": ("labels are few",),
+    }
+    return Suggestion(**(given | changes))
+
+
+def test_a_suggestion_tells_all_of_it_in_words() -> None:
+    emissions = {
+        "ann": btil.LinearNormalEmission(("ann_v", "ann_w"), ("heat",)),
+        "bob": btil.NormalEmission(("bob_v",)),
+    }
+    table = table_of(refined=False)
+    found = suggestion(table, model=btil.TeamModel(emissions=emissions))
+    lines = found.words().splitlines()
+    assert lines[:3] == [
+        "policy of ann and bob: phase, own_at",
+        "    own_at brings 3.5 nats",
+        "    phase brings 1.2 nats",
+    ]
+    assert lines[3:5] == [f"    {part}" for part in table.about_parts()]
+    assert lines[5:8] == [f"    next best: {n} ({text})" for n, text in table.next_best()]
+    assert lines[8:] == [
+        "decoding error of ann on labelled episodes held out: 0.125 (default model 0.250, majority "
+        "0.500)",
+        "columns of ann: ann_v and ann_w, by heat",
+        "columns of bob: bob_v, by its intent alone",
+        "measured columns that nothing reads: heat; those of a member have its name in theirs; "
+        "`btil.bin` makes one a state variable",
+        "sharing of the policy: there is one agent",
+        "refused note: it is to be ignored",
+    ]
+    assert str(found) == f"{found.words()}\nwarning: labels are few"
+    assert found.brief() == "found      policy of ann and bob: phase, own_at"
+    scope: dict[str, Any] = {}
+    exec(found.python, scope)
+    assert scope["model"] == found.model
+    page = str(found.html())
+    for part in ("0.125", "0.250", "0.500", "3.5", "1.2", "labels are few"):
+        assert part in page
+    assert "found by the labels" in page
+    assert "There were no labels" in str(suggestion().html())
+
+
+def test_what_was_tried_is_a_table() -> None:
+    option = Option(Search(pool_of("policy")).score(("{other}_at", "phase")), np.array([0.5]))
+    chosen = Option(table_of().best, np.array([0.25]))
+    table = suggestion(table_of(fitted=(chosen, option))).table
+    assert (table.role == "policy").all()
+    assert (table.agents == "ann, bob").all()
+    by_evidence, by_labels = table[table.by == "evidence"], table[table.by == "held-out labels"]
+    assert by_evidence.step.tolist() == ["none", "+ phase + {own}_at", *["beside"] * 4]
+    assert by_evidence.parents.tolist() == [
+        "nothing", "phase, own_at", "phase", "other_at", "nothing", "own_at",
+    ]  # fmt: skip
+    assert by_labels.step.tolist() == ["end", "beside", "beside", "fitted"]
+    assert by_labels.parents.tolist() == ["phase, own_at", "phase", "other_at", "phase, other_at"]
+    assert by_labels.nats.tolist()[:3] == [-5.0, -4.0, -7.5]
+    np.testing.assert_array_equal(by_labels.error, [0.25, np.nan, np.nan, 0.5])
+    assert by_evidence.error.isna().all()
+    assert by_labels.chosen.tolist() == [True, False, False, False]
+    assert not by_evidence.chosen.any()
+    alone = suggestion(table_of(refined=False, fitted=(chosen,))).table
+    assert alone.chosen.tolist() == [False, True, False, False, False, False]
+    np.testing.assert_array_equal(alone.error[:2], [np.nan, 0.25])

@@ -821,3 +821,167 @@ def test_what_was_tried_is_a_table() -> None:
     alone = suggestion(table_of(refined=False, fitted=(chosen,))).table
     assert alone.chosen.tolist() == [False, True, False, False, False, False]
     np.testing.assert_array_equal(alone.error[:2], [np.nan, 0.25])
+
+
+# ---------------------------------------------------------------------- the whole from its parts
+
+
+def choice_of(role: str, together: bool) -> suggest.Choice:
+    """Both members' tables, which read the phase or the next one."""
+    groups = [("ann", "bob")] if together else [("ann",), ("bob",)]
+    parents = ("phase",) if role == "policy" else ("next phase",)
+    found = {
+        agents: Found(
+            pool_of(role, agents),
+            Scored(parents, 0.0, Prior("sticky", 0.5, 1.0 + len(agents)), None, 2),
+            {}, (), (), 1.5,
+        )
+        for agents in groups
+    }  # fmt: skip
+    family: dict[str, Any] = {}
+    for one in found.values():
+        family |= suggest._families(one.pool, one.best)
+    return suggest.Choice(found, family, "", {})
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_moves_of_a_team_are_those_of_whoever_has_the_table(together: bool) -> None:
+    choice, of = choice_of("transition", together), held_out.stretches(team(), ("ann", "bob"))
+    assert of is not None
+    found = suggest.team_moves(team(), choice.found, of, ("ann", "bob"))
+    for agents, one in choice.found.items():
+        own = held_out.stretches(team(), agents)
+        assert own is not None
+        expected = held_out.moves(one.pool, one.best, own)
+        for position, agent in enumerate(("ann", "bob")):
+            if agent in agents:
+                mine = expected[:, own.agent == position]
+                np.testing.assert_array_equal(found[: len(mine), of.agent == position], mine)
+    alone = held_out.stretches(team(), ("bob",))
+    assert alone is not None
+    own = suggest.team_moves(team(), choice.found, alone, ("bob",))
+    np.testing.assert_array_equal(own, found[: len(own), of.agent == 1])
+
+
+def test_errors_are_beside_those_of_the_default_and_of_the_majority() -> None:
+    demos = team()
+    seen = columns.views(demos, list(demos.state_variables), {})
+    transition = choice_of("transition", True)
+    policy = choice_of("policy", True)
+    of = held_out.stretches(demos, ("ann", "bob"))
+    assert of is not None
+    move = suggest.team_moves(demos, transition.found, of, ("ann", "bob"))
+    found = found_of(pool_of("policy"), ("phase",))
+    refined = held_out.refined_to(("phase",), found, held_out.HeldOut(found.pool, move, of))
+    policy = policy._replace(found={("ann", "bob"): found}, refined={("ann", "bob"): refined})
+    choices = {"policy": policy, "transition": transition}
+    errors = suggest._errors(demos, seen, choices, {})
+    emission = held_out.emissions(found.pool, ("phase",), [refined.best.prior], of)[0]
+    expected = held_out.decoding_errors(emission, move, of)
+    for position, agent in enumerate(("ann", "bob")):
+        assert errors[agent]["found"] == expected[position]
+        own = held_out.stretches(demos, (agent,))
+        assert own is not None
+        policy_pool, moves_pool = (pool_of(role, (agent,)) for role in ("policy", "transition"))
+        # The default: policies read the state, transitions state and actions; as `TeamModel()`.
+        counts = held_out.counts_of_others(
+            policy_pool, list(policy_pool.columns), own.fold_of_step, own.num_folds
+        )
+        rows = (counts + 1.2) / (counts + 1.2).sum(-1, keepdims=True)
+        acted = np.take_along_axis(rows, policy_pool.reads.value[:, None, None], 2)[..., 0]
+        emission = np.where((own.step >= 0)[..., None], acted[own.step], 1.0)
+        now = [name for name in moves_pool.columns if not name.startswith("next ")]
+        counts = held_out.counts_of_others(moves_pool, now, own.fold_of_pair, own.num_folds) + 1.01
+        moved = (counts / counts.sum(-1, keepdims=True))[own.pair]
+        moved = np.where((own.pair >= 0)[..., None, None], moved, np.eye(2))
+        (default,) = held_out.decoding_errors(emission, moved, own).values()
+        assert errors[agent]["default"] == default
+        (majority,) = held_out.majority_errors(policy_pool, own).values()
+        assert errors[agent]["majority"] == majority
+    nothing = {"policy": policy._replace(found={}), "transition": transition}
+    assert suggest._errors(demos, seen, nothing, {}) == {}
+
+
+def test_what_speaks_against_a_suggestion() -> None:
+    def told(demos: Demonstrations, usable: list[str] | None = None) -> list[str]:
+        labelled = {a: int((demos.latents[:, k] >= 0).sum()) for k, a in enumerate(demos.agents)}
+        usable = ["phase"] if usable is None else usable
+        return suggest._warnings(demos, {}, usable, {}, labelled, btil.TeamModel())
+
+    demos = team()
+    assert told(demos) == []
+    assert told(demos, []) == ["no column can be used: tables depend on nothing of the state"]
+    assert told(demos.without_labels())[0].startswith("no labels: parents were chosen by actions")
+    (one,) = told(demos.without_labels([2]))
+    assert one.startswith("labels in one episode only: nothing is left to test the model on")
+    latents = np.array(demos.latents)
+    latents[3:, 1] = -1
+    assert told(demos.replace(latents=latents)) == []  # three labels are enough
+    latents[2, 1] = -1
+    few, missing = told(demos.replace(latents=latents))
+    assert few == "bob: too few labels to choose tables by"
+    assert missing == "bob: no step is labelled 0"
+    latents[:, 1] = -1
+    assert told(demos.replace(latents=latents)) == [few]
+
+
+@pytest.mark.parametrize(
+    ("errors", "taken"),
+    [
+        # The policy that was found is taken where another errs not a tenth less.
+        ([0.30, 0.271, 0.5, 0.9], (0, 0)),
+        ([0.30, 0.269, 0.5, 0.9], (1, 0)),
+        ([0.30, 0.5, 0.269, 0.9], (0, 1)),
+        ([0.30, 0.271, 0.5, 0.30], (0, 0)),
+        ([0.30, 0.271, 0.5, 0.29], (0, None)),
+        ([0.30, 0.2, 0.5, 0.2], (1, 0)),
+    ],
+)
+def test_emissions_and_policies_are_taken_by_their_errors(
+    errors: list[float], taken: tuple[int, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(0).normal(size=10)
+    demos = team().replace(continuous={"ann_v": values})
+    emitted: list[Any] = [
+        {"ann": btil.NormalEmission(("ann_v",))},
+        {"ann": btil.LinearNormalEmission(("ann_v",), ("previous_ann_v",))},
+    ]
+    asked = []
+
+    def by_mean_field(*given: Any) -> np.ndarray:
+        asked.append(given)
+        # Of bob, who has no labels, nothing is known.
+        return np.stack([np.array(errors), np.full(4, np.nan)], axis=1)
+
+    monkeypatch.setattr(suggest, "by_mean_field", by_mean_field)
+    monkeypatch.setattr(suggest, "_fuller", lambda policy: [fuller])
+    policy, transition = choice_of("policy", True), choice_of("transition", True)
+    fuller = policy._replace(sharing="fuller")
+
+    def model_of(policy: Any, transition: Any, emissions: Any = None) -> Any:
+        return policy.sharing, emissions
+
+    chosen, explained = suggest._explained(demos, policy, transition, emitted, model_of, 3, False)
+    assert chosen is (policy, fuller)[taken[0]]
+    assert explained.emission == ({} if taken[1] is None else emitted[taken[1]])
+    ((data, models, seed, progress),) = asked
+    assert (data, seed, progress) == (demos, 3, False)
+    assert models == [("", emitted[0]), ("fuller", emitted[0]), ("", emitted[1]), ("", {})]
+    best = min(errors[3], 1) if taken[1] is None else errors[taken[0] + 2 * taken[1]]
+    assert explained.errors["ann"] == best
+    reason = "fits err less in labels held out without it, 0.290, than with it, 0.300"
+    assert explained.left_out == ({"ann_v": reason} if taken[1] is None else {})
+    assert explained.untested() == []
+    untested = suggest._Explained(emitted[0]).untested()
+    assert untested[0].startswith("whether ann_v help to tell mental states was not tested")
+    assert suggest._Explained({}).untested() == []
+
+
+def test_columns_that_nothing_explains_or_reads() -> None:
+    demos = team().replace(continuous=dict.fromkeys(("a", "b", "c", "d"), np.arange(10.0)))
+    emissions = {
+        "ann": btil.LinearNormalEmission(("a",), ("b", "previous_c")),
+        "bob": btil.NormalEmission(("a",)),
+    }
+    assert suggest._unread(demos, btil.TeamModel(emissions=emissions)) == ("d",)
+    assert suggest._unread(demos, btil.TeamModel()) == ("a", "b", "c", "d")

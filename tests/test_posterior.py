@@ -806,3 +806,178 @@ def test_parameters_that_no_data_reached_are_drawn_from_their_prior() -> None:
     assert not np.isclose(first, second).any()
     np.testing.assert_array_equal(drawn(3), [first, second])
     assert not np.isin(drawn(4), [first, second]).any()
+
+
+# ------------------------------------------------------------------ members who act
+
+
+@pytest.fixture(scope="module")
+def habitual() -> btil.TeamPosterior:
+    """Members of other sizes, who also read what was done before; rows are drawn at random."""
+    demos = random_demos(0, (5, 1, 5, 4), labelled=0.6)
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(0.7, ("x", "previous_action_bob")),
+        transition=btil.DirichletCPT(0.9, ("y", "action_ann", "next_x")),
+        initial=btil.DirichletCPT(1.3, ("y",)),
+    )
+    generator = np.random.default_rng(0)
+    rows = {
+        site: DirichletRows(generator.uniform(1, 5, table.shape))
+        for site, table in bind(model, demos).learned.items()
+    }
+    return made_by_hand(model, demos, rows=rows)
+
+
+@pytest.mark.parametrize("estimate", ["mean", "map"])
+def test_members_act_by_the_rows_of_what_was_learned(
+    habitual: btil.TeamPosterior, estimate: str
+) -> None:
+    generator = np.random.default_rng(1)
+    now, after = ({name: generator.integers(2, size=12) for name in ("x", "y")} for _ in range(2))
+    acted = np.stack([generator.integers(3, size=12), generator.integers(2, size=12)], axis=1)
+    only, rows = np.zeros(12, int), np.arange(12)
+    actors = habitual.actors(estimate)
+    assert list(actors) == ["ann", "bob"]
+    for k, (agent, actor) in enumerate(actors.items()):
+        latents = generator.integers((2, 3)[k], size=12)
+        assert (actor.agent, actor.num_latents) == (agent, (2, 3)[k])
+        assert actor.variables == {"x", "y"}
+        initial = habitual.initial(agent, now, estimate)
+        np.testing.assert_array_equal(actor.initial(now, only), initial)
+        # At a first step nothing was done before.
+        first = np.full(12, -3)
+        for before, done in ((None, first), ((now, acted), acted[:, 1])):
+            asked = {"x": after["x"], "previous_action_bob": done}
+            table = habitual.bound.table("policy", agent)
+            columns = np.stack([asked[name] for name in table.contexts.names], axis=1)
+            expected = habitual._estimate(
+                table.name, table.contexts._replace(rows=columns), estimate
+            )
+            found = actor.policy(after, latents, only, before)
+            np.testing.assert_array_equal(found, expected[rows, latents])
+        moves = habitual.transition(agent, now, acted, after, estimate)
+        found = actor.transition(now, acted, after, latents, only)
+        np.testing.assert_array_equal(found, moves[rows, latents])
+
+
+def test_members_act_by_the_draw_that_is_asked_for(habitual: btil.TeamPosterior) -> None:
+    sampled = habitual.sample(4, seed=2)
+    draw, latents = np.array([3, 0, 1, 1]), np.array([0, 2, 1, 0])
+    bob = habitual.actors(num_draws=4, seed=2)["bob"]
+    contexts = habitual.contexts("bob", "initial")["y"].tolist()
+    states = {"x": np.array([0, 1, 1, 0]), "y": np.array([1, 0, 0, 1])}
+    expected = [
+        sampled["initial_bob"][d, contexts.index(y)] for d, y in zip(draw, states["y"], strict=True)
+    ]
+    np.testing.assert_array_equal(bob.initial(states, draw), expected)
+    # Where training has been.
+    where = habitual.contexts("bob", "policy").astype(str).to_numpy().tolist()
+    visited = [[int(x), int(a)] for x, a in where if a != "none before"]
+    x, done = np.array([visited[k % len(visited)] for k in range(4)]).T
+    assert len(visited) > 1
+    states["x"], acted = x, np.stack([[0, 2, 1, 0], done], axis=1)
+    expected = [
+        sampled["policy_bob"][d, where.index([str(x), str(a)]), k]
+        for d, x, a, k in zip(draw, x, done, latents, strict=True)
+    ]
+    np.testing.assert_array_equal(bob.policy(states, latents, draw, (states, acted)), expected)
+    with pytest.raises(ValueError, match="num_draws must be a whole number of at least 1"):
+        habitual.actors(num_draws=0)
+
+
+# ------------------------------------------------------------------ other episodes of the team
+
+
+def named_team(**changes: Any) -> btil.Demonstrations:
+    """States, actions and latents of ann have names, bob's do not."""
+    given: dict[str, Any] = {
+        "states": {"room": ["hall", "attic", "hall"], "lamp": [0, 1, 1]},
+        "actions": {"ann": ["go", "stay", "go"], "bob": [0, 1, 2]},
+        "latents": {"ann": ["lost", None, "found"], "bob": [1, 0, -1]},
+        "latent_weights": {"ann": [[0.25, 0.5], [1, 0], [1, 1]], "bob": [[1, 2], [3, 4], [5, 6]]},
+    }
+    return btil.Demonstrations(**(given | changes))
+
+
+def test_values_are_matched_by_their_names_and_numbers_stay() -> None:
+    posterior = made_by_hand(btil.TeamModel(btil.DirichletCPT(1.0, ("room",))), named_team())
+    other = btil.Demonstrations(
+        # Another order of columns, fewer values, more values of a number, a column more.
+        states={"sky": [0, 0], "lamp": [4, 0], "room": ["hall", "hall"]},
+        actions={"ann": ["stay", "stay"], "bob": [1, 0]},
+        latents={"ann": ["lost", None], "bob": [-1, 1]},
+        num_latents={"ann": 1, "bob": 2},
+        latent_weights={"ann": [[0.5], [2.0]], "bob": [[1, 2], [3, 4]]},
+    )
+    found = posterior.conformed(other)
+    assert list(found.num_states.items()) == [("room", 2), ("lamp", 5)]
+    assert found.num_actions == (2, 3)
+    assert found.num_latents == (2, 2)
+    assert found.state_variables["room"].tolist() == [1, 1]
+    assert found.state_variables["lamp"].tolist() == [4, 0]
+    assert found.actions.tolist() == [[1, 1], [1, 0]]
+    assert found.latents.tolist() == [[1, -1], [-1, 1]]
+    assert found.latent_names == {"ann": ("found", "lost")}
+    # Of latents that are not weighed here the weight is nought.
+    assert found.latent_weights["ann"].tolist() == [[0, 0.5], [0, 2]]
+    assert found.latent_weights["bob"].tolist() == [[1, 2], [3, 4]]
+    same = named_team()
+    assert posterior.conformed(same) is same
+    assert posterior.conformed(posterior.demos) is posterior.demos
+    unlabelled = named_team(latents=None, latent_weights=None, num_latents=2)
+    assert posterior.conformed(unlabelled) is unlabelled
+    # Latents that had no names may be given some, in order.
+    called = named_team(
+        latents={"ann": ["lost", None, "found"], "bob": ["b", "a", None]},
+        latent_names={"ann": ["found", "lost"], "bob": ["a", "b"]},
+    )
+    assert posterior.conformed(called) is called
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"agents": ("bob", "ann"), "actions": {"bob": [0, 1, 2], "ann": ["go", "stay", "go"]}},
+         "agents are bob, ann, the posterior's are ann, bob"),
+        ({"states": {"room": ["hall"] * 3}}, "lack state variables lamp"),
+        ({"states": {"room": ["hall", "cave", "hall"], "lamp": [0] * 3}},
+         "state_names of room differ: cave here, attic, hall where"),
+        ({"states": {"room": [0, 1, 1], "lamp": [0] * 3}},
+         "state_names of room: the values here are numbers, .* is not declared: attic, hall"),
+        ({"states": {"room": ["hall"] * 3, "lamp": ["on", "off", "on"]}},
+         r"state_names of lamp: the values here have names \(off, on\)"),
+        ({"actions": {"ann": ["go", "run", "go"], "bob": [0, 1, 2]}},
+         "action_names of ann differ: run here, go, stay where"),
+        ({"actions": {"ann": ["go", "stay", "go"], "bob": [3, 1, 2]},
+          "num_actions": {"ann": 2, "bob": 4}}, "action_bob.* 3"),
+        ({"latents": {"ann": ["lost", None, "glad"], "bob": [1, 0, -1]}},
+         "latent_names of ann differ: glad here, found, lost where"),
+        ({"latents": {"ann": ["lost", None, "found"], "bob": [2, 0, 1]}, "latent_weights": None},
+         "latent_bob.* 2"),
+    ],
+)  # fmt: skip
+def test_episodes_that_do_not_fit_are_refused(changes: dict[str, Any], told: str) -> None:
+    posterior = made_by_hand(btil.TeamModel(btil.DirichletCPT(1.0, ("room",))), named_team())
+    with pytest.raises(ValueError, match=told):
+        posterior.conformed(named_team(**changes))
+    assert isinstance(posterior.conformed(named_team()), btil.Demonstrations)
+
+
+def test_answers_in_another_numbering_are_refused() -> None:
+    posterior = made_by_hand(btil.TeamModel(btil.DirichletCPT(1.0, ("room",))), named_team())
+    few = named_team(
+        actions={"ann": ["stay"] * 3, "bob": [0, 1, 2]},
+        latents={"ann": ["lost", None, "lost"], "bob": [1, 0, -1]},
+        latent_weights=None, num_latents=None,
+    )  # fmt: skip
+    for ask in (posterior.smooth, posterior.filter, posterior.decode):
+        with pytest.raises(ValueError, match="latent_names of ann differ: lost here, found, lost"):
+            ask(few)
+    with pytest.raises(ValueError, match="action_names of ann differ: stay here, go, stay"):
+        posterior.predict_actions(few)
+    # What returns neither takes them.
+    assert posterior.log_likelihood(few).shape == (1,)
+    # The first names alone are numbered as those learned with.
+    first = named_team(latents={"ann": ["found", None, "found"], "bob": [1, 0, -1]},
+                       latent_weights=None, num_latents=None)  # fmt: skip
+    assert posterior.decode(first).shape == (3, 2)

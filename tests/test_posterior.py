@@ -26,8 +26,10 @@ from btil.inference.result import (
     MatrixNormalChannel,
     dirichlet_mode,
 )
+from btil.messages.layout import lay_out
 from btil.models.draws import dirichlet_draws
 from btil.models.team import bind
+from btil.posterior.beliefs import refuse_impossible
 
 
 @pytest.fixture(scope="module")
@@ -981,3 +983,84 @@ def test_answers_in_another_numbering_are_refused() -> None:
     first = named_team(latents={"ann": ["found", None, "found"], "bob": [1, 0, -1]},
                        latent_weights=None, num_latents=None)  # fmt: skip
     assert posterior.decode(first).shape == (3, 2)
+
+
+# ------------------------------------------------------------------ what is said of the impossible
+
+
+def test_the_impossible_is_told_by_what_was_seen_there() -> None:
+    demos = btil.Demonstrations(
+        {"x": [0] * 5},
+        {"ann": ["go", "stay", "go", None, "go"]},
+        {"ann": ["a", "b", None, "b", None], "bob": ["c", None, None, "d", "d"]},
+        ["mon", "mon", "tue", "tue", "tue"],
+        agents=("ann", "bob"),
+        latent_names={"ann": ["a", "b"], "bob": ["c", "d"]},
+        missing="allow",
+        continuous={"bob_v": [0.0, 1, 2, 3, 4]},
+    )
+    bound = bind(btil.TeamModel(btil.UniformCPT(), btil.StaticCPT()), demos)
+    layout = lay_out(bound, coarse=True)
+
+    def told(agent: str, *steps: int) -> str:
+        logs = np.zeros(layout.lanes.shape)
+        logs[np.isin(layout.lanes, steps)] = -np.inf
+        with pytest.raises(ValueError, match="impossible") as refused:
+            refuse_impossible(demos, agent, logs, layout)
+        return str(refused.value)
+
+    begin, end = "impossible under the model: episode ", " has probability 0 given the episode"
+    for agent, steps, said in (
+        ("ann", (1,), "mon, agent ann, step 1: action stay with label b"),
+        ("ann", (3, 4), "tue, agent ann, step 1: an action that nobody saw with label b"),
+        ("ann", (4, 2), "tue, agent ann, step 0: action go"),
+        ("bob", (4,), "tue, agent bob, step 2: label d"),
+        ("bob", (2,), "tue, agent bob, step 0: what was seen"),
+    ):
+        assert told(agent, *steps).startswith(f"{begin}{said}{end}")
+    refuse_impossible(demos, "ann", np.full(layout.lanes.shape, -700.0), layout)
+
+
+def test_who_has_no_actions_is_not_predicted_to_act() -> None:
+    demos = btil.Demonstrations(
+        {"x": [0, 1, 1]}, {"ann": [0, 1, 0]}, {"bob": [0, -1, 1]}, agents=("ann", "bob"),
+        num_latents=2, continuous={"bob_v": [0.0, 1, 2]},
+    )  # fmt: skip
+    posterior = made_by_hand(btil.TeamModel(), demos)
+    for num_draws in (None, 3):
+        assert set(posterior.predict_actions(demos, num_draws=num_draws)) == {"ann"}
+        assert set(posterior.smooth(demos, num_draws=num_draws)) == {"ann", "bob"}
+    told = posterior.smooth(demos, use_labels=True)["bob"]
+    np.testing.assert_allclose(told[[0, 2]], [[1, 0], [0, 1]])
+
+
+def test_seeds_and_numbers_of_draws_are_looked_at_by_every_question(
+    posterior: btil.TeamPosterior,
+) -> None:
+    demos = posterior.demos
+    for name in ("smooth", "filter", "decode", "predict_actions", "log_likelihood"):
+        ask = getattr(posterior, name)
+        with pytest.raises(ValueError, match="num_draws must be a whole number of at least 1"):
+            ask(demos, num_draws=0)
+        with pytest.raises(ValueError, match="seed must be a non-negative integer"):
+            ask(demos, seed=-1)
+        one, same, other = (ask(demos, num_draws=2, seed=seed) for seed in (3, 3, 4))
+        if name == "log_likelihood":
+            assert np.array_equal(one, same)
+            assert not np.isclose(one, other).any()
+        elif name != "decode":
+            assert np.array_equal(one["ann"], same["ann"])
+            assert not np.array_equal(one["ann"], other["ann"])
+
+
+def test_draws_of_one_seed_are_the_same_for_every_question(posterior: btil.TeamPosterior) -> None:
+    """Rows, tables, the tracker's and the tree's."""
+    sampled = posterior.sample(3, seed=5)
+    rows = list(posterior.drawn_rows(posterior.bound, 3, 5))
+    tables = list(posterior.drawn_tables(3, 5))
+    contexts = posterior.bound.tables["policy_bob"].contexts
+    for draw in range(3):
+        np.testing.assert_array_equal(rows[draw]["policy_bob"], sampled["policy_bob"][draw])
+        np.testing.assert_array_equal(
+            tables[draw].rows("policy_bob", contexts), sampled["policy_bob"][draw]
+        )

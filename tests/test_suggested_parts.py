@@ -985,3 +985,44 @@ def test_columns_that_nothing_explains_or_reads() -> None:
     }
     assert suggest._unread(demos, btil.TeamModel(emissions=emissions)) == ("d",)
     assert suggest._unread(demos, btil.TeamModel()) == ("a", "b", "c", "d")
+
+
+# ---------------------------------------------------------------------- roles, and the action
+
+
+def test_roles_are_common_ignored_an_agents_or_a_name_with_one_in_it() -> None:
+    demos = team()
+    assert columns.check_roles(None, demos) == {}
+    roles = {"phase": "common", "ann_at": "ignore", "bob_at": "bob"}
+    assert columns.check_roles(roles, demos) == roles
+    assert columns.check_roles({"phase": "phase_of_ann"}, demos) == {"phase": "phase_of_ann"}
+    for wrong, told in (
+        ({"phase": "phase"}, r"phase is 'phase'; allowed are 'common', 'ignore', an agent \(ann, "),
+        ({"phase": ""}, "phase is ''"),
+        ({"sky": "common"}, "no state variable 'sky'; they are ann_at, bob_at, phase"),
+        ({"phase": "ann_at", "ann_at": "common"}, "more than one column would be called ann_at"),
+        (["phase"], "roles must be a mapping"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            columns.check_roles(wrong, demos)
+
+
+@pytest.mark.parametrize(
+    ("values", "actions", "tells"),
+    [
+        ([0, 1] * 10, [1, 0] * 10, True),  # two values are enough
+        ([0, 1] * 10, [0] * 19 + [1], False),  # who hardly acts is told by anything
+        ([0, 1] * 10, [0] * 10 + [1] * 10, False),
+        ([*range(9), 9, 9, 10, 10], [0, 1] * 4 + [0] + [0, 0, 1, 1], False),  # most occur once
+        ([*range(4), 9, 9, 10, 10], [0, 1] * 2 + [0, 0, 1, 1], True),  # half of them does not
+        ([0] * 20, [0, 1] * 10, False),
+        # But for a step of a thousand; of four hundred that leaves more than a fiftieth.
+        ([0, 1] * 500, [0, 1] * 499 + [0, 0], True),
+        ([0, 1] * 200, [0, 1] * 199 + [0, 0], False),
+    ],
+)
+def test_what_is_the_action_by_another_name(
+    values: list[int], actions: list[int], tells: bool
+) -> None:
+    demos = Demonstrations({"x": values}, {"ann": actions}, num_latents=2, num_actions=2)
+    assert columns.tells_action(demos, "x", "ann") == tells

@@ -11,7 +11,7 @@ from enumeration import episode_factors, episode_rows, find_factor, latent_paths
 
 import btil
 from btil.demonstrations import Demonstrations
-from btil.inference.result import DirichletRows, FitResult
+from btil.inference.result import DirichletRows, FitResult, MatrixNormalChannel
 from btil.models.team import BoundModel, bind
 
 
@@ -86,6 +86,38 @@ def made_by_hand(
     flat = {name: DirichletRows(np.ones(table.shape)) for name, table in bound.learned.items()}
     result = FitResult(**{"rows": flat, "converged": True, "reason": "made by hand", **found})
     return btil.TeamPosterior(bound, method, result, 0, np.dtype(float), 1.0)
+
+
+def team_with_columns(**changes: Any) -> Any:
+    """Both have a column, normal by latent and by a state of which two of four values occur."""
+    generator = np.random.default_rng(0)
+    agents = ("ann", "bob")
+    demos = btil.Demonstrations(
+        {"x": [0, 1, 1, 0], "y": [0, 0, 1, 1]},
+        {agent: [0, 1, 1, 0] for agent in agents},
+        episodes=[0, 0, 0, 1],
+        num_states={"x": 4, "y": 2},
+        num_latents=2,
+        continuous={f"{agent}_v": generator.normal(size=4) for agent in agents},
+    ).replace(**changes)
+    prior = {"location": 0.5, "noise": 2.0, "pseudo_steps": 3.0, "degrees_of_freedom": 5.0}
+    emissions = {a: btil.NormalEmission((f"{a}_v",), parents=("x",), **prior) for a in agents}
+    model = btil.TeamModel(
+        policy=btil.KnownCPT([[0.9, 0.1], [0.3, 0.7]]),
+        transition=btil.KnownCPT([[0.8, 0.2], [0.4, 0.6]]),
+        initial=btil.KnownCPT([0.7, 0.3]),
+        emissions=emissions,
+    )
+    found = {
+        f"emission_{agent}": MatrixNormalChannel(
+            location=generator.normal(size=(2, 2, 1, 1)),
+            precision=np.full((2, 2, 1, 1), 4.0),
+            scale=generator.uniform(1, 2, (2, 2, 1, 1)),
+            degrees=np.full((2, 2), 7.0),
+        )
+        for agent in agents
+    }
+    return made_by_hand(model, demos, rows={}, channels=found)
 
 
 class ChainTruth(NamedTuple):

@@ -17,13 +17,13 @@ from teams import (
     made_by_hand,
     random_demos,
     rich_model,
+    team_with_columns,
 )
 
 import btil
 from btil.inference.result import (
     DirichletRows,
     DrawnRows,
-    MatrixNormalChannel,
     dirichlet_mode,
 )
 from btil.messages.layout import lay_out
@@ -615,38 +615,6 @@ def test_functions_are_asked_anew_about_the_same_episodes() -> None:
 
 
 # ------------------------------------------------------------------ continuous columns
-
-
-def team_with_columns(**changes: Any) -> btil.TeamPosterior:
-    """Both have a column, normal by latent and by a state of which two of four values occur."""
-    generator = np.random.default_rng(0)
-    agents = ("ann", "bob")
-    demos = btil.Demonstrations(
-        {"x": [0, 1, 1, 0], "y": [0, 0, 1, 1]},
-        {agent: [0, 1, 1, 0] for agent in agents},
-        episodes=[0, 0, 0, 1],
-        num_states={"x": 4, "y": 2},
-        num_latents=2,
-        continuous={f"{agent}_v": generator.normal(size=4) for agent in agents},
-    ).replace(**changes)
-    prior = {"location": 0.5, "noise": 2.0, "pseudo_steps": 3.0, "degrees_of_freedom": 5.0}
-    emissions = {a: btil.NormalEmission((f"{a}_v",), parents=("x",), **prior) for a in agents}
-    model = btil.TeamModel(
-        policy=btil.KnownCPT([[0.9, 0.1], [0.3, 0.7]]),
-        transition=btil.KnownCPT([[0.8, 0.2], [0.4, 0.6]]),
-        initial=btil.KnownCPT([0.7, 0.3]),
-        emissions=emissions,
-    )
-    found = {
-        f"emission_{agent}": MatrixNormalChannel(
-            location=generator.normal(size=(2, 2, 1, 1)),
-            precision=np.full((2, 2, 1, 1), 4.0),
-            scale=generator.uniform(1, 2, (2, 2, 1, 1)),
-            degrees=np.full((2, 2), 7.0),
-        )
-        for agent in agents
-    }
-    return made_by_hand(model, demos, rows={}, channels=found)
 
 
 def test_columns_are_told_as_learned_and_elsewhere_as_a_priori() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from teams import hmm_demos, made_by_hand, random_demos, rich_model
+from teams import hmm_demos, made_by_hand, random_demos, rich_model, team_with_columns
 
 import btil
-from btil.inference.result import DrawnParameters, DrawnRows
+from btil.inference.result import DrawnParameters, DrawnRows, MatrixNormalChannel
 from btil.posterior import tracker as module
 from btil.posterior.tracker import Belief, Tracker
 
@@ -422,3 +422,132 @@ def test_a_belief_outlives_thousands_of_steps() -> None:
         belief = tracker.update(0, 0)
     assert belief.latents["agent_0"].tolist() == [1, 0]
     assert tracker.update(0, 2).latents["agent_0"].tolist() == [0, 1]
+
+
+# ------------------------------------------------------------------ columns, and who is away
+
+
+COLUMNS = {"ann_v": 0.25, "bob_v": -0.5}
+
+
+def test_columns_are_numbers_or_not_seen() -> None:
+    tracker, plain = team_with_columns().tracker(), team_with_columns().tracker()
+    expected = plain.update({"x": 1}, [0, 1], continuous=COLUMNS).latents
+    given = {"ann_v": np.float32(0.25), "bob_v": np.float64(-0.5), "heat": 3.0}
+    assert_same(tracker.update({"x": 1}, [0, 1], continuous=given).latents, expected)
+    unseen = [
+        fresh.update({"x": 1}, [0, 1], continuous=COLUMNS | {"ann_v": nothing}).latents
+        for nothing in (None, np.nan)
+        for fresh in [team_with_columns().tracker()]
+    ]
+    assert_same(*unseen)
+    assert np.array_equal(unseen[0]["bob"], expected["bob"])
+    # By the action alone: 0.7 times 0.9 to 0.3 times 0.3.
+    np.testing.assert_allclose(unseen[0]["ann"], np.array([0.63, 0.09]) / 0.72)
+    before = tracker.state
+    for wrong, told in (
+        (None, "continuous: no value for ann_v, bob_v; give None where it was not seen"),
+        ({"ann_v": 1.0}, "continuous: no value for bob_v; give None"),
+        (COLUMNS | {"ann_v": "1"}, "continuous: ann_v is '1'; allowed are numbers, and None"),
+        (COLUMNS | {"ann_v": True}, "continuous: ann_v is True; allowed are numbers"),
+        (COLUMNS | {"bob_v": np.inf}, "continuous: bob_v is inf; allowed are finite numbers"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            tracker.update({"x": 1}, [0, 1], continuous=wrong)
+    after = tracker.state
+    assert_same(before.log_beliefs, after.log_beliefs)
+    assert after.continuous == before.continuous == COLUMNS
+
+
+def test_what_columns_say_of_the_impossible_is_told() -> None:
+    tracker = team_with_columns().tracker()
+    told = "agent ann, step 0: action 0 with what else was measured with the weights of latents"
+    far = {"ann_v": 1e200, "bob_v": 0.0}
+    with pytest.raises(ValueError, match=told), np.errstate(over="ignore"):
+        tracker.update({"x": 1}, [0, 1], continuous=far, latent_weights={"ann": [1, 2]})
+
+
+def test_columns_of_the_step_before_are_remembered_until_the_episode_ends() -> None:
+    """A column that follows its own value before; of the first step nothing is known."""
+    demos = btil.Demonstrations(
+        {"x": [0, 0, 0]}, {"ann": [0, 1, 0]}, num_latents=2, continuous={"v": [0.0, 1.0, 3.0]}
+    )
+    emission = btil.LinearNormalEmission(("v",), ("previous_v",), noise=1.0, location=0.0)
+    model = btil.TeamModel(
+        btil.UniformCPT(), btil.KnownCPT([[0.5, 0.5]] * 2), emissions={"ann": emission}
+    )
+    # Latent 0 goes up by one, latent 1 goes down, with a deviation of one.
+    normals = MatrixNormalChannel(
+        np.array([[[[1.0], [1.0]], [[-1.0], [1.0]]]]), np.broadcast_to(np.eye(2), (1, 2, 2, 2)),
+        np.full((1, 2, 1, 1), 5.0), np.full((1, 2), 7.0),
+    )  # fmt: skip
+    posterior = made_by_hand(model, demos, rows={}, channels={"emission_ann": normals})
+
+    def odds(belief: Belief) -> float:
+        return float(np.log(belief.latents["ann"][0] / belief.latents["ann"][1]))
+
+    tracker = posterior.tracker()
+    assert odds(tracker.update(0, 0, continuous={"v": 5.0})) == pytest.approx(0)
+    # Of normals at 6 and 4 with deviation 1 the log odds of y are 2 (y - 5).
+    assert odds(tracker.update(0, 0, continuous={"v": 5.5})) == pytest.approx(1)
+    kept, other = tracker.state, posterior.tracker()
+    assert kept.continuous == {"v": 5.5}
+    other.state = kept
+    for one in (tracker, other):
+        assert odds(one.update(0, 0, continuous={"v": 5.0})) == pytest.approx(-1)
+    assert odds(tracker.update(0, 0, continuous={"v": None})) == pytest.approx(0)
+    assert odds(tracker.update(0, 0, continuous={"v": 9.0})) == pytest.approx(0)
+    tracker.reset()
+    assert odds(tracker.update(0, 0, continuous={"v": 7.0})) == pytest.approx(0)
+
+
+def test_who_is_away_has_nothing_and_begins_anew() -> None:
+    tracker, plain = team_with_columns().tracker(), team_with_columns().tracker()
+    tracker.update({"x": 1}, [0, 1], continuous=COLUMNS)
+    plain.update({"x": 1}, [0, 1], continuous=COLUMNS)
+    gone = tracker.update({"x": 0}, {"ann": 1}, continuous={"ann_v": 0.5}, away="bob")
+    there = plain.update({"x": 0}, [1, 0], continuous={"ann_v": 0.5, "bob_v": 0.0})
+    assert np.array_equal(gone.latents["ann"], there.latents["ann"])
+    for told in (gone.latents, gone.expected_actions, gone.next_actions):
+        assert np.isnan(told["bob"]).all()
+        assert told["bob"].shape == (2,)
+    assert np.isnan(tracker.predict({"x": 0}, away=["bob"])["bob"]).all()
+    assert tracker.state.actions.tolist() == [1, -2]
+    assert set(tracker.state.log_beliefs) == {"ann"}
+    assert repr(tracker).count("(") == 2  # of ann alone
+    kept, other = tracker.state, team_with_columns().tracker()
+    other.state = kept
+    fresh = team_with_columns().tracker()
+    first = fresh.update({"x": 1}, [0, 1], continuous=COLUMNS)
+    for one in (tracker, other):
+        back = one.update({"x": 1}, [0, 1], continuous=COLUMNS)
+        assert np.array_equal(back.latents["bob"], first.latents["bob"])
+        assert not np.allclose(back.latents["ann"], first.latents["ann"])
+    for changes, told in (
+        ({"away": ["eve"]}, "away: unknown agent 'eve'; the agents are ann, bob"),
+        ({"labels": {"bob": 1}}, "labels: bob is away, so it has no latent"),
+        ({"latent_weights": {"bob": [1, 2]}}, "latent_weights: bob is away, so it has no latent"),
+    ):
+        asked = {"continuous": {"ann_v": 0.5}, "away": ["bob"]} | changes
+        with pytest.raises(ValueError, match=told):
+            fresh.update({"x": 0}, {"ann": 1}, **asked)
+    assert fresh.num_steps == 1
+
+
+def test_states_that_speak_of_who_is_away_may_be_left_out() -> None:
+    demos = btil.Demonstrations(
+        {"bob_at": [0, 1, 0], "x": [0, 1, 1]}, {"ann": [0, 1, 0], "bob": [1, 0, -1]},
+        num_latents=2, num_actions=2, present={"bob": [True, True, False]},
+    )  # fmt: skip
+    posterior = made_by_hand(btil.TeamModel(), demos)
+    tracker = posterior.tracker()
+    tracker.update({"bob_at": 0, "x": 0}, [0, 1])
+    tracker.update({"x": 1}, {"ann": 1}, away=["bob"])
+    assert tracker.state.states.tolist() == [-2, 1]
+    with pytest.raises(ValueError, match="state: where somebody is away, a mapping"):
+        tracker.update([0, 1], {"ann": 1}, away=["bob"])
+    with pytest.raises(ValueError, match="state: no value for x"):
+        tracker.update({"bob_at": 0}, {"ann": 1}, away=["bob"])
+    # What stands there all the same is left out.
+    tracker.update({"bob_at": 1, "x": 0}, {"ann": 1, "bob": 1}, away=["bob"])
+    assert (tracker.state.states.tolist(), tracker.state.actions.tolist()) == ([-2, 0], [1, -2])

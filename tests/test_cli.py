@@ -19,8 +19,10 @@ import btil
 from btil.analysis.metrics import hamming_distance
 from btil.cli import app
 from btil.cli.app import FROM_CONSOLE
+from btil.cli.learning import names_told, on_one_screen, parents_told
 from btil.cli.options import METHOD, MODEL, READING
-from btil.cli.telling import summary
+from btil.cli.reading import Reading, model_of
+from btil.cli.telling import refuse_failure, summary
 from btil.cli.together import join
 from btil.demonstrations import Demonstrations, read_demonstrations, write_demonstrations
 from btil.inference.method import method_names
@@ -1130,3 +1132,183 @@ def test_processes_decode_what_they_share(out: str | None, folder: Path, tmp_pat
     to = () if out is None else ("--out", tmp_path / out)
     data = folder / ("team.csv" if out == "decoded" else "new.parquet")
     assert_refused(run("decode", "p.nc", data, *to, "--distributed", "host:1,2,0"), told)
+
+
+# ---------------------------------------------------------------------- words and lines
+
+
+def test_names_are_told_in_one_line_for_each_column() -> None:
+    assert names_told(team()) == ["  latent_ann: help, wait", "  latent_bob: help, wait"]
+    many = [f"room {k:02}" for k in range(13)]
+    demos = Demonstrations(
+        {"room": [many[k % 13] for k in range(26)], "x": [0] * 26},
+        {"ann": ["go", "stay, wait"] * 13, "bob": [0, 1] * 13},
+        num_latents=2,
+    )
+    assert names_told(demos) == [
+        "  action_ann: go; stay, wait",
+        f"  room: {', '.join(many[:12])}, ... (13 in all)",
+    ]
+    assert names_told(demos.replace(state_names=None, action_names=None)) == []
+
+
+def test_what_tables_may_read_is_told() -> None:
+    told = parents_told(team())
+    assert told[0] == "\nparents that a model may use"
+    assert told[-1] == 19 * " " + "action_bob"
+    assert all(len(line) <= 80 for line in told)
+    own = Demonstrations(
+        {"sky": [0], "bob_at": [0]}, {"ann": [0], "bob": [0]}, num_latents=2, num_actions=2
+    )
+    assert parents_told(own)[-1] == (
+        "  all of them      also as each member sees it, such as own_at"
+    )
+
+
+def test_names_have_so_many_lines_no_wider_than_a_terminal() -> None:
+    names = ["  a: b", "  c: " + 80 * "d", "  e: f"]
+    assert on_one_screen(names[::2], 2) == ["\nnames", "  a: b", "  e: f"]
+    assert on_one_screen(names, 3) == [
+        "\nnames (--all shows all)", "  a: b", names[1][:76] + " ...", "  e: f",
+    ]  # fmt: skip
+    assert on_one_screen(names[::2], 1) == ["\nnames (--all shows all)", "  a: b"]
+    wide = "x" * 80
+    assert on_one_screen([wide], 1) == ["\nnames", wide]
+    assert on_one_screen([], 5) == ["\nnames", "  none: values are numbers"]
+
+
+def test_options_of_reading_are_told_as_they_were_given() -> None:
+    assert Reading().words() == ""
+    given = Reading(num_latents="2,3", unknown_labels="NA, ?", drop_last=True, missing="allow")
+    assert given.words() == (
+        " --num-latents 2,3 --unknown-labels 'NA, ?' --drop-last --missing allow"
+    )
+    assert Reading(continuous="a,b").words() == " --continuous a,b"
+    assert given.arguments() == {
+        "num_latents": [2, 3], "unknown_labels": ["NA", "?"], "drop_last": True,
+        "missing": "allow", "continuous": (),
+    }  # fmt: skip
+    assert Reading(num_latents="4", continuous="a, b").arguments() == {
+        "num_latents": 4, "unknown_labels": None, "drop_last": False, "missing": "refuse",
+        "continuous": ["a", "b"],
+    }  # fmt: skip
+    assert Reading(unknown_labels="").arguments()["unknown_labels"] == []
+    with pytest.raises(ValueError, match="--continuous is 'a,,b'; names separated by commas"):
+        Reading(continuous="a,,b").arguments()
+    with pytest.raises(ValueError, match="--num-latents is '2,x'; allowed are a whole number"):
+        Reading(num_latents="2,x").arguments()
+
+
+def test_a_model_is_what_options_say_a_file_or_the_recommended(tmp_path: Path) -> None:
+    assert model_of("team.csv") == btil.TeamModel()
+    overcooked = btil.domains.overcooked
+    carried = overcooked.recommended_model("cramped_room")
+    assert carried != btil.TeamModel()
+    assert model_of("overcooked:cramped_room:test") == carried
+    assert model_of("overcooked") == btil.TeamModel()  # a file of that name
+    described = model_of(
+        "overcooked:cramped_room", policy_parents="x, y", policy_concentration=2.0,
+        transition_parents="", transition_concentration=0.5, initial="dirichlet",
+    )  # fmt: skip
+    assert described.policy == btil.DirichletCPT(2.0, ("x", "y"))
+    assert described.transition == btil.DirichletCPT(0.5, ())
+    assert described.initial == btil.DirichletCPT()
+    shared = model_of("team.csv", transition_parents="x", shared=True)
+    assert isinstance(shared.policy, btil.Shared)
+    assert shared.transition.cpt.parents == ("x",)
+    path = tmp_path / "model.toml"
+    path.write_text("[policy]\nconcentration = 3.0\n")
+    of_file = btil.TeamModel(btil.DirichletCPT(3.0, ("state",)))
+    assert model_of("overcooked:cramped_room", model=path) == of_file
+    assert model_of("team.csv", model=Path("auto"), role=["x=common"]) == btil.TeamModel()
+    for given, told in (
+        ({"model": path, "shared": True}, "--model describes the whole model"),
+        ({"model": path, "initial": "uniform"}, "--model describes the whole model"),
+        ({"role": ["x=common"]}, "--role goes with --model auto"),
+        ({"model": path, "role": ["x=common"]}, "--role goes with --model auto"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            model_of("team.csv", **given)
+
+
+def test_a_fit_that_gave_no_numbers_failed() -> None:
+    posterior = made_by_hand(btil.TeamModel(), team())
+    refuse_failure("mfvi", posterior)
+    for elbo in (np.nan, np.inf, -np.inf):
+        broken = dataclasses.replace(posterior, result=posterior.result._replace(elbo=elbo))
+        with pytest.raises(ArithmeticError, match="the mfvi fit failed: made by hand"):
+            refuse_failure("mfvi", broken)
+    rows = dict(posterior.result.rows)
+    one = rows["transition_bob"].concentration.copy()
+    one[0, 1, 0] = np.nan
+    rows["transition_bob"] = rows["transition_bob"]._replace(concentration=one)
+    broken = dataclasses.replace(posterior, result=posterior.result._replace(rows=rows))
+    with pytest.raises(ArithmeticError, match="the svi fit failed"):
+        refuse_failure("svi", broken)
+
+
+def test_simulate_and_reproduce_hand_on_what_they_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list = []
+
+    class Movers:
+        num_states = 1234
+
+        def simulate(self, *given: object, **more: object) -> Demonstrations:
+            asked.append((given, more))
+            return team(2)
+
+    class Share:
+        over_episodes = 0.125
+
+    def named(*given: object) -> Movers:
+        asked.append(given)
+        return Movers()
+
+    monkeypatch.setattr("btil.cli.making.task_named", named)
+    monkeypatch.setattr("btil.analysis.metrics.suboptimal_share", lambda *_: Share())
+    out = tmp_path / "my demos.csv"
+    numbers = ("--num-episodes", 7, "--seed", 3, "--max-steps", 50)
+    done = run("simulate", "movers", "--map", "tiny", "--out", out, *numbers)
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "planning for 1,234 states\n"
+    assert done.stdout == (
+        f"{team(2).summary()}\nat cross purposes: 12.5% of an episode's steps, on average\n"
+        f"saved {out}\n\nnext       btil info '{out}'\n"
+    )
+    assert asked == [("movers", "tiny"), ((7,), {"seed": 3, "max_steps": 50})]
+    assert read_demonstrations(out) == team(2)
+    assert run("simulate", "movers", "--out", out, "--quiet").stderr == ""
+    assert asked[2:] == [("movers", "paper"), ((200,), {"seed": 0, "max_steps": 200})]
+    assert_refused(run("simulate", "movers", "--out", "x.txt"), "the ending must be .csv")
+
+    asked.clear()
+
+    class Made:
+        files = (tmp_path / "table1.csv", tmp_path / "table1.md")
+
+        def print(self) -> None:
+            sys.stdout.write("a table\n")
+
+    def make(*given: object, **more: object) -> Made:
+        asked.append((given, more))
+        return Made()
+
+    monkeypatch.setattr("btil.analysis.reproduction.reproduce", make)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/btil", "reproduce", "a table"])
+    options = ("--trials", 2, "--domain", "movers", "--methods", "random,btil", "--seed", 3)
+    done = run("reproduce", "table1", "--out", tmp_path, *options, "--quick")
+    assert done.stdout == f"a table\nsaved {Made.files[0]}\nsaved {Made.files[1]}\n"
+    assert asked[0] == (
+        ("table1", tmp_path),
+        {
+            "trials": 2, "domains": ["movers"], "methods": ["random", "btil"], "quick": True,
+            "seed": 3, "progress": True, "command": "btil reproduce 'a table'",
+        },
+    )  # fmt: skip
+    run("reproduce", "parents", "--out", tmp_path, "--quiet")
+    assert asked[1][1] == {
+        "trials": None, "domains": None, "methods": None, "quick": False, "seed": 0,
+        "progress": False, "command": "btil reproduce 'a table'",
+    }  # fmt: skip

@@ -18,7 +18,15 @@ from typer.testing import CliRunner
 
 import btil
 from btil.analysis import log_evidence
-from btil.arguments import check_number
+from btil.arguments import (
+    check_count,
+    check_index,
+    check_number,
+    check_seed,
+    check_values,
+    is_known,
+    pairs_of,
+)
 from btil.cli import app
 from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows, MomentRows
 from btil.models.team import bind
@@ -589,3 +597,70 @@ def test_checks_of_ranks_and_types_are_on() -> None:
         assert meet().shape == (2, 2)
     with pytest.raises((ValueError, TypeError)):
         meet()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "told"),
+    [
+        ({}, "finite number"),
+        ({"above": 0.0}, "positive number"),
+        ({"above": 0.5}, "finite number above 0.5"),
+        ({"least": 0.0}, "finite number of at least 0"),
+        ({"most": 2.5}, "finite number at most 2.5"),
+        ({"below": 3.0}, "finite number below 3"),
+        ({"least": 0.0, "most": 1.0}, "number from 0 to 1"),
+        ({"above": 0.0, "below": 1.0}, "number strictly between 0 and 1"),
+        ({"above": 0.0, "most": 1.0}, "finite number above 0 and at most 1"),
+        ({"above": 0.5, "most": 1.0}, "finite number above 0.5 and at most 1"),
+        ({"least": 0.0, "below": 1.0}, "finite number of at least 0 and below 1"),
+    ],
+)
+def test_bounds_are_told_in_words(bounds: dict[str, float], told: str) -> None:
+    for wrong in ("1", True, float("nan"), float("inf"), 10**400, None):
+        with pytest.raises(ValueError, match=f"^share must be a {told}, got "):
+            check_number("share", wrong, **bounds)
+
+
+def test_whole_numbers_are_no_truth_values_and_no_floats() -> None:
+    assert check_count("num", np.int8(2), 2) == 2
+    assert check_index("episode", 0, 3) == 0
+    assert check_index("episode", np.int64(2), 3) == 2
+    assert check_seed(2**40) == 2**40
+    assert check_seed(7, 7) == 7
+    for wrong in (1, True, 2.0, "2", None):
+        with pytest.raises(ValueError, match=r"^num must be a whole number of at least 2, got "):
+            check_count("num", wrong, 2)
+    for wrong in (3, -1, True, 1.0, "1"):
+        with pytest.raises(ValueError, match=r"^episode: .*; allowed are whole numbers in 0\.\.2$"):
+            check_index("episode", wrong, 3)
+    for wrong, largest, told in (
+        (-1, None, "a non-negative integer"), (True, None, "a non-negative integer"),
+        (1.0, None, "a non-negative integer"), (8, 7, r"an integer in 0\.\.7"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^seed must be {told}, got "):
+            check_seed(wrong, largest)
+
+
+def test_arguments_are_looked_at_by_their_names() -> None:
+    check_values({"num_chains": 1, "tolerance": 0.1, "seed": 0, "progress": np.True_, "other": []})
+    check_values({"num_sweeps": None}, optional=["num_sweeps"])
+    for wrong, told in (
+        ({"num_sweeps": None}, "num_sweeps must be a whole number of at least 2"),
+        ({"seed": -1}, "seed must be"),
+        ({"tolerance": 0.0}, "tolerance must be a positive number"),
+        ({"chain_method": "parallel"}, "chain_method must be one of vectorized, sequential, got"),
+        ({"chain_method": ["vectorized"]}, "chain_method must be one of"),
+        ({"progress": 1}, "progress must be True or False, got 1"),
+        ({"resume": "no"}, "resume must be True or False"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            check_values(wrong)
+    for name in ("seed", "num_chains", "tolerance", "reward", "resume"):
+        assert is_known(name)
+    assert not is_known("other")
+
+
+def test_pairs_are_two_finite_numbers_each() -> None:
+    np.testing.assert_array_equal(pairs_of([[1, 2], (3, 4.5)]), [[1, 2], [3, 4.5]])
+    for wrong in ([1, 2], [[1, 2, 3]], [[1, np.nan]], [["a", "b"]], [[1, 2], [3]], None, []):
+        assert pairs_of(wrong) is None

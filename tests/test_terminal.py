@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from btil import progress as showing
 from btil.cli import app, quick
 from btil.cli.app import FROM_CONSOLE
+from btil.files import cache_folder
 from btil.progress import failing_by_interruption, interruptible, progress_line
 
 
@@ -181,3 +182,40 @@ def test_headings_of_tables_are_folded_not_cut() -> None:
     assert calls
     for call in calls:
         assert {word.arg for word in call.keywords} & {"overflow", "no_wrap"}, ast.unparse(call)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.2, "1 s"), (1.6, "2 s"), (89.4, "89 s"), (90.0, "2 minutes"), (200.0, "3 minutes"),
+        (5399.0, "90 minutes"), (5400.0, "1.5 hours"), (36000.0, "10.0 hours"),
+    ],
+)  # fmt: skip
+def test_times_are_told_as_people_say_them(seconds: float, told: str) -> None:
+    assert showing.time_of(seconds) == told
+
+
+def test_what_can_be_worked_out_again_is_kept_where_the_user_keeps_such(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BTIL_CACHE_DIR", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("BTIL_CACHE_DIR")
+    assert cache_folder() == tmp_path / "xdg" / "btil"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder() == tmp_path / "home" / ".cache" / "btil"
+
+
+def test_of_several_processes_the_first_alone_shows_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for index in (0, 1):
+        monkeypatch.setattr("jax.process_index", lambda index=index: index)
+        with progress_line(2, "nuts", True) as line:
+            line.update(2)
+        assert ("nuts: 2/2" in capsys.readouterr().err) == (index == 0)
+    with progress_line(2, "nuts", False) as line:
+        line.update(2)
+    assert capsys.readouterr().err == ""

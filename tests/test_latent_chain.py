@@ -193,3 +193,29 @@ def test_shapes_are_checked_and_known():
         # In a test run the annotated shapes may be refused first, by the type checker.
         with pytest.raises(Exception, match=f"{message}|[Tt]ype-check"):
             LatentChain(jnp.zeros(initial), jnp.zeros(transition), jnp.zeros((3, 5, 2, 6)))
+
+
+def test_what_else_was_measured_counts_and_unseen_actions_do_not():
+    """By enumeration; what is measured at padding counts nothing."""
+    import jax.numpy as jnp
+
+    from btil.numpyro_forms.latent_chain import LatentChain
+
+    generator = np.random.default_rng(5)
+    initial, transition, policy, _ = random_chain(generator, 2, 4, 2)
+    measured = generator.uniform(0.1, 3.0, (2, 4, 2))
+    lengths, labels = np.array([4, 2]), np.array([[-1, 1, -1, -1], [0, -1, -1, -1]])
+    seen = np.array([[0, -1, 1, 1], [-1, 0, 0, 0]])
+    chain = LatentChain(
+        *(jnp.log(p) for p in (initial, transition, policy)), jnp.asarray(labels),
+        jnp.asarray(lengths), jnp.log(measured),
+    )  # fmt: skip
+    found = np.asarray(chain.log_prob(jnp.asarray(seen)))
+    # Where an action was seen its probability, elsewhere 1, both times what was measured.
+    factors = np.stack([np.ones_like(policy[..., 0]), policy[..., 0], policy[..., 1]], axis=-1)
+    given = factors * measured[..., None]
+    for m in range(2):
+        expected = brute_force(
+            initial[m], transition[m], given[m], seen[m] + 1, labels[m], lengths[m]
+        )
+        assert found[m] == pytest.approx(np.log(expected), abs=1e-10)

@@ -22,8 +22,12 @@ from teams import (
 
 import btil
 from btil.inference.result import (
+    ConditionalRows,
     DirichletRows,
+    DrawnParameters,
     DrawnRows,
+    FunctionalRows,
+    NormalParameters,
     dirichlet_mode,
 )
 from btil.messages.layout import lay_out
@@ -982,7 +986,9 @@ def test_the_impossible_is_told_by_what_was_seen_there() -> None:
         ("ann", (1,), "mon, agent ann, step 1: action stay with label b"),
         ("ann", (3, 4), "tue, agent ann, step 1: an action that nobody saw with label b"),
         ("ann", (4, 2), "tue, agent ann, step 0: action go"),
+        ("ann", (0, 1), "mon, agent ann, step 0: action go with label a"),
         ("bob", (4,), "tue, agent bob, step 2: label d"),
+        ("bob", (0,), "mon, agent bob, step 0: label c"),
         ("bob", (2,), "tue, agent bob, step 0: what was seen"),
     ):
         assert told(agent, *steps).startswith(f"{begin}{said}{end}")
@@ -1032,3 +1038,104 @@ def test_draws_of_one_seed_are_the_same_for_every_question(posterior: btil.TeamP
         np.testing.assert_array_equal(
             tables[draw].rows("policy_bob", contexts), sampled["policy_bob"][draw]
         )
+
+
+# ------------------------------------------------------------------ rows that have parameters
+
+
+def scattered() -> btil.TeamPosterior:
+    """Rows scatter around base rows whose log odds are normal; state 2 was never seen."""
+    demos = btil.Demonstrations(
+        {"x": [0, 1, 1]}, {"ann": [0, 1, 0]}, num_states={"x": 3}, num_latents=2
+    )
+    policy = btil.HierarchicalDirichletCPT(5.0, parents=("x",))
+    model = btil.TeamModel(policy, btil.SoftmaxCPT())
+    shape = (2, 2, 2)
+    generator = np.random.default_rng(0)
+    centre = np.broadcast_to([[3.0, 2.0], [1.0, 1.0]], shape)
+    average = generator.dirichlet([1, 1], (2, 2))
+    moved = generator.dirichlet([1, 1], (1, 2))
+    rows = {
+        "policy_ann": ConditionalRows(np.zeros(shape), centre, average, np.ones(shape)),
+        "transition_ann": FunctionalRows(moved, np.ones((1, 2, 2))),
+    }
+    parameters = {
+        # Nearly certain, so that the base rows are their logistic.
+        "policy_ann_base": NormalParameters(np.array([[1.0], [-0.5]]), np.full((2, 1), 1e-4)),
+        "transition_ann_bias": NormalParameters(np.zeros((2, 2)), np.ones((2, 2))),
+    }
+    return made_by_hand(model, demos, rows=rows, parameters=parameters)
+
+
+def test_modes_of_rows_with_parameters_are_those_at_the_middle_of_these() -> None:
+    posterior = scattered()
+    given = posterior.result.rows["policy_ann"]
+    share = 1 / (1 + np.exp(-np.array([1.0, -0.5])))
+    base = np.stack([share, 1 - share], axis=-1)
+    mean, mode = (posterior.policy("ann", estimate=kind) for kind in ("mean", "map"))
+    np.testing.assert_allclose(mean[:2], given.average)
+    np.testing.assert_allclose(mean[2], base, atol=1e-3)
+    # Where it was learned: (3 - 1, 2 - 1) / 3; a row without a mode has its mean.
+    np.testing.assert_allclose(mode[:2, 0], [[2 / 3, 1 / 3]] * 2)
+    np.testing.assert_allclose(mode[:2, 1], given.average[:, 1])
+    excess = 5 * base - 1
+    np.testing.assert_allclose(mode[2], excess / excess.sum(-1, keepdims=True), atol=1e-3)
+    with pytest.raises(ValueError, match="those of transition_ann are a function of parameters"):
+        posterior.transition("ann", estimate="map")
+    moved = posterior.result.rows["transition_ann"].average
+    np.testing.assert_allclose(posterior.transition("ann"), np.repeat(moved, 3, axis=0))
+
+
+def test_of_very_many_draws_of_parameters_some_are_averaged_evenly() -> None:
+    posterior = scattered()
+    numbers = np.arange(6000.0)
+    draws = {
+        "policy_ann_base": numbers.reshape(2, 3000, 1, 1) * np.ones((2, 2)),
+        "transition_ann_bias": numbers[:8].reshape(2, 4, 1, 1) * np.ones((2, 2)),
+    }
+    many = {site: DrawnParameters(values) for site, values in draws.items()}
+    found = replace(posterior, result=posterior.result._replace(parameters=many))
+    taken = found._parameter_draws["policy_ann_base"][:, 0, 1]
+    assert (len(taken), taken[0], taken[-1]) == (2048, 0, 5999)
+    assert set(np.diff(taken)) == {2, 3}
+    few = found._parameter_draws["transition_ann_bias"][:, 0, 1]
+    np.testing.assert_array_equal(few, numbers[:8])
+    middle = found._central_parameters
+    np.testing.assert_array_equal(middle["transition_ann_bias"], np.full((1, 2, 2), 3.5))
+
+
+def test_visited_rows_are_in_the_order_of_their_contexts(habitual: btil.TeamPosterior) -> None:
+    for role in ("policy", "transition", "initial"):
+        w = habitual.result.rows[f"{role}_bob"].concentration
+        found = habitual.visited_rows(role, "bob")
+        np.testing.assert_allclose(found, w / w.sum(-1, keepdims=True))
+        modes = habitual.visited_rows(role, "bob", "map")
+        np.testing.assert_allclose(modes, dirichlet_mode(w))
+
+
+def test_contexts_are_told_by_names_where_there_are_some() -> None:
+    demos = btil.Demonstrations(
+        {"room": ["hall", "attic", "hall"], "lamp": [1, 0, 1]},
+        {"ann": ["go", "stay", "go"], "bob": [1, 0, 1]},
+        num_latents=2,
+    )
+    parents = ("room", "lamp", "previous_lamp", "previous_action_ann")
+    model = btil.TeamModel(
+        btil.DirichletCPT(1.0, parents), btil.DirichletCPT(1.0, ("next_room", "action_bob"))
+    )
+    posterior = made_by_hand(model, demos)
+    policy = posterior.contexts("bob", "policy")
+    assert policy.columns.tolist() == list(parents)
+    assert policy.index.name == "context"
+    # With no step before there is a name for that, for numbers too.
+    assert sorted(policy.to_numpy().tolist()) == [
+        ["attic", 0, "1", "go"],
+        ["hall", 1, "0", "stay"],
+        ["hall", 1, "none before", "none before"],
+    ]  # fmt: skip
+    moves = posterior.contexts("bob", "transition")
+    assert sorted(moves.to_numpy().tolist()) == [["attic", 1], ["hall", 0]]
+    with pytest.raises(ValueError, match="unknown agent 'eve'"):
+        posterior.contexts("eve", "policy")
+    alone = made_by_hand(model, demos.select([0]).replace(missing="allow"))
+    assert len(alone.contexts("ann", "initial")) == 1

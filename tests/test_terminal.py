@@ -162,6 +162,19 @@ def test_the_oldest_programs_make_room(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
     quick._make_room(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    # Whenever programs are going to be kept.
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # so that it is as it was afterwards
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    quick.keep_programs(tmp_path / "kept")
+    folder = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    for age, name in enumerate("abc"):
+        (folder / name).write_bytes(bytes(10))
+        os.utime(folder / name, (age, age))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    quick.keep_programs(tmp_path / "kept")
+    assert [path.name for path in folder.iterdir()] == ["c"]
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
+    assert folder.parent == tmp_path / "kept"
 
 
 def test_summaries_of_commands_are_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1026,3 +1026,73 @@ def test_what_is_the_action_by_another_name(
 ) -> None:
     demos = Demonstrations({"x": values}, {"ann": actions}, num_latents=2, num_actions=2)
     assert columns.tells_action(demos, "x", "ann") == tells
+
+
+# ---------------------------------------------------------------------- what is looked at
+
+
+def test_labels_beside_actions_that_nobody_saw_count_nothing() -> None:
+    """Those of a member without actions count all."""
+    demos = team()
+    actions = demos.actions[:, 0].copy()
+    actions[[0, 2, 9]] = -1  # labels at two of them
+    of_bob = Demonstrations(
+        demos.state_variables, {"ann": actions}, demos.latents,
+        demos.episodes, agents=("ann", "bob"), num_actions={"ann": 3}, num_latents=2,
+        missing="allow", continuous={"bob_v": np.random.default_rng(0).normal(size=10)},
+    )  # fmt: skip
+    found = btil.suggest_model(of_bob, refit=False, progress=False)
+    assert found.labelled == {"ann": 5, "bob": 6}
+    (policy,) = [one for one in found.tables if one.role == "policy"]
+    assert (policy.agents, policy.labelled) == (("ann",), 5)
+    assert found.model.policy["bob"] is None
+    assert set(found.model.emissions) == {"bob"}
+    for agents, columns_of in ((("ann", "bob"), {}), (("bob", "eve"), {"bob_v": [0.0] * 10})):
+        silent = Demonstrations(
+            demos.state_variables, {agents[0]: actions}, None, demos.episodes, agents=agents,
+            num_actions=3, num_latents=2, missing="allow",
+            continuous=columns_of or {"heat": np.arange(10.0)},
+        )  # fmt: skip
+        told = f"there are no actions of {agents[1]} and no continuous columns with its name"
+        with pytest.raises(ValueError, match=told):
+            btil.suggest_model(silent, refit=False, progress=False)
+    with pytest.raises(ValueError, match="seed must be an integer in"):
+        btil.suggest_model(demos, seed=2**32, progress=False)
+
+
+def test_members_share_a_table_where_that_explains_more() -> None:
+    """By the objectives of one search for both and of one for each."""
+    demos = team()
+    seen = columns.views(demos, list(demos.state_variables), {})
+    labelled = {"ann": 7, "bob": 6}
+    alike = demos.replace(latents=np.stack([np.arange(10) % 2] * 2, axis=1))
+    chosen = suggest._choose(alike, seen, "transition", dict.fromkeys(labelled, 10), alike.agents)
+    assert list(chosen.found) == [("ann", "bob")]
+    pools = [search.make_pool(alike, seen, "transition", agents)
+             for agents in (("ann", "bob"), ("ann",), ("bob",))]  # fmt: skip
+    one, *each = [search.search(pool).objective for pool in pools]
+    assert chosen.sharing == f"one table explains {one - sum(each):.1f} nats more"
+    assert one > sum(each)
+    assert chosen.other is None
+    # Here each has a table, and it is known by how much the one for both is worse.
+    apart = suggest._choose(demos, seen, "transition", labelled, demos.agents)
+    assert list(apart.found) == [("ann",), ("bob",)]
+    assert apart.other is not None
+    assert list(apart.other.found) == [("ann", "bob")]
+    objectives = [one.objective for one in apart.found.values()]
+    together = apart.other.found["ann", "bob"].objective
+    assert apart.margin == pytest.approx(sum(objectives) - together)
+    assert apart.margin > 0
+    assert apart.sharing == f"own tables explain {apart.margin:.1f} nats more"
+    # With two labels nobody has a table of his own: the other's labels serve both.
+    few = suggest._choose(demos, seen, "transition", {"ann": 7, "bob": 2}, demos.agents)
+    assert list(few.found) == [("ann", "bob")]
+    assert few.sharing == "bob has no labels to choose by"
+    three = suggest._choose(demos, seen, "transition", {"ann": 7, "bob": 3}, demos.agents)
+    assert three.sharing != few.sharing
+    alone = suggest._choose(demos, seen, "transition", labelled, ("ann",))
+    assert (list(alone.found), alone.sharing) == ([("ann",)], "there is one agent")
+    none = suggest._choose(demos, seen, "transition", {"ann": 2, "bob": 2}, demos.agents)
+    assert not none.found
+    sticky = btil.StickyDirichletCPT(0.3, stay=10.0)
+    assert none.family == {"ann": sticky, "bob": sticky}

@@ -23,7 +23,7 @@ import btil
 from btil.inference.memory import check_memory
 from btil.inference.method import METHODS
 from btil.inference.processes import Processes
-from btil.inference.result import FitResult
+from btil.inference.result import DrawnRows, FitResult
 from btil.models.team import bind
 from btil.posterior import fit as fitting
 from btil.posterior.fit import check_given, fit_again, method_options
@@ -447,3 +447,80 @@ def test_progress_is_one_line_on_standard_error(capfd: pytest.CaptureFixture[str
     assert written.out == ""
     assert "mfvi" in written.err
     assert written.err.strip("\r\n").count("\n") == 0
+
+
+# ------------------------------------------------------------------ what is handed on
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "dtype"),
+    [
+        ("mfvi", None, np.float32), ("svi", None, np.float32), ("gibbs", None, np.float32),
+        ("nuts", None, np.float64), ("exact", None, np.float64), ("nuts", "float32", np.float32),
+        ("mfvi", "float64", np.float64),
+    ],
+)  # fmt: skip
+def test_a_method_is_given_what_was_asked_for(
+    method: str, given: str | None, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, result = [], FitResult(rows={}, converged=False, reason="made by hand", elbo=-1.5)
+
+    def function(bound: Any, seed: Any, progress: Any, dtype: Any, checkpoint: Any,
+                 num_things: int = 3) -> FitResult:  # fmt: skip
+        asked.append((bound, seed, progress, dtype, num_things, jax.numpy.ones(1).dtype))
+        return result
+
+    monkeypatch.setattr(fitting, "fit_function", lambda name: asked.append(name) or function)
+    bound = bind(hmm_model(), hmm_demos([0, 1, 1]))
+    clock = iter([1.0, 4.5])
+    monkeypatch.setattr(fitting.time, "perf_counter", lambda: next(clock))
+    found = fitting.fit_bound(bound, method, seed=7, progress=False, dtype=given, num_things=5)
+    # Everything is computed in the type that was asked for.
+    assert asked[-1] == (bound, 7, False, dtype, 5, dtype)
+    assert set(asked[:-1]) == {method}
+    assert isinstance(found, btil.TeamPosterior)
+    assert (found.bound, found.method, found.result, found.seed) == (bound, method, result, 7)
+    assert (found.dtype, found.wall_time) == (dtype, 3.5)
+    assert found.options == {"num_things": 5}
+    assert (found.elbo, found.converged, found.reason) == (-1.5, False, "made by hand")
+
+
+def test_refined_draws_are_asked_for_as_they_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer = [], FitResult(rows={}, converged=True, reason="settled")
+    posterior = made_by_hand(hmm_model(), hmm_demos([0, 1, 1]))
+
+    def refine(*given: Any, **more: Any) -> FitResult:
+        asked.append((given, more))
+        return answer
+
+    monkeypatch.setattr("btil.inference.refinement.refine", refine)
+    clock = iter([1.0, 4.5])
+    monkeypatch.setattr("btil.posterior.posterior.time.perf_counter", lambda: next(clock))
+    found = posterior.refined(20, num_sweeps=5, seed=7, progress=False)
+    (((bound, result), more),) = asked
+    assert (bound, result) == (posterior.bound, posterior.result)
+    assert more == {
+        "seed": 7, "progress": False, "dtype": np.float64, "num_draws": 20, "num_sweeps": 5,
+    }  # fmt: skip
+    assert (found.method, found.result, found.seed) == ("refined", answer, 7)
+    assert found.wall_time == posterior.wall_time + 3.5
+    assert found.options == {"num_draws": 20, "num_sweeps": 5}
+    assert (found.bound, found.dtype) == (posterior.bound, posterior.dtype)
+    for given, told in (
+        ({"num_draws": 1}, "num_draws must be a whole number of at least 2"),
+        ({"num_sweeps": 1}, "num_sweeps must be a whole number of at least 2"),
+        ({"seed": -1}, "seed must be"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            posterior.refined(**given)
+    chains = {
+        site: DrawnRows(np.full((1, 2, *table.shape), 0.5))
+        for site, table in posterior.bound.learned.items()
+    }
+    drawn = made_by_hand(hmm_model(), posterior.demos, "gibbs", rows=chains)
+    with pytest.raises(ValueError, match="posterior is of gibbs, and has draws or is exact"):
+        drawn.refined()
+    nothing = btil.TeamModel(btil.UniformCPT(), btil.StaticCPT())
+    with pytest.raises(ValueError, match="of mfvi, and no table is learned"):
+        made_by_hand(nothing, posterior.demos).refined()
+    assert len(asked) == 1

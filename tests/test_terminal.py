@@ -2,11 +2,13 @@
 
 import ast
 import contextlib
+import gc
 import io
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -232,3 +234,43 @@ def test_of_several_processes_the_first_alone_shows_progress(
     with progress_line(2, "nuts", False) as line:
         line.update(2)
     assert capsys.readouterr().err == ""
+
+
+def test_the_console_command_collects_seldom_and_is_known_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, asked = gc.get_threshold(), []
+
+    def command(**given: object) -> None:
+        asked.append((given, gc.get_threshold(), signal.getsignal(signal.SIGINT)))
+
+    module = sys.modules["btil.cli.app"]
+    monkeypatch.setattr(module, "app", command)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        module.main()
+    finally:
+        gc.set_threshold(*before)
+    ((given, threshold, during),) = asked
+    assert given == {"prog_name": "btil", "obj": FROM_CONSOLE}
+    assert threshold == (100_000, 20, 20)
+    assert during is not handler
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert gc.get_freeze_count() > 0
+
+
+def test_demo_says_what_it_does_unless_it_is_to_be_quiet(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    def run_demo(out: Path, progress: bool, say: Callable[[str], None]) -> Path:
+        asked.append((out, progress))
+        say("fitting")
+        return out / "report.html"
+
+    monkeypatch.setattr("btil.analysis.demo.run_demo", run_demo)
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
+    assert done.stdout == f"fitting\nreport: {tmp_path / 'report.html'}\n"
+    assert CliRunner().invoke(app, ["demo", "--quiet"]).exit_code == 0
+    assert asked == [(tmp_path, True), (Path("btil-demo"), False)]

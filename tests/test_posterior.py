@@ -673,6 +673,10 @@ def test_draws_of_columns_never_seen_follow_seed_context_and_agent_alone() -> No
     for agent, seed in (("ann", 2), ("bob", 1)):
         again = posterior.drawn_channel(agent, contexts, 5, seed)
         assert not np.isin(found.coefficients, again.coefficients).any()
+    # So are those of a state that nobody saw, or of who is away.
+    unseen = posterior.drawn_channel("ann", np.array([[-1], [-2], [2]]), 5, 1)
+    assert len(np.unique(unseen.coefficients)) == 30
+    np.testing.assert_array_equal(unseen.coefficients[:, 2], found.coefficients[:, 0])
     # Draws of the tables' channels are those of the same seed.
     for draw, tables in enumerate(posterior.drawn_tables(5, 1)):
         coefficients, covariance = tables.channels["ann"].rows(np.array([[1], [0]]))

@@ -524,14 +524,15 @@ class TeamPosterior(Posterior):
         index = matched(own, contexts)
         values = [draws[site] for site in channel_sites(own)]
         values[0] = values[0].reshape(num_draws, *own.shape)
-        # Seeded by the contexts, in whatever company they are asked for.
+        # Seeded by the contexts, in whatever company they are asked for; values of none are
+        # negative, which no seed may be.
         one = [part[0] for part in own.prior()]
         unvisited = [
             matrix_normal_draws(
                 np.random.default_rng([seed, 3, zlib.crc32(agent.encode()), *context]),
                 *(np.broadcast_to(part, (num_draws, *part.shape)) for part in one),
             )
-            for context, at in zip(contexts.tolist(), index.tolist(), strict=True)
+            for context, at in zip((contexts % 2**32).tolist(), index.tolist(), strict=True)
             if at < 0
         ]
         found = []

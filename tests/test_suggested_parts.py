@@ -902,6 +902,36 @@ def test_errors_are_beside_those_of_the_default_and_of_the_majority() -> None:
     assert suggest._errors(demos, seen, nothing, {}) == {}
 
 
+def test_of_who_has_labels_in_one_episode_no_errors_are_told() -> None:
+    """Though a table shared with another can be tested on them."""
+    generator = np.random.default_rng(0)
+    x = generator.integers(3, size=(60, 2))
+    latents = np.repeat(generator.integers(2, size=(6, 2)), 10, axis=0)
+    labels = latents.copy()
+    labels[10:, 1] = -1
+    demos = Demonstrations(
+        {"ann_x": x[:, 0], "bob_x": x[:, 1]}, (x + latents) % 3, labels,
+        np.repeat(np.arange(6), 10), agents=("ann", "bob"), num_latents=2,
+    )  # fmt: skip
+    found = btil.suggest_model(demos, refit=False, progress=False)
+    assert isinstance(found.model.policy, btil.Shared)
+    assert set(found.errors) == {"ann"}
+    assert set(found.errors["ann"]) == {"found", "default", "majority"}
+    assert "decoding error of ann on labelled episodes held out" in str(found)
+    assert found.html()
+    # Here each has a transition: bob's is held out as a whole, so that its prior alone speaks.
+    transitions = {one.agents: one.found for one in found.tables if one.role == "transition"}
+    of = held_out.stretches(demos, ("ann", "bob"))
+    assert of is not None
+    move = suggest.team_moves(demos, transitions, of, ("ann", "bob"))
+    prior = transitions["bob",].best.prior
+    rows = prior.strength + prior.stay * np.eye(2)
+    rows /= rows.sum(-1, keepdims=True)
+    (bob,) = np.flatnonzero(of.agent == 1)
+    assert transitions["bob",].best.kept is None
+    np.testing.assert_allclose(move[1:10, bob], np.broadcast_to(rows, (9, 2, 2)))
+
+
 def test_what_speaks_against_a_suggestion() -> None:
     def told(demos: Demonstrations, usable: list[str] | None = None) -> list[str]:
         labelled = {a: int((demos.latents[:, k] >= 0).sum()) for k, a in enumerate(demos.agents)}

@@ -56,13 +56,19 @@ class Stretches(NamedTuple):
     num_folds: int
 
 
-def stretches(demos: Demonstrations, agents: Sequence[str]) -> Stretches | None:
-    """The labelled stretches of the agents; None where fewer than two episodes have labels."""
+def stretches(demos: Demonstrations, agents: Sequence[str], fewest: int = 2) -> Stretches | None:
+    """The labelled stretches of the agents; None where fewer than two episodes have labels.
+
+    Args:
+        demos: The demonstrations.
+        agents: The agents.
+        fewest: Of one episode everything is held out.
+    """
     episode = np.repeat(np.arange(demos.num_episodes), demos.episode_lengths)
     position = [demos.agents.index(agent) for agent in agents]
     labelled = demos.latents[:, position] >= 0
     with_labels = np.unique(episode[labelled.any(axis=1)])
-    if len(with_labels) < 2:
+    if len(with_labels) < fewest:
         return None
     folds = min(MOST_FOLDS, len(with_labels))
     fold_of_episode = np.full(demos.num_episodes, -1)

@@ -453,7 +453,7 @@ def team_moves(
         mine = [agent for agent in having if agent in agents]
         if not mine:
             continue
-        own = stretches(demos, having)
+        own = stretches(demos, having, fewest=1)
         assert own is not None
         taken = moves(one.pool, one.best, own)
         for agent in mine:
@@ -471,7 +471,8 @@ def _errors(
 ) -> dict[str, dict[str, float]]:
     """Errors on labelled episodes held out: what was found, the default and the majority.
 
-    Tables are learned from the labelled steps of the other folds alone.
+    Tables are learned from the labelled steps of the other folds alone. Of members with labels in
+    one episode nothing is told.
     """
     errors: dict[str, dict[str, float]] = {}
     every = views(demos, list(demos.state_variables), {})
@@ -484,9 +485,10 @@ def _errors(
         emission = emissions(found.pool, refined.best.parents, [refined.best.prior], of)[0]
         for position, error in decoding_errors(emission, move, of).items():
             errors.setdefault(demos.agents[position], {})["found"] = error
-    for agent in demos.agents:
+    for agent in list(errors):
         of = stretches(demos, (agent,))
-        if agent not in errors or of is None:
+        if of is None:  # others, who share its table, have labels in a second episode
+            del errors[agent]
             continue
         policy = make_pool(demos, every, "policy", (agent,), everything=True)
         transition = make_pool(demos, every, "transition", (agent,), everything=True)

@@ -179,8 +179,9 @@ class Suggestion:
         tables: What was found for each policy and transition.
         errors: Per agent the decoding errors of what was "found", the "default" model and the
             "majority" on labelled episodes held out, tables learned from the labelled steps of the
-            others, with emissions by fits that learn from unlabelled steps too; empty where fewer
-            than two episodes have labels, or a model with emissions was not fitted.
+            others, with emissions by fits that learn from unlabelled steps too; without agents
+            who have labels in fewer than two episodes, empty where a model with emissions was not
+            fitted.
         refused: Columns that no table reads, and why.
         unread: Continuous columns that the model neither explains nor reads.
         sharing: Per role, why agents share a table or do not.

@@ -192,6 +192,13 @@ def test_draws_of_chains_are_in_the_tree_as_they_are() -> None:
         found = rows[site.replace("/", "_")]
         assert found.attrs["site"] == site
         np.testing.assert_array_equal(found, one.draws)
+    for group in (rows, tree["log_likelihood"], tree["sample_stats"]):
+        assert set(group.coords) >= {"chain", "draw"}
+        assert group.attrs["inference_library"] == "btil"
+    for one in (tree["log_likelihood"], tree["log_likelihood/episodes"]):
+        assert one.attrs["unit"] == "an episode under a draw, latents summed out, all agents"
+        assert one.attrs["draws"] == rows.attrs["draws"] == tree.attrs["draws"]
+    assert tree.attrs["created_by"] == "btil"
     assert rows["chain"].values.tolist() == [0, 1]
     assert rows["draw"].values.tolist() == [0, 1, 2]
     np.testing.assert_array_equal(tree["log_likelihood/episodes"], likelihood)

@@ -1012,6 +1012,19 @@ def test_who_has_no_actions_is_not_predicted_to_act() -> None:
     np.testing.assert_allclose(told[[0, 2]], [[1, 0], [0, 1]])
 
 
+def test_of_who_is_away_throughout_nothing_is_said() -> None:
+    demos = random_demos(0, (3, 1), num_latents=(2, 3), num_actions=(3, 2))
+    posterior = made_by_hand(rich_model(), demos)
+    gone = demos.replace(present={"bob": np.zeros(4, bool)})
+    for num_draws in (None, 2):
+        for name, size in (("smooth", 3), ("filter", 3), ("predict_actions", 2)):
+            found = getattr(posterior, name)(gone, num_draws=num_draws)
+            assert found["bob"].shape == (4, size)
+            assert np.isnan(found["bob"]).all()
+            assert not np.isnan(found["ann"]).any()
+        assert (posterior.decode(gone, num_draws=num_draws)[:, 1] == -1).all()
+
+
 def test_seeds_and_numbers_of_draws_are_looked_at_by_every_question(
     posterior: btil.TeamPosterior,
 ) -> None:

@@ -593,8 +593,11 @@ def _predicted_actions(
             continue
         latent = np.exp(gather(np.asarray(filtered.log_predicted), layout.lanes))
         policy = tables[layout.sites[agent][0]].astype(latent.dtype)
-        predictions[agent] = np.einsum(
-            "nk,nka->na", latent, policy[bound.rows[agent].policy], optimize=True
+        row = bound.rows[agent].policy
+        there = row >= 0
+        predictions[agent] = np.full((len(row), acting[agent]), np.nan, latent.dtype)
+        predictions[agent][there] = np.einsum(
+            "nk,nka->na", latent[there], policy[row[there]], optimize=True
         )
     return predictions
 

@@ -142,7 +142,7 @@ def _compiled(program: Program) -> Callable[..., Any]:
 def _inner_constants(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
     """Arrays that functions inside a program have closed over: its text does not tell them."""
     for equation in jaxpr.eqns:
-        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
+        for part in jax.tree.leaves(list(equation.params.values())):
             if _is_jaxpr(part) and id(part) not in seen:
                 seen.add(id(part))
                 yield from getattr(part, "consts", ())

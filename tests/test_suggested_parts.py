@@ -229,6 +229,53 @@ def test_a_latent_keeps_where_that_says_a_nat_more() -> None:
     assert both.score == pytest.approx(expected)
 
 
+def pool_that_depends(actions: np.ndarray, given: dict[str, np.ndarray]) -> Pool:
+    reads = Reads(np.zeros(len(actions), int), actions, 1, 2)
+    return Pool("policy", ("ann",), reads, given, {}, {}, policy_grid(np.full(2, 0.5)), None)
+
+
+def test_a_search_ends_where_no_step_brings_what_it_has_to() -> None:
+    generator = np.random.default_rng(0)
+    x, noise = generator.integers(2, size=(2, 80))
+    pool = pool_that_depends(x, {"noise": noise, "x": x, "same": x})
+    found = search.search(pool)
+    assert found.least == pytest.approx(1 + np.log(3))
+    assert found.best.parents == ("x",)  # of columns that say the same the first
+    assert [(one.what, one.scored.parents) for one in found.path] == [("none", ()), ("+ x", ("x",))]
+    scores = Search(pool)
+    gain = scores.score(("x",)).score - scores.score(()).score
+    assert found.path[1].gain == pytest.approx(gain)
+    assert found.brought == pytest.approx({"x": gain})
+    assert found.objective == pytest.approx(scores.score(("x",)).score - found.least)
+    objectives = [one.score - found.least * len(one.parents) for one in found.runners_up]
+    assert objectives == sorted(objectives, reverse=True)
+    assert found.runners_up[0].parents == ("same",)
+    assert len(found.runners_up) == 5
+    again = search.found_to(scores.score(("noise", "same")), found)
+    assert again.best.parents == ("noise", "same")
+    without = {name: scores.score([n for n in again.best.parents if n != name]).score
+               for name in again.best.parents}  # fmt: skip
+    assert again.brought == pytest.approx(
+        {name: again.best.score - score for name, score in without.items()}
+    )
+    # With as little to say as that nothing is read.
+    few = pool_that_depends(x[:3], {"x": x[:3]})
+    assert search.search(few).best.parents == ()
+    nothing = pool_that_depends(x[:0], {})
+    ended = search.search(nothing)
+    assert (ended.best.parents, ended.least, ended.brought) == ((), 1.0, {})
+
+
+def test_a_step_has_to_bring_more_than_the_least() -> None:
+    """The best of several moves; of two as good the first, and none that gains nothing."""
+    one, other = (Scored((name,), 0.0, Prior("flat", 1.0), None, 1) for name in "ab")
+    assert search._best_move([(1.0, one, "a"), (1.0 + 1e-9, other, "b")]) == (1.0, one, "a")
+    assert search._best_move([(1.0, one, "a"), (1.1, other, "b")]) == (1.1, other, "b")
+    assert search._best_move([(0.0, one, "a"), (-1.0, other, "b")]) is None
+    assert search._best_move([]) is None
+    assert search._first_best(np.array([1.0, 3.0, 3.0 + 1e-9, 2.0])) == 1
+
+
 # ---------------------------------------------------------------------- labels held out
 
 

@@ -515,7 +515,8 @@ def test_errors_of_fits_leave_labels_out(monkeypatch: pytest.MonkeyPatch) -> Non
     demos = demos.replace(latents=latents)
     fits, tested = [], []
 
-    def fit(model: Any, train: Demonstrations, **_: Any) -> Demonstrations:
+    def fit(model: Any, train: Demonstrations, **more: Any) -> Demonstrations:
+        assert (more["seed"], more["progress"]) == (7, False)
         fits.append(train)
         return train
 
@@ -529,16 +530,16 @@ def test_errors_of_fits_leave_labels_out(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(refits, "fit", fit)
     monkeypatch.setattr(refits, "hamming_distance", distance)
-    errors = refits.by_mean_field(demos, [TeamModel(), TeamModel()], 0, False)
+    errors = refits.by_mean_field(demos, [TeamModel(), TeamModel()], 7, False)
     # Folds have three or two episodes; means are of episodes.
     assert errors == pytest.approx(np.array([[0.1, 0.25], [0.1, 0.25]]))
     assert sorted(tested) == sorted([*range(7), *range(7)])
     assert all(train.num_episodes == 9 for train in fits)
     tested.clear()
-    refits.by_mean_field(benchmark.labelled(demos, 2), [TeamModel()], 0, False)
+    refits.by_mean_field(benchmark.labelled(demos, 2), [TeamModel()], 7, False)
     assert sorted(tested) == [0, 1]
     only_a = demos.replace(latents=np.where([True, False], latents, -1))
-    assert np.isnan(refits.by_mean_field(only_a, [TeamModel()], 0, False)[0, 1])
+    assert np.isnan(refits.by_mean_field(only_a, [TeamModel()], 7, False)[0, 1])
 
 
 def team_that_walks(seed: int, labelled: int) -> Demonstrations:

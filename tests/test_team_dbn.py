@@ -500,3 +500,50 @@ def test_tables_with_parameters_and_their_guide_have_the_densities_that_are_told
     )
     assert of_guide["transition_ann"] == pytest.approx(expected)
     assert set(of_guide) == {*values, "policy_ann_noise"}
+
+
+def test_arrays_of_a_model_are_those_of_its_episodes_padded():
+    """Members without actions take the only one; gaps stand where they were, later than nothing."""
+    there = np.ones((7, 2), bool)
+    there[[1, 5], 1] = False
+    weights = np.random.default_rng(0).uniform(0.1, 1, (7, 2))
+    demos = btil.Demonstrations(
+        {"x": [0, 1, 1, 0, 1, 0, 1]},
+        {"ann": [0, 1, -1, 2, 0, -1, 1]},
+        {"ann": [0, -1, -1, 1, -1, -1, -1], "bob": [1, -1, -1, 0, -1, -1, 1]},
+        [0, 0, 0, 0, 1, 1, 1],
+        agents=("ann", "bob"), num_actions={"ann": 3}, num_latents=2, missing="allow",
+        present=there, latent_weights={"ann": weights}, continuous={"bob_v": np.arange(7.0)},
+    )  # fmt: skip
+    model = btil.TeamModel(
+        btil.DirichletCPT(0.7, ("x",)), btil.DirichletCPT(0.9, ("own_action",)),
+        btil.KnownCPT([0.25, 0.75]),
+    )  # fmt: skip
+    model = btil.TeamModel(
+        model.policy, {"ann": model.transition, "bob": btil.StaticCPT()}, model.initial
+    )
+    bound = bind(model, demos)
+    structure, data = model_data(bound)
+    assert data.lengths.tolist() == [4, 3]
+    assert structure.learned == tuple(n for n, t in bound.tables.items() if t.learned)
+    np.testing.assert_allclose(np.exp(data.log_fixed["initial_ann"]), [[0.25, 0.75]])
+    ann, bob = data.steps["ann"], data.steps["bob"]
+    assert ann.actions.tolist() == [[0, 1, -1, 2], [0, -1, 1, 0]]
+    assert ann.labels.tolist() == [[0, -1, -1, 1], [-1, -1, -1, -1]]
+    assert bob.labels.tolist() == [[1, -1, -1, 0], [-1, -1, 1, -1]]
+    assert (bob.actions == 0).all()
+    rows = bound.rows["ann"]
+    episodes = ([0, 1, 2, 3], [4, 5, 6])
+    for m, steps in enumerate(episodes):
+        seen = rows.policy[steps]
+        assert ann.policy[m, : len(steps)].tolist() == seen.tolist()
+        moved = np.maximum(rows.transition[steps[1:]], 0)
+        assert ann.transition[m, : len(steps) - 1].tolist() == moved.tolist()
+        np.testing.assert_allclose(np.exp(ann.log_weights[m, : len(steps)]), weights[steps])
+    assert ann.initial.tolist() == rows.initial.tolist() == [0, 0]
+    # The moves that follow actions which nobody saw.
+    assert ann.unseen.move.tolist() == [[-1, -1, 0], [-1, 1, -1]]
+    assert (ann.stays, ann.away) == (None, None)
+    assert bob.stays.tolist() == [[0, -1, 0, -1], [0, -1, 0, -1]]
+    assert bob.away.tolist() == [[False, True, False, False], [False, True, False, False]]
+    assert (bob.log_weights, bob.unseen) == (None, None)

@@ -8,7 +8,13 @@ import pytest
 from teams import hmm_demos, made_by_hand, random_demos, rich_model, team_with_columns
 
 import btil
-from btil.inference.result import DrawnParameters, DrawnRows, MatrixNormalChannel
+from btil.inference.result import (
+    DirichletRows,
+    DrawnParameters,
+    DrawnRows,
+    MatrixNormalChannel,
+)
+from btil.models.team import bind
 from btil.posterior import tracker as module
 from btil.posterior.tracker import Belief, Tracker
 
@@ -117,6 +123,25 @@ def test_equal_to_the_batch_for_every_family(name: str) -> None:
         FAMILIES[name], random_demos(0, (3, 1, 4), *sizes), dtype="float64", progress=False
     )
     assert_follows_batch(posterior, random_demos(4, (4, 1, 2), *sizes), 1e-12)
+
+
+@pytest.mark.parametrize("num_draws", [None, 3])
+def test_equal_to_the_batch_where_the_step_before_is_read(num_draws: int | None) -> None:
+    model = btil.TeamModel(
+        policy={
+            "ann": btil.DirichletCPT(0.7, ("x", "previous_action_bob", "previous_y")),
+            "bob": btil.DirichletCPT(0.7, ("previous_own_action",)),
+        },
+        transition=btil.DirichletCPT(0.9, ("y", "other_actions", "next_x")),
+    )
+    demos = random_demos(9, (4, 1, 3))
+    generator = np.random.default_rng(0)
+    rows = {
+        site: DirichletRows(generator.uniform(0.5, 5, table.shape))
+        for site, table in bind(model, demos).learned.items()
+    }
+    posterior = made_by_hand(model, demos, rows=rows)
+    assert_follows_batch(posterior, demos, 1e-12, num_draws=num_draws)
 
 
 def assert_same(one: Any, other: Any) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 
 import jax
@@ -1312,3 +1313,55 @@ def test_simulate_and_reproduce_hand_on_what_they_were_given(
         "trials": None, "domains": None, "methods": None, "quick": False, "seed": 0,
         "progress": False, "command": "btil reproduce 'a table'",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (ValueError("two\n  lines"), 2, "two lines"),
+        (TypeError("no option"), 2, "no option"),
+        (OSError(28, "No space left on device", "big.nc"), 2, "big.nc: No space left on device"),
+        (OSError("of a library"), 2, "of a library"),
+        (FileNotFoundError("no such file: x"), 2, "no such file: x"),
+        (ArithmeticError("not finite"), 1, "not finite"),
+        (RuntimeError(), 1, "RuntimeError"),
+        (MemoryError(), 1, "MemoryError"),
+    ],
+)
+def test_what_goes_wrong_is_a_line_and_a_code(
+    error: Exception, code: int, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("btil.domains.overcooked.load", fail)
+    words = ("info", "overcooked:cramped_room")
+    assert_refused(run(*words), f"error: {told}\n", code=code)
+    assert run("--debug", *words).exception is error
+    error.add_note("what is complete is kept")
+    assert_refused(run(*words), f"error: {told}; what is complete is kept\n", code=code)
+
+
+def test_work_that_can_be_taken_up_again_says_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("btil.analysis.calibration.calibrate", interrupt)
+    done = run("calibrate", folder / "team.csv", "--out", tmp_path / "c")
+    told = f"interrupted; what is complete is kept in {tmp_path / 'c'}; the same command goes on"
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert done.stderr == f"{told} from there\n"
+
+
+def test_doubts_about_data_are_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubt(*_: object) -> None:
+        for text in ("a name\n  looks odd", "a name\n  looks odd", "a size"):
+            warnings.warn(text, btil.DataWarning, stacklevel=1)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("btil.domains.overcooked.load", doubt)
+    done = run("info", "overcooked:cramped_room")
+    assert done.stderr.splitlines()[-1] == "error: enough"
+    assert set(done.stderr.splitlines()[:-1]) == {"warning: a name looks odd", "warning: a size"}

@@ -38,6 +38,7 @@ from btil.numpyro_forms.team_dbn import (
     sample_channels,
     step_evidence,
 )
+from btil.suggestion import motion
 from btil.suggestion.motion import own_columns, proposals
 
 
@@ -635,3 +636,21 @@ def test_coverage_of_columns_is_what_intervals_say():
     for kind, number in (("coefficients", 11), ("noise", 11)):
         # 8 teams, 11 numbers each: a standard error of some 0.05.
         assert abs(np.mean(covered[kind]) - 0.5) < 4 * 0.5 / np.sqrt(8 * number)
+
+
+def test_what_the_step_before_leaves_is_what_a_regression_does():
+    generator = np.random.default_rng(0)
+    before = generator.normal(size=40)
+    after = 3.0 - 2.0 * before + 0.5 * generator.normal(size=40)
+    left = motion._left(after[:, None], before[:, None])
+    correlation = np.corrcoef(before, after)[0, 1]
+    np.testing.assert_allclose(left, [np.sqrt(1 - correlation**2)])
+    # Both columns before tell of either.
+    both = np.stack([before, generator.normal(size=40)], axis=1)
+    told = np.stack([both.sum(1) + 7.0, generator.normal(size=40)], axis=1)
+    first, second = motion._left(told, both)
+    assert first < 1e-12
+    assert 0.8 < second < 1
+    # Of fewer than three steps a number nothing can be said.
+    assert motion._left(after[:5, None], before[:5, None]).tolist() == [1]
+    assert motion._left(after[:6, None], before[:6, None])[0] < 1

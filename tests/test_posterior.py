@@ -1156,3 +1156,30 @@ def test_contexts_are_told_by_names_where_there_are_some() -> None:
         posterior.contexts("eve", "policy")
     alone = made_by_hand(model, demos.select([0]).replace(missing="allow"))
     assert len(alone.contexts("ann", "initial")) == 1
+
+
+def test_a_posterior_says_what_it_is_of(posterior: btil.TeamPosterior) -> None:
+    told = repr(made_by_hand(rich_model(), posterior.demos, "svi", converged=False))
+    assert told == (
+        "TeamPosterior(svi: policy_ann 4x2x3, policy_bob 4x3x2, transition_ann 8x2x2, "
+        "transition_bob 8x3x3, initial_ann 2x2, initial_bob 2x3; not converged: made by hand)"
+    )
+    assert repr(team_with_columns()) == (
+        "TeamPosterior(mfvi: emission_ann 2x2x1x1, emission_bob 2x2x1x1; converged: made by hand)"
+    )
+    nothing = btil.TeamModel(btil.UniformCPT(), btil.StaticCPT())
+    told = repr(made_by_hand(nothing, posterior.demos))
+    assert told == "TeamPosterior(mfvi: nothing learned; converged: made by hand)"
+
+
+def test_what_a_posterior_is_asked_of_itself_is_of_its_result() -> None:
+    found = made_by_hand(
+        hmm_model(), hmm_demos([0, 1]), elbo=-2.5, elbo_standard_error=0.25, contraction_rate=0.75,
+        elbo_trace=np.array([-3.0, -2.5]), converged=False,
+    )  # fmt: skip
+    assert (found.elbo, found.elbo_se, found.contraction_rate) == (-2.5, 0.25, 0.75)
+    assert found.elbo_trace.tolist() == [-3.0, -2.5]
+    assert (found.converged, found.reason) == (False, "made by hand")
+    assert found.model is found.bound.model
+    assert found.demos is found.bound.demos
+    assert found.draws_info is None

@@ -576,3 +576,21 @@ def test_states_that_speak_of_who_is_away_may_be_left_out() -> None:
     # What stands there all the same is left out.
     tracker.update({"bob_at": 1, "x": 0}, {"ann": 1, "bob": 1}, away=["bob"])
     assert (tracker.state.states.tolist(), tracker.state.actions.tolist()) == ([-2, 0], [1, -2])
+
+
+def test_what_columns_say_does_not_depend_on_what_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = [(x, column) for x in (0, 1, 3, 0) for column in (0.5, None)]
+
+    def told() -> list[Any]:
+        tracker = team_with_columns().tracker(num_draws=2, seed=1)
+        return [
+            tracker.update({"x": x}, [0, 1], continuous={"ann_v": v, "bob_v": 0.25}).latents
+            for x, v in steps
+        ]
+
+    usual = told()
+    monkeypatch.setattr(module, "REMEMBERED_CONTEXTS", 1)
+    for one, other in zip(usual, told(), strict=True):
+        assert_same(one, other)

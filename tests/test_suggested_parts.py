@@ -1173,3 +1173,41 @@ def test_members_share_a_table_where_that_explains_more() -> None:
     assert not none.found
     sticky = btil.StickyDirichletCPT(0.3, stay=10.0)
     assert none.family == {"ann": sticky, "bob": sticky}
+
+
+def test_fuller_policies_read_what_explains_the_actions_too() -> None:
+    pool, of = pool_of("policy"), held_out.stretches(team(), ("ann", "bob"))
+    assert of is not None
+    move = suggest.team_moves(team(), choice_of("transition", True).found, of, ("ann", "bob"))
+    scores = held_out.HeldOut(pool, move, of)
+    agents = ("ann", "bob")
+
+    def fuller(explains: tuple[str, ...], tells: tuple[str, ...]) -> list[Any]:
+        found = found_of(pool, explains)
+        one = held_out.refined_to(tells, found, scores)
+        family = suggest._families(pool, one.best)
+        policy = suggest.Choice({agents: found}, family, "", {agents: one})
+        for choice in suggest._fuller(policy):
+            assert choice.family["ann"] == suggest._families(
+                pool, choice.refined[agents].best
+            )["ann"]  # fmt: skip
+            assert choice.found == policy.found
+        return [choice.refined[agents].best.parents for choice in suggest._fuller(policy)]
+
+    both = ("phase", "{other}_at", "{own}_at")
+    assert fuller(("phase", "{other}_at"), ("{own}_at",)) == [both, ("phase", "{other}_at")]
+    assert fuller(("phase",), ("phase", "{own}_at")) == [("phase",)]
+    assert fuller(("phase", "{own}_at"), ("phase",)) == [("phase", "{own}_at")] * 2
+    assert fuller(("phase",), ("phase",)) == []
+
+
+def test_another_table_of_some_agents_leaves_the_others_as_they_are() -> None:
+    choice = choice_of("transition", False)
+    table = Search(pool_of("transition", ("bob",))).score(("action of {other}",))
+    other = suggest._with_table(choice, ("bob",), table)
+    assert other.found["ann",] is choice.found["ann",]
+    assert other.family["ann"] == choice.family["ann"]
+    assert other.found["bob",].best == table
+    assert other.family["bob"].parents == ("action_ann",)
+    assert choice.found["bob",].best != table
+    assert other.best(("bob",)) == table

@@ -127,6 +127,30 @@ def test_a_sweep_by_enumeration(missing: bool, monkeypatch: pytest.MonkeyPatch) 
     assert sorted(fits.errors(bind(model, demos))) == pytest.approx(sorted(errors))
 
 
+def test_errors_are_of_labelled_steps_of_members_who_have_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each episode by the fit of its fold; of who has no label in it there is no error."""
+    demos = recording()
+    latents = np.array(demos.latents)
+    latents[7:, 1] = -1
+    demos = demos.replace(latents=latents)
+    fits = FoldFits(demos)
+    assert sorted(map(list, fits.folds)) == [[0], [2]]
+    # Fold by fold: everybody has latent 0, or everybody 1.
+    said = np.eye(2)[[0, 1]][:, None].repeat(demos.num_steps, axis=1)
+    monkeypatch.setattr(FoldFits, "marginals", lambda *_: [said, said])
+    found = fits.errors(bind(TeamModel(), demos))
+    expected = []
+    for agent in range(2):
+        for fold, episodes in enumerate(fits.folds):
+            rows = np.isin(demos.episodes, episodes) & (latents[:, agent] >= 0)
+            if rows.any():
+                expected.append((latents[rows, agent] != fold).mean())
+    assert len(expected) == 3
+    np.testing.assert_allclose(found, expected)
+
+
 def test_one_program_for_all_models() -> None:
     demos = recording()
     fits = FoldFits(demos)

@@ -1365,3 +1365,16 @@ def test_doubts_about_data_are_a_line_each(monkeypatch: pytest.MonkeyPatch) -> N
     done = run("info", "overcooked:cramped_room")
     assert done.stderr.splitlines()[-1] == "error: enough"
     assert set(done.stderr.splitlines()[:-1]) == {"warning: a name looks odd", "warning: a size"}
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--num-latents", 2), ("--unknown-labels", "NA"), ("--drop-last",), ("--missing", "allow"),
+        ("--continuous", "x"),
+    ],
+    ids=lambda option: option[0],
+)  # fmt: skip
+def test_carried_data_know_what_they_hold(option: tuple[object, ...]) -> None:
+    told = f"{option[0]} is for files; carried data know what they hold"
+    assert_refused(run("info", "overcooked:cramped_room", *option), told)

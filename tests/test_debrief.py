@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 from html_pages import Links
 from markupsafe import Markup
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import btil
 from btil.analysis import debrief
 from btil.analysis.debriefing import debrief_page as page_module
-from btil.analysis.debriefing import sections
+from btil.analysis.debriefing import findings, sections
 from btil.analysis.debriefing.findings import Findings, certainty_of, find, unseen_labels
 from btil.analysis.teamwork import Stretch, misaligned
 from btil.cli import app
@@ -128,8 +129,11 @@ def test_episodes_stretches_and_dwells_are_those_of_a_plain_loop(
         line = found.episodes.iloc[number]
         assert line["misaligned_steps"] == sum(apart)
         assert line["longest_stretch"] == max((b - a + 1 for a, b in own), default=0)
-        changes = sum(path[t, 0] != path[t - 1, 0] for t in steps[1:])
-        assert line["changes_of_mind_ann"] == changes
+        for i, agent in enumerate(demos.agents):
+            changes = sum(path[t, i] != path[t - 1, i] for t in steps[1:])
+            assert line[f"changes_of_mind_{agent}"] == changes
+            sure = [found.beliefs[agent][t].max() >= 0.9 for t in steps]
+            assert line[f"share_sure_{agent}"] == pytest.approx(np.mean(sure))
     table = found.misalignments
     assert list(table[["episode", "from_step", "to_step"]].itertuples(index=False)) == stretches
     assert stretches
@@ -141,12 +145,16 @@ def test_episodes_stretches_and_dwells_are_those_of_a_plain_loop(
     assert found.by_chance == pytest.approx(np.mean(differ))
     for position, agent in enumerate(demos.agents):
         ended: dict[int, list[int]] = {0: [], 1: []}
+        times = [0, 0]
         for steps in episodes_of(demos):
             for value, first, last in runs_of(path[steps, position].tolist()):
+                times[value] += 1
                 if last < len(steps) - 1:
                     ended[value].append(last - first + 1)
         own = found.dwells[found.dwells["agent"] == agent]
+        assert own["times"].tolist() == times
         assert own["given_up"].tolist() == [len(ended[0]), len(ended[1])]
+        assert own["longest"].tolist() == [max(ended[0], default=0), max(ended[1], default=0)]
         means = [sum(lengths) / len(lengths) if lengths else np.nan for lengths in ended.values()]
         np.testing.assert_allclose(own["mean_steps"], means)
 
@@ -177,6 +185,69 @@ def test_habits_are_averages_over_what_was_met(method: str) -> None:
             assert line[f"low_{name}"] == pytest.approx(low[action], abs=0.35 * width)
             assert line[f"high_{name}"] == pytest.approx(high[action], abs=0.35 * width)
         assert line["does"].startswith(f"{ACTS[expected.argmax()]} {expected.max():.0%} (")
+        places = found.situations[
+            (found.situations["agent"] == "ann") & (found.situations["mind"] == MINDS[latent])
+        ]
+        spent = {
+            f"where: {names[place]}": beliefs[demos.state_variables["where"] == place, latent].sum()
+            for place in (0, 1)
+        }
+        told = dict(zip(places["situation"], places["steps"], strict=True))
+        assert told == pytest.approx(spent)
+        assert places["steps"].is_monotonic_decreasing
+    everyone = found.habits.set_index(["agent", "mind"])["share_of_steps"]
+    for agent, belief in found.beliefs.items():
+        assert everyone[agent].to_numpy() == pytest.approx(belief.mean(0))
+
+
+def test_habits_are_of_the_situations_told_of_and_known_only_where_learned() -> None:
+    """Learned in the yard alone, and then in both places; told of the other way round."""
+    yard = recordings(states={"where": np.ones(ALL, int)})
+    both = recordings()
+    states = both.state_variables["where"]
+    for training, demos in ((yard, both), (both, yard)):
+        posterior = posterior_of(training)
+        found = find(posterior, demos)
+        weight = found.beliefs["ann"][:, 0]
+        row = posterior.result.rows["policy_ann"].mean()[-1, 0]
+        met = states == 1 if demos is both else np.ones(ALL, bool)
+        line = found.habits.iloc[0]
+        # What was never learned is left out of the average, and counts as a step nonetheless.
+        assert line["steps"] == pytest.approx(weight.sum())
+        assert [line[f"probability_{name}"] for name in ACTS] == pytest.approx(row)
+        (place,) = found.situations[
+            (found.situations["agent"] == "ann") & (found.situations["mind"] == MINDS[0])
+        ].to_dict("records")
+        assert place["situation"] == "where: <td>yard"
+        assert place["steps"] == pytest.approx(weight[met].sum())
+        unknown = found.experience[found.experience["experience"] == "hardly ever met"]
+        assert unknown["share_of_steps"].tolist() == pytest.approx([1 - met.mean()] * 2)
+
+
+def test_habits_that_are_given_are_told_as_they_are() -> None:
+    demos = recordings()
+    rows = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
+    given = btil.KnownCPT(rows)
+    found = find(posterior_of(demos, policy=given), demos)
+    for line, row in zip(found.habits.to_dict("records"), [*rows, *rows], strict=True):
+        acts = demos.value_names(f"action_{line['agent']}")
+        for kind in ("probability", "low", "high"):
+            assert [line[f"{kind}_{name}"] for name in acts] == pytest.approx(row)
+    # Nothing of it was learned.
+    assert not len(found.experience)
+
+
+@pytest.mark.parametrize(
+    ("mean", "said"),
+    [
+        ((0.1, 0.5, 0.3, 0.1), "b 50% (40–60%), c 30% (20–40%), a 10% (0–20%)"),
+        ((0.051, 0.9, 0.049, 0.0), "b 90% (80–100%), a 5% (-5–15%)"),
+    ],
+)
+def test_habits_tell_three_actions_that_are_not_rare(mean: tuple[float, ...], said: str) -> None:
+    values = np.array(mean)
+    estimate = findings._Estimate(values, values - 0.1, values + 0.1)
+    assert findings._told(estimate, ("a", "b", "c", "d")) == said
 
 
 def test_changes_tell_what_goes_with_them() -> None:
@@ -204,6 +275,69 @@ def test_changes_tell_what_goes_with_them() -> None:
     assert not len(found.changes[found.changes["agent"] == "bob"])
 
 
+def test_circumstances_of_changes_are_those_that_are_frequent_there_and_rare_otherwise() -> None:
+    demos = btil.Demonstrations(
+        {"ann_where": [0, 1], "joann_hand": [0, 1], "night": [0, 1]},
+        [[0, 0], [1, 1]], [[0, 0]] * 2,
+        agents=("ann", "joann"), num_latents=1, action_names=("wait", "push"),
+        state_names={"ann_where": ("hall", "yard"), "joann_hand": ("free", "full")},
+    )  # fmt: skip
+    names = ("next_ann_where", "joann_hand", "action_joann", "previous_night", "night")
+    switch = np.repeat([True, False], [10, 20])
+
+    def said(*ones: tuple[int, int]) -> str:
+        """How many of the 10 changes, and of the 20 other moves, have the second value."""
+        values = np.stack(
+            [np.r_[np.arange(10) < a, np.arange(20) < b].astype(int) for a, b in ones], axis=1
+        )
+        return findings._goes_with(demos, "ann", names[: len(ones)], values, switch, ~switch)
+
+    never = (0, 0)
+    assert said((8, 2)) == "where becomes “yard” (80%; else 10%)"
+    # Of another agent, though its name ends alike.
+    assert said(never, (8, 2)) == "joann hand is “full” (80%; else 10%)"
+    assert said(never, never, (8, 2)) == "joann does “push” (80%; else 10%)"
+    assert said(never, never, never, (8, 2)) == "night was “1” (80%; else 10%)"
+    assert said(never, never, never, never, (8, 2)) == "night is “1” (80%; else 10%)"
+    # A fifth more often at least, and at half of the changes.
+    assert said((8, 11)) == "where becomes “yard” (80%; else 55%)"
+    assert said((8, 13)) == ""
+    mostly = np.repeat([0, 1, 2, 3], [4, 3, 3, 20])[:, None]
+    assert findings._goes_with(demos, "ann", ("night",), mostly, switch, ~switch) == ""
+    # The two that tell most.
+    assert said((7, 2), (9, 2), (8, 2)) == (
+        "joann hand is “full” (90%; else 10%), joann does “push” (80%; else 10%)"
+    )
+    assert findings._goes_with(demos, "ann", (), np.zeros((30, 0), int), switch, switch) == ""
+
+
+def test_stretches_tell_whose_mind_went_where() -> None:
+    demos = told([0] * 14, [0] * 6 + [1] * 8, 3)
+    path = np.zeros((14, 2), int)
+    path[6:, 0] = [1, 1, 0, 1, 2, 0, 0, 1]
+    path[6:, 1] = [0, 2, 2, 2, 0, 1, 2, 2]
+    stretches = (Stretch(1, 1, 3, 0.95), Stretch(1, 0, 7, 0.5))
+    table = findings._misalignments(demos, path, stretches)
+    first, second = table.to_dict("records")
+    assert (first["episode"], first["from_step"], first["to_step"], first["steps"]) == (1, 1, 3, 3)
+    assert first["mind_ann"] == "1, then 0, then 1"
+    assert first["mind_bob"] == "2"
+    assert (first["probability"], first["certainty"]) == (0.95, "sure")
+    assert second["mind_ann"] == "1, then 0, then 1, then 2, … (2 more)"
+    assert second["mind_bob"] == "0, then 2, then 0, then 1, … (1 more)"
+    assert second["certainty"] == "unclear"
+    assert list(findings._misalignments(demos, path, ())) == list(table)
+
+
+def test_episodes_worth_a_look_have_most_steps_apart_or_else_most_steps(found: Findings) -> None:
+    episodes = found.episodes.assign(misaligned_steps=[1, 4, 0, 4])
+    apart = dataclasses.replace(found, episodes=episodes, incomparable=None)
+    # Lengths are 12, 9, 1 and 14.
+    assert apart.worth_a_look() == [3, 1, 0, 2]
+    unknown = dataclasses.replace(apart, incomparable="they differ")
+    assert unknown.worth_a_look() == [3, 0, 1, 2]
+
+
 def told(minds: list[int], episodes: list[int], num_latents: int) -> btil.Demonstrations:
     """Ann and bob always do and want the same, and say so at every step."""
     both = np.stack([minds, minds], 1)
@@ -219,6 +353,8 @@ def test_changes_of_mind_are_within_episodes_and_shares_of_the_changes_from_a_mi
     found = find(posterior_of(demos), demos, use_labels=True)
     assert found.episodes["changes_of_mind_ann"].tolist() == [1, 1, 1]
     bob = found.changes[found.changes["agent"] == "bob"]
+    # The most frequent first, of each mind.
+    assert bob["from_mind"].tolist() == ["mind 0", "mind 0", "mind 1"]
     pairs = zip(
         bob["from_mind"], bob["to_mind"], bob["times"], bob["share_of_changes"], strict=True
     )
@@ -377,6 +513,94 @@ def test_names_of_the_training_recordings_serve_others() -> None:
 
 
 # ------------------------------------------------------------------ the page
+
+
+def test_files_of_episodes_have_names_of_their_own() -> None:
+    assert page_module._file_names(["mon", "a/b", "…", "a b", "../x"]) == [
+        "mon", "a_b_2", "3", "a_b_4", "x"
+    ]  # fmt: skip
+    # Also where a name with its number is what another one is called.
+    crossed = page_module._file_names(["a/b", "a b", "a_b_1"])
+    assert len(set(crossed)) == 3
+
+
+def test_what_is_learned_again_is_the_same_without_every_second_labelled_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[btil.Demonstrations, object]] = []
+
+    def fit_again(
+        posterior: btil.TeamPosterior, demos: btil.Demonstrations, *, seed: int, progress: bool
+    ) -> btil.TeamPosterior:
+        asked.append((demos, seed))
+        return posterior
+
+    monkeypatch.setattr(page_module, "fit_again", fit_again)
+    demos = recordings(labelled=22)  # all but the last episode have some
+    learned = dataclasses.replace(posterior_of(demos), seed=7)
+    assert page_module._learn_again(learned, demos, False) is learned
+    hidden, seed = asked.pop()
+    assert seed == 7
+    assert hidden == demos.without_labels([1])
+    # No use: without labels here, with labels that are new, or where one episode has all of them.
+    one = posterior_of(recordings(labelled=12))
+    for posterior, told_of in (
+        (learned, recordings(labelled=0)),
+        (learned, recordings(labelled=23)),
+        (one, recordings(labelled=12)),
+    ):
+        assert page_module._learn_again(posterior, told_of, False) is None
+    assert not asked
+
+
+@pytest.mark.parametrize("use_labels", [False, True])
+def test_pictures_are_of_the_episode_and_say_how_to_read_them(
+    use_labels: bool,
+    found: Findings,
+    posterior: btil.TeamPosterior,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def drawn(number: int) -> Figure:
+        figure = Figure()
+        figure.subplots(number)
+        return figure
+
+    def plot_timeline(posterior: object, demos: object, episode: int, **how: object) -> Figure:
+        asked.append((episode, how))
+        return drawn(2)
+
+    def plot_alignment(
+        posterior: object, demos: object, episode: int, task: object, **how: object
+    ) -> Figure:
+        asked.append((episode, task, how))
+        return drawn(2)
+
+    monkeypatch.setattr("btil.analysis.plots.plot_timeline", plot_timeline)
+    monkeypatch.setattr("btil.analysis.plots.plot_alignment", plot_alignment)
+    # Of the third episode a step is labelled, of the last one none.
+    for episode, name, known in ((2, "<i>wed</i>", True), (3, "thu", False)):
+        minds, alignment = page_module._pictures(posterior, found, episode, None, use_labels)
+        labels = {"use_labels": use_labels}
+        assert asked[-2:] == [(episode, {"kind": "bands"} | labels), (episode, None, labels)]
+        titles = [axes.get_title(loc="left") for axes in minds.figure.axes]
+        assert titles == [f"{agent}, episode {name}" for agent in found.demos.agents]
+        assert (minds.kind, alignment.kind) == ("minds", "alignment")
+        done = "were taken for true" if use_labels else "were not looked at"
+        for caption in (minds.caption, alignment.caption):
+            assert caption.startswith(f"Episode {name}")
+            assert (done in caption) == known
+        assert alignment.caption.count("minds were different") == 1
+    apart = dataclasses.replace(found, incomparable="they differ")
+    assert len(list(page_module._pictures(posterior, apart, 0, None, use_labels))) == 1
+    # Many kinds of things in mind are told apart by their lanes.
+    many = dataclasses.replace(found, demos=told([0, 1], [0, 0], 9))
+    next(iter(page_module._pictures(posterior, many, 0, None, use_labels)))
+    assert asked[-1] == (0, {"kind": "heatmap"} | labels)
+    few = dataclasses.replace(found, demos=told([0, 1], [0, 0], 8))
+    next(iter(page_module._pictures(posterior, few, 0, None, use_labels)))
+    assert asked[-1] == (0, {"kind": "bands"} | labels)
 
 
 def test_a_debrief_in_short_says_who_how_much_and_by_what(written: page_module.Debrief) -> None:

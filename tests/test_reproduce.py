@@ -1,6 +1,7 @@
 """The paper's tables made again: what is run, saved, taken up again, compared and written."""
 
 import functools
+import itertools
 import json
 import math
 import re
@@ -36,10 +37,19 @@ from btil.analysis.reproduction.experiments import (
 )
 from btil.analysis.reproduction.figures import plot_numbers, plot_supervision
 from btil.analysis.reproduction.models import model_named
-from btil.analysis.reproduction.targets import PAPER, QUICK, TARGETS, Reported, Row, target_rows
+from btil.analysis.reproduction.targets import (
+    AGENTS,
+    PAPER,
+    QUICK,
+    TARGETS,
+    Reported,
+    Row,
+    target_rows,
+)
 from btil.analysis.reproduction.trials import Trial
 from btil.cli import app
 from btil.demonstrations import Demonstrations, read_demonstrations
+from btil.domains.gridworld.task import GridTask
 
 FILES = (".csv", "-trials.csv", ".md", ".html", ".svg", ".png")
 
@@ -77,6 +87,8 @@ class StandIn:
                 "known": known_transition,
                 "episodes": demos.episode_ids.tolist(),
                 "labelled": labelled.tolist(),
+                "seed": seed,
+                "derived": "lying" in demos.num_states,
                 "options": options,
             }
         )
@@ -84,11 +96,18 @@ class StandIn:
         rows = generator.dirichlet(np.ones(task.num_actions), (task.num_states, task.num_latents))
         return SimpleNamespace(
             policies=dict.fromkeys(task.agents, rows),
-            decode=lambda test: generator.integers(0, task.num_latents, test.latents.shape),
+            decode=functools.partial(self.decode, task, generator),
             learning_curve={"elbo": np.array([-3.0, -2.0, -1.5])},
             converged=True,
             reason="nothing to do",
         )
+
+    def decode(
+        self, task: GridTask, generator: np.random.Generator, test: Demonstrations
+    ) -> np.ndarray:
+        """Anything; other things where derived variables are read."""
+        read = "lying" in test.num_states
+        return (generator.integers(0, task.num_latents, test.latents.shape) + read) % 3
 
 
 @pytest.fixture
@@ -267,6 +286,43 @@ def test_numbers_of_the_paper(
     assert found == [expected]
 
 
+def test_rows_that_the_paper_does_not_have_run_what_they_are_called() -> None:
+    parents = target_rows("parents", PAPER, ["cleanup"])
+    for row, (number, model) in zip(
+        parents, itertools.product((200, 20), targets.MODELS), strict=True
+    ):
+        assert row.experiment == Imitation("cleanup", "btil", False, number, 20, model)
+        assert row.setting == f"d = {number}, l = 20"
+        assert row.algorithm == targets.MODELS[model]
+    # The paper has numbers of its own model alone, "w/o T_x".
+    assert [row.reported[AGENTS[1], HAMMING].mean for row in parents if row.reported] == [
+        *(0.36, 0.48)
+    ]
+    minds = [row.experiment for row in target_rows("suboptimality", PAPER, ["movers"])]
+    assert minds == [
+        Simulation("movers"),
+        *(
+            experiments.DecodedMinds("movers", model, 200, 20)
+            for model in (None, "paper", "recommended")
+        ),
+    ]
+    rows = target_rows("performance", PAPER, ["movers"])
+    acting = {(row.setting, row.algorithm): row.experiment for row in rows}
+    assert len(acting) == len(rows) == 13
+    for (setting, algorithm), experiment in acting.items():
+        assert isinstance(experiment, experiments.Acting)
+        learned = experiment.learner == "btil"
+        assert (experiment.num_demos, experiment.num_labelled) == (200 if learned else 20, 20)
+        assert experiment.known_transition == (setting != "w/o T_x")
+        assert (experiment.model == "recommended") == ("recommended" in algorithm)
+        for words, estimate in (("modes", "map"), ("a draw per episode", "draw")):
+            assert (experiment.estimate == estimate) == (words in algorithm)
+        assert experiment.beside == ("rob" if "true Rob" in algorithm else None)
+    assert {e.learner for e in acting.values() if e.learner != "btil"} == {
+        "demonstrators", "random", "behavioral-cloning", "magail", "ppo",
+    }  # fmt: skip
+
+
 def test_every_number_of_the_tables_is_there() -> None:
     assert sum(len(row.reported) for row in target_rows("table1", PAPER)) == 64
     assert sum(len(row.reported) for row in target_rows("tableA1", PAPER)) == 24
@@ -366,7 +422,9 @@ def test_scores_are_those_of_the_metrics(stand_in: StandIn, tmp_path: Path) -> N
 
 
 def test_suboptimality_is_the_mean_over_episodes(no_figures: None, tmp_path: Path) -> None:
-    made = reproduce("suboptimality", tmp_path, trials=2, quick=True, progress=False)
+    made = reproduce(
+        "suboptimality", tmp_path, 2, methods=["simulation"], quick=True, progress=False
+    )
     drawn = made.trials.query("algorithm == 'simulation'")
     task = btil.domains.movers("tiny")
     for trial, seed in enumerate((0, trials.trial_seed(0, 2)), 1):
@@ -377,6 +435,8 @@ def test_suboptimality_is_the_mean_over_episodes(no_figures: None, tmp_path: Pat
             shares.append(np.mean(one.latents[:, 0] != one.latents[:, 1]))
         values = drawn.query(f"trial == {trial}").set_index("metric")["value"]
         assert values["suboptimal"] == pytest.approx(np.mean(shares), rel=1e-12)
+        apart = demos.latents[:, 0] != demos.latents[:, 1]
+        assert values["suboptimal_steps"] == pytest.approx(np.mean(apart), rel=1e-12)
         assert values["steps"] == demos.num_steps / 12
         assert values["cut"] == np.mean(demos.episode_lengths == 30)
 
@@ -406,6 +466,125 @@ def test_minds_that_are_decoded_stand_beside_the_true_ones(
         assert values[name, "suboptimal"] == share.over_episodes
         assert values[name, "suboptimal_steps"] == share.over_steps
     assert values["test, the paper's model", "suboptimal"] >= 0
+
+
+def test_minds_of_the_test_episodes_are_decoded_by_what_was_learned(
+    stand_in: StandIn, tmp_path: Path
+) -> None:
+    arguments: dict[str, Any] = {"methods": ["btil"], "quick": True, "progress": False}
+    made = reproduce("suboptimality", tmp_path, 1, **arguments)
+    values = made.trials.set_index(["algorithm", "metric"])["value"]
+    task, seed = btil.domains.movers("tiny"), trials.trial_seed(0, 1)
+    order = np.random.default_rng(seed).permutation(12).tolist()
+    paper, own = stand_in.calls
+    for call in (paper, own):
+        assert (call["known"], call["seed"], call["episodes"]) == (False, seed, order)
+        assert call["labelled"] == [True] * 4 + [False] * 8
+    assert (paper["derived"], own["derived"]) == (False, True)
+    assert paper["options"] == QUICK.options["btil"]
+    assert own["options"] == {**QUICK.options["btil"], "model": task.recommended_model()}
+    test = simulated("movers", 16, 0).select(np.arange(12, 16))
+    for name, seen in (
+        ("test, the paper's model", test),
+        ("test, recommended model", task.add_derived_variables(test)),
+    ):
+        team = StandIn()(task, test, "", known_transition=True, seed=seed, progress=False)
+        share = btil.analysis.suboptimal_share(task, test, team.decode(seen))
+        assert values[name, "suboptimal"] == pytest.approx(share.over_episodes, rel=1e-12)
+        assert values[name, "suboptimal_steps"] == pytest.approx(share.over_steps, rel=1e-12)
+
+
+def test_a_learned_team_acts_as_often_and_as_long_as_the_protocol_says(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[tuple[Any, ...]] = []
+
+    def play(
+        task: GridTask, cast: Any, number: int, seed: int, max_steps: int, **how: str
+    ) -> Demonstrations:
+        played.append((cast, number, seed, max_steps, how["estimate"]))
+        return simulated("movers", 4, len(played))
+
+    monkeypatch.setattr("btil.domains.playing.play", play)
+    task, seed = btil.domains.movers("tiny"), 3
+    desk = workspace.Workspace(tmp_path, QUICK, 0)
+    acting = experiments.Acting("movers", "btil", False, 12, 4, "recommended", estimate="map")
+    outcome = acting.run(desk, 2, seed, False)
+    (call,) = stand_in.calls
+    assert (call["known"], call["seed"], call["derived"]) == (False, seed, True)
+    assert call["episodes"] == np.random.default_rng(seed).permutation(12).tolist()
+    assert call["labelled"] == [True] * 4 + [False] * 8
+    cast, *how = played[0]
+    assert how == [QUICK.num_test, seed + 1, QUICK.max_steps, "map"]
+    assert list(cast) == list(task.agents)
+    assert cast["alice"] is cast["rob"]
+    expected = btil.analysis.team_performance(task, simulated("movers", 4, 1))
+    metrics = ("steps", "cut", "returns", "suboptimal", "misaligned")
+    assert outcome.scores == tuple(
+        Score(TEAM, name, getattr(expected, name).value) for name in metrics
+    )
+    assert (outcome.converged, outcome.reason) == (True, "nothing to do")
+    # Who differs only in how it acts, or beside whom, has been learned.
+    beside = experiments.Acting("movers", "btil", False, 12, 4, "recommended", beside="rob")
+    beside.run(desk, 2, seed, False)
+    cast, *how = played[1]
+    assert (how[-1], cast["alice"]) == ("mean", played[0][0]["alice"])
+    np.testing.assert_array_equal(cast["rob"], task.policies()["rob"])
+    assert len(stand_in.calls) == 1
+    beside.run(desk, 2, seed + 1, False)
+    assert len(stand_in.calls) == 2
+
+
+def test_demonstrators_act_themselves(tmp_path: Path) -> None:
+    task, desk = btil.domains.movers("tiny"), workspace.Workspace(tmp_path, QUICK, 0)
+    outcome = experiments.Acting("movers", "demonstrators", True, 4, 4).run(desk, 1, 3, False)
+    expected = btil.analysis.team_performance(task, task.simulate(4, seed=4, max_steps=30))
+    assert outcome.scores[0] == Score(TEAM, "steps", expected.steps.value)
+    assert outcome.converged is None
+
+
+def test_people_are_decoded_by_what_some_of_their_trials_taught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = workspace.Workspace(tmp_path, QUICK, 0)
+    train, test = desk.kitchen("cramped_room")[:2]
+    assert (train.num_episodes, test.num_episodes) == (2, 2)
+    asked: list[Any] = []
+
+    class Fitted:
+        converged, reason, elbo_trace = False, "the cap was reached", np.array([-3.0, -2.0])
+
+        def decode(self, demos: Demonstrations) -> np.ndarray:
+            assert demos == test
+            guesses = np.zeros_like(demos.latents)
+            guesses[::3, 1] = np.maximum(test.latents[::3, 1], 0)
+            return guesses
+
+    def fit(model: btil.TeamModel, demos: Demonstrations, **options: Any) -> Fitted:
+        asked.append((model, demos, options))
+        return Fitted()
+
+    monkeypatch.setattr("btil.posterior.fit.fit", fit)
+    outcome = HumanDecoding("cramped_room", 0.5).run(desk, 1, 5, False)
+    model, given, options = asked[0]
+    assert model == btil.domains.overcooked.recommended_model("cramped_room")
+    order = np.random.default_rng(5).permutation(2)
+    assert given == train.select(order).without_labels([1])
+    expected = {"method": "mfvi", "seed": 5, "progress": False, **QUICK.options["mfvi"]}
+    assert options == expected
+    wrong = Fitted().decode(test) != test.latents
+    # The mean over trials of the share of the labelled steps that are wrong.
+    episodes = np.split(np.where(test.latents >= 0, wrong, np.nan), test.episode_starts[1:])
+    errors = np.mean([np.nanmean(one, axis=0) for one in episodes], axis=0)
+    assert [score.value for score in outcome.scores] == pytest.approx([*errors, np.mean(errors)])
+    assert [score.agent for score in outcome.scores] == [*test.agents, TEAM]
+    assert (outcome.converged, outcome.reason) == (False, "the cap was reached")
+    assert outcome.learning_curve == {
+        "elbo": {"length": 2, "steps": [0, 1], "values": [-3.0, -2.0]}
+    }
+    # At least one trial is labelled.
+    HumanDecoding("cramped_room", 0.1).run(desk, 1, 5, False)
+    assert (asked[1][1].latents >= 0).any()
 
 
 def test_performance_is_that_of_the_team_that_was_learned(no_figures: None, tmp_path: Path) -> None:

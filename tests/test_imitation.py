@@ -1,6 +1,7 @@
 """The learners that know the task: each against counts, NumPy, a dense network, or the truth."""
 
 import itertools
+from unittest.mock import create_autospec
 
 import equinox as eqx
 import jax
@@ -24,6 +25,8 @@ from btil.imitation.networks import (
     row_indices,
     with_state_rows,
 )
+from btil.inference.result import FitResult
+from btil.posterior.posterior import TeamPosterior
 
 # Networks small enough for a test; MAGAIL starts from policies that are hardly cloned.
 QUICK = {
@@ -653,6 +656,195 @@ def test_runs_move_as_the_task_does_and_start_anew(task):
     assert reader.rows.count == len(np.unique(np.append(done.states, done.next_states)))
 
 
+class Recorded:
+    """Takes the place of a function, remembers what it was given, and answers by another."""
+
+    def __init__(self, answer):
+        self.calls, self.answer = [], answer
+
+    def __call__(self, *arguments, **options):
+        self.calls.append((*arguments, *options.values()))
+        return self.answer(*arguments)
+
+
+SHORT = {
+    "num_iterations": 4, "batch_size": 64, "max_steps": 20, "learning_rate": 1e-2,
+    "pretraining_iterations": 1, "num_epochs": 2, "clip": 0.3, "discount": 0.9, "trace_decay": 0.8,
+    "entropy_weight": 0.05, "hidden": (16,), "num_runs": 16,
+}  # fmt: skip
+
+
+def settings_of(options, **others):
+    names = set(players.Settings._fields) & set(options)
+    return players.Settings(num_steps=4, **{name: options[name] for name in names}, **others)
+
+
+def test_magail_trains_by_its_options(task, demos, monkeypatch):
+    trained = Recorded(lambda reader, state, *rest: (state, magail.Info(0.5, 1.5, 2.5, 3.5)))
+    monkeypatch.setattr(magail, "train", trained)
+    options = SHORT | {
+        "discriminator_updates": 3, "first_discriminator_updates": 5, "first_iterations": 2,
+        "value_iterations": 1, "cloning_weight": 0.7, "reward": "difference",
+        "discriminator_learning_rate": 0.03, "discriminator_decay": 0.2,
+        "discriminator_hidden": (16,),
+    }  # fmt: skip
+    team = learn(task, demos, "magail", progress=False, **options)
+    states = task_states(task, demos)
+    shown = {
+        (*latents, *actions)
+        for latents, actions in zip(demos.latents.tolist(), demos.actions.tolist(), strict=True)
+    }
+    place = task.start_state
+    for number, (
+        reader, state, done, told, chosen, updates, settings, telling, values_only, cloned
+    ) in enumerate(trained.calls):  # fmt: skip
+        assert updates == (5 if number < 2 else 3)
+        assert values_only == (number < 1)
+        assert settings == settings_of(options)
+        assert telling == magail.Telling((1.0, 1.0), 0.03, 0.2)
+        # As many of the steps shown as were acted, anew for each update.
+        assert chosen.shape == (5, 64)
+        assert len(np.unique(chosen[:updates], axis=0)) == updates
+        assert len(demos.actions) * 0.8 < chosen[:updates].max() < len(demos.actions)
+        np.testing.assert_array_equal(
+            np.asarray(told)[0, : len(states)],
+            reader.discriminator(states, demos.latents, demos.actions)[0],
+        )
+        # Both agents go on imitating the same steps.
+        sizes = [*reader.policy_sizes]
+        latents = np.asarray(cloned.indices)[..., 0]
+        assert np.asarray(cloned.indices).shape == (2, 512, len(sizes) + 1)
+        assert (
+            set(zip(*latents.tolist(), *np.asarray(cloned.actions).tolist(), strict=True)) <= shown
+        )
+        # Episodes go on from one iteration to the next.
+        assert len(done.states) == 64
+        np.testing.assert_array_equal(done.states[:16], place)
+        np.testing.assert_array_equal(done.ended[-16:] | (state.scene.steps > 0), True)
+        place = state.scene.states
+    curves = team.learning_curve
+    assert {name: curves[name].tolist() for name in magail.Info._fields} == {
+        "discriminator_loss": [0.5] * 4, "mean_reward": [1.5] * 4, "value_loss": [2.5] * 4,
+        "entropy": [3.5] * 4,
+    }  # fmt: skip
+    # Without a rate of its own the discriminator has that of all; without a weight none is cloned.
+    trained.calls.clear()
+    plain = options | {"discriminator_learning_rate": None, "cloning_weight": 0.0}
+    learn(task, demos, "magail", progress=False, **plain)
+    assert trained.calls[0][7].learning_rate == 1e-2
+    assert trained.calls[0][9] is None
+
+
+def test_ppo_follows_the_rewards_of_the_task(task, demos, monkeypatch):
+    improved = Recorded(
+        lambda reader, trainee, experience, rewards, *rest: players.Improved(trainee, 0.5, 1.5)
+    )
+    monkeypatch.setattr("btil.imitation.reinforcement.improve", improved)
+    options = SHORT | {"value_iterations": 3, "inputs": "state"}
+    team = learn(task, demos, "ppo", progress=False, **options)
+    curves = team.learning_curve
+    assert curves["value_loss"].tolist() == [0.5] * 4
+    assert curves["entropy"].tolist() == [1.5] * 4
+    for number, (_, _, done, rewards, settings, values_only) in enumerate(improved.calls):
+        assert settings == settings_of(options)
+        assert values_only == (number < 3)
+        final = task.is_final(done.next_states)
+        np.testing.assert_allclose(rewards, np.where(final, 0.99, -0.01))
+        assert curves["mean_reward"][number] == pytest.approx(100 * np.mean(rewards))
+        assert curves["finished"][number] == final.sum()
+
+
+def test_players_learn_from_the_advantages_of_their_runs(task, monkeypatch):
+    """Two runs of three steps; values, and what comes of rewards, are of each run by itself."""
+    generator = np.random.default_rng(0)
+    reader = players.Reader(task, "variables")
+
+    def network(number, sizes, outputs):
+        return make_networks(
+            generator, number, sizes=sizes, num_state_rows=0, hidden=(16,), num_outputs=outputs,
+            activation="tanh",
+        )  # fmt: skip
+
+    trainee = players.with_optimizer(
+        players.Players(network(2, reader.policy_sizes, 6), network(1, reader.value_sizes, 1)), 0.1
+    )
+    states, next_states = generator.integers(0, task.num_states, (2, 6))
+    latents, next_latents = generator.integers(0, task.num_latents, (2, 6, 2))
+    actions = generator.integers(0, 6, (6, 2))
+    final = np.array([False, False, True, False, False, False])  # the first run's second step
+    ended = final | np.array([False, True, False, False, False, False])  # the second's first: cut
+    done = players.Experience(states, latents, actions, next_states, next_latents, final, ended)
+    rewards = generator.normal(size=6)
+    taught = Recorded(lambda trainee, lesson, settings: (trainee, 0.5, 1.5))
+    monkeypatch.setattr(players, "_train_players", taught)
+    settings = PPO._replace(
+        num_steps=3, discount=0.9, trace_decay=0.7, entropy_weight=0.1, cloning_weight=0.2
+    )
+    shown = players.Shown(jnp.zeros((2, 4, 5), jnp.int32), jnp.zeros((2, 4), jnp.int32))
+    found = players.improve(reader, trainee, done, rewards, settings, False, shown)
+    assert found == players.Improved(trainee, 0.5, 1.5)
+    _, lesson, used = taught.calls[0]
+    assert used == settings
+    assert lesson.shown is shown
+
+    def worth(states, latents):
+        inputs = reader.value(states, latents)
+        return np.asarray(outputs(trainee.networks.value, inputs), np.float64)[0, :, 0]
+
+    now, later = worth(states, latents), worth(next_states, next_latents)
+    expected = np.zeros(6)
+    for t in range(6):
+        total, weight = 0.0, 1.0
+        for step in range(t, 6, 2):  # of the same run
+            after = 0.0 if final[step] else later[step]
+            total += weight * (rewards[step] + 0.9 * after - now[step])
+            weight *= 0.9 * 0.7
+            if ended[step]:
+                break
+        expected[t] = total
+    np.testing.assert_allclose(lesson.targets, expected + now, rtol=1e-5)
+    scaled = (expected - expected.mean()) / expected.std()
+    np.testing.assert_allclose(lesson.advantages, scaled, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(lesson.actions, actions.T)
+    np.testing.assert_array_equal(lesson.policy_indices, reader.policies(states, latents))
+    np.testing.assert_array_equal(lesson.value_indices, reader.value(states, latents))
+    # Where only values learn, policies have no gradient.
+    players.improve(reader, trainee, done, rewards, settings, True, shown)
+    _, lesson, used = taught.calls[1]
+    assert not np.asarray(lesson.advantages).any()
+    assert used == settings._replace(entropy_weight=0.0, cloning_weight=0.0)
+    np.testing.assert_allclose(lesson.targets, expected + now, rtol=1e-5)
+
+
+def test_networks_get_rows_until_all_states_have_one(task):
+    reader = players.Reader(task)
+    reader.meet(np.arange(9))
+    networks = small_networks(num_state_rows=2)
+    same, capacity = players.with_room(networks, reader, 9)
+    assert (same is networks, capacity) == (True, 9)
+    wider, capacity = players.with_room(networks, reader, 2)
+    assert capacity == 16
+    assert wider.rows.shape[1] == sum(SIZES) + 16
+    np.testing.assert_array_equal(wider.rows[:, : sum(SIZES) + 2], networks.rows)
+
+
+def test_a_team_acts_by_what_was_inferred_and_else_as_it_is(task, demos):
+    rows = {"policy_alice": None}
+    for known, asked in ((rows, "draw"), ({}, "mean")):
+        posterior = create_autospec(TeamPosterior, instance=True)
+        posterior.result = FitResult(known, True, "made up")
+        team = LearnedTeam(
+            task, "btil", {}, {}, True, "made up", posterior, 0.0, 0, True, options={}
+        )
+        posterior.actors.return_value = {"alice": 1}
+        assert team.actors("draw", 7, 3) == {"alice": 1}
+        posterior.actors.assert_called_once_with(asked, 7, 3)
+        posterior.decode.return_value = demos.latents
+        for use_labels in (True, False):
+            assert team.decode(demos, use_labels) is demos.latents
+            assert posterior.decode.call_args.args == (demos, use_labels)
+
+
 def test_only_values_learn_in_the_first_iterations(task, demos):
     options = QUICK["ppo"] | {"inputs": "state"}
     cloned, values, further = (
@@ -906,6 +1098,24 @@ def test_rewards_of_magail_by_their_definitions():
         weights = magail._REWARDS[reward]
         found = magail._judge(one, indices[:1], weights)
         np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_networks_of_states_are_told_its_row(task):
+    generator = np.random.default_rng(0)
+    states = generator.integers(0, task.num_states, 9)
+    latents, actions = (generator.integers(0, size, (9, 2)) for size in (task.num_latents, 6))
+    reader = players.Reader(task)
+    reader.meet(states[::-1])
+    number, rows = task.num_latents, reader.rows.of_state[states]
+    np.testing.assert_array_equal(
+        reader.policies(states, latents), [np.stack([own, number + rows], 1) for own in latents.T]
+    )
+    both = [latents[:, 0], number + latents[:, 1]]
+    (found,) = reader.value(states, latents)
+    np.testing.assert_array_equal(found, np.stack([*both, 2 * number + rows], 1))
+    (found,) = reader.discriminator(states, latents, actions)
+    acts = [2 * number + actions[:, 0], 2 * number + 6 + actions[:, 1]]
+    np.testing.assert_array_equal(found, np.stack([*both, *acts, 2 * number + 12 + rows], 1))
 
 
 def test_networks_of_variables_are_told_every_variable(task):

@@ -702,6 +702,10 @@ def test_magail_trains_by_its_options(task, demos, monkeypatch):
         assert values_only == (number < 1)
         assert settings == settings_of(options)
         assert telling == magail.Telling((1.0, 1.0), 0.03, 0.2)
+        # One that tells, by one number.
+        assert len(state.discriminator.networks.rows) == 1
+        assert state.discriminator.networks.layers[-1].weight.shape == (1, 1, 16)
+        assert state.players.networks.value.layers[-1].weight.shape == (1, 1, 16)
         # As many of the steps shown as were acted, anew for each update.
         assert chosen.shape == (5, 64)
         assert len(np.unique(chosen[:updates], axis=0)) == updates

@@ -773,6 +773,29 @@ def test_data_of_others_are_refused(folder: tuple[Path, Path]) -> None:
         again(path)
 
 
+def test_fingerprints_of_data_are_of_sizes_and_values() -> None:
+    demos = Demonstrations(
+        {"x": [0, 1, 0], "y": [1, 0, 0]}, [[0, 1], [1, 1], [0, 0]], [[0, 1], [1, 0], [0, 0]],
+        [0, 0, 1], num_states={"x": 2, "y": 2}, num_actions=2, num_latents=2,
+    )  # fmt: skip
+    same = workspace.data_fingerprint(demos)
+    assert workspace.data_fingerprint(demos.replace(episodes=["a", "a", "b"])) == same
+    changed = [
+        demos.replace(num_states={"x": 3, "y": 2}),
+        demos.replace(num_actions=3),
+        demos.replace(num_latents=3),
+        demos.replace(states={"x": [0, 1, 0], "y": [1, 1, 0]}),
+        demos.replace(actions=[[0, 1], [1, 1], [0, 1]]),
+        demos.replace(latents=[[0, 1], [1, 0], [0, 1]]),
+        demos.replace(episodes=[0, 1, 1]),
+    ]
+    others = {workspace.data_fingerprint(one) for one in changed}
+    assert len(others - {same}) == len(changed)
+    # Of several parts all count, in their order.
+    pair = workspace.data_fingerprint(demos, changed[-1])
+    assert pair not in (same, workspace.data_fingerprint(changed[-1], demos))
+
+
 def test_numbers_come_back_exactly(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     contents = {"value": 0.1 + 0.2, "list": [1e-300, None, "Ü"]}

@@ -890,7 +890,9 @@ def test_how_sureness_was_tested_is_said(
     labelled: int,
     said: str,
 ) -> None:
-    demos = found.demos.replace(latents=np.full_like(found.demos.latents, labelled))
+    latents = np.full_like(found.demos.latents, -1)
+    latents[0, 0] = labelled  # of one step alone
+    demos = found.demos.replace(latents=latents)
     changed = dataclasses.replace(found, demos=demos)
     assert said in plain(sections._tested(sections.Told(posterior, changed, None, again), tested))
 

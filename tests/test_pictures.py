@@ -362,5 +362,9 @@ def test_occupancy_of_one_latent(demos):
     x, y = CLEANUP.grid.cells[np.bincount(cells).argmax()]
     assert np.nanmax(image) == image[y, x] == pytest.approx(np.bincount(cells).max() / len(cells))
     assert figure.axes[1].get_ylabel() == "share of steps"
+    title = figure.axes[0].get_title(loc="left")
+    assert title == f"alice: take it to the goal, {len(cells)} steps"
+    whole = plot_occupancy(CLEANUP, demos, "alice").axes[0].get_title(loc="left")
+    assert whole == f"alice, all {demos.num_steps} steps"
     with pytest.raises(ValueError, match="no step of alice is labelled 'pick up item 0'"):
         plot_occupancy(CLEANUP, demos.without_labels(), "alice", 0)

@@ -6,6 +6,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import pandas as pd
 import pytest
 from drawn import ACTS, MOODS, concentrations, make, panels, texts
 from matplotlib.figure import Figure
@@ -27,6 +28,7 @@ from btil.analysis import (
     row_diagnostics,
 )
 from btil.analysis.plots.rows import most_read
+from btil.inference.chains import RHAT_LIMIT
 from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows
 from btil.models.team import bind
 from btil.numpyro_forms.numpyro_model import bind_numpyro_model
@@ -231,6 +233,69 @@ def test_row_diagnostics_know_the_worst_row(chains):
         assert "policy of ann given go/home, room=yard" in named
     with pytest.raises(ValueError, match="statistic must be one of rhat, ess, got 'mcse'"):
         plot_row_diagnostics(chains, "mcse")
+
+
+@pytest.mark.parametrize(
+    ("statistic", "values", "worst", "title", "said"),
+    [
+        # The second worst row is read most, of those that are as bad.
+        (
+            "rhat", [1.2, 1.005, 1.2, np.nan, RHAT_LIMIT], [2, 0],
+            f"nuts: 3 of 4 rows have R-hat of {RHAT_LIMIT} or more; 1 that never vary are left out",
+            "R-hat 1.20",
+        ),
+        (
+            "ess", [30.0, 900.0, 30.0, np.nan, 200.0], [2, 0],
+            "nuts: 2 of 4 rows have fewer than 200 independent draws; 1 that never vary are left "
+            "out",
+            "30 draws",
+        ),
+    ],
+)  # fmt: skip
+def test_rows_that_are_worst_are_named(statistic, values, worst, title, said, chains, monkeypatch):
+    rows = [("policy_ann", 0, 1), ("transition_bob", 0, 1), ("policy_bob", 1, 0),
+            ("policy_bob", 0, 0), ("initial_ann", 0, -1)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["site", "context", "latent"]).assign(
+        visits=[3.0, 40.0, 1234.5, 9.0, 0.001], rhat=np.nan, ess=np.nan
+    )
+    table[statistic] = values
+    asked = []
+
+    def made(posterior, with_ess):
+        asked.append(with_ess)
+        return table
+
+    monkeypatch.setattr("btil.analysis.plots.diagnostics.row_diagnostics", made)
+    names = {0: "policy of ann given help, room=hall", 2: "policy of bob given 0, room=yard"}
+    lines = [
+        f"{'AB'[i]}: {said}, n = {table['visits'][row]:,.1f}, {names[row]}"
+        for i, row in enumerate(worst)
+    ]
+    figure = plot_row_diagnostics(chains, statistic, num_worst=2)
+    own = Figure(figsize=(8, 8)).subplots()
+    plot_row_diagnostics(chains, statistic, own, num_worst=2)
+    assert asked == [statistic == "ess"] * 2
+    assert figure.get_supxlabel() == "\n".join(lines)
+    assert [text.get_text() for text in own.texts] == ["A", "B", "\n".join(lines)]
+    for axes in (panels(figure)[0], own):
+        assert axes.get_title(loc="left") == title
+        # A point for each row that varies; what is never read at the left edge.
+        points = {one.get_label(): one.get_offsets().tolist() for one in axes.collections}
+        assert points == {
+            "policy": [[3.0, values[0]], [1234.5, values[2]]],
+            "transition": [[40.0, values[1]]],
+            "initial": [[0.01, values[4]]],
+        }
+        limit = RHAT_LIMIT if statistic == "rhat" else 200
+        assert axes.lines[0].get_ydata() == [limit, limit]
+        letters = [text.xy for text in axes.texts if text.get_text() in "AB"]
+        np.testing.assert_allclose(letters, [[table["visits"][r], values[r]] for r in worst])
+        assert axes.get_xscale() == "log"
+        assert axes.get_yscale() == ("log" if statistic == "ess" else "linear")
+    assert not own.figure.get_supxlabel()
+    # An initial table has no latents.
+    figure = plot_row_diagnostics(chains, statistic, num_worst=4)
+    assert "initial of ann\n" in f"{figure.get_supxlabel()}\n"
 
 
 # ------------------------------------------------------------------ parameters of families

@@ -1,6 +1,7 @@
 """The study page's rules of play, settings, file and export, without a server."""
 
 import csv
+import hashlib
 import json
 import shutil
 import sqlite3
@@ -27,6 +28,8 @@ from btil.study.sessions import (
     respond,
 )
 from btil.study.settings import (
+    Block,
+    Limits,
     Question,
     Settings,
     Stage,
@@ -560,6 +563,212 @@ def test_defaults_are_the_papers_study(tmp_path: Path) -> None:
     assert sessions == one["movers"] + one["cleanup"]
     human = settings.stages("human", np.random.default_rng(0))
     assert [stage.kind for stage in human[:4]] == ["survey", "tutorial", "pairing", "session"]
+
+
+def in_folder(folder: Path, **files: str) -> Path:
+    """Settings and the files that they name."""
+    for name, text in {"consent.md": "I agree.", "thanks.md": "Thanks.", **files}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder / "study.toml"
+
+
+MINIMAL = """
+title = "A study"
+consent = "consent.md"
+thanks = "thanks.md"
+[[tasks]]
+domain = "cleanup"
+"""
+
+
+def test_what_settings_leave_out_has_its_default(tmp_path: Path) -> None:
+    questions = 'title = "You"\n[[questions]]\nname = "age"\ntext = "Age?"'
+    survey = in_folder(tmp_path, **{"study.toml": MINIMAL, "s.toml": questions}).parent / "s.toml"
+    found = read_settings(tmp_path / "study.toml")
+    assert found._replace(others={}) == Settings(
+        title="A study", consent="I agree.", thanks="Thanks.", surveys={},
+        blocks=(Block("cleanup", "paper", 4, 2),), order="listed", temperature=0.3, select_every=5,
+        max_steps=200, most_participants=1000, teammate="ai", told="",
+        limits=Limits(survey=0, tutorial=0, session=0, idle=0, pause=900, partner=60, wait=600,
+                      place=3600),
+        most_wrong=-1, pairing="code", without_partner="end", ids=(), id_required=False,
+        same_id="refuse", code="", code_link="", sign_ups=60, shared_computer=False, arm="",
+        share=1, language="en",
+    )  # fmt: skip
+    assert found.languages == ("en",)
+    assert found.arms == (found._replace(others={}),)
+    assert read_survey(survey).questions == (
+        Question("age", "Age?", "text", True, (), None, None, 500, "", "mark"),
+    )
+
+
+def test_every_key_of_the_settings_is_read(tmp_path: Path) -> None:
+    text = """
+title = {en = "A study", de = "Eine Studie"}
+consent = "consent.md"
+thanks = "thanks.md"
+closing_survey = "you.toml"
+language = "de"
+languages = ["en", "de"]
+order = "random"
+temperature = 0.7
+select_every = 3
+max_steps = 90
+most_participants = 20
+teammate = "human"
+instructions = "Be quick."
+pairing = "arrival"
+without_partner = "ai"
+ids = ["PID", "SESSION"]
+id_required = true
+same_id = "resume"
+sign_ups = 7
+shared_computer = true
+most_wrong = 2
+[completion]
+code = "individual"
+link = "https://example.org/?cc={code}"
+[limits]
+survey = 1
+tutorial = 2
+session = 3
+idle = 4
+pause = 5
+partner = 6
+wait = 7
+place = 8
+[[tasks]]
+domain = "movers"
+map = "mine.txt"
+sessions = 3
+practice = 0
+teammate = "ai"
+[[tasks]]
+domain = "cleanup"
+map = "tiny"
+sessions = 1
+practice = 1
+[[arms]]
+name = "cold"
+[[arms]]
+name = "warm"
+share = 2
+temperature = 1.5
+most_wrong = 0
+[[arms.tasks]]
+domain = "cleanup"
+"""
+    survey = """
+title = "You"
+[[questions]]
+name = "age"
+text = "Age?"
+kind = "number"
+required = false
+minimum = 18
+maximum = 99
+[[questions]]
+name = "mood"
+text = "Mood?"
+kind = "scale"
+options = ["bad", "good"]
+correct = "good"
+if_wrong = "repeat"
+[[questions]]
+name = "more"
+text = "More?"
+longest = 5000
+"""
+    drawing = "A 0 .\nR # G\n"
+    german = survey.replace("You", "Sie").replace('"bad", "good"', '"schlecht", "gut"')
+    german = german.replace('correct = "good"', 'correct = "gut"')
+    path = in_folder(
+        tmp_path,
+        **{"study.toml": text, "mine.txt": drawing, "consent.de.md": "Ja.", "you.toml": survey},
+        **{"you.de.toml": german},
+    )
+    found = read_settings(path)
+    assert found.languages == ("de", "en")
+    asked = (
+        Question("age", "Age?", "number", False, (), 18, 99, 500),
+        Question("mood", "Mood?", "scale", True, ("bad", "good"), longest=500, correct="good",
+                 if_wrong="repeat"),
+        Question("more", "More?", longest=2000),
+    )  # fmt: skip
+    english = found.of("cold", "en")
+    assert english == Settings(
+        title="A study", consent="I agree.", thanks="Thanks.",
+        surveys={"closing": Survey("You", asked)},
+        blocks=(Block("movers", drawing, 3, 0, "ai"), Block("cleanup", "tiny", 1, 1)),
+        order="random", temperature=0.7, select_every=3, max_steps=90, most_participants=20,
+        teammate="human", told="Be quick.", limits=Limits(1, 2, 3, 4, 5, 6, 7, 8), most_wrong=2,
+        pairing="arrival", without_partner="ai", ids=("PID", "SESSION"), id_required=True,
+        same_id="resume", code="individual", code_link="https://example.org/?cc={code}",
+        sign_ups=7, shared_computer=True, arm="cold", share=1, language="en",
+    )  # fmt: skip
+    # The first condition and language are what it is without a choice.
+    own = found.of("cold", "de")
+    assert found._replace(others={}) == own
+    assert (own.title, own.consent, own.surveys["closing"].title) == ("Eine Studie", "Ja.", "Sie")
+    assert found.of("hot", "en") == english
+    assert found.of("cold", "fr") == own
+    assert found.of("hot", "fr") is found
+    assert english.consent_version != own.consent_version
+    assert own.consent_version == hashlib.sha256(b"Ja.").hexdigest()[:12]
+    cold, warm = found.arms
+    assert (cold, warm.language) == (own, "de")
+    assert warm == own._replace(
+        arm="warm", share=2, temperature=1.5, most_wrong=0,
+        blocks=(Block("cleanup", "paper", 4, 2),),
+    )  # fmt: skip
+    assert read_settings(path, teammate="ai").teammate == "ai"
+    assert read_settings(path, teammate="human").blocks[0].teammate == "ai"
+
+
+def test_a_way_through_the_study_is_what_the_settings_say() -> None:
+    surveys = {name: Survey(name, (Question("q", "Q?"),)) for name in ("closing", "opening")}
+    blocks = (
+        Block("movers", "tiny", 2, 1), Block("cleanup", "tiny", 1, 0, "human"),
+        Block("movers", "lesson", 1, 1, "human"),
+    )  # fmt: skip
+    settings = Settings(
+        "T", "C", "T", surveys, blocks, temperature=0.6, select_every=4, max_steps=70, told="Go.",
+        limits=Limits(survey=1, tutorial=2, session=3, wait=7), most_wrong=2,
+    )  # fmt: skip
+    session = Stage("session", temperature=0.6, select_every=4, max_steps=70, told="Go.", seconds=3)
+    opening, closing = (
+        Stage("survey", name, seconds=1, most_wrong=2) for name in ("opening", "closing")
+    )
+    pairing = Stage("pairing", teammate="human", seconds=7)
+    alone = [
+        session._replace(domain="movers", map="tiny", practice=k == 1, number=k, of=2,
+                         teammate="ai") for k in (1, 2)
+    ]  # fmt: skip
+    with_person = [
+        session._replace(domain="cleanup", map="tiny", number=1, of=1, teammate="human"),
+        session._replace(domain="movers", map="lesson", practice=True, number=1, of=1,
+                         teammate="human"),
+    ]  # fmt: skip
+
+    def tutorial(domain: str, name: str, teammate: str) -> Stage:
+        return Stage("tutorial", name, domain, teammate=teammate, seconds=2)
+
+    generator = np.random.default_rng(0)
+    # A tutorial of each task where it first comes; a pairing before what needs a person.
+    assert settings.stages("ai", generator) == (
+        opening, tutorial("movers", "", "ai"), *alone, tutorial("cleanup", "rest", "human"),
+        pairing, *with_person, closing, Stage("thanks"),
+    )  # fmt: skip
+    assert settings.stages("ai", generator, (1, 2, 0)) == (
+        opening, tutorial("cleanup", "", "human"), pairing, with_person[0],
+        tutorial("movers", "rest", "human"), with_person[1], *alone, closing, Stage("thanks"),
+    )  # fmt: skip
+    # Who plays where nothing is said is what is given; nobody is paired for an AI.
+    only = settings._replace(blocks=blocks[:1], surveys={})
+    assert [stage.kind for stage in only.stages("ai", generator)] == [
+        "tutorial", "session", "session", "thanks"
+    ]  # fmt: skip
+    assert {stage.teammate for stage in only.stages("human", generator)[:-1]} == {"human"}
 
 
 def test_random_order_moves_whole_tasks(small: Settings) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import btil
-from btil.domains.gridworld.grid import ACTIONS, HOLD, STAY
+from btil.domains.gridworld.grid import ACTIONS, HOLD, ORIGIN, STAY
 from btil.study import episode as play
 from btil.study import store as tables
+from btil.study import views
 from btil.study.episode import Episode, Refused, Rules
 from btil.study.export import export_study
 from btil.study.sessions import (
@@ -181,12 +182,17 @@ def test_destinations_are_what_the_seat_could_want(domain: str) -> None:
     for state in range(task.num_states):
         held = task.held_items([state])[0]
         items = task.situation([state]).items[0]
+        cells = task.situation([state]).cells[0]
         for seat in play.SEATS:
-            found = {option.latent for option in play.options(task, state, seat)}
+            found = dict(play.options(task, state, seat))
             if held[seat] >= 0:
-                assert found == {task.return_item, task.take_to_goal}
+                origin = task.grid.items[held[seat]]
+                assert found == {task.return_item: origin, task.take_to_goal: task.grid.goal}
             else:
-                assert found == {k for k, status in enumerate(items) if status != task.on_goal}
+                assert found == {
+                    k: task.grid.items[k] if status == ORIGIN else cells[1 - seat]
+                    for k, status in enumerate(items) if status != task.on_goal
+                }  # fmt: skip
 
 
 def test_hold_works_at_the_chosen_destination_alone() -> None:
@@ -269,6 +275,99 @@ def test_what_cannot_be_done_is_refused() -> None:
             again()
     done, row = play.press(two, pending, 1, STAY, chance(generator), 2.0)
     assert (done.step, row.actions, row.seconds) == (1, (STAY, STAY), 2.0)
+
+
+@pytest.mark.parametrize("teammate", ["ai", "human"])
+def test_every_event_is_told_with_its_reason_and_its_time(teammate: str) -> None:
+    rule = rules("cleanup", teammate)
+    asked = 0
+    for seed in range(2):
+        episodes, rows, events = play_out(rule, seed)
+        assert episodes[0].reasons == ("start", "start")
+        assert (episodes[0].begun, episodes[0].opened) == (0.0, (0.0, 0.0))
+        taken = iter(rows)
+        for before, now, event in zip(episodes, episodes[1:], events[1:], strict=False):
+            if now.step == before.step:  # one person did something: it alone is another
+                (seat,) = (s for s in play.SEATS if now.events[s] != before.events[s])
+                assert now.events[seat] == before.events[seat] + 1
+                same = now._replace(events=before.events)
+                if event == "ask":
+                    asked += 1
+                    assert now.reasons[seat] == "asked"
+                    assert now.opened[seat] == before.last
+                    assert now.reasons[1 - seat] == before.reasons[1 - seat]
+                    same = same._replace(
+                        reasons=before.reasons, opened=before.opened, selecting=before.selecting
+                    )
+                elif event == "choose":
+                    assert (now.since[seat], now.answered[seat]) == (0, True)
+                    assert now.since[1 - seat] == before.since[1 - seat]
+                    same = same._replace(
+                        since=before.since, answered=before.answered, latents=before.latents,
+                        selecting=before.selecting,
+                    )  # fmt: skip
+                else:
+                    same = same._replace(pending=before.pending)
+                assert same == before
+                continue
+            row = next(taken)
+            assert (now.last, now.opened) == (before.last + 1, (before.last + 1,) * 2)
+            assert now.before == (before.state, *row.actions)
+            assert (now.events, now.answered) == ((0, 0), (False, False))
+            assert now.pending == (play.UNKNOWN, play.UNKNOWN)
+            assert row.answered == before.answered
+            assert row.latents == before.latents
+            assert now.since == tuple(steps + 1 for steps in before.since)
+            items = rule.task.situation([before.state, now.state]).items
+            assert now.reasons == (("item" if (items[0] != items[1]).any() else "steps"),) * 2
+            finished = bool(rule.task.is_final([now.state])[0])
+            assert now.over == (finished or now.step == rule.max_steps)
+            assert now.ended == ("finished" if finished else "steps" if now.over else "")
+    assert asked
+
+
+def test_answers_breaks_and_cuts_of_an_episode() -> None:
+    rule, generator = rules("movers", "human"), np.random.default_rng(SEED)
+    episode = begun(rule, generator)._replace(
+        step=7, last=10.0, opened=(12.0, 18.0), begun=5.0, reasons=("item", "asked"),
+        events=(2, 5), pending=(3, play.UNKNOWN), selecting=(False, True),
+    )  # fmt: skip
+    answer = play.answer_of(episode, 1, 2, 20.5)
+    assert answer == play.Answer(7, 1, 5, "asked", 2, 2.5)
+    assert play.answer_of(episode, 0, 1, 11.0) == play.Answer(7, 0, 2, "item", 1, 0.0)
+    # A break of four seconds: nothing is later than now for it.
+    rested = play.rest(episode, 4.0, 20.0)
+    assert (rested.last, rested.opened, rested.begun) == (14.0, (16.0, 20.0), 9.0)
+    assert rested == episode._replace(last=14.0, opened=(16.0, 20.0), begun=9.0)
+    assert play.rest(episode, 4.0, 17.0).opened == (16.0, 18.0)
+    assert play.cut(episode, play.PARTNER_LEFT) == episode._replace(
+        over=True, ended="partner", selecting=(False, False), events=(3, 6),
+        pending=(play.UNKNOWN, play.UNKNOWN),
+    )  # fmt: skip
+
+
+def test_a_map_is_told_cell_by_cell() -> None:
+    for domain, held in (("movers", 1), ("cleanup", 2)):  # of cleanup: held by rob
+        task = rules(domain).task
+        grid = task.grid
+        alice, rob = (0, 0) if domain == "movers" else (0, 3)
+        state = int(task.states(np.array([[alice, rob]]), np.array([[held, task.on_goal]]))[0])
+        told = views.board(task, state)
+        places = grid.cells.tolist()
+        assert (told["width"], told["height"]) == (grid.width, grid.height)
+        assert told["walls"] == [list(wall) for wall in grid.walls]
+        assert told["goal"] == places[grid.goal]
+        assert told["agents"] == [places[alice], places[rob]]
+        first, second = told["items"]
+        assert first == {
+            "number": 1, "at": places[rob], "origin": places[grid.items[0]], "where": "held",
+            "holders": [0, 1] if domain == "movers" else [1],
+        }  # fmt: skip
+        assert (second["number"], second["where"], second["holders"]) == (2, "goal", [])
+        assert second["at"] == places[grid.goal]
+        lying = views.board(task, task.start_state)["items"][1]
+        assert (lying["where"], lying["at"]) == ("origin", lying["origin"])
+        assert lying["origin"] == places[grid.items[1]]
 
 
 def test_a_clock_that_is_set_back_gives_no_negative_seconds() -> None:

@@ -40,7 +40,7 @@ from btil.study.settings import (
     read_survey,
     write_defaults,
 )
-from btil.study.store import DATABASE_FILE, Person, Store, hashed
+from btil.study.store import DATABASE_FILE, About, Note, Person, Store, hashed
 from btil.study.teammate import rules_for
 from btil.study.tutorial import lessons_of
 from btil.study.views import view
@@ -1079,6 +1079,105 @@ def test_a_session_is_named_by_the_people_who_played(
     ((path, _),) = export_study(copied, tmp_path / "d.csv", "movers")
     ids = btil.read_demonstrations(path).episode_ids.tolist()
     assert ids == [name, "499998-02", "499999-02"]
+
+
+def test_tables_tell_what_happened_to_whom(tmp_path: Path) -> None:
+    """Two who play together, and one who has left before a partner came."""
+    one = session_stage("movers", teammate="human", number=2, of=3)
+    stages = (
+        session_stage("cleanup", practice=True, number=1, of=1, teammate="ai"), one,
+        Stage("thanks"),
+    )  # fmt: skip
+    task = rules("movers").task
+    german, english = (
+        About("warm", (0, 1), language, "0a1b", when)
+        for language, when in (("de", 1000.0), ("en", 1500.0))
+    )
+    people = [
+        Person(1, 111, b"a", 9, 0, "human", stages, Journey(position=2), german),
+        Person(2, 22, b"b", 9, 1, "human", stages, Journey(position=1, wrong=2), english),
+        Person(3, 3, None, 3, 0, "human", stages, Journey(outcome="withdrew"), About("cold")),
+    ]  # fmt: skip
+    over = begun(rules("movers", "human"), np.random.default_rng(0))._replace(
+        step=2, over=True, ended="time"
+    )
+    rows = [
+        play.Row(0, task.start_state, (4, 5), (0, 1), (True, True), 3.0),
+        play.Row(1, task.start_state, (1, 2), (0, task.take_to_goal), (False, True), 4.5),
+    ]
+    chosen = [
+        play.Answer(0, 0, 0, "start", 0, 1.0), play.Answer(0, 1, 0, "start", 1, 0.5),
+        play.Answer(1, 1, 1, "item", 0, 1.25),
+        play.Answer(1, 1, 2, "asked", task.take_to_goal, 0.25),
+    ]  # fmt: skip
+    notes = [
+        Note(1, 1000.0, "consent", "0a1b"), Note(1, 1100.0, "pause", ""),
+        Note(1, 1107.5, "resume", "7.5"), Note(2, 1600.0, "partner", "000111"),
+        Note(2, 1610.0, "pause", ""), Note(1, 1700.0, "part", "thanks"),
+    ]  # fmt: skip
+    store = Store(tmp_path, seed=SEED, create=True)
+    store.write(
+        [
+            *map(tables.save_person, people), *map(tables.save_member, people),
+            tables.save_episode(9, 1, over),
+            *(tables.save_row(9, 1, row) for row in rows),
+            *(tables.save_answer(9, 1, answer) for answer in chosen),
+            *map(tables.save_note, notes),
+        ]
+    )  # fmt: skip
+    store.close()
+    list(export_study(tmp_path, tmp_path / "d.csv", tables=tmp_path / "t"))
+
+    def table(name: str) -> list[dict[str, str]]:
+        with open(tmp_path / "t" / f"{name}.csv", encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    lone, rob_, alice = table("participants")
+    assert lone == {
+        "participant": "000003", "arm": "cold", "order": "cleanup", "language": "en", "role": "",
+        "partner": "", "consent_version": "", "consent_time": "", "last_time": "", "part": "1",
+        "of": "3", "outcome": "withdrew", "wrong_checks": "0", "breaks": "0",
+        "seconds_in_breaks": "0.0",
+    }  # fmt: skip
+    assert alice == {
+        "participant": "000111", "arm": "warm", "order": "cleanup", "language": "de",
+        "role": "alice", "partner": "000022", "consent_version": "0a1b",
+        "consent_time": "1970-01-01T00:16:40+00:00", "last_time": "1970-01-01T00:28:20+00:00",
+        "part": "3", "of": "3", "outcome": "done", "wrong_checks": "0", "breaks": "1",
+        "seconds_in_breaks": "7.5",
+    }  # fmt: skip
+    changed = ("role", "partner", "outcome", "wrong_checks", "breaks", "seconds_in_breaks", "part")
+    assert [rob_[key] for key in changed] == ["rob", "000111", "under way", "2", "1", "0.0", "2"]
+    name = "000111+000022-02"
+    (session,) = table("sessions")
+    assert session == {
+        "episode": name, "alice": "000111", "rob": "000022", "arm": "warm", "order": "cleanup",
+        "domain": "movers", "map": "tiny", "session": "2", "of": "3", "practice": "0",
+        "steps": "2", "finished": "0", "ended": "time", "seconds": "7.500",
+        "alice_seconds_selecting": "1.000", "rob_seconds_selecting": "2.000",
+    }  # fmt: skip
+    first, second = table("steps")
+    assert list(first.values()) == [
+        name, "0", "movers", "0", "3.000", "1", "1", "start", "1", "1.000", "2.000", "box 1",
+        "start", "1", "0.500", "2.500", "box 2",
+    ]  # fmt: skip
+    assert list(second.values()) == [
+        name, "1", "movers", "0", "4.500", "0", "1", "", "0", "0.000", "4.500", "box 1",
+        "item asked", "2", "1.500", "3.000", "the flag",
+    ]  # fmt: skip
+    assert [tuple(line.values()) for line in table("selector")] == [
+        (name, "0", "alice", "1", "start", "1.000", "0", "box 1"),
+        (name, "0", "rob", "1", "start", "0.500", "1", "box 2"),
+        (name, "1", "rob", "1", "item", "1.250", "0", "box 1"),
+        (name, "1", "rob", "2", "asked", "0.250", str(task.take_to_goal), "the flag"),
+    ]  # fmt: skip
+    told = [tuple(line.values()) for line in table("notes")]
+    assert told[0] == ("000111", "1970-01-01T00:16:40+00:00", "consent", "0a1b")
+    assert {line[0] for line in told} == {"000111", "000022"}
+    demos = btil.read_demonstrations(tmp_path / "d.csv")
+    assert demos.episode_ids.tolist() == [name]
+    assert demos.actions.tolist() == [[4, 5], [1, 2]]
+    assert demos.latents.tolist() == [[0, 1], [0, task.take_to_goal]]
 
 
 def test_export_of_nothing_is_refused(tmp_path: Path) -> None:

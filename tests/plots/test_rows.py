@@ -12,7 +12,7 @@ from drawn import ACTS, MOODS, concentrations, make, panels, texts
 from matplotlib.figure import Figure
 from numpyro import distributions as dist
 
-from btil import DirichletCPT, HierarchicalDirichletCPT, NumpyroModel, TeamModel
+from btil import DirichletCPT, HierarchicalDirichletCPT, NumpyroModel, Shared, TeamModel
 from btil.analysis import (
     RowChoice,
     choose_rows,
@@ -27,9 +27,22 @@ from btil.analysis import (
     plot_transition_graph,
     row_diagnostics,
 )
-from btil.analysis.plots.rows import most_read
+from btil.analysis.plots import chains as chain_plots
+from btil.analysis.plots.rows import (
+    cell_intervals,
+    most_read,
+    prior_draws,
+    read_counts,
+    row_draws,
+)
 from btil.inference.chains import RHAT_LIMIT
-from btil.inference.result import DirichletRows, DrawnParameters, DrawnRows
+from btil.inference.result import (
+    DirichletRows,
+    DrawnParameters,
+    DrawnRows,
+    MixtureRows,
+    MomentRows,
+)
 from btil.models.team import bind
 from btil.numpyro_forms.numpyro_model import bind_numpyro_model
 
@@ -97,6 +110,129 @@ def test_arviz_plots_name_the_rows_in_words(plot, chains):
     if plot is plot_forest:
         assert all(f"A P({act})" in written for act in ACTS)
         assert "C P(wait $5)" in written
+
+
+def test_the_cell_that_agrees_least_stands_for_its_row_and_all_cells_have_its_letter(
+    parametric, monkeypatch
+):
+    wanted = [("policy_ann", 0, 1), "transition_ann_base", "transition_ann_strength"]
+    draws = parametric.result.rows["policy_ann"].draws
+    base = parametric.result.parameters["transition_ann_base"].draws
+    strength = parametric.result.parameters["transition_ann_strength"].draws
+    cells = chain_plots._chosen_cells(parametric, wanted)
+    assert [one.title for one in cells] == ["policy of ann given help", *wanted[1:]]
+    assert [one.quantity for one in cells] == ["probability", "value", "value"]
+    np.testing.assert_array_equal(cells[0].draws, draws[:, :, 0, 1])
+    np.testing.assert_array_equal(cells[1].draws, base.reshape(2, 40, 9))
+    np.testing.assert_array_equal(cells[2].draws[..., 0], strength)
+    worst = chain_plots._worst_cells(parametric, cells, 200)["posterior"]
+    assert list(worst.data_vars) == [
+        "P(push), policy of ann given help", "transition_ann_base [help, go∕home]",
+        "transition_ann_strength",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(worst["transition_ann_base [help, go∕home]"], base[:, :, 1, 2])
+    every = chain_plots._all_cells(parametric, cells)["posterior"]
+    names = [f"B  [{before}, {after}]" for before in MOODS for after in MOODS]
+    named = [name.replace("/", "∕") for name in names]
+    assert list(every.data_vars) == [*(f"A  P({act})" for act in ACTS), *named, "C"]
+    np.testing.assert_array_equal(every["A  P(pull)"], draws[:, :, 0, 1, 1])
+    np.testing.assert_array_equal(every["B  [help, wait $5]"], base[:, :, 1, 0])
+    # Without a choice: rows worth a look, and all parameters.
+    look = (RowChoice("policy_bob", 0, 1),)
+    monkeypatch.setattr(chain_plots, "choose_rows", lambda posterior: look)
+    chosen = chain_plots._chosen_cells(parametric, None)
+    assert [one.title for one in chosen] == ["policy of bob given 1", *wanted[:0:-1]]
+    with pytest.raises(ValueError, match="rows: there is no row to plot"):
+        chain_plots._chosen_cells(parametric, [])
+    with pytest.raises(ValueError, match="no parameter 'strength'; there are transition_ann_st"):
+        chain_plots._chosen_cells(parametric, ["strength"])
+
+
+def test_names_that_look_alike_are_told_apart_by_numbers():
+    assert chain_plots._arviz_name("a/b", {}) == "a∕b"
+    assert chain_plots._arviz_name("a/b", {"a∕b": 0, "a∕b (2)": 0}) == "a∕b (3)"
+
+
+def test_draws_of_a_row_are_those_of_the_row(chains, mfvi):
+    """By chains as they are, in another order by another seed; of mean field by its Dirichlets."""
+    site, index = "policy_ann", (np.array([1, 0]), 2)
+    own = chains.result.rows[site].draws
+    every = own[:, :, index[0], 2].reshape(120, 2, 2)
+    drawn = row_draws(chains, site, index, 500)
+    order = np.lexsort(every[:, 0].T), np.lexsort(drawn[:, 0].T)
+    np.testing.assert_array_equal(drawn[order[1]], every[order[0]])
+    some = row_draws(chains, site, index, 50)
+    np.testing.assert_array_equal(some, drawn[:50])
+    assert (row_draws(chains, site, index, 50, seed=1) != some).any()
+    # Of which the draws of some contexts were kept: the same, by where they lie.
+    flat = own.astype(np.float64)
+    kept = MomentRows(
+        np.array([60]),
+        flat.mean(1)[:, None],
+        60 * flat.var(1)[:, None],
+        np.array([1]),
+        own[:, :, 1:],
+    )
+    few = make(chains.bound, {**chains.result.rows, site: kept}, "gibbs")
+    np.testing.assert_array_equal(
+        row_draws(few, site, (np.array([1]), 2), 50),
+        row_draws(chains, site, (np.array([1]), 2), 50),
+    )
+    cells = np.arange(6, 12)
+    np.testing.assert_array_equal(
+        cell_intervals(few, site, cells), cell_intervals(chains, site, cells)
+    )
+    with pytest.raises(ValueError, match="policy_ann"):
+        row_draws(few, site, index, 50)
+    rows = mfvi.result.rows[site].concentration[index]
+    drawn = row_draws(mfvi, site, index, 4000)
+    assert drawn.shape == (4000, 2, 2)
+    total = rows.sum(-1, keepdims=True)
+    mean = rows / total
+    error = np.sqrt(mean * (1 - mean) / (total + 1))
+    assert (np.abs(drawn.mean(0) - mean) < 4 * error / np.sqrt(4000)).all()
+    np.testing.assert_allclose(drawn.std(0), error, rtol=0.06)
+    mixed = MixtureRows(np.array([1.0]), mfvi.result.rows[site].concentration[None], site)
+    blend = make(mfvi.bound, {**mfvi.result.rows, site: mixed})
+    drawn = row_draws(blend, site, index, 1000)
+    assert (np.abs(drawn.mean(0) - mean) < 4 * error / np.sqrt(1000)).all()
+
+
+def test_draws_of_the_prior_are_of_the_row_asked_for(demos):
+    concentration = np.array([[2.0, 6.0], [9.0, 1.0], [1.0, 1.0]])
+    prior = {agent: DirichletCPT(concentration[: 3 - i]) for i, agent in enumerate(("ann", "bob"))}
+    bound = bind(TeamModel(policy=prior, transition=HierarchicalDirichletCPT(None)), demos)
+    posterior = make(bound, {})
+    for latent, (a, b) in enumerate(concentration):
+        drawn = prior_draws(
+            posterior, RowChoice("policy_ann", 0, latent), 3000, np.random.default_rng(1)
+        )
+        assert drawn.shape == (3000, 2)
+        sd = np.sqrt(a * b / (a + b + 1)) / (a + b)
+        assert abs(drawn[:, 0].mean() - a / (a + b)) < 4 * sd / np.sqrt(3000)
+    # With parameters: all of them are drawn anew for each draw; rows keep what was in mind.
+    drawn = prior_draws(posterior, RowChoice("transition_ann", 0, 2), 6, np.random.default_rng(2))
+    assert len(np.unique(drawn, axis=0)) == 6
+    np.testing.assert_allclose(drawn.sum(-1), 1.0)
+
+
+def test_reads_of_an_excerpt_are_what_was_added_to_the_prior(demos, bound):
+    counts = {site: 10 * values for site, values in concentrations(bound, 4).items()}
+    rows = {s: DirichletRows(1.0 + n) for s, n in counts.items()}
+    posterior = make(dataclasses.replace(bound, excerpt=True), rows)
+    visits = expected_visits(posterior)
+    assert set(visits) == set(counts)
+    for site, values in counts.items():
+        np.testing.assert_allclose(visits[site], values.sum(-1))
+    np.testing.assert_allclose(
+        read_counts(posterior, "policy", "bob"), counts["policy_bob"].sum(-1)
+    )
+    shared = bind(TeamModel(policy=Shared(DirichletCPT(1.0)), transition=DirichletCPT(1.0)),
+                  demos.replace(latents=np.minimum(demos.latents, 1), num_latents=2,
+                                latent_names=None, action_names=None))  # fmt: skip
+    both = make(dataclasses.replace(shared, excerpt=True), {})
+    with pytest.raises(ValueError, match="how often bob reads rows that are given or shared"):
+        read_counts(both, "policy", "bob")
 
 
 @pytest.mark.parametrize("plot", CHAIN_PLOTS)

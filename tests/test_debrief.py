@@ -499,6 +499,44 @@ def test_minds_that_cannot_be_compared_are_not(tmp_path: Path) -> None:
     assert "The team has only one member." in made.page.read_text(encoding="utf-8")
 
 
+def test_in_a_task_minds_are_misaligned_where_the_task_says_so(
+    posterior: btil.TeamPosterior, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = btil.domains.movers("tiny")
+    asked: list[object] = []
+
+    def apart(demos: btil.Demonstrations, path: np.ndarray, task: object) -> np.ndarray:
+        asked.append(task)
+        return np.arange(ALL) == 13
+
+    def stretches(
+        demos: btil.Demonstrations, path: np.ndarray, beliefs: object, task: object
+    ) -> tuple[Stretch, ...]:
+        asked.append(task)
+        return (Stretch(1, 1, 1, 0.7),)
+
+    monkeypatch.setattr(findings, "misaligned", apart)
+    monkeypatch.setattr(findings, "misaligned_stretches", stretches)
+    found = find(posterior, posterior.demos, task)
+    assert asked == [task, task]
+    assert found.episodes["misaligned_steps"].tolist() == [0, 1, 0, 0]
+    assert found.episodes["longest_stretch"].tolist() == [0, 1, 0, 0]
+    assert found.misalignments["certainty"].tolist() == ["leaning"]
+    # The task knows what goes together: how often minds differ by chance says nothing.
+    assert found.by_chance is None
+    # Names may differ then, but of nobody must it be unknown which mental state is which.
+    named = found.demos.replace(latent_names={"ann": MINDS, HOSTILE: ("a", "b")})
+    assert findings._incomparable(posterior, named, (), task) is None
+    assert findings._incomparable(posterior, named, (), None) is not None
+    shared = posterior_of(recordings(), policy=btil.Shared(btil.DirichletCPT(1.0)))
+    for of, nameless, where, comparable in (
+        (posterior, (), None, True), (posterior, ("ann",), None, False),
+        (shared, ("ann",), None, True), (shared, ("ann",), task, False),
+    ):  # fmt: skip
+        why = findings._incomparable(of, found.demos, nameless, where)
+        assert (why is None) == comparable
+
+
 def test_names_of_the_training_recordings_serve_others() -> None:
     posterior = posterior_of(recordings())
     found = find(posterior, recordings(1, 0, latent_names=None))

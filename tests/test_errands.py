@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 import btil
 from btil.analysis.plots.layout import look
 from btil.domains.plane import Errands
+from btil.figures import CATEGORY_MARKERS
 from btil.inference.result import ChannelPoint
 from btil.models.team import bind
 from btil.posterior.posterior import TeamPosterior
@@ -329,6 +330,51 @@ def test_a_film_strip_and_a_film(tmp_path):
     with pytest.raises(ValueError, match=r"must be \.gif"):
         btil.analysis.animate_motion(demos, 0, where, tmp_path / "walk.mp4")
     assert [p.name for p in tmp_path.iterdir()] == ["walk.gif"]
+
+
+def test_a_film_strip_shows_the_way_that_each_has_come():
+    task = btil.domains.errands(num_members=3, num_steps=20)
+    demos = task.simulate(2, seed=3)
+    where = {agent: task.columns(agent)[:2] for agent in ("cid", "ann")}
+    latents = demos.latents.copy()
+    latents[20 + 4, 2] = -1
+    figure = btil.analysis.plot_motion_strip(
+        demos, 1, where, latents, places={"home": (50.0, 4.0), "shop": (1.0, -60.0)}
+    )
+    shown = [0, 3, 5, 8, 11, 14, 16, 19]  # as far apart as may be
+    assert [axes.get_title("left") for axes in figure.axes] == [f"step {t}" for t in shown]
+    # The k-th member has the k-th mark, whoever it is in the data.
+    at = {agent: np.stack([demos.continuous[c][20:] for c in where[agent]], 1) for agent in where}
+
+    def color(agent, t):
+        latent = latents[20 + t, demos.agents.index(agent)]
+        return "0.7" if latent < 0 else look(int(latent)).color
+
+    for axes, step in zip(figure.axes, shown, strict=True):
+        marks = [line for line in axes.lines if line.get_marker() in CATEGORY_MARKERS]
+        crosses = [line for line in axes.lines if line.get_marker() == "+"]
+        ways = [line for line in axes.lines if line.get_marker() == "None"]
+        assert [tuple(line.get_xydata()[0]) for line in crosses] == [(50.0, 4.0), (1.0, -60.0)]
+        assert [text.get_text() for text in axes.texts] == ["home", "shop"]
+        for mark, marker, agent in zip(marks, CATEGORY_MARKERS, where, strict=False):
+            assert (mark.get_marker(), mark.get_color()) == (marker, color(agent, step))
+            np.testing.assert_array_equal(mark.get_xydata(), at[agent][[step]])
+        # Twelve steps of each are drawn, the last one darkest.
+        steps = range(max(0, step - 12), step)
+        expected = [(agent, t) for agent in where for t in steps]
+        for line, (agent, t) in zip(ways, expected, strict=True):
+            np.testing.assert_array_equal(line.get_xydata(), at[agent][t : t + 2])
+            assert line.get_color() == color(agent, t)
+            assert line.get_alpha() == pytest.approx(0.75 - (step - t) / 24)
+        # One scale for all, with room for everybody and every place.
+        everything = np.concatenate([*at.values(), [(50.0, 4.0), (1.0, -60.0)]])
+        low, high = everything.min(0), everything.max(0)
+        margin = 0.06 * (high - low).max()
+        np.testing.assert_allclose(axes.get_xlim(), [low[0] - margin, high[0] + margin])
+        np.testing.assert_allclose(axes.get_ylim(), [low[1] - margin, high[1] + margin])
+    labels = [text.get_text() for text in figure.legends[0].texts]
+    assert labels == ["cid", "ann", *task.goal_names]
+    assert figure.get_suptitle() == "Episode 1"
 
 
 def test_what_a_prior_expects_is_drawn():

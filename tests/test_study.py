@@ -890,6 +890,7 @@ def test_random_order_moves_whole_tasks(small: Settings) -> None:
         ('order = "odd"', "listed, random"),
         ("title = 3", "title must be a text"),
         ("tasks = []", "at least one"),
+        ("tasks = 3", "at least one"),
         ('tasks = [{domain = "chess"}]', "movers, cleanup"),
         ('tasks = [{domain = "movers", sessions = 2, practice = 3}]', "0..2"),
         ('tasks = [{domain = "movers", map = "A 0"}]', "'R' is missing"),

@@ -11,8 +11,17 @@ import pytest
 from drawn import ACTS, MOODS, concentrations, make, panels, texts
 from matplotlib.figure import Figure
 from numpyro import distributions as dist
+from scipy.stats import beta
 
-from btil import DirichletCPT, HierarchicalDirichletCPT, NumpyroModel, Shared, TeamModel
+from btil import (
+    Demonstrations,
+    DirichletCPT,
+    HierarchicalDirichletCPT,
+    NormalEmission,
+    NumpyroModel,
+    Shared,
+    TeamModel,
+)
 from btil.analysis import (
     RowChoice,
     choose_rows,
@@ -28,6 +37,8 @@ from btil.analysis import (
     row_diagnostics,
 )
 from btil.analysis.plots import chains as chain_plots
+from btil.analysis.plots import learned_tables
+from btil.analysis.plots.layout import look
 from btil.analysis.plots.rows import (
     cell_intervals,
     most_read,
@@ -278,8 +289,6 @@ def test_policy_rows_hold_means_intervals_and_priors(mfvi):
         (intervals,) = axes.collections
         for action, line in enumerate(intervals.get_segments()):
             a = rows.concentration[context, latent]
-            from scipy.stats import beta
-
             low, high = beta.interval(0.89, a[action], a.sum() - a[action])
             np.testing.assert_allclose(line[:, 0], [low, high])
         n = visits[context, latent]
@@ -310,6 +319,11 @@ def test_wrong_contexts_latents_and_panels_are_refused(mfvi):
         plot_policy_rows(mfvi, "ann", panels="all")
     with pytest.raises(ValueError, match="unknown agent 'eve'"):
         plot_transition_graph(mfvi, "eve")
+    idle = Demonstrations([0, 1], None, [0, 1], agents=("ann",), num_latents=2,
+                          continuous={"x": [0.0, 1.0]})  # fmt: skip
+    still = bind(TeamModel(policy=None, emissions=NormalEmission(("x",))).resolved(idle), idle)
+    with pytest.raises(ValueError, match=r"plot_policy_rows.* no actions of ann"):
+        plot_policy_rows(make(still, {}), "ann")
 
 
 def test_transition_graph_writes_probabilities_and_draws_arrows(bound, mfvi):
@@ -329,6 +343,104 @@ def test_transition_graph_writes_probabilities_and_draws_arrows(bound, mfvi):
     assert {"0.70", "0.90", "0.30", "0.29", "0.50", "0.20"} <= set(texts(figure))
     assert set(MOODS) <= set(texts(figure))
     assert any("88 steps" in text for text in texts(figure))
+
+
+def counted(bound, **counts):
+    """A posterior whose rows were read as often as is said: they are Dirichlets around 1."""
+    rows = {
+        site: DirichletRows(1.0 + np.asarray(counts.get(site, np.zeros(table.shape)), float))
+        for site, table in bound.learned.items()
+    }
+    return make(dataclasses.replace(bound, excerpt=True), rows)
+
+
+def test_contexts_are_chosen_by_reads_or_by_changes(demos):
+    model = TeamModel(policy=DirichletCPT(1.0), transition=DirichletCPT(1.0, parents=("room",)))
+    # In the hall bob is more often, in the yard he changes his mind.
+    stays = [[60, 2], [3, 40]], [[2, 9], [1, 4]]
+    posterior = counted(bind(model, demos), transition_bob=stays)
+    for by_changes, asked, most, expected in (
+        (False, None, 1, [0]), (True, None, 1, [1]), (True, None, 2, [1, 0]), (False, [1], 1, [1]),
+        (False, [1, 0], 1, [1, 0]),
+    ):  # fmt: skip
+        table, chosen, rows = learned_tables._read_rows(
+            posterior, "transition", "bob", asked, most, by_changes
+        )
+        assert (table.name, chosen) == ("transition_bob", expected)
+        counts = np.array(stays, float)[expected]
+        np.testing.assert_allclose(rows.visits, counts.sum(-1))
+        shares = (1 + counts) / (2 + counts.sum(-1, keepdims=True))
+        np.testing.assert_allclose(rows.mean, shares)
+        np.testing.assert_allclose(rows.prior, 0.5)
+        ends = beta.interval(0.89, 1 + counts, 1 + counts[..., ::-1])
+        np.testing.assert_allclose([rows.low, rows.high], ends)
+    with pytest.raises(ValueError, match="contexts: none are given"):
+        learned_tables._read_rows(posterior, "transition", "bob", [], 1)
+
+
+def test_panels_have_the_rows_of_a_context_or_a_latent():
+    groups = learned_tables._groups
+    assert groups("row", 2, [2, 0]) == [[(0, 2)], [(0, 0)], [(1, 2)], [(1, 0)]]
+    assert groups("context", 2, [2, 0]) == [[(0, 2), (0, 0)], [(1, 2), (1, 0)]]
+    assert groups("latent", 2, [2, 0]) == [[(0, 2), (1, 2)], [(0, 0), (1, 0)]]
+
+
+@pytest.mark.parametrize(
+    ("visits", "asked", "shown"),
+    [
+        ([[0.5, 1.0, 0.0], [0.9, 0.2, 3.0]], None, [1, 2]),
+        ([[0.5, 0.9, 0.0], [0.0, 0.2, 0.1]], None, [0, 1, 2]),
+        ([[0.5, 1.0, 0.0], [0.9, 0.2, 3.0]], [2, 0], [2, 0]),
+    ],
+)
+def test_latents_are_shown_that_were_held_or_asked_for(visits, asked, shown):
+    nothing = np.zeros((2, 3, 2))
+    rows = learned_tables._Rows(nothing, nothing, nothing, nothing, np.array(visits))
+    assert learned_tables._shown_latents(rows, asked) == shown
+
+
+def test_rows_that_were_hardly_read_are_grey_or_left_out(bound):
+    counts = np.zeros((2, 3, 2))
+    counts[0] = [[12, 3], [0.3, 0.2], [0.5, 0.5]]
+    counts[1] = [[2, 7], [0.1, 0], [40, 10]]
+    posterior = counted(bound, policy_ann=counts)
+
+    def drawn(axes):
+        """(probabilities, colour, marker) of the rows in a panel."""
+        return [
+            (tuple(np.round(line.get_xdata(), 6)), line.get_color(), line.get_marker())
+            for line in axes.lines
+            if line.get_marker() != "|"
+        ]
+
+    def row(context, latent):
+        values = 1 + counts[context, latent]
+        return tuple(np.round(values / values.sum(), 6))
+
+    blue = look(0).color
+    alone = plot_policy_rows(posterior, "ann", [0], [0, 1, 2])
+    assert [drawn(axes) for axes in panels(alone)] == [
+        [(row(0, 0), blue, "o")], [(row(0, 1), "0.6", "o")], [(row(0, 2), blue, "o")],
+    ]  # fmt: skip
+    assert "read less than once" in texts(alone)
+    titles = [axes.get_title(loc="left") for axes in panels(alone)]
+    assert titles == ["room=hall\nwait $5, n = 15", "\nhelp, n = 0.5", "\ngo/home, n = 1.0"]
+    together = plot_policy_rows(posterior, "ann", [0, 1], [0, 1, 2], panels="context")
+    assert [drawn(axes) for axes in panels(together)] == [
+        [(row(c, k), look(k).color, look(k).marker) for k in (0, 2)] for c in (0, 1)
+    ]
+    assert "read less than once" not in texts(together)
+    by_latent = plot_policy_rows(posterior, "ann", [1, 0], [2, 1], panels="latent")
+    assert [axes.get_title(loc="left") for axes in panels(by_latent)] == ["go/home", "help"]
+    assert [drawn(axes) for axes in panels(by_latent)] == [
+        [(row(c, 2), look(i).color, look(i).marker) for i, c in enumerate((1, 0))],
+        # Where there is no other, rows are shown that were hardly read.
+        [(row(c, 1), "0.6", look(i).marker) for i, c in enumerate((1, 0))],
+    ]
+    assert {"room=hall", "room=yard"} <= set(texts(by_latent))
+    # Those that are most read come first, if none are asked for.
+    first = panels(plot_policy_rows(posterior, "ann", panels="context", max_contexts=1))
+    assert [axes.get_title(loc="left") for axes in first] == ["room=yard"]
 
 
 # ------------------------------------------------------------------ prior and posterior

@@ -935,6 +935,189 @@ def test_how_sureness_was_tested_is_said(
     assert said in plain(sections._tested(sections.Told(posterior, changed, None, again), tested))
 
 
+def cells_of(markup: object) -> list[list[str]]:
+    """The lines of all tables, cell by cell, headings too."""
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", str(markup), re.DOTALL)
+    return [
+        [plain(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
+        for row in rows
+    ]
+
+
+def test_episodes_are_listed_as_they_are_worth_a_look(found: Findings) -> None:
+    episodes = pd.DataFrame(
+        {
+            "episode": ["mon", "tue", "wed", "thu"], "steps": [1200, 9, 1, 14],
+            "misaligned_steps": [3, 4, 0, 7], "longest_stretch": [2, 4, 0, 6],
+            "changes_of_mind_ann": [1, 2, 3, 4], "share_sure_ann": [0.5, 0.25, 1.0, 0.75],
+            f"changes_of_mind_{HOSTILE}": [5, 6, 7, 8], f"share_sure_{HOSTILE}": 0.125,
+        }
+    )  # fmt: skip
+    apart = dataclasses.replace(found, episodes=episodes, incomparable=None)
+    said = sections._episodes(apart, Markup("<i>drawn</i>"), 2)
+    assert cells_of(said)[1:] == [
+        ["thu", "14", "7 (50%)", "6", "4", "75%", "8", "12%"],
+        ["tue", "9", "4 (44%)", "4", "2", "25%", "6", "12%"],
+        ["mon", "1,200", "3 (0%)", "2", "1", "50%", "5", "12%"],
+        ["wed", "1", "0 (0%)", "0", "3", "100%", "7", "12%"],
+    ]
+    assert "with most disagreement is shown; click for others. The table has all 4" in plain(said)
+    assert "drawn" in plain(said)
+    differ = dataclasses.replace(apart, incomparable="They differ.")
+    said = sections._episodes(differ, Markup(), 1)
+    assert [line[:3] for line in cells_of(said)[1:]] == [
+        ["mon", "1,200", "1"], ["thu", "14", "4"], ["tue", "9", "2"], ["wed", "1", "3"]
+    ]  # fmt: skip
+    assert "The episode of most steps is shown. The table" in plain(said)
+    assert "is shown" not in plain(sections._episodes(apart, Markup(), 0))
+
+
+def test_habits_and_changes_are_told_member_by_member(
+    posterior: btil.TeamPosterior, found: Findings
+) -> None:
+    habits = pd.DataFrame(
+        {
+            "agent": ["ann", "ann", HOSTILE], "mind": ["rest", "help", "rest"],
+            "steps": [1.6, 1234.4, 20.0], "share_of_steps": [0.001, 0.999, 1.0],
+            "does": ["", "push 80%", "wait 90%"],
+        }
+    )  # fmt: skip
+    situations = pd.DataFrame(
+        [("ann", "help", f"where: {k}", 40.0 - k, "push 80%") for k in range(31)],
+        columns=["agent", "mind", "situation", "steps", "does"],
+    )
+    dwells = pd.DataFrame(
+        {
+            "agent": ["ann", "ann", HOSTILE], "mind": ["rest", "help", "rest"],
+            "times": [3, 0, 2], "given_up": [2, 0, 0], "mean_steps": [2.25, np.nan, np.nan],
+            "longest": [4, 0, 0],
+        }
+    )  # fmt: skip
+    changes = pd.DataFrame(
+        {
+            "agent": "ann", "from_mind": ["rest", "rest"], "to_mind": ["help", "sing"],
+            "times": [3, 1], "share_of_changes": [0.75, 0.25], "goes_with": ["night is “1”", ""],
+        }
+    )  # fmt: skip
+    changed = dataclasses.replace(
+        found, habits=habits, situations=situations, dwells=dwells, changes=changes
+    )
+    told = sections.Told(posterior, changed, None, False)
+    said = sections._habits(told)
+    lines = cells_of(said)
+    # What is most in mind first, then thirty situations, then the other member.
+    assert lines[1:3] == [
+        ["help", "1,234 (over 99%)", "push 80%"], ["rest", "2 (under 1%)", "hardly ever held"]
+    ]  # fmt: skip
+    assert lines[4] == ["help", "where: 0", "40", "push 80%"]
+    assert lines[33] == ["help", "where: 29", "11", "push 80%"]
+    assert lines[35:] == [["rest", "20 (100%)", "wait 90%"]]
+    assert "1 more line in tables/situations.csv" in plain(said)
+    assert "Of measured columns" not in plain(said)
+    lines = cells_of(sections._changes(told))
+    assert lines[1:2] == [["rest", "3", "2.2", "4"]]
+    assert lines[3:5] == [
+        ["rest", "help", "3", "75%", "night is “1”"], ["rest", "sing", "1", "25%", "–"]
+    ]  # fmt: skip
+    # Never given up: it has no length.
+    assert lines[6:] == [["rest", "2", "–", "–"]]
+
+
+def test_how_sure_it_is_is_told_with_how_much_there_was_to_learn_from(
+    posterior: btil.TeamPosterior, found: Findings
+) -> None:
+    table = pd.DataFrame(
+        {
+            "agent": "ann", "certainty": ["labelled", "sure", "leaning", "unclear"],
+            "steps": [0, 1500, 2, 498], "share_of_steps": [0.0, 0.75, 0.001, 0.249],
+            "tested_steps": [0, 40, 0, 10], "mean_probability": [np.nan, 0.998, np.nan, 0.5],
+            "share_right": [np.nan, 0.9, np.nan, 0.3],
+        }
+    )  # fmt: skip
+    experience = pd.DataFrame(
+        {
+            "agent": ["ann"] * 3, "share_of_steps": [0.5, 0.3, 0.2],
+            "experience": ["well known", "met a few times", "hardly ever met"],
+        }
+    )  # fmt: skip
+    changed = dataclasses.replace(found, certainty=table, experience=experience)
+
+    def lines(**more: object) -> list[list[str]]:
+        own = dataclasses.replace(changed, **more)
+        return cells_of(sections._certainty(sections.Told(posterior, own, None, True)))
+
+    assert lines()[1:] == [
+        ["ann: sure", "1,500 (75%)", "40", "over 99%", "90%"],
+        ["ann: leaning", "2 (under 1%)", "0", "–", "–"],
+        ["ann: unclear", "498 (25%)", "10", "50%", "30%"],
+        ["share of the steps", "well known", "met a few times", "hardly ever met"],
+        ["ann", "50%", "30%", "20%"],
+    ]
+    untested = table.assign(tested_steps=0, steps=[7, 1500, 2, 498])
+    assert lines(certainty=untested, experience=experience[:0])[1:] == [
+        ["ann: labelled", "7 (0%)"], ["ann: sure", "1,500 (75%)"], ["ann: leaning", "2 (under 1%)"],
+        ["ann: unclear", "498 (25%)"],
+    ]  # fmt: skip
+    settled = dataclasses.replace(posterior, result=posterior.result._replace(converged=False))
+    for of, says in ((posterior, "Yes: its answers"), (settled, "No. See the warning")):
+        assert says in plain(sections._certainty(sections.Told(of, changed, None, True)))
+
+
+@pytest.mark.parametrize(
+    ("method", "used", "task", "says"),
+    [
+        ("mfvi", False, None, ("learned by mfvi", "without its labels", "means unequal latents",
+                               "of a mean field, too narrow")),
+        ("gibbs", True, "movers", ("learned by gibbs", "labels conditioned on",
+                                   "grid world's definition of suboptimal", "89% intervals; the")),
+    ],
+)  # fmt: skip
+def test_the_technically_minded_are_told_how(
+    method: str, used: bool, task: str | None, says: tuple[str, ...],
+    posterior: btil.TeamPosterior, found: Findings,
+) -> None:  # fmt: skip
+    by = dataclasses.replace(posterior, method=method, seed=17)
+    own = dataclasses.replace(found, used_labels=used)
+    where = None if task is None else btil.domains.movers("tiny")
+    said = plain(sections._technical(sections.Told(by, own, where, False), "btil report x"))
+    shares = f"(seed 17) from 4 episodes, {ALL} steps, of which 61%, 61% are labelled (ann, "
+    for text in (*says, shares, "Converged: made by hand.", "Made by: btil report x"):
+        assert text in said
+    assert "Made by" not in plain(sections._technical(sections.Told(by, own, where, False), None))
+
+
+def test_the_most_important_is_told_first_and_shortly(
+    posterior: btil.TeamPosterior, found: Findings
+) -> None:
+    habits = pd.DataFrame(
+        {
+            "agent": ["ann"] * 4 + [HOSTILE],
+            "mind": ["a", "b", "c", "d", "e"],
+            "share_of_steps": [0.1, 0.4, 0.2, 0.3, 1.0],
+        }
+    )
+    own = dataclasses.replace(
+        found, habits=habits, incomparable="They differ.",
+        certainty=certainty(sure=(30, 20, 0.9), leaning=(70, 0, np.nan)),
+    )  # fmt: skip
+    told = sections.Told(posterior, own, None, False)
+    assert sections.summary(told) == [
+        "ann mostly had in mind: b (40%), d (30%), c (20%) of the steps.",
+        f"{HOSTILE} mostly had in mind: e (100%) of the steps.",
+        "What a member had in mind is sure (a probability of 90% or more) at 30% of the steps.",
+        "61% of the steps are labelled. The labels were left aside here: the results come from "
+        "all else that was recorded.",
+        "Tested on 20 labelled steps whose labels were not shown: the most probable mental state "
+        "was right at 90% of them; 100% were called sure, of which 90% were right.",
+    ]
+    used = sections.Told(posterior, dataclasses.replace(own, used_labels=True), None, False)
+    assert len(sections.summary(used)) == 4
+    result = posterior.result._replace(converged=False)
+    unsettled = sections.Told(dataclasses.replace(posterior, result=result), own, None, False)
+    assert sections.summary(unsettled)[-1].startswith("The learning behind this had not settled")
+    assert sections.summary(unsettled)[:-1] == sections.summary(told)
+
+
 def test_tables_that_go_on_in_a_file_say_so() -> None:
     assert plain(sections._more(15, 15, "changes")) == "As a file: tables/changes.csv."
     assert plain(sections._more(15, 16, "changes")) == "1 more line in tables/changes.csv."

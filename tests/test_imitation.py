@@ -458,6 +458,97 @@ def test_losses_of_cloning_are_cross_entropies(task, teams):
     assert loss[-10:].mean() < 0.6 * loss[0]
 
 
+def test_held_out_are_whole_episodes_of_the_share_asked_for():
+    lengths = np.array([3, 1, 4, 2, 5, 1, 2, 3, 4, 2])
+    nothing = np.zeros(lengths.sum(), int)
+    demos = Demonstrations(
+        nothing, nothing, episodes=np.repeat(np.arange(10), lengths), num_latents=1
+    )
+
+    def out(share, seed=0):
+        kept = behavioral_cloning._kept_for_training(demos, share, np.random.default_rng(seed))
+        held = [set(part.tolist()) for part in np.split(kept, demos.episode_starts[1:])]
+        assert all(len(one) == 1 for one in held)
+        return [k for k, one in enumerate(held) if one == {False}]
+
+    assert out(0.0) == []
+    # One at least, and else as many as are nearest to the share.
+    assert [len(out(share)) for share in (0.01, 0.3, 0.36, 0.9)] == [1, 3, 4, 9]
+    assert out(0.3) != out(0.3, seed=1)
+    with pytest.raises(ValueError, match=r"held_out is 0\.96: of 10 episodes none would be left"):
+        out(0.96)
+
+
+def test_losses_of_what_is_held_out_are_means_over_examples_and_not_over_padding():
+    networks = filled(small_networks())
+    indices = [
+        np.array([[0, 3, 5], [1, 4, 6], [2, 3, 9]], np.int32),
+        np.array([[2, 4, 7]], np.int32),
+    ]
+    actions = [np.array([0, 1, 1]), np.array([1])]
+    examples = behavioral_cloning.stack_examples(indices, actions)
+    assert examples.indices.shape[1] > 3
+    losses = []
+    for k, (own, taken) in enumerate(zip(indices, actions, strict=True)):
+        logits = np.asarray(outputs(networks, np.stack([own] * 2)), np.float64)[k]
+        chosen = logits[np.arange(len(taken)), taken]
+        losses += (np.log(np.exp(logits).sum(-1)) - chosen).tolist()
+    assert behavioral_cloning._loss(networks, examples) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("looks", "stopped", "reason"),
+    [
+        ([], False, "all 3 iterations done; there is no other criterion"),
+        ([1.0, 2.0], True, "held-out actions were no better foretold after 3 iterations"),
+        ([2.0], False, "all 3 iterations done; held-out actions might be foretold better yet"),
+    ],
+)
+def test_cloning_tells_how_it_ended(looks, stopped, reason):
+    losses = np.array([3.0, 2.0, 1.0])
+    cloned = behavioral_cloning.Cloned(small_networks(), losses, np.array(looks), stopped)
+    told = behavioral_cloning._told({}, cloned)
+    assert (told.converged, told.reason) == (stopped, reason)
+    curves = {"loss": losses} | ({"held_out_loss": np.array(looks)} if looks else {})
+    assert {name: curve.tolist() for name, curve in told.learning_curve.items()} == {
+        name: curve.tolist() for name, curve in curves.items()
+    }
+
+
+def test_btil_is_a_mean_field_of_the_options_asked_for_at_its_modes(task, demos, monkeypatch):
+    posterior = create_autospec(TeamPosterior, instance=True)
+    posterior.elbo_trace, posterior.converged, posterior.reason = np.array([-2.0, -1.0]), True, "so"
+    posterior.policy.side_effect = lambda agent, states, estimate: np.full(
+        (task.num_states, task.num_latents, 6), 1 + task.agents.index(agent)
+    )
+    asked = {}
+
+    def fit(model, given, **options):
+        asked.update(options, model=model, demos=given)
+        return posterior
+
+    monkeypatch.setattr("btil.imitation.bayesian.fit", fit)
+    options = {"num_restarts": 3, "tolerance": 0.5, "max_iterations": 7}
+    team = learn(task, demos, "btil", known_transition=False, seed=9, progress=False, **options)
+    model = asked.pop("model")
+    assert model == paper_model(task)
+    assert asked == {
+        "demos": demos, "method": "mfvi", "seed": 9, "progress": False, **options
+    }  # fmt: skip
+    for number, agent in enumerate(task.agents):
+        assert (team.policies[agent] == 1 + number).all()
+        (_, states), how = posterior.policy.call_args_list[number]
+        assert how == {"estimate": "map"}
+        np.testing.assert_array_equal(
+            task.encode(np.stack([states[n] for n in task.state_sizes], 1)),
+            np.arange(task.num_states),
+        )
+    assert team.posterior is posterior
+    assert team.learning_curve["elbo"].tolist() == [-2.0, -1.0]
+    assert (team.converged, team.reason, team.seed) == (True, "so", 9)
+    assert not team.known_transition
+
+
 # PPO and MAGAIL -----------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from btil.analysis.reproduction import (
     experiments,
     paper_tables,
     records,
+    reproducing,
     targets,
     trials,
     workspace,
@@ -937,6 +938,73 @@ def test_renderings_show_both_numbers_and_the_mark() -> None:
     text = captured.get()
     assert "0.200 ± 0.020 ↓" in text
     assert "(0.30 ± 0.01)" in text
+
+
+def test_sheets_have_decimals_by_metric_and_mean_seconds_of_a_row() -> None:
+    lines = [
+        ("movers", "a", "x", "alice", "hamming", 0.12345, 0.01, 0.2, 0.05, "lower", 3.0),
+        ("movers", "a", "x", "team", "steps", 21.26, 1.04, math.nan, math.nan, "", 4.0),
+        ("movers", "a", "y", "team", "steps", 9.0, math.nan, math.nan, math.nan, "", math.nan),
+        ("cleanup", "b", "x", "team", "returns", -5.55, 0.05, 7.0, math.nan, "higher", 1.5),
+    ]
+    table = pd.DataFrame(
+        lines,
+        columns=["domain", "setting", "algorithm", "agent", "metric", "mean", "sd", "paper",
+                 "paper_sd", "differs", "seconds"],
+    )  # fmt: skip
+    layout = TARGETS["table1"].layout
+    first, second = paper_tables.sheets(table, layout)
+    assert (first.title, second.title) == ("Movers", "Cleanup")
+    assert first.columns == ("Alice Hamming", "team steps per episode", "seconds")
+    Cell = paper_tables.Cell
+    assert first.rows == [
+        (("a", "x"), [Cell("0.123 ± 0.010", "0.20 ± 0.05", "lower"), Cell("21.3 ± 1.0"),
+                      Cell("3.5")]),
+        (("a", "y"), [Cell(), Cell("9.0"), Cell("")]),
+    ]  # fmt: skip
+    assert second.rows == [(("b", "x"), [Cell("-5.5 ± 0.1", "7.00", "higher"), Cell("1.5")])]
+    (only,) = paper_tables.sheets(table, layout._replace(agents=("alice",)))
+    assert only.columns == ("Alice Hamming", "seconds")
+    (one,) = paper_tables.sheets(table, layout._replace(tables=None))
+    assert (one.title, len(one.rows)) == ("", 3)
+    # A group is named once, and set off from the one before.
+    three = one._replace(rows=[*first.rows, *second.rows])
+    assert [(labels, begins) for labels, _, begins in paper_tables._grouped(three)] == [
+        (("a", "x"), False), (("", "y"), False), (("b", "x"), True)
+    ]  # fmt: skip
+    alone = one._replace(labels=("algorithm",), rows=[(("x",), []), (("x",), [])])
+    assert [labels for labels, _, _ in paper_tables._grouped(alone)] == [("x",), ("x",)]
+
+
+def test_notes_tell_what_was_compared_and_how() -> None:
+    _, made = hand_made()
+    stuck = made[0]._replace(outcome=made[0].outcome._replace(converged=False, reason="the cap"))
+    target = TARGETS["table1"]
+
+    def told(*arguments: Any) -> list[str]:
+        return reproducing._notes(target, PAPER, [stuck, *made[1:]], *arguments)
+
+    whole = told(5, 3, False, "btil reproduce table1")
+    assert whole[0] == (
+        "Ours: mean ± standard deviation of 5 trials. In parentheses the paper's: Table 1."
+    )
+    assert whole[1].startswith("Per domain 200 training and 100 test episodes on the map 'paper'")
+    assert whole[2].startswith("↑ and ↓: higher or lower than the paper's")
+    # Three trials of 1.5 s and three of 0.5 s; only what infers can fail to converge.
+    assert whole[3:] == [
+        f"Not converged: {stuck.experiment.name}, trial 1 (the cap).",
+        f"Made by btil {btil.__version__}, seed 3: btil reproduce table1; 6 s of trials in all.",
+    ]
+    single = told(1, 3, False, None)
+    assert single[0].startswith("Ours: a single trial.")
+    assert not any("↑" in note for note in single)
+    assert single[-1].endswith("seed 3; 6 s of trials in all.")
+    quick = told(5, 3, True, None)
+    assert quick[0].startswith("The quick form")
+    assert not any(note.startswith(("↑", "Not converged")) for note in quick)
+    target = TARGETS["performance"]
+    assert told(5, 3, False, None)[0] == "Ours: mean ± standard deviation of 5 trials."
+    assert "↑" not in "".join(told(5, 3, False, None))
 
 
 def test_renderings_escape_names() -> None:

@@ -22,11 +22,15 @@ from btil.study.export import export_study
 from btil.study.sessions import (
     Journey,
     Message,
+    Response,
     Standing,
     best_so_far,
+    ended,
     enter_stage,
+    out_of_time,
     read_message,
     respond,
+    without_partner,
 )
 from btil.study.settings import (
     Block,
@@ -591,6 +595,80 @@ def test_whatever_is_asked_for_is_done_by_the_rules_or_refused(small: Settings) 
     for position in {position for position, _ in walker.rows}:
         steps = [row.step for at, row in walker.rows if at == position]
         assert steps == list(range(walker.episodes[position].step))
+
+
+def test_who_ends_early_or_is_left_or_out_of_time_goes_on_where_that_leads() -> None:
+    kinds = ("survey", "tutorial", "pairing", "session", "session", "survey", "thanks")
+    stages = tuple(Stage(kind, domain="movers") for kind in kinds)
+    trial = play.begin(rules("movers"), np.zeros(5))
+    journey = Journey(
+        position=3, lesson=2, trial=trial, code="ABC", guesses=4, best={"movers": 9}, reached=7.0,
+        wrong=2, paused=5.0, skipped=True,
+    )  # fmt: skip
+    left = journey._replace(trial=None, lesson=0, code="", guesses=0, paused=0.0, skipped=False)
+    assert ended(journey, stages, "idle") == left._replace(position=6, outcome="idle")
+    assert without_partner(journey, stages, "wait") == left._replace(position=5, outcome="wait")
+    assert out_of_time(journey) == left._replace(position=4, skipped=True)
+
+
+def test_breaks_and_attention_checks_of_a_participant() -> None:
+    checks = (
+        Question("a", "A?", "choice", options=("x", "y"), correct="x"),
+        Question("b", "B?", "choice", False, ("x", "y"), correct="y"),
+        Question("c", "C?", required=False),
+    )  # fmt: skip
+    stages = (
+        Stage("survey", "opening", most_wrong=2), Stage("survey", "closing", most_wrong=2),
+        Stage("thanks"),
+    )  # fmt: skip
+    surveys = dict.fromkeys(("opening", "closing"), Survey("S", checks))
+
+    def said(journey: Journey, do: str, now: float = 100.0, **more: object) -> Response:
+        standing = Standing(journey, stages, surveys, None, None, 0)
+        return respond(standing, Message(standing.turn, do, **more), np.zeros(5), now)
+
+    right = said(Journey(), "answer", answers={"a": "x", "b": "y"})
+    assert (right.journey, right.notes) == (Journey(position=1), ())
+    assert right.answers == {"a": "x", "b": "y"}
+    # An answer left out is wrong, too; two in all are allowed, a third ends it.
+    wrong = said(Journey(), "answer", answers={"a": "y"})
+    notes = (("attention", "opening: a"), ("attention", "opening: b"))
+    assert (wrong.journey, wrong.notes) == (Journey(position=1, wrong=2), notes)
+    third = said(wrong.journey, "answer", answers={"a": "x"})
+    assert third.journey == Journey(position=2, wrong=3, outcome="attention")
+    assert third.notes == (("attention", "closing: b"), ("ended", "attention"))
+    assert third.answers == {"a": "x"}
+    pause = said(Journey(reached=50.0), "pause", 90.0)
+    assert pause.journey == Journey(reached=50.0, paused=90.0)
+    back = said(pause.journey, "resume", 97.25)
+    assert back.journey == Journey(reached=57.25)
+    assert (pause.notes, back.notes) == ((("pause", ""),), (("resume", "7.2"),))
+    with pytest.raises(Refused):
+        said(pause.journey, "answer", answers={"a": "x"})
+    for journey, do in ((pause.journey, "pause"), (Journey(), "resume"),
+                        (Journey(position=2), "withdraw")):  # fmt: skip
+        with pytest.raises(Refused):
+            said(journey, do)
+    for do in ("withdraw", "erase"):
+        gone = said(Journey(position=1, paused=3.0), do)
+        assert (gone.journey, gone.notes) == (
+            Journey(position=2, outcome="withdrew"), (("ended", "withdrew"),)
+        )  # fmt: skip
+
+
+def test_a_session_rests_as_long_as_nobody_can_play() -> None:
+    """Of two breaks at once the time that both took is told by the one that ends last."""
+    rule = rules("movers", "human")
+    episode = begun(rule, np.random.default_rng(0))._replace(last=10.0, begun=5.0)
+    stages = (session_stage("movers", teammate="human"), Stage("thanks"))
+    for partner, until in ((0.0, 60.0), (50.0, 50.0), (70.0, 60.0)):
+        standing = Standing(
+            Journey(paused=40.0, reached=1.0), stages, {}, rule, episode, 0,
+            partner_paused=partner,
+        )  # fmt: skip
+        done = respond(standing, Message("", "resume"), np.zeros(5), 60.0)
+        assert done.journey == Journey(reached=21.0)
+        assert done.episode == play.rest(episode, until - 40.0, 60.0)
 
 
 def test_practice_has_no_selector(small: Settings) -> None:

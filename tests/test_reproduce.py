@@ -1169,6 +1169,59 @@ def test_simulate_refuses_in_one_line(arguments: list[str], says: str, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_different_experiments_have_files_of_their_own() -> None:
+    """Of every target: what was saved of one is never read as another's."""
+    every = {
+        row.experiment
+        for protocol in (PAPER, QUICK)
+        for target in TARGETS
+        for row in target_rows(target, protocol)
+        if row.experiment is not None
+    }
+    names = [one.name for one in every]
+    assert len(names) > 100
+    assert len(set(names)) == len(names)
+    acting = experiments.Acting("movers", "btil", False, 9, 4, "recommended", "map", "rob")
+    assert acting.name == (
+        "movers-btil-acting-learned-transition-9-episodes-4-labelled-recommended-map-beside-rob"
+    )
+    assert experiments.DecodedMinds("movers", None, 9, 4).name == (
+        "movers-minds-labels-9-episodes-4-labelled"
+    )
+
+
+def test_trials_depend_on_all_that_their_settings_say(tmp_path: Path, stand_in: StandIn) -> None:
+    desk = workspace.Workspace(tmp_path, QUICK, 0)
+    found = experiments.Acting("movers", "btil", False, 9, 4, beside="rob").settings(desk)
+    assert found == {
+        "kind": "Acting", "domain": "movers", "learner": "btil", "known_transition": False,
+        "num_demos": 9, "num_labelled": 4, "model": "paper", "estimate": "mean", "beside": "rob",
+        "map": "tiny", "num_train": 12, "num_test": 4, "options": QUICK.options["btil"],
+        "max_steps": 30,
+    }  # fmt: skip
+    data = {"data": desk.split("movers").fingerprint}
+    learned = {"known_transition": True, "num_demos": 9, "num_labelled": 4, "model": "paper"}
+    assert Imitation("movers", "magail", True, 9, 4).settings(desk) == {
+        "kind": "Imitation", "domain": "movers", "learner": "magail", **learned,
+        "map": "tiny", "num_train": 12, "num_test": 4, "options": QUICK.options["magail"], **data,
+    }  # fmt: skip
+    assert Simulation("movers").settings(desk) == {
+        "kind": "Simulation", "domain": "movers", "map": "tiny", "episodes": 12, "max_steps": 30,
+        **data,
+    }  # fmt: skip
+    assert experiments.DecodedMinds("movers", "paper", 9, 4).settings(desk) == {
+        "kind": "DecodedMinds", "domain": "movers", "model": "paper", "num_demos": 9,
+        "num_labelled": 4, "map": "tiny", "options": QUICK.options["btil"], **data,
+    }  # fmt: skip
+    assert desk.split("movers").fingerprint == workspace.data_fingerprint(
+        simulated("movers", 16, 0)
+    )
+    assert trials.trial_settings(Simulation("movers"), 3, desk) == {
+        "btil": btil.__version__, "experiment": Simulation("movers").settings(desk), "seed": 0,
+        "trial": 3, "trial_seed": trials.trial_seed(0, 3),
+    }  # fmt: skip
+
+
 def test_simulation_experiments_are_named_by_what_they_do() -> None:
     assert Simulation("movers").name == "movers-simulation"
     assert HumanDecoding("random0", 0.2).name == "overcooked-random0-20-percent-labelled"

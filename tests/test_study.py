@@ -46,7 +46,8 @@ from btil.study.settings import (
 )
 from btil.study.store import DATABASE_FILE, About, Note, Person, Store, hashed
 from btil.study.teammate import rules_for
-from btil.study.tutorial import lessons_of
+from btil.study.texts import texts_in
+from btil.study.tutorial import lesson_text, lessons_of
 from btil.study.views import view
 
 SEED = 7
@@ -669,6 +670,22 @@ def test_a_session_rests_as_long_as_nobody_can_play() -> None:
         done = respond(standing, Message("", "resume"), np.zeros(5), 60.0)
         assert done.journey == Journey(reached=21.0)
         assert done.episode == play.rest(episode, until - 40.0, 60.0)
+
+
+def test_lessons_are_said_to_those_who_play_with_a_person_as_to_them() -> None:
+    first = Stage("tutorial", domain="cleanup")
+    rest = Stage("tutorial", "rest", domain="cleanup")
+    say = texts_in("en")
+    assert lesson_text(first, 0, "en") == say["lesson.right"]
+    assert lesson_text(first, 0, "en", with_person=True) == say["lesson.right_people"]
+    # Where nothing is said to them in particular, it is the same.
+    assert lesson_text(first, 1, "en", True) == lesson_text(first, 1, "en")
+    number = len(lessons_of(first))
+    assert lesson_text(first, number, "en") == say["lesson.done"] != lesson_text(first, 1, "en")
+    # Who has learned the keys in another task is told first that this is another one.
+    known = number - len(lessons_of(rest))
+    assert lesson_text(rest, 0, "en") == f"{say['cleanup.intro']} {lesson_text(first, known, 'en')}"
+    assert lesson_text(rest, 1, "en") == lesson_text(first, known + 1, "en")
 
 
 def test_practice_has_no_selector(small: Settings) -> None:

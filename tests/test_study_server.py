@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import anyio
 import numpy as np
 import pytest
+from starlette.applications import Starlette
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 from study_load import load
@@ -21,7 +23,8 @@ from websockets.exceptions import ConnectionClosed
 
 from btil.cli import app
 from btil.domains.gridworld.grid import STAY
-from btil.study.live import NOT_A_PARTICIPANT, REPLACED, LiveStudy, Writer
+from btil.study import server as server_module
+from btil.study.live import LONGEST_ID, NOT_A_PARTICIPANT, REPLACED, LiveStudy, Writer
 from btil.study.server import (
     BEAT,
     LARGEST_MESSAGE,
@@ -746,3 +749,39 @@ def test_what_a_proxy_says_is_believed_only_when_told(
     # and the key that --quiet did not tell can be asked for
     shown = CliRunner().invoke(app, ["collect", "key", str(tmp_path / "None")])
     assert len(shown.stdout.strip()) == 32
+
+
+# ---------------------------------------------------------------------- small parts
+
+
+def test_values_of_the_address_are_kept_short_and_printable() -> None:
+    assert server_module._plain("ab\x00\n\u202ec é") == "abc é"
+    assert server_module._plain(3) == server_module._plain(None) == ""
+    assert len(server_module._plain("x" * 10_000)) == LONGEST_ID
+
+
+def test_a_moment_that_fails_does_not_stop_the_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "_TICK", 0.001)
+    moments: list[int] = []
+
+    def tick() -> None:
+        moments.append(len(moments))
+        if len(moments) == 2:
+            raise RuntimeError("of this moment")
+
+    study = create_autospec(LiveStudy, instance=True)
+    study.tick.side_effect = tick
+
+    async def live() -> None:
+        lifespan = server_module.ticking(study)
+        async with lifespan(create_autospec(Starlette)):
+            while len(moments) < 4:
+                await asyncio.sleep(0.001)
+        number = len(moments)
+        await asyncio.sleep(0.01)
+        assert len(moments) == number  # it ends with the server
+
+    asyncio.run(asyncio.wait_for(live(), 10))
+    assert [record.exc_info is not None for record in caplog.records] == [True]

@@ -547,6 +547,9 @@ def test_btil_is_a_mean_field_of_the_options_asked_for_at_its_modes(task, demos,
     assert team.learning_curve["elbo"].tolist() == [-2.0, -1.0]
     assert (team.converged, team.reason, team.seed) == (True, "so", 9)
     assert not team.known_transition
+    with pytest.raises(ValueError, match="model must be a TeamModel, got str"):
+        # Also where no type checker has looked before.
+        getattr(believed, "__wrapped__", believed)(task, "paper", True)
 
 
 # PPO and MAGAIL -----------------------------------------------------------------------------------

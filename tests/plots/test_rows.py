@@ -9,6 +9,7 @@ import numpyro
 import pandas as pd
 import pytest
 from drawn import ACTS, MOODS, concentrations, make, panels, texts
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from numpyro import distributions as dist
 from scipy.stats import beta
@@ -46,6 +47,7 @@ from btil.analysis.plots.rows import (
     read_counts,
     row_draws,
 )
+from btil.figures import BLUE
 from btil.inference.chains import RHAT_LIMIT
 from btil.inference.result import (
     DirichletRows,
@@ -441,6 +443,47 @@ def test_rows_that_were_hardly_read_are_grey_or_left_out(bound):
     # Those that are most read come first, if none are asked for.
     first = panels(plot_policy_rows(posterior, "ann", panels="context", max_contexts=1))
     assert [axes.get_title(loc="left") for axes in first] == ["room=yard"]
+
+
+def test_changes_that_are_unsure_are_pale_and_those_hardly_seen_are_not_drawn(bound):
+    from matplotlib.patches import FancyArrowPatch, Wedge
+
+    counts = np.array([[[70, 28, 2], [0.2, 0.5, 0.1], [6, 1, 7]]], float)
+    posterior = counted(bound, transition_ann=counts)
+    (axes,) = panels(plot_transition_graph(posterior, "ann"))
+    rows = 1 + counts[0]
+    shares = rows / rows.sum(-1, keepdims=True)
+    wedges = [patch for patch in axes.patches if isinstance(patch, Wedge)]
+    np.testing.assert_allclose([(w.theta2 - w.theta1) / 360 for w in wedges], np.diag(shares))
+    colors = [BLUE, "0.75", BLUE]
+    assert [w.get_facecolor() for w in wedges] == [to_rgba(color) for color in colors]
+    # The first changes to the second alone, by 0.03 and more; the last to both.
+    low, high = beta.interval(0.89, rows, rows.sum(-1, keepdims=True) - rows)
+    changes = [(0, 1), (2, 0), (2, 1)]
+    arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+    for arrow, (origin, target) in zip(arrows, changes, strict=True):
+        begin, end = arrow._posA_posB
+        towards = np.array(wedges[target].center) - wedges[origin].center
+        assert np.linalg.norm(np.array(begin) - wedges[origin].center) < 0.3
+        assert (np.array(end) - begin) @ towards > 0.9 * np.linalg.norm(towards) * np.linalg.norm(
+            np.array(end) - begin
+        )
+        assert arrow.get_linewidth() == pytest.approx(0.4 + 5 * shares[origin, target])
+        spread = (high - low)[origin, target]
+        assert arrow.get_alpha() == pytest.approx(max(0.12, (1 - spread) ** 2))
+    # Only what is known within 0.3 is written beside its arrow.
+    written = [text.get_text() for text in axes.texts]
+    assert (high - low)[2, 0] > 0.3 > (high - low)[2, 1]
+    expected = [f"{shares[k, k]:.2f}" for k in range(3)]
+    expected += [f"{shares[0, 1]:.2f}", f"{shares[2, 1]:.2f}"]
+    assert sorted(text for text in written if text[:2] == "0.") == sorted(expected)
+    assert [text for text in written if text in MOODS] == list(MOODS)
+    assert written[-1] == "ann, always\nn = 115 steps"
+    # Latents that were hardly held are grey.
+    grey = {text.get_text() for text in axes.texts if text.get_color() == "0.6"}
+    assert grey == {MOODS[1], f"{shares[1, 1]:.2f}"}
+    most = plot_transition_graph(posterior, "ann", smallest=0.28)
+    assert len([p for p in panels(most)[0].patches if isinstance(p, FancyArrowPatch)]) == 2
 
 
 # ------------------------------------------------------------------ prior and posterior

@@ -8,6 +8,7 @@ import sqlite3
 import tomllib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ from btil.study.settings import (
 )
 from btil.study.store import DATABASE_FILE, About, Note, Person, Store, hashed
 from btil.study.teammate import rules_for
-from btil.study.texts import texts_in
+from btil.study.texts import say, texts_in
 from btil.study.tutorial import lesson_text, lessons_of
 from btil.study.views import view
 
@@ -675,17 +676,96 @@ def test_a_session_rests_as_long_as_nobody_can_play() -> None:
 def test_lessons_are_said_to_those_who_play_with_a_person_as_to_them() -> None:
     first = Stage("tutorial", domain="cleanup")
     rest = Stage("tutorial", "rest", domain="cleanup")
-    say = texts_in("en")
-    assert lesson_text(first, 0, "en") == say["lesson.right"]
-    assert lesson_text(first, 0, "en", with_person=True) == say["lesson.right_people"]
+    texts = texts_in("en")
+    assert lesson_text(first, 0, "en") == texts["lesson.right"]
+    assert lesson_text(first, 0, "en", with_person=True) == texts["lesson.right_people"]
     # Where nothing is said to them in particular, it is the same.
     assert lesson_text(first, 1, "en", True) == lesson_text(first, 1, "en")
     number = len(lessons_of(first))
-    assert lesson_text(first, number, "en") == say["lesson.done"] != lesson_text(first, 1, "en")
+    assert lesson_text(first, number, "en") == texts["lesson.done"] != lesson_text(first, 1, "en")
     # Who has learned the keys in another task is told first that this is another one.
     known = number - len(lessons_of(rest))
-    assert lesson_text(rest, 0, "en") == f"{say['cleanup.intro']} {lesson_text(first, known, 'en')}"
+    assert (
+        lesson_text(rest, 0, "en") == f"{texts['cleanup.intro']} {lesson_text(first, known, 'en')}"
+    )
     assert lesson_text(rest, 1, "en") == lesson_text(first, known + 1, "en")
+
+
+def test_what_is_read_before_a_session_is_about_who_plays_and_what_is_asked() -> None:
+    def read(teammate: str, seat: int, outcome: str = "", **changes: object) -> dict[str, Any]:
+        stage = session_stage("cleanup", teammate=teammate, number=2, of=3, **changes)
+        rule = rules_for(stage, "")
+        episode = play.begin(rule, np.zeros(5))
+        journey = Journey(outcome=outcome)
+        return view(Standing(journey, (stage, Stage("thanks")), {}, rule, episode, seat))
+
+    def lines(who: str, other: str, *more: str) -> list[str]:
+        return [
+            say("en", "cleanup.goal", other=other), say("en", "cleanup.blocks"),
+            say("en", f"rules.{who}", other=other), *more,
+        ]  # fmt: skip
+
+    asked = [say("en", f"rules.{one}") for one in ("test_asked", "test_hold", "test_change")]
+    seen = read("ai", 0, told=" One. \n\nTwo.")
+    assert seen["instructions"] == lines("robot", "Rob", "One.", "Two.", *asked)
+    assert seen["progress"] == {
+        "at": 1, "of": 2, "label": "Cleanup, session 2 of 3 (test)"
+    }  # fmt: skip
+    assert (seen["robots"], seen["you"], seen["can_ask"]) == ([False, True], 0, True)
+    seen = read("human", 1)
+    assert seen["instructions"] == lines("person", "Alice", *asked)
+    assert (seen["robots"], seen["you"]) == ([False, False], 1)
+    # An AI that takes the place of a partner who has left, here of Alice.
+    seen = read("ai", 1, "partner", robot=0)
+    assert seen["instructions"] == lines("left", "Alice", *asked)
+    assert seen["robots"] == [True, False]
+    seen = read("ai", 0, practice=True)
+    assert seen["instructions"] == lines("robot", "Rob", say("en", "rules.practice"))
+    assert seen["progress"]["label"] == "Cleanup, session 2 of 3 (practice)"
+    assert (seen["practice"], seen["can_ask"]) == (True, False)
+
+
+def test_a_page_is_in_the_phase_that_waits_for_its_participant() -> None:
+    stage = session_stage("cleanup", teammate="human")
+    rule = rules_for(stage, "")
+    task = rule.task
+
+    def seen(episode: Episode) -> dict[str, Any]:
+        journey = Journey(best={"cleanup": 12})
+        return view(Standing(journey, (stage, Stage("thanks")), {}, rule, episode, 0))
+
+    new = play.begin(rule, np.zeros(5))
+    waiting = play.start(new, 0, 0.0)
+    selecting = play.start(waiting, 1, 0.0)
+    acting = play.choose(rule, selecting, 0, 1)
+    other = play.choose(rule, acting, 1, 0)
+    acted, _ = play.press(rule, other, 0, STAY, np.zeros(5), 1.0)
+    over = play.cut(acting, play.TIME_OVER)
+    for episode, phase in (
+        (new, "intro"), (waiting, "waiting"), (selecting, "selecting"), (acting, "acting"),
+        (acted, "acted"), (over, "over"),
+    ):  # fmt: skip
+        page = seen(episode)
+        assert page["phase"] == phase
+        # Keys are taken while one acts, and then those that may be.
+        legal = play.legal_actions(rule, acting, 0)
+        assert page["legal"] == (legal if phase == "acting" else [False] * 6)
+    assert legal == [True] * 5 + [False]
+    page = seen(acting)
+    names = task.grid.cells[list(task.grid.items)].tolist()
+    assert page["options"] == [
+        {"latent": k, "at": names[k], "label": say("en", "cleanup.numbered", number=k + 1),
+         "key": str(k + 1)} for k in (0, 1)
+    ]  # fmt: skip
+    assert page["destination"] == page["options"][1]
+    assert seen(selecting)["destination"] is None
+    assert (page["steps"], page["max_steps"], page["best"], page["finished"]) == (0, 40, 12, False)
+    held = task.states(np.array([[3, 0]]), np.array([[1, 0]]))[0]  # by alice
+    back, goal = seen(acting._replace(state=int(held)))["options"]
+    assert (back["latent"], back["key"], back["at"]) == (task.return_item, "1", names[0])
+    assert (goal["latent"], goal["key"]) == (task.take_to_goal, "2")
+    assert goal["at"] == task.grid.cells[task.grid.goal].tolist()
+    assert (back["label"], goal["label"]) == (say("en", "cleanup.back"), say("en", "rules.flag"))
 
 
 def test_practice_has_no_selector(small: Settings) -> None:

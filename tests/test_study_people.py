@@ -384,6 +384,64 @@ def test_parts_have_limits_and_idleness_ends(tmp_path: Path) -> None:
     run(tmp_path, limits + SETTINGS, script)
 
 
+def test_the_researcher_sees_where_everyone_stands(tmp_path: Path) -> None:
+    asked = "title = 'O'\n[[questions]]\nname = 'q'\ntext = 'Q?'\n[[questions]]\nname = 'r'\n"
+    settings = (
+        "languages = ['en', 'de']\nopening_survey = 'o.toml'\nids = ['PID']\n"
+        "limits = {pause = 120, idle = 77, tutorial = 9}\n" + SETTINGS
+    )
+    write_study(tmp_path, settings)
+    (tmp_path / "o.toml").write_text(asked + "text = 'R?'\n")
+
+    async def script(room: Room) -> None:
+        one = await room.come(language="de")
+        room.clock.now += 3
+        two = await room.come(ids={"PID": "x"})
+        people = room.study._people
+
+        def row(who: int) -> dict[str, Any]:
+            (found,) = (row for row in room.study.overview() if row["number"] == people[who].number)
+            return found
+
+        number = len(people[one].stages)
+        expected = {
+            "number": people[one].number, "stage": "survey", "task": "", "session": 0, "at": 1,
+            "of": number, "steps": 0, "here": True, "arm": "", "language": "de", "begun": 1000.0,
+            "active": 1000.0, "paused": False, "partner": [], "outcome": "", "wrong": 0,
+            "answers": 0, "played": False,
+        }  # fmt: skip
+        assert row(one) == expected
+        assert row(two) == expected | {
+            "number": people[two].number, "language": "en", "begun": 1003.0, "active": 1003.0
+        }  # fmt: skip
+        seen = room.see(one)
+        extras = ("study", "break_minutes", "paired", "time_left", "idle_after")
+        assert [seen[key] for key in extras] == ["Tiny", 2, False, None, 77.0]
+        room.clock.now += 4
+        await room.say(one, "answer", answers={"q": "a", "r": "b"})
+        assert row(one) == expected | {
+            "stage": "tutorial", "task": "cleanup", "at": 2, "answers": 2, "active": 1007.0
+        }  # fmt: skip
+        assert room.see(one)["time_left"] == 9
+        await room.pass_time(9)
+        await room.until(one, lambda seen: seen["kind"] == "session" and seen["steps"] == 2)
+        seen = row(one)
+        assert (seen["stage"], seen["session"], seen["steps"], seen["at"]) == ("session", 1, 2, 3)
+        assert seen["played"]
+        await room.say(one, "pause")
+        assert row(one)["paused"]
+        room.close(one)
+        assert not row(one)["here"]
+        # Who gives no sign is not here either.
+        room.clock.now += 1000
+        assert not row(two)["here"]
+        await room.say(two, "withdraw")
+        seen = row(two)
+        assert (seen["outcome"], seen["stage"], seen["at"]) == ("withdrew", "thanks", number)
+
+    run(tmp_path, None, script)
+
+
 def test_a_break_is_no_time_of_a_step(tmp_path: Path) -> None:
     async def script(room: Room) -> None:
         who = await room.come()

@@ -914,6 +914,29 @@ def test_players_learn_from_the_advantages_of_their_runs(task, monkeypatch):
     np.testing.assert_allclose(lesson.targets, expected + now, rtol=1e-5)
 
 
+def test_tables_of_networks_of_states_have_the_row_of_each_state(task):
+    reader = players.Reader(task)
+    reader.meet(np.array([7, 3]))
+    networks = make_networks(
+        np.random.default_rng(0), 2, sizes=reader.policy_sizes, num_state_rows=4, hidden=(4,),
+        num_outputs=task.num_actions, activation="tanh",
+    )  # fmt: skip
+    networks = filled(networks)
+    tables = players.policy_tables(task, reader, networks)
+    rows, bias = np.asarray(networks.rows, float), np.asarray(networks.bias, float)
+    weight, shift = (np.asarray(part, float) for part in networks.layers[0])
+    for i, agent in enumerate(task.agents):
+        for latent in range(task.num_latents):
+            for state, row in ((3, 0), (7, 1), (8, None), (500, None)):
+                known = 0.0 if row is None else rows[i, task.num_latents + row]
+                hidden = np.tanh(rows[i, latent] + known + bias[i])
+                logits = weight[i] @ hidden + shift[i]
+                expected = np.exp(logits - logits.max())
+                np.testing.assert_allclose(
+                    tables[agent][state, latent], expected / expected.sum(), rtol=1e-4
+                )
+
+
 def test_networks_get_rows_until_all_states_have_one(task):
     reader = players.Reader(task)
     reader.meet(np.arange(9))

@@ -51,6 +51,7 @@ from btil.analysis.reproduction.trials import Trial
 from btil.cli import app
 from btil.demonstrations import Demonstrations, read_demonstrations
 from btil.domains.gridworld.task import GridTask
+from btil.figures import BLUE, VERMILION
 
 FILES = (".csv", "-trials.csv", ".md", ".html", ".svg", ".png")
 
@@ -1035,6 +1036,36 @@ def test_figures_show_ours_and_the_papers() -> None:
                       (0.496, "D")}  # fmt: skip
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["Alice", "Rob", "± standard deviation over trials", "the paper"]
+    # A line for each row, in it a height for each agent; bars are standard deviations.
+    rows_named = [text.get_text() for text in hamming.get_yticklabels()]
+    assert rows_named == ["with T_x, BTIL", "w/o T_x, Random"]
+    heights = {
+        (line.get_marker(), line.get_color(), round(float(line.get_xdata()[0]), 3)): float(
+            line.get_ydata()[0]
+        )
+        for line in hamming.lines
+        if line.get_marker() in "osD"
+    }
+    assert heights == pytest.approx(
+        {
+            ("o", BLUE, 0.2): -0.15, ("s", VERMILION, 0.2): 0.15, ("o", BLUE, 0.5): 0.85,
+            ("s", VERMILION, 0.5): 1.15, ("D", BLUE, 0.22): -0.15, ("D", VERMILION, 0.3): 0.15,
+            ("D", BLUE, 0.496): 0.85,
+        }
+    )  # fmt: skip
+    bars = {
+        tuple(np.round(segment[:, 0], 3))
+        for collection in hamming.collections
+        for segment in collection.get_segments()
+    }
+    assert bars == {(0.18, 0.22), (0.5, 0.5), (0.21, 0.23), (0.29, 0.31), (0.496, 0.496)}
+    assert hamming.get_ylim() == (1.5, -0.5)
+    assert hamming.get_xlim()[0] == 0
+    # Of some agents alone; without numbers of the paper nothing is said of it.
+    ours = table.assign(paper=np.nan, paper_sd=np.nan)
+    alone = plot_numbers(ours, TARGETS["table1"].layout._replace(agents=("rob",)))
+    labels = [text.get_text() for text in alone.legends[0].get_texts()]
+    assert labels == ["Rob", "± standard deviation over trials"]
 
 
 def test_the_supervision_figure_averages_agents_then_trials() -> None:

@@ -824,8 +824,14 @@ def test_messages_of_another_form_are_refused(given) -> None:
 
 
 def test_defaults_are_the_papers_study(tmp_path: Path) -> None:
-    assert len(write_defaults(tmp_path)) == 5
+    (tmp_path / "consent.md").write_text("mine")
+    written = [file.name for file in write_defaults(tmp_path)]
+    assert written == ["closing_survey.toml", "opening_survey.toml", "study.toml", "thanks.md"]
+    assert (tmp_path / "consent.md").read_text() == "mine"
+    (tmp_path / "thanks.md").unlink()
     assert write_defaults(tmp_path) == []
+    assert len(write_defaults(tmp_path / "new")) == 5
+    tmp_path = tmp_path / "new"
     settings = read_settings(tmp_path / "study.toml")
     stages = settings.stages("ai", np.random.default_rng(0))
     sessions = [(s.domain, s.practice, s.map, s.temperature, s.select_every) for s in stages
@@ -1042,7 +1048,13 @@ def test_a_way_through_the_study_is_what_the_settings_say() -> None:
     assert [stage.kind for stage in only.stages("ai", generator)] == [
         "tutorial", "session", "session", "thanks"
     ]  # fmt: skip
-    assert {stage.teammate for stage in only.stages("human", generator)[:-1]} == {"human"}
+    with_human = only._replace(blocks=(blocks[0]._replace(teammate=""),))
+    stages = with_human.stages("human", generator)
+    assert [stage.kind for stage in stages] == [
+        "tutorial", "pairing", "session", "session", "thanks"
+    ]  # fmt: skip
+    assert {stage.teammate for stage in stages[:-1]} == {"human"}
+    assert "pairing" not in [stage.kind for stage in with_human.stages("ai", generator)]
 
 
 def test_random_order_moves_whole_tasks(small: Settings) -> None:

@@ -490,13 +490,32 @@ def test_changes_that_are_unsure_are_pale_and_those_hardly_seen_are_not_drawn(bo
 
 
 def test_prior_and_posterior_are_told_apart(mfvi):
-    figure = plot_prior_posterior(mfvi, [("policy_ann", 1, 2), ("initial_bob", 0)], num_draws=200)
+    # Of the second row the cell is shown that has moved most: ann seldom goes home then.
+    mean = mfvi.result.rows["transition_ann"].mean()[0, 1]
+    moved = MOODS[np.abs(mean - 1 / 3).argmax()].replace("/", "∕")
+    rows = [("policy_ann", 1, 2), ("transition_ann", 0, 1), ("initial_bob", 0)]
+    figure = plot_prior_posterior(mfvi, rows, num_draws=200)
     written = " ".join(" ".join(texts(figure)).split())
+    assert f"P({moved}), transition of ann" in written
     for words in ("prior", "posterior", "policy of ann", "initial of bob", "room=yard"):
         assert words in written
     assert len(plot_prior_posterior(mfvi, num_draws=50).axes) == len(mfvi.result.rows)
     with pytest.raises(ValueError, match="no learned table 'policy_eve'"):
         plot_prior_posterior(mfvi, [("policy_eve", 0, 0)])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "decades"),
+    [
+        ([0.001, 200.0], [5.0], True),  # may well be a hundred times what else it may be
+        ([1.0, 90.0], [5.0], False),
+        ([0.001, 0.9], [0.5], False),  # of shares the values themselves are shown
+        ([0.0, 200.0], [5.0], False), ([0.001, 200.0], [-5.0], False),
+    ],
+)  # fmt: skip
+def test_parameters_over_decades_are_shown_by_their_logarithms(before, after, decades):
+    values = np.repeat(before, 50)
+    assert chain_plots._spans_decades(values, np.array(after)) == decades
 
 
 # ------------------------------------------------------------------ many rows, many runs

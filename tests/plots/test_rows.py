@@ -120,6 +120,22 @@ def test_arviz_plots_name_the_rows_in_words(plot, chains):
     assert "P(pu" in written
     if plot is not plot_ess:
         assert {"chain 0", "chain 1"} <= set(texts(figure))
+    if plot is plot_trace:
+        # A density and a trace of each, which say what is drawn.
+        labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes]
+        assert [one[0] for one in labels] == ["probability", "draw"] * 3
+        assert [one[1] for one in labels[1::2]] == ["probability"] * 3
+        titles = [axes.get_title(loc="left") for axes in figure.axes[::2]]
+        assert [" ".join(title.split(", ", 1)[1].split()) for title in titles] == [
+            "policy of ann given go∕home, room=yard", "transition of bob given 1",
+            "initial of ann",
+        ]  # fmt: skip
+    if plot is plot_ess:
+        assert not figure.legends
+    if plot is plot_rank:
+        ends = {axes.get_ylim() for axes in figure.axes}
+        assert len(ends) == 1
+        assert [axes.get_ylabel() for axes in figure.axes] == ["ECDF minus uniform", "", ""]
     if plot is plot_forest:
         assert all(f"A P({act})" in written for act in ACTS)
         assert "C P(wait $5)" in written

@@ -9,6 +9,7 @@ from gymnasium.error import ResetNeeded
 from matplotlib.figure import Figure
 
 import btil
+from btil.analysis.plots import prior
 from btil.analysis.plots.layout import look
 from btil.domains.plane import Errands
 from btil.figures import CATEGORY_MARKERS
@@ -408,6 +409,41 @@ def test_what_a_prior_expects_is_drawn():
         btil.analysis.plot_prior_predictive(said, demos, ["ann_vx"])
     with pytest.raises(ValueError, match="the model has no emissions"):
         btil.analysis.plot_prior_predictive(btil.TeamModel(), demos)
+
+
+def test_a_wide_prior_is_drawn_around_what_was_recorded_and_the_rest_is_counted():
+    recorded = np.linspace(2.0, 3.0, 11)
+    drawn = [np.linspace(-50.0, 55.0, 1001), np.linspace(2.4, 2.6, 401)]
+    axes = Figure().subplots()
+    prior._draw(axes, "speed", recorded, drawn)
+    # Four breadths of what was recorded to each side.
+    assert axes.get_xlim() == (-2.0, 7.0)
+    shown, *each, pooled = (patch.get_data() for patch in axes.patches)
+    width = 9 / 40
+    for found, values in (
+        (shown, recorded),
+        (pooled, np.concatenate(drawn)),
+        *zip(each, drawn, strict=True),
+    ):
+        np.testing.assert_allclose(found.edges, np.linspace(-2.0, 7.0, 41))
+        counts = np.histogram(values, np.linspace(-2.0, 7.0, 41))[0]
+        np.testing.assert_allclose(found.values, counts / (len(values) * width))
+    values = np.concatenate(drawn)
+    low, high = np.quantile(values, [0.05, 0.95])
+    beyond = np.mean((values < -2) | (values > 7))
+    assert axes.get_title() == (
+        f"speed: 90% from {low:.3g} to {high:.3g}; {beyond:.0%} farther off"
+    )
+    assert [text.get_label() for text in axes.patches[::3]] == ["recorded", "prior, 2 draws"]
+    # A narrow prior leaves out nothing that was recorded, and without records it stands alone.
+    axes = Figure().subplots()
+    prior._draw(axes, "speed", recorded, [drawn[1]])
+    assert axes.get_xlim() == (2.0, 3.0)
+    assert "farther off" not in axes.get_title()
+    axes = Figure().subplots()
+    prior._draw(axes, "speed", recorded[:0], drawn[1:])
+    np.testing.assert_allclose(axes.get_xlim(), np.quantile(drawn[1], [0.01, 0.99]))
+    assert len(axes.patches) == 2
 
 
 def test_intents_are_told_apart_without_labels():

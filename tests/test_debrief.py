@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -589,6 +590,54 @@ def test_what_is_learned_again_is_the_same_without_every_second_labelled_episode
     ):
         assert page_module._learn_again(posterior, told_of, False) is None
     assert not asked
+
+
+@pytest.mark.parametrize("use_labels", [False, True])
+def test_a_debrief_is_of_what_was_asked_for(
+    use_labels: bool, posterior: btil.TeamPosterior, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[object, ...]] = []
+    judges: list[object] = []
+    judge = posterior_of(recordings(labelled=12))
+
+    def pictures(of: object, found: object, episode: int, task: object, labels: bool) -> list[Any]:
+        drawn.append((episode, task, labels))
+        return [page_module._Picture("minds", Figure(), f"picture of {episode}")]
+
+    def learn_again(of: object, demos: object, progress: bool) -> object:
+        judges.append(of)
+        return judge
+
+    monkeypatch.setattr(page_module, "_pictures", pictures)
+    monkeypatch.setattr(page_module, "_learn_again", learn_again)
+    made = debrief(
+        posterior, posterior.demos, tmp_path, max_episodes=2, use_labels=use_labels,
+        command="btil report x", progress=False,
+    )  # fmt: skip
+    first, second = made.findings.worth_a_look()[:2]
+    assert drawn == [(first, None, use_labels), (second, None, use_labels)]
+    assert judges == [posterior]
+    # Ten steps of each had labels that the judge had not seen.
+    assert made.findings.certainty["tested_steps"].sum() == 2 * 10
+    assert made.findings.used_labels == use_labels
+    shown = plain(made.page.read_text(encoding="utf-8"))
+    source = "what they did and what was labelled" if use_labels else "what they did"
+    assert f"4 episodes, {ALL} steps. For every step: what each member" in shown
+    assert f"most probably had in mind, concluded from {source}. " in shown
+    assert f"What ann and {HOSTILE} had in mind" in shown
+    assert "Made by: btil report x" in shown
+    assert "everything was learned once more" in shown
+    # The first one is open, the others behind their names.
+    ids = made.findings.demos.episode_ids
+    assert shown.index(f"picture of {first}") < shown.index(f"Episode {ids[second]} ")
+    assert f"Episode {ids[first]} " not in shown
+    assert sorted(file.name for file in (tmp_path / "figures").iterdir()) == sorted(
+        f"episode_{page_module._file_names(ids.tolist())[k]}_minds.{ending}"
+        for k in (first, second)
+        for ending in ("png", "svg")
+    )
+    debrief(posterior, posterior.demos, tmp_path, max_episodes=0, relearn=False, progress=False)
+    assert (len(judges), len(drawn)) == (1, 2)
 
 
 @pytest.mark.parametrize("use_labels", [False, True])

@@ -90,6 +90,22 @@ def test_long_timelines_are_broken_into_lines(demos, mfvi, monkeypatch):
     assert [axes.get_xlim() for axes in panels(figure)] == [(-0.5, 19.5), (19.5, 39.5)]
     covered = [lane_steps(axes, SKY_BLUE) | lane_steps(axes, VERMILION) for axes in panels(figure)]
     assert sorted(step for lane in covered for _, step in lane) == list(range(40))
+    assert panels(figure)[1].get_title(loc="left") == ""
+    # Of several agents each line has a panel of each, and tells once how they were decoded.
+    both = panels(plot_timeline(mfvi, demos, 1))
+    titles = [axes.get_title(loc="left") for axes in both]
+    assert [title.split(",")[0] for title in titles] == ["ann", "bob", "ann", "bob"]
+    assert ["decoded wrongly" in title for title in titles] == [True, True, False, False]
+    assert titles[2:] == ["ann", "bob"]
+    assert [axes.get_xlim()[0] for axes in both] == [-0.5, -0.5, 19.5, 19.5]
+    beliefs = mfvi.smooth(demos.select([1]).without_labels())
+    for axes, (agent, part) in zip(
+        both, [(a, slice(k, k + 20)) for k in (0, 20) for a in demos.agents], strict=True
+    ):
+        (image,) = axes.findobj(AxesImage)
+        np.testing.assert_array_equal(image.get_array(), beliefs[agent][part].T)
+        assert image.get_extent()[:2] == [part.start - 0.5, part.stop - 0.5]
+    assert [axes.get_xlabel() for axes in both] == ["", "", "", "step"]
 
 
 def test_timeline_refuses_unknown_agents_and_episodes(demos, mfvi):

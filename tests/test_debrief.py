@@ -3,18 +3,20 @@
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from html_pages import Links
 from markupsafe import Markup
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import btil
 from btil.analysis import debrief
 from btil.analysis.debriefing import debrief_page as page_module
-from btil.analysis.debriefing import sections
+from btil.analysis.debriefing import findings, sections
 from btil.analysis.debriefing.findings import Findings, certainty_of, find, unseen_labels
 from btil.analysis.teamwork import Stretch, misaligned
 from btil.cli import app
@@ -128,8 +130,11 @@ def test_episodes_stretches_and_dwells_are_those_of_a_plain_loop(
         line = found.episodes.iloc[number]
         assert line["misaligned_steps"] == sum(apart)
         assert line["longest_stretch"] == max((b - a + 1 for a, b in own), default=0)
-        changes = sum(path[t, 0] != path[t - 1, 0] for t in steps[1:])
-        assert line["changes_of_mind_ann"] == changes
+        for i, agent in enumerate(demos.agents):
+            changes = sum(path[t, i] != path[t - 1, i] for t in steps[1:])
+            assert line[f"changes_of_mind_{agent}"] == changes
+            sure = [found.beliefs[agent][t].max() >= 0.9 for t in steps]
+            assert line[f"share_sure_{agent}"] == pytest.approx(np.mean(sure))
     table = found.misalignments
     assert list(table[["episode", "from_step", "to_step"]].itertuples(index=False)) == stretches
     assert stretches
@@ -141,12 +146,16 @@ def test_episodes_stretches_and_dwells_are_those_of_a_plain_loop(
     assert found.by_chance == pytest.approx(np.mean(differ))
     for position, agent in enumerate(demos.agents):
         ended: dict[int, list[int]] = {0: [], 1: []}
+        times = [0, 0]
         for steps in episodes_of(demos):
             for value, first, last in runs_of(path[steps, position].tolist()):
+                times[value] += 1
                 if last < len(steps) - 1:
                     ended[value].append(last - first + 1)
         own = found.dwells[found.dwells["agent"] == agent]
+        assert own["times"].tolist() == times
         assert own["given_up"].tolist() == [len(ended[0]), len(ended[1])]
+        assert own["longest"].tolist() == [max(ended[0], default=0), max(ended[1], default=0)]
         means = [sum(lengths) / len(lengths) if lengths else np.nan for lengths in ended.values()]
         np.testing.assert_allclose(own["mean_steps"], means)
 
@@ -177,6 +186,69 @@ def test_habits_are_averages_over_what_was_met(method: str) -> None:
             assert line[f"low_{name}"] == pytest.approx(low[action], abs=0.35 * width)
             assert line[f"high_{name}"] == pytest.approx(high[action], abs=0.35 * width)
         assert line["does"].startswith(f"{ACTS[expected.argmax()]} {expected.max():.0%} (")
+        places = found.situations[
+            (found.situations["agent"] == "ann") & (found.situations["mind"] == MINDS[latent])
+        ]
+        spent = {
+            f"where: {names[place]}": beliefs[demos.state_variables["where"] == place, latent].sum()
+            for place in (0, 1)
+        }
+        told = dict(zip(places["situation"], places["steps"], strict=True))
+        assert told == pytest.approx(spent)
+        assert places["steps"].is_monotonic_decreasing
+    everyone = found.habits.set_index(["agent", "mind"])["share_of_steps"]
+    for agent, belief in found.beliefs.items():
+        assert everyone[agent].to_numpy() == pytest.approx(belief.mean(0))
+
+
+def test_habits_are_of_the_situations_told_of_and_known_only_where_learned() -> None:
+    """Learned in the yard alone, and then in both places; told of the other way round."""
+    yard = recordings(states={"where": np.ones(ALL, int)})
+    both = recordings()
+    states = both.state_variables["where"]
+    for training, demos in ((yard, both), (both, yard)):
+        posterior = posterior_of(training)
+        found = find(posterior, demos)
+        weight = found.beliefs["ann"][:, 0]
+        row = posterior.result.rows["policy_ann"].mean()[-1, 0]
+        met = states == 1 if demos is both else np.ones(ALL, bool)
+        line = found.habits.iloc[0]
+        # What was never learned is left out of the average, and counts as a step nonetheless.
+        assert line["steps"] == pytest.approx(weight.sum())
+        assert [line[f"probability_{name}"] for name in ACTS] == pytest.approx(row)
+        (place,) = found.situations[
+            (found.situations["agent"] == "ann") & (found.situations["mind"] == MINDS[0])
+        ].to_dict("records")
+        assert place["situation"] == "where: <td>yard"
+        assert place["steps"] == pytest.approx(weight[met].sum())
+        unknown = found.experience[found.experience["experience"] == "hardly ever met"]
+        assert unknown["share_of_steps"].tolist() == pytest.approx([1 - met.mean()] * 2)
+
+
+def test_habits_that_are_given_are_told_as_they_are() -> None:
+    demos = recordings()
+    rows = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
+    given = btil.KnownCPT(rows)
+    found = find(posterior_of(demos, policy=given), demos)
+    for line, row in zip(found.habits.to_dict("records"), [*rows, *rows], strict=True):
+        acts = demos.value_names(f"action_{line['agent']}")
+        for kind in ("probability", "low", "high"):
+            assert [line[f"{kind}_{name}"] for name in acts] == pytest.approx(row)
+    # Nothing of it was learned.
+    assert not len(found.experience)
+
+
+@pytest.mark.parametrize(
+    ("mean", "said"),
+    [
+        ((0.1, 0.5, 0.3, 0.1), "b 50% (40–60%), c 30% (20–40%), a 10% (0–20%)"),
+        ((0.051, 0.9, 0.049, 0.0), "b 90% (80–100%), a 5% (-5–15%)"),
+    ],
+)
+def test_habits_tell_three_actions_that_are_not_rare(mean: tuple[float, ...], said: str) -> None:
+    values = np.array(mean)
+    estimate = findings._Estimate(values, values - 0.1, values + 0.1)
+    assert findings._told(estimate, ("a", "b", "c", "d")) == said
 
 
 def test_changes_tell_what_goes_with_them() -> None:
@@ -204,6 +276,69 @@ def test_changes_tell_what_goes_with_them() -> None:
     assert not len(found.changes[found.changes["agent"] == "bob"])
 
 
+def test_circumstances_of_changes_are_those_that_are_frequent_there_and_rare_otherwise() -> None:
+    demos = btil.Demonstrations(
+        {"ann_where": [0, 1], "joann_hand": [0, 1], "night": [0, 1]},
+        [[0, 0], [1, 1]], [[0, 0]] * 2,
+        agents=("ann", "joann"), num_latents=1, action_names=("wait", "push"),
+        state_names={"ann_where": ("hall", "yard"), "joann_hand": ("free", "full")},
+    )  # fmt: skip
+    names = ("next_ann_where", "joann_hand", "action_joann", "previous_night", "night")
+    switch = np.repeat([True, False], [10, 20])
+
+    def said(*ones: tuple[int, int]) -> str:
+        """How many of the 10 changes, and of the 20 other moves, have the second value."""
+        values = np.stack(
+            [np.r_[np.arange(10) < a, np.arange(20) < b].astype(int) for a, b in ones], axis=1
+        )
+        return findings._goes_with(demos, "ann", names[: len(ones)], values, switch, ~switch)
+
+    never = (0, 0)
+    assert said((8, 2)) == "where becomes “yard” (80%; else 10%)"
+    # Of another agent, though its name ends alike.
+    assert said(never, (8, 2)) == "joann hand is “full” (80%; else 10%)"
+    assert said(never, never, (8, 2)) == "joann does “push” (80%; else 10%)"
+    assert said(never, never, never, (8, 2)) == "night was “1” (80%; else 10%)"
+    assert said(never, never, never, never, (8, 2)) == "night is “1” (80%; else 10%)"
+    # A fifth more often at least, and at half of the changes.
+    assert said((8, 11)) == "where becomes “yard” (80%; else 55%)"
+    assert said((8, 13)) == ""
+    mostly = np.repeat([0, 1, 2, 3], [4, 3, 3, 20])[:, None]
+    assert findings._goes_with(demos, "ann", ("night",), mostly, switch, ~switch) == ""
+    # The two that tell most.
+    assert said((7, 2), (9, 2), (8, 2)) == (
+        "joann hand is “full” (90%; else 10%), joann does “push” (80%; else 10%)"
+    )
+    assert findings._goes_with(demos, "ann", (), np.zeros((30, 0), int), switch, switch) == ""
+
+
+def test_stretches_tell_whose_mind_went_where() -> None:
+    demos = told([0] * 14, [0] * 6 + [1] * 8, 3)
+    path = np.zeros((14, 2), int)
+    path[6:, 0] = [1, 1, 0, 1, 2, 0, 0, 1]
+    path[6:, 1] = [0, 2, 2, 2, 0, 1, 2, 2]
+    stretches = (Stretch(1, 1, 3, 0.95), Stretch(1, 0, 7, 0.5))
+    table = findings._misalignments(demos, path, stretches)
+    first, second = table.to_dict("records")
+    assert (first["episode"], first["from_step"], first["to_step"], first["steps"]) == (1, 1, 3, 3)
+    assert first["mind_ann"] == "1, then 0, then 1"
+    assert first["mind_bob"] == "2"
+    assert (first["probability"], first["certainty"]) == (0.95, "sure")
+    assert second["mind_ann"] == "1, then 0, then 1, then 2, … (2 more)"
+    assert second["mind_bob"] == "0, then 2, then 0, then 1, … (1 more)"
+    assert second["certainty"] == "unclear"
+    assert list(findings._misalignments(demos, path, ())) == list(table)
+
+
+def test_episodes_worth_a_look_have_most_steps_apart_or_else_most_steps(found: Findings) -> None:
+    episodes = found.episodes.assign(misaligned_steps=[1, 4, 0, 4])
+    apart = dataclasses.replace(found, episodes=episodes, incomparable=None)
+    # Lengths are 12, 9, 1 and 14.
+    assert apart.worth_a_look() == [3, 1, 0, 2]
+    unknown = dataclasses.replace(apart, incomparable="they differ")
+    assert unknown.worth_a_look() == [3, 0, 1, 2]
+
+
 def told(minds: list[int], episodes: list[int], num_latents: int) -> btil.Demonstrations:
     """Ann and bob always do and want the same, and say so at every step."""
     both = np.stack([minds, minds], 1)
@@ -219,6 +354,8 @@ def test_changes_of_mind_are_within_episodes_and_shares_of_the_changes_from_a_mi
     found = find(posterior_of(demos), demos, use_labels=True)
     assert found.episodes["changes_of_mind_ann"].tolist() == [1, 1, 1]
     bob = found.changes[found.changes["agent"] == "bob"]
+    # The most frequent first, of each mind.
+    assert bob["from_mind"].tolist() == ["mind 0", "mind 0", "mind 1"]
     pairs = zip(
         bob["from_mind"], bob["to_mind"], bob["times"], bob["share_of_changes"], strict=True
     )
@@ -363,6 +500,44 @@ def test_minds_that_cannot_be_compared_are_not(tmp_path: Path) -> None:
     assert "The team has only one member." in made.page.read_text(encoding="utf-8")
 
 
+def test_in_a_task_minds_are_misaligned_where_the_task_says_so(
+    posterior: btil.TeamPosterior, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = btil.domains.movers("tiny")
+    asked: list[object] = []
+
+    def apart(demos: btil.Demonstrations, path: np.ndarray, task: object) -> np.ndarray:
+        asked.append(task)
+        return np.arange(ALL) == 13
+
+    def stretches(
+        demos: btil.Demonstrations, path: np.ndarray, beliefs: object, task: object
+    ) -> tuple[Stretch, ...]:
+        asked.append(task)
+        return (Stretch(1, 1, 1, 0.7),)
+
+    monkeypatch.setattr(findings, "misaligned", apart)
+    monkeypatch.setattr(findings, "misaligned_stretches", stretches)
+    found = find(posterior, posterior.demos, task)
+    assert asked == [task, task]
+    assert found.episodes["misaligned_steps"].tolist() == [0, 1, 0, 0]
+    assert found.episodes["longest_stretch"].tolist() == [0, 1, 0, 0]
+    assert found.misalignments["certainty"].tolist() == ["leaning"]
+    # The task knows what goes together: how often minds differ by chance says nothing.
+    assert found.by_chance is None
+    # Names may differ then, but of nobody must it be unknown which mental state is which.
+    named = found.demos.replace(latent_names={"ann": MINDS, HOSTILE: ("a", "b")})
+    assert findings._incomparable(posterior, named, (), task) is None
+    assert findings._incomparable(posterior, named, (), None) is not None
+    shared = posterior_of(recordings(), policy=btil.Shared(btil.DirichletCPT(1.0)))
+    for of, nameless, where, comparable in (
+        (posterior, (), None, True), (posterior, ("ann",), None, False),
+        (shared, ("ann",), None, True), (shared, ("ann",), task, False),
+    ):  # fmt: skip
+        why = findings._incomparable(of, found.demos, nameless, where)
+        assert (why is None) == comparable
+
+
 def test_names_of_the_training_recordings_serve_others() -> None:
     posterior = posterior_of(recordings())
     found = find(posterior, recordings(1, 0, latent_names=None))
@@ -377,6 +552,142 @@ def test_names_of_the_training_recordings_serve_others() -> None:
 
 
 # ------------------------------------------------------------------ the page
+
+
+def test_files_of_episodes_have_names_of_their_own() -> None:
+    assert page_module._file_names(["mon", "a/b", "…", "a b", "../x"]) == [
+        "mon", "a_b_2", "3", "a_b_4", "x"
+    ]  # fmt: skip
+    # Also where a name with its number is what another one is called.
+    crossed = page_module._file_names(["a/b", "a b", "a_b_1"])
+    assert len(set(crossed)) == 3
+
+
+def test_what_is_learned_again_is_the_same_without_every_second_labelled_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[btil.Demonstrations, object]] = []
+
+    def fit_again(
+        posterior: btil.TeamPosterior, demos: btil.Demonstrations, *, seed: int, progress: bool
+    ) -> btil.TeamPosterior:
+        asked.append((demos, seed))
+        return posterior
+
+    monkeypatch.setattr(page_module, "fit_again", fit_again)
+    demos = recordings(labelled=22)  # all but the last episode have some
+    learned = dataclasses.replace(posterior_of(demos), seed=7)
+    assert page_module._learn_again(learned, demos, False) is learned
+    hidden, seed = asked.pop()
+    assert seed == 7
+    assert hidden == demos.without_labels([1])
+    # No use: without labels here, with labels that are new, or where one episode has all of them.
+    one = posterior_of(recordings(labelled=12))
+    for posterior, told_of in (
+        (learned, recordings(labelled=0)),
+        (learned, recordings(labelled=23)),
+        (one, recordings(labelled=12)),
+    ):
+        assert page_module._learn_again(posterior, told_of, False) is None
+    assert not asked
+
+
+@pytest.mark.parametrize("use_labels", [False, True])
+def test_a_debrief_is_of_what_was_asked_for(
+    use_labels: bool, posterior: btil.TeamPosterior, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[object, ...]] = []
+    judges: list[object] = []
+    judge = posterior_of(recordings(labelled=12))
+
+    def pictures(of: object, found: object, episode: int, task: object, labels: bool) -> list[Any]:
+        drawn.append((episode, task, labels))
+        return [page_module._Picture("minds", Figure(), f"picture of {episode}")]
+
+    def learn_again(of: object, demos: object, progress: bool) -> object:
+        judges.append(of)
+        return judge
+
+    monkeypatch.setattr(page_module, "_pictures", pictures)
+    monkeypatch.setattr(page_module, "_learn_again", learn_again)
+    made = debrief(
+        posterior, posterior.demos, tmp_path, max_episodes=2, use_labels=use_labels,
+        command="btil report x", progress=False,
+    )  # fmt: skip
+    first, second = made.findings.worth_a_look()[:2]
+    assert drawn == [(first, None, use_labels), (second, None, use_labels)]
+    assert judges == [posterior]
+    # Ten steps of each had labels that the judge had not seen.
+    assert made.findings.certainty["tested_steps"].sum() == 2 * 10
+    assert made.findings.used_labels == use_labels
+    shown = plain(made.page.read_text(encoding="utf-8"))
+    source = "what they did and what was labelled" if use_labels else "what they did"
+    assert f"4 episodes, {ALL} steps. For every step: what each member" in shown
+    assert f"most probably had in mind, concluded from {source}. " in shown
+    assert f"What ann and {HOSTILE} had in mind" in shown
+    assert "Made by: btil report x" in shown
+    assert "everything was learned once more" in shown
+    # The first one is open, the others behind their names.
+    ids = made.findings.demos.episode_ids
+    assert shown.index(f"picture of {first}") < shown.index(f"Episode {ids[second]} ")
+    assert f"Episode {ids[first]} " not in shown
+    assert sorted(file.name for file in (tmp_path / "figures").iterdir()) == sorted(
+        f"episode_{page_module._file_names(ids.tolist())[k]}_minds.{ending}"
+        for k in (first, second)
+        for ending in ("png", "svg")
+    )
+    debrief(posterior, posterior.demos, tmp_path, max_episodes=0, relearn=False, progress=False)
+    assert (len(judges), len(drawn)) == (1, 2)
+
+
+@pytest.mark.parametrize("use_labels", [False, True])
+def test_pictures_are_of_the_episode_and_say_how_to_read_them(
+    use_labels: bool,
+    found: Findings,
+    posterior: btil.TeamPosterior,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def drawn(number: int) -> Figure:
+        figure = Figure()
+        figure.subplots(number)
+        return figure
+
+    def plot_timeline(posterior: object, demos: object, episode: int, **how: object) -> Figure:
+        asked.append((episode, how))
+        return drawn(2)
+
+    def plot_alignment(
+        posterior: object, demos: object, episode: int, task: object, **how: object
+    ) -> Figure:
+        asked.append((episode, task, how))
+        return drawn(2)
+
+    monkeypatch.setattr("btil.analysis.plots.plot_timeline", plot_timeline)
+    monkeypatch.setattr("btil.analysis.plots.plot_alignment", plot_alignment)
+    # Of the third episode a step is labelled, of the last one none.
+    for episode, name, known in ((2, "<i>wed</i>", True), (3, "thu", False)):
+        minds, alignment = page_module._pictures(posterior, found, episode, None, use_labels)
+        labels = {"use_labels": use_labels}
+        assert asked[-2:] == [(episode, {"kind": "bands"} | labels), (episode, None, labels)]
+        titles = [axes.get_title(loc="left") for axes in minds.figure.axes]
+        assert titles == [f"{agent}, episode {name}" for agent in found.demos.agents]
+        assert (minds.kind, alignment.kind) == ("minds", "alignment")
+        done = "were taken for true" if use_labels else "were not looked at"
+        for caption in (minds.caption, alignment.caption):
+            assert caption.startswith(f"Episode {name}")
+            assert (done in caption) == known
+        assert alignment.caption.count("minds were different") == 1
+    apart = dataclasses.replace(found, incomparable="they differ")
+    assert len(list(page_module._pictures(posterior, apart, 0, None, use_labels))) == 1
+    # Many kinds of things in mind are told apart by their lanes.
+    many = dataclasses.replace(found, demos=told([0, 1], [0, 0], 9))
+    next(iter(page_module._pictures(posterior, many, 0, None, use_labels)))
+    assert asked[-1] == (0, {"kind": "heatmap"} | labels)
+    few = dataclasses.replace(found, demos=told([0, 1], [0, 0], 8))
+    next(iter(page_module._pictures(posterior, few, 0, None, use_labels)))
+    assert asked[-1] == (0, {"kind": "bands"} | labels)
 
 
 def test_a_debrief_in_short_says_who_how_much_and_by_what(written: page_module.Debrief) -> None:
@@ -666,9 +977,194 @@ def test_how_sureness_was_tested_is_said(
     labelled: int,
     said: str,
 ) -> None:
-    demos = found.demos.replace(latents=np.full_like(found.demos.latents, labelled))
+    latents = np.full_like(found.demos.latents, -1)
+    latents[0, 0] = labelled  # of one step alone
+    demos = found.demos.replace(latents=latents)
     changed = dataclasses.replace(found, demos=demos)
     assert said in plain(sections._tested(sections.Told(posterior, changed, None, again), tested))
+
+
+def cells_of(markup: object) -> list[list[str]]:
+    """The lines of all tables, cell by cell, headings too."""
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", str(markup), re.DOTALL)
+    return [
+        [plain(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
+        for row in rows
+    ]
+
+
+def test_episodes_are_listed_as_they_are_worth_a_look(found: Findings) -> None:
+    episodes = pd.DataFrame(
+        {
+            "episode": ["mon", "tue", "wed", "thu"], "steps": [1200, 9, 1, 14],
+            "misaligned_steps": [3, 4, 0, 7], "longest_stretch": [2, 4, 0, 6],
+            "changes_of_mind_ann": [1, 2, 3, 4], "share_sure_ann": [0.5, 0.25, 1.0, 0.75],
+            f"changes_of_mind_{HOSTILE}": [5, 6, 7, 8], f"share_sure_{HOSTILE}": 0.125,
+        }
+    )  # fmt: skip
+    apart = dataclasses.replace(found, episodes=episodes, incomparable=None)
+    said = sections._episodes(apart, Markup("<i>drawn</i>"), 2)
+    assert cells_of(said)[1:] == [
+        ["thu", "14", "7 (50%)", "6", "4", "75%", "8", "12%"],
+        ["tue", "9", "4 (44%)", "4", "2", "25%", "6", "12%"],
+        ["mon", "1,200", "3 (0%)", "2", "1", "50%", "5", "12%"],
+        ["wed", "1", "0 (0%)", "0", "3", "100%", "7", "12%"],
+    ]
+    assert "with most disagreement is shown; click for others. The table has all 4" in plain(said)
+    assert "drawn" in plain(said)
+    differ = dataclasses.replace(apart, incomparable="They differ.")
+    said = sections._episodes(differ, Markup(), 1)
+    assert [line[:3] for line in cells_of(said)[1:]] == [
+        ["mon", "1,200", "1"], ["thu", "14", "4"], ["tue", "9", "2"], ["wed", "1", "3"]
+    ]  # fmt: skip
+    assert "The episode of most steps is shown. The table" in plain(said)
+    assert "is shown" not in plain(sections._episodes(apart, Markup(), 0))
+
+
+def test_habits_and_changes_are_told_member_by_member(
+    posterior: btil.TeamPosterior, found: Findings
+) -> None:
+    habits = pd.DataFrame(
+        {
+            "agent": ["ann", "ann", HOSTILE], "mind": ["rest", "help", "rest"],
+            "steps": [1.6, 1234.4, 20.0], "share_of_steps": [0.001, 0.999, 1.0],
+            "does": ["", "push 80%", "wait 90%"],
+        }
+    )  # fmt: skip
+    situations = pd.DataFrame(
+        [("ann", "help", f"where: {k}", 40.0 - k, "push 80%") for k in range(31)],
+        columns=["agent", "mind", "situation", "steps", "does"],
+    )
+    dwells = pd.DataFrame(
+        {
+            "agent": ["ann", "ann", HOSTILE], "mind": ["rest", "help", "rest"],
+            "times": [3, 0, 2], "given_up": [2, 0, 0], "mean_steps": [2.25, np.nan, np.nan],
+            "longest": [4, 0, 0],
+        }
+    )  # fmt: skip
+    changes = pd.DataFrame(
+        {
+            "agent": "ann", "from_mind": ["rest", "rest"], "to_mind": ["help", "sing"],
+            "times": [3, 1], "share_of_changes": [0.75, 0.25], "goes_with": ["night is “1”", ""],
+        }
+    )  # fmt: skip
+    changed = dataclasses.replace(
+        found, habits=habits, situations=situations, dwells=dwells, changes=changes
+    )
+    told = sections.Told(posterior, changed, None, False)
+    said = sections._habits(told)
+    lines = cells_of(said)
+    # What is most in mind first, then thirty situations, then the other member.
+    assert lines[1:3] == [
+        ["help", "1,234 (over 99%)", "push 80%"], ["rest", "2 (under 1%)", "hardly ever held"]
+    ]  # fmt: skip
+    assert lines[4] == ["help", "where: 0", "40", "push 80%"]
+    assert lines[33] == ["help", "where: 29", "11", "push 80%"]
+    assert lines[35:] == [["rest", "20 (100%)", "wait 90%"]]
+    assert "1 more line in tables/situations.csv" in plain(said)
+    assert "Of measured columns" not in plain(said)
+    lines = cells_of(sections._changes(told))
+    assert lines[1:2] == [["rest", "3", "2.2", "4"]]
+    assert lines[3:5] == [
+        ["rest", "help", "3", "75%", "night is “1”"], ["rest", "sing", "1", "25%", "–"]
+    ]  # fmt: skip
+    # Never given up: it has no length.
+    assert lines[6:] == [["rest", "2", "–", "–"]]
+
+
+def test_how_sure_it_is_is_told_with_how_much_there_was_to_learn_from(
+    posterior: btil.TeamPosterior, found: Findings
+) -> None:
+    table = pd.DataFrame(
+        {
+            "agent": "ann", "certainty": ["labelled", "sure", "leaning", "unclear"],
+            "steps": [0, 1500, 2, 498], "share_of_steps": [0.0, 0.75, 0.001, 0.249],
+            "tested_steps": [0, 40, 0, 10], "mean_probability": [np.nan, 0.998, np.nan, 0.5],
+            "share_right": [np.nan, 0.9, np.nan, 0.3],
+        }
+    )  # fmt: skip
+    experience = pd.DataFrame(
+        {
+            "agent": ["ann"] * 3, "share_of_steps": [0.5, 0.3, 0.2],
+            "experience": ["well known", "met a few times", "hardly ever met"],
+        }
+    )  # fmt: skip
+    changed = dataclasses.replace(found, certainty=table, experience=experience)
+
+    def lines(**more: object) -> list[list[str]]:
+        own = dataclasses.replace(changed, **more)
+        return cells_of(sections._certainty(sections.Told(posterior, own, None, True)))
+
+    assert lines()[1:] == [
+        ["ann: sure", "1,500 (75%)", "40", "over 99%", "90%"],
+        ["ann: leaning", "2 (under 1%)", "0", "–", "–"],
+        ["ann: unclear", "498 (25%)", "10", "50%", "30%"],
+        ["share of the steps", "well known", "met a few times", "hardly ever met"],
+        ["ann", "50%", "30%", "20%"],
+    ]
+    untested = table.assign(tested_steps=0, steps=[7, 1500, 2, 498])
+    assert lines(certainty=untested, experience=experience[:0])[1:] == [
+        ["ann: labelled", "7 (0%)"], ["ann: sure", "1,500 (75%)"], ["ann: leaning", "2 (under 1%)"],
+        ["ann: unclear", "498 (25%)"],
+    ]  # fmt: skip
+    settled = dataclasses.replace(posterior, result=posterior.result._replace(converged=False))
+    for of, says in ((posterior, "Yes: its answers"), (settled, "No. See the warning")):
+        assert says in plain(sections._certainty(sections.Told(of, changed, None, True)))
+
+
+@pytest.mark.parametrize(
+    ("method", "used", "task", "says"),
+    [
+        ("mfvi", False, None, ("learned by mfvi", "without its labels", "means unequal latents",
+                               "of a mean field, too narrow")),
+        ("gibbs", True, "movers", ("learned by gibbs", "labels conditioned on",
+                                   "grid world's definition of suboptimal", "89% intervals; the")),
+    ],
+)  # fmt: skip
+def test_the_technically_minded_are_told_how(
+    method: str, used: bool, task: str | None, says: tuple[str, ...],
+    posterior: btil.TeamPosterior, found: Findings,
+) -> None:  # fmt: skip
+    by = dataclasses.replace(posterior, method=method, seed=17)
+    own = dataclasses.replace(found, used_labels=used)
+    where = None if task is None else btil.domains.movers("tiny")
+    said = plain(sections._technical(sections.Told(by, own, where, False), "btil report x"))
+    shares = f"(seed 17) from 4 episodes, {ALL} steps, of which 61%, 61% are labelled (ann, "
+    for text in (*says, shares, "Converged: made by hand.", "Made by: btil report x"):
+        assert text in said
+    assert "Made by" not in plain(sections._technical(sections.Told(by, own, where, False), None))
+
+
+def test_the_most_important_is_told_first_and_shortly(
+    posterior: btil.TeamPosterior, found: Findings
+) -> None:
+    habits = pd.DataFrame(
+        {
+            "agent": ["ann"] * 4 + [HOSTILE],
+            "mind": ["a", "b", "c", "d", "e"],
+            "share_of_steps": [0.1, 0.4, 0.2, 0.3, 1.0],
+        }
+    )
+    own = dataclasses.replace(
+        found, habits=habits, incomparable="They differ.",
+        certainty=certainty(sure=(30, 20, 0.9), leaning=(70, 0, np.nan)),
+    )  # fmt: skip
+    told = sections.Told(posterior, own, None, False)
+    assert sections.summary(told) == [
+        "ann mostly had in mind: b (40%), d (30%), c (20%) of the steps.",
+        f"{HOSTILE} mostly had in mind: e (100%) of the steps.",
+        "What a member had in mind is sure (a probability of 90% or more) at 30% of the steps.",
+        "61% of the steps are labelled. The labels were left aside here: the results come from "
+        "all else that was recorded.",
+        "Tested on 20 labelled steps whose labels were not shown: the most probable mental state "
+        "was right at 90% of them; 100% were called sure, of which 90% were right.",
+    ]
+    used = sections.Told(posterior, dataclasses.replace(own, used_labels=True), None, False)
+    assert len(sections.summary(used)) == 4
+    result = posterior.result._replace(converged=False)
+    unsettled = sections.Told(dataclasses.replace(posterior, result=result), own, None, False)
+    assert sections.summary(unsettled)[-1].startswith("The learning behind this had not settled")
+    assert sections.summary(unsettled)[:-1] == sections.summary(told)
 
 
 def test_tables_that_go_on_in_a_file_say_so() -> None:

@@ -1,6 +1,7 @@
 """Debriefs of recordings as they are: no actions, columns of numbers, gaps, members who leave."""
 
 import re
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -8,8 +9,11 @@ from test_emission_methods import _with_gaps
 from test_emissions import _demos, _model
 
 import btil
-from btil.analysis.debriefing.findings import find
+from btil.analysis.debriefing.findings import _expected, find
 from btil.analysis.debriefing.sections import Told, summary
+from btil.inference.result import ChannelPoint
+from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 
 @pytest.mark.covers("normal columns", "debrief")
@@ -49,6 +53,47 @@ def test_a_debrief_of_gaps_and_columns(tmp_path):
     assert "bob_x" in text
     words = re.sub(r"base64,[A-Za-z0-9+/=]*", "", text)  # pictures have any letters
     assert "nan" not in words.lower().replace("ann", "")
+
+
+def test_expected_columns_are_averages_over_the_steps_of_a_mental_state():
+    """By the inputs at each step, in its own context; where nothing was measured, nothing is."""
+    generator = np.random.default_rng(0)
+    place = np.array([0, 1, 1, 0, 1, 0, 0, 1])
+    speed, turn, slope = generator.normal(size=(3, 8))
+    speed[2] = turn[2] = np.nan
+    demos = btil.Demonstrations(
+        {"place": place}, np.zeros((8, 1), int), agents=("ann",), num_latents=2, num_actions=1,
+        num_states={"place": 2}, missing="allow",
+        continuous={"speed": speed, "turn": turn, "slope": slope},
+    )  # fmt: skip
+    emission = btil.LinearNormalEmission(("speed", "turn"), ("slope",), parents=("place",))
+    bound = bind(btil.TeamModel(emissions=emission).resolved(demos), demos)
+    contexts = bound.channels["ann"].contexts[:, 0].tolist()
+    points = generator.normal(size=(2, 2, 2, 2))
+    draws = points + generator.normal(size=(200, 2, 2, 2, 2))
+    posterior = create_autospec(TeamPosterior, instance=True)
+    nothing = np.zeros((2, 2, 2, 2))
+    posterior.channel_mean.return_value = ChannelPoint(points, nothing)
+    posterior.drawn_channel.return_value = ChannelPoint(draws, np.zeros((200, 2, 2, 2, 2)))
+    belief = generator.dirichlet([1, 1], 8)
+    seen = np.flatnonzero(np.arange(8) != 2)
+    for latent in (0, 1):
+        found = _expected(posterior, bound, "ann", latent, belief)
+        assert [one.column for one in found] == ["speed", "turn"]
+        share = belief[seen, latent] / belief[seen, latent].sum()
+        at = [contexts.index(place[t]) for t in seen]
+        given = np.stack([np.ones(7), slope[seen]], 1)
+        mean = np.einsum("t,tp,tpd->d", share, given, points[at, latent])
+        drawn = np.einsum("t,tp,ntpd->nd", share, given, draws[:, at, latent])
+        low, high = np.quantile(drawn, [0.055, 0.945], axis=0)
+        np.testing.assert_allclose([one.mean for one in found], mean)
+        np.testing.assert_allclose([one.low for one in found], low)
+        np.testing.assert_allclose([one.high for one in found], high)
+    # Of what was held for less than a step in all nothing is expected, nor without columns.
+    seldom = np.where(np.arange(2) == 1, 0.1, 0.9) * np.ones((8, 1))
+    assert _expected(posterior, bound, "ann", 1, seldom) == []
+    plain = bind(btil.TeamModel(), demos)
+    assert _expected(posterior, plain, "ann", 0, belief) == []
 
 
 def test_labels_of_episodes_that_differ_in_columns_alone_are_told_apart():

@@ -88,6 +88,7 @@ def test_courses_are_drawn_on_logarithmic_scales():
     axes = own.subplots()
     assert plot_courses(courses, 0.01, ax=axes) is own
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("seconds", "mean difference, rows in use")
     lines = {tuple(line.get_xdata()): list(line.get_ydata()) for line in axes.lines}
     assert lines[1.0, 2.0, 4.0] == [0.2, 0.05, 0.02]
     # A difference of zero lies at the foot of the scale.

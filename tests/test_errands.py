@@ -6,10 +6,15 @@ from unittest.mock import create_autospec
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
+from matplotlib.figure import Figure
 
 import btil
+from btil.analysis.plots import prior
 from btil.analysis.plots.layout import look
 from btil.domains.plane import Errands
+from btil.figures import CATEGORY_MARKERS
+from btil.inference.result import ChannelPoint
+from btil.models.team import bind
 from btil.posterior.posterior import TeamPosterior
 
 
@@ -128,42 +133,169 @@ def test_what_is_wrong_is_refused():
         task.to_parallel_env("human")
 
 
-def test_figures_of_paths_and_of_motion():
-    from matplotlib.figure import Figure
-
+def test_paths_are_coloured_by_what_was_in_mind():
     task = btil.domains.errands(num_steps=8)
-    demos = task.simulate(4, seed=0)
-    posterior = btil.fit(task.recommended_model(), demos, progress=False)
-    figure = btil.analysis.plot_paths(demos, "bob", "bob_x", "bob_y", episodes=[1])
-    assert isinstance(figure, Figure)
-    lines = figure.axes[0].lines
-    assert len(lines) == 7 + 1
-    begin = demos.episode_starts[1]
-    np.testing.assert_allclose(lines[0].get_xdata(), demos.continuous["bob_x"][begin : begin + 2])
-    axes = Figure().subplots(1, 3)
-    drawn = btil.analysis.plot_motion(posterior, "ann", "ann_x", "ann_y", axes=axes)
-    assert drawn is axes[0].figure
-    arrows = axes[2].collections[0]
-    places = arrows.get_offsets()
-    mean = posterior.bound.channels["ann"].observed
-    typical = mean.inputs[mean.rows].mean(0)
-    row = np.concatenate([[1.0], places[5], typical[3:]])
-    expected = row @ posterior.emission("ann").coefficients[0, 2]
-    np.testing.assert_allclose([arrows.U[5], arrows.V[5]], expected, rtol=1e-6)
-    for draw, message in (
-        (lambda: btil.analysis.plot_paths(demos, "cid", "ann_x", "ann_y"), "unknown agent 'cid'"),
-        (lambda: btil.analysis.plot_paths(demos, "ann", "x", "ann_y"), "no continuous column 'x'"),
-        (
-            lambda: btil.analysis.plot_paths(demos, "ann", "ann_x", "ann_y", episodes=[9]),
-            "allowed are positions from 0 to 3",
-        ),
-        (
-            lambda: btil.analysis.plot_motion(posterior, "ann", "bob_x", "ann_y"),
-            "bob_x is not a covariate of the emission of ann",
-        ),
+    demos = task.simulate(14, seed=0)
+    own = Figure()
+    axes = own.subplots()
+    shown = demos.latents.copy()
+    shown[16:20] = -1
+    assert btil.analysis.plot_paths(demos, "bob", "bob_x", "bob_y", shown, [2, 1], axes) is own
+    pieces = [line for line in axes.lines if line.get_marker() == "None"]
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    # Seven pieces of the third episode, then of the second; each as its first step has it.
+    steps = [*range(16, 23), *range(8, 15)]
+    at = np.stack([demos.continuous["bob_x"], demos.continuous["bob_y"]], 1)
+    for line, t in zip(pieces, steps, strict=True):
+        np.testing.assert_array_equal(line.get_xydata(), at[t : t + 2])
+        latent = shown[t, 1]
+        assert line.get_color() == ("0.75" if latent < 0 else look(int(latent)).color)
+    np.testing.assert_array_equal([dot.get_xydata()[0] for dot in dots], at[[16, 8]])
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("bob_x", "bob_y")
+    assert axes.get_title() == "bob: 2 episodes, a dot where they begin"
+    # Without a choice the labels of the first twelve; in the legend what occurs.
+    axes = btil.analysis.plot_paths(demos, "ann", "ann_x", "ann_y").axes[0]
+    assert len(axes.lines) == 12 * (7 + 1)
+    assert axes.lines[0].get_color() == look(int(demos.latents[0, 0])).color
+    legend = [text.get_text() for text in axes.get_legend().texts]
+    assert legend == [task.goal_names[k] for k in np.unique(demos.latents[:, 0])]
+    for arguments, message in (
+        (("cid", "ann_x", "ann_y"), "unknown agent 'cid'"),
+        (("ann", "x", "ann_y"), "no continuous column 'x'"),
+        (("ann", "ann_x", "ann_y", None, [14]), "allowed are positions from 0 to 13"),
+        (("ann", "ann_x", "ann_y", None, [-1]), "allowed are positions from 0 to 13"),
+        (("ann", "ann_x", "ann_y", None, 0.0), "allowed are positions from 0 to 13"),
     ):
         with pytest.raises(ValueError, match=message):
-            draw()
+            btil.analysis.plot_paths(demos, *arguments)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_arrows_are_what_is_expected_of_each_latent(moves):
+    """The velocity where that is the column; else how far the coordinates move."""
+    task = btil.domains.errands(num_steps=8)
+    demos = task.simulate(4, seed=0)
+    columns = ("ann_x", "ann_y") if moves else ("ann_vx", "ann_vy")
+    inputs = ("previous_ann_x", "previous_ann_y") if moves else ("ann_vx", "ann_x", "ann_y")
+    columns, inputs = (columns, inputs) if moves else (columns, ("bob_x", "ann_x", "ann_y"))
+    model = btil.TeamModel(
+        policy=None, emissions={"ann": btil.LinearNormalEmission(columns, inputs)}
+    ).resolved(demos)
+    generator = np.random.default_rng(1)
+    size = 1 + len(inputs)
+    coefficients = generator.normal(size=(1, 3, size, 2))
+    covariance = np.array([[[[0.25, 0.0], [0.0, 4.0]]] * 3])
+    posterior = create_autospec(TeamPosterior, instance=True)
+    posterior.demos, posterior.bound = demos, bind(model, demos)
+    posterior.emission.return_value = ChannelPoint(coefficients, covariance)
+    axes = Figure().subplots(1, 3)
+    btil.analysis.plot_motion(posterior, "ann", "ann_x", "ann_y", state={"here": 1}, axes=axes)
+    posterior.emission.assert_called_once_with("ann", {"here": [1]})
+    at = np.stack([demos.continuous["ann_x"], demos.continuous["ann_y"]], 1)
+    told = np.ones(demos.num_steps, bool)
+    told[demos.episode_starts] = not moves
+    seen = at[np.flatnonzero(told) - moves]
+    for k, panel in enumerate(axes):
+        (arrows,) = panel.collections
+        places = np.asarray(arrows.get_offsets())
+        assert len(places) == 11 * 11
+        np.testing.assert_allclose(places.min(0), seen.min(0))
+        np.testing.assert_allclose(places.max(0), seen.max(0))
+        np.testing.assert_allclose(places[1] - places[0], [np.ptp(seen[:, 0]) / 10, 0], atol=1e-12)
+        # What is neither coordinate is at its mean.
+        other = [] if moves else [demos.continuous["bob_x"].mean()]
+        for place, *arrow in zip(places, arrows.U, arrows.V, strict=True):
+            expected = np.array([1.0, *other, *place]) @ coefficients[0, k] - moves * place
+            np.testing.assert_allclose(arrow, expected, rtol=1e-6)
+        assert panel.get_title() == f"ann: {task.goal_names[k]}, sd 0.5, 2"
+        assert (panel.get_xlabel(), panel.get_ylabel()) == ("ann_x", "ann_y")
+    with pytest.raises(ValueError, match="bob_y is not a covariate of the emission of ann"):
+        btil.analysis.plot_motion(posterior, "ann", "ann_x", "bob_y")
+
+
+def test_motion_of_one_column_has_no_arrows():
+    demos = btil.domains.errands(num_steps=4).simulate(2, seed=0)
+    emission = btil.LinearNormalEmission(("ann_vx",), ("ann_x", "ann_y"))
+    model = btil.TeamModel(policy=None, emissions={"ann": emission}).resolved(demos)
+    posterior = create_autospec(TeamPosterior, instance=True)
+    posterior.demos, posterior.bound = demos, bind(model, demos)
+    posterior.emission.return_value = ChannelPoint(np.zeros((1, 3, 3, 1)), np.ones((1, 3, 1, 1)))
+    with pytest.raises(ValueError, match="the emission of ann has one column, ann_vx; arrows need"):
+        btil.analysis.plot_motion(posterior, "ann", "ann_x", "ann_y")
+
+
+@pytest.mark.parametrize("speed", [None, 0.8])
+def test_members_walk_as_the_equations_say(speed):
+    task = btil.domains.errands(num_members=3, noise=0.2, num_steps=30, speed=speed)
+    demos = task.simulate(80, seed=4)
+    starts = demos.episode_starts
+    everywhere = []
+    for i, agent in enumerate(task.agents):
+        x, y, vx, vy = (demos.continuous[name] for name in task.columns(agent))
+        at, moved = np.stack([x, y], 1), np.stack([vx, vy], 1)
+        before = np.zeros_like(moved)
+        before[1:] = moved[:-1]
+        before[starts] = 0.0  # at rest
+        apart = task.goals[demos.latents[:, i]] - at
+        if speed is None:
+            expected = 0.5 * before + 0.08 * apart
+        else:
+            expected = speed * apart / np.sqrt((apart**2).sum(1, keepdims=True) + speed**2)
+        noise = (moved - expected) / 0.2
+        assert np.abs(noise.mean(0)).max() < 4.5 / np.sqrt(len(noise))
+        assert noise.std() == pytest.approx(1.0, abs=4.5 / np.sqrt(4 * len(noise)))
+        within = np.setdiff1d(np.arange(demos.num_steps), starts)
+        np.testing.assert_allclose(at[within], (at + moved)[within - 1])
+        distance = np.linalg.norm(at[:, None] - task.goals, axis=-1)
+        near = np.where(distance.min(1) < 1.0, distance.argmin(1) + 1, 0)
+        np.testing.assert_array_equal(demos.state_variables[f"{agent}_near"], near)
+        assert demos.value_names(f"{agent}_near") == ("nowhere", *task.goal_names)
+        everywhere.append(at[starts])
+        # The true model says the same of every step.
+        family = task.true_model().resolved(demos).emission(agent)
+        columns, given = demos.continuous, family.input_names(agent)
+        values = np.stack(
+            [
+                np.ones(demos.num_steps) if name not in columns and "previous" not in name
+                else before[:, int(name.endswith("vy"))] if "previous" in name
+                else columns[name]
+                for name in given
+            ],
+            axis=1,
+        )  # fmt: skip
+        of_goal = np.asarray(family.location)[demos.latents[:, i]]
+        np.testing.assert_allclose(np.einsum("tp,tpd->td", values, of_goal), expected, atol=1e-12)
+        assert family.noise == (0.2, 0.2)
+        assert family.columns_of(agent) == task.columns(agent)[2:]
+        recommended = task.recommended_model().emission(agent)
+        assert recommended.input_names(agent) == given
+        assert recommended.columns_of(agent) == family.columns_of(agent)
+    # They begin anywhere between the goals.
+    begun = np.concatenate(everywhere)
+    low, high = task.goals.min(0), task.goals.max(0)
+    assert (begun >= low).all()
+    assert (begun <= high).all()
+    assert np.abs((begun - low) / (high - low) - 0.5).mean() == pytest.approx(0.25, abs=0.03)
+    assert demos.episode_ids.tolist() == list(range(80))
+    assert task.simulate(80, seed=4) == demos
+    assert task.simulate(80, seed=5) != demos
+
+
+def test_true_and_recommended_models_turn_by_where_a_member_is():
+    task = btil.domains.errands(num_steps=4)
+    demos = task.simulate(2, seed=0)
+    for model in (task.true_model(), task.recommended_model()):
+        for agent in task.agents:
+            assert model.transition.parents_of(agent) == (f"{agent}_near",)
+    bound = bind(task.true_model().resolved(demos), demos)
+    table = bound.table("transition", "bob")
+    near = table.contexts.rows[:, 0]
+    expected = np.full((4, 3, 3), 0.01 / 2)
+    expected[:, range(3), range(3)] = 0.99
+    for goal in range(3):
+        expected[goal + 1, goal] = 0.4 / 2
+        expected[goal + 1, goal, goal] = 0.6
+    np.testing.assert_allclose(table.prior_mean(), expected[near])
 
 
 def test_a_film_strip_and_a_film(tmp_path):
@@ -201,6 +333,51 @@ def test_a_film_strip_and_a_film(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["walk.gif"]
 
 
+def test_a_film_strip_shows_the_way_that_each_has_come():
+    task = btil.domains.errands(num_members=3, num_steps=20)
+    demos = task.simulate(2, seed=3)
+    where = {agent: task.columns(agent)[:2] for agent in ("cid", "ann")}
+    latents = demos.latents.copy()
+    latents[20 + 4, 2] = -1
+    figure = btil.analysis.plot_motion_strip(
+        demos, 1, where, latents, places={"home": (50.0, 4.0), "shop": (1.0, -60.0)}
+    )
+    shown = [0, 3, 5, 8, 11, 14, 16, 19]  # as far apart as may be
+    assert [axes.get_title("left") for axes in figure.axes] == [f"step {t}" for t in shown]
+    # The k-th member has the k-th mark, whoever it is in the data.
+    at = {agent: np.stack([demos.continuous[c][20:] for c in where[agent]], 1) for agent in where}
+
+    def color(agent, t):
+        latent = latents[20 + t, demos.agents.index(agent)]
+        return "0.7" if latent < 0 else look(int(latent)).color
+
+    for axes, step in zip(figure.axes, shown, strict=True):
+        marks = [line for line in axes.lines if line.get_marker() in CATEGORY_MARKERS]
+        crosses = [line for line in axes.lines if line.get_marker() == "+"]
+        ways = [line for line in axes.lines if line.get_marker() == "None"]
+        assert [tuple(line.get_xydata()[0]) for line in crosses] == [(50.0, 4.0), (1.0, -60.0)]
+        assert [text.get_text() for text in axes.texts] == ["home", "shop"]
+        for mark, marker, agent in zip(marks, CATEGORY_MARKERS, where, strict=False):
+            assert (mark.get_marker(), mark.get_color()) == (marker, color(agent, step))
+            np.testing.assert_array_equal(mark.get_xydata(), at[agent][[step]])
+        # Twelve steps of each are drawn, the last one darkest.
+        steps = range(max(0, step - 12), step)
+        expected = [(agent, t) for agent in where for t in steps]
+        for line, (agent, t) in zip(ways, expected, strict=True):
+            np.testing.assert_array_equal(line.get_xydata(), at[agent][t : t + 2])
+            assert line.get_color() == color(agent, t)
+            assert line.get_alpha() == pytest.approx(0.75 - (step - t) / 24)
+        # One scale for all, with room for everybody and every place.
+        everything = np.concatenate([*at.values(), [(50.0, 4.0), (1.0, -60.0)]])
+        low, high = everything.min(0), everything.max(0)
+        margin = 0.06 * (high - low).max()
+        np.testing.assert_allclose(axes.get_xlim(), [low[0] - margin, high[0] + margin])
+        np.testing.assert_allclose(axes.get_ylim(), [low[1] - margin, high[1] + margin])
+    labels = [text.get_text() for text in figure.legends[0].texts]
+    assert labels == ["cid", "ann", *task.goal_names]
+    assert figure.get_suptitle() == "Episode 1"
+
+
 def test_what_a_prior_expects_is_drawn():
     from matplotlib.figure import Figure
 
@@ -232,6 +409,41 @@ def test_what_a_prior_expects_is_drawn():
         btil.analysis.plot_prior_predictive(said, demos, ["ann_vx"])
     with pytest.raises(ValueError, match="the model has no emissions"):
         btil.analysis.plot_prior_predictive(btil.TeamModel(), demos)
+
+
+def test_a_wide_prior_is_drawn_around_what_was_recorded_and_the_rest_is_counted():
+    recorded = np.linspace(2.0, 3.0, 11)
+    drawn = [np.linspace(-50.0, 55.0, 1001), np.linspace(2.4, 2.6, 401)]
+    axes = Figure().subplots()
+    prior._draw(axes, "speed", recorded, drawn)
+    # Four breadths of what was recorded to each side.
+    assert axes.get_xlim() == (-2.0, 7.0)
+    shown, *each, pooled = (patch.get_data() for patch in axes.patches)
+    width = 9 / 40
+    for found, values in (
+        (shown, recorded),
+        (pooled, np.concatenate(drawn)),
+        *zip(each, drawn, strict=True),
+    ):
+        np.testing.assert_allclose(found.edges, np.linspace(-2.0, 7.0, 41))
+        counts = np.histogram(values, np.linspace(-2.0, 7.0, 41))[0]
+        np.testing.assert_allclose(found.values, counts / (len(values) * width))
+    values = np.concatenate(drawn)
+    low, high = np.quantile(values, [0.05, 0.95])
+    beyond = np.mean((values < -2) | (values > 7))
+    assert axes.get_title() == (
+        f"speed: 90% from {low:.3g} to {high:.3g}; {beyond:.0%} farther off"
+    )
+    assert [text.get_label() for text in axes.patches[::3]] == ["recorded", "prior, 2 draws"]
+    # A narrow prior leaves out nothing that was recorded, and without records it stands alone.
+    axes = Figure().subplots()
+    prior._draw(axes, "speed", recorded, [drawn[1]])
+    assert axes.get_xlim() == (2.0, 3.0)
+    assert "farther off" not in axes.get_title()
+    axes = Figure().subplots()
+    prior._draw(axes, "speed", recorded[:0], drawn[1:])
+    np.testing.assert_allclose(axes.get_xlim(), np.quantile(drawn[1], [0.01, 0.99]))
+    assert len(axes.patches) == 2
 
 
 def test_intents_are_told_apart_without_labels():

@@ -788,6 +788,13 @@ def test_plans_are_remembered_and_a_damaged_file_is_replaced(tmp_path, monkeypat
         for mine, theirs, latest in zip(first, again, repaired, strict=True):
             np.testing.assert_array_equal(mine, theirs)
             np.testing.assert_array_equal(mine, latest)
+    # Where nothing can be kept, that is said, and the plan is the same.
+    (tmp_path / "file").touch()
+    with monkeypatch.context() as patch:
+        patch.setenv("BTIL_CACHE_DIR", str(tmp_path / "file" / "plans"))
+        with pytest.warns(UserWarning, match="the plan could not be kept in .*plans"):
+            unkept = planning.solve(sparse)
+    np.testing.assert_array_equal(unkept.action_values, first.action_values)
     other = planning.solve(sparse._replace(rewards=sparse.rewards + 1))
     assert len(list((tmp_path / "plans").iterdir())) == 2
     assert (other.action_values[3] != first.action_values[3]).all()

@@ -1,6 +1,7 @@
 """The learners that know the task: each against counts, NumPy, a dense network, or the truth."""
 
 import itertools
+from unittest.mock import create_autospec
 
 import equinox as eqx
 import jax
@@ -24,6 +25,8 @@ from btil.imitation.networks import (
     row_indices,
     with_state_rows,
 )
+from btil.inference.result import FitResult
+from btil.posterior.posterior import TeamPosterior
 
 # Networks small enough for a test; MAGAIL starts from policies that are hardly cloned.
 QUICK = {
@@ -455,6 +458,100 @@ def test_losses_of_cloning_are_cross_entropies(task, teams):
     assert loss[-10:].mean() < 0.6 * loss[0]
 
 
+def test_held_out_are_whole_episodes_of_the_share_asked_for():
+    lengths = np.array([3, 1, 4, 2, 5, 1, 2, 3, 4, 2])
+    nothing = np.zeros(lengths.sum(), int)
+    demos = Demonstrations(
+        nothing, nothing, episodes=np.repeat(np.arange(10), lengths), num_latents=1
+    )
+
+    def out(share, seed=0):
+        kept = behavioral_cloning._kept_for_training(demos, share, np.random.default_rng(seed))
+        held = [set(part.tolist()) for part in np.split(kept, demos.episode_starts[1:])]
+        assert all(len(one) == 1 for one in held)
+        return [k for k, one in enumerate(held) if one == {False}]
+
+    assert out(0.0) == []
+    # One at least, and else as many as are nearest to the share.
+    assert [len(out(share)) for share in (0.01, 0.3, 0.36, 0.9)] == [1, 3, 4, 9]
+    assert out(0.3) != out(0.3, seed=1)
+    with pytest.raises(ValueError, match=r"held_out is 0\.96: of 10 episodes none would be left"):
+        out(0.96)
+
+
+def test_losses_of_what_is_held_out_are_means_over_examples_and_not_over_padding():
+    networks = filled(small_networks())
+    indices = [
+        np.array([[0, 3, 5], [1, 4, 6], [2, 3, 9]], np.int32),
+        np.array([[2, 4, 7]], np.int32),
+    ]
+    actions = [np.array([0, 1, 1]), np.array([1])]
+    examples = behavioral_cloning.stack_examples(indices, actions)
+    assert examples.indices.shape[1] > 3
+    losses = []
+    for k, (own, taken) in enumerate(zip(indices, actions, strict=True)):
+        logits = np.asarray(outputs(networks, np.stack([own] * 2)), np.float64)[k]
+        chosen = logits[np.arange(len(taken)), taken]
+        losses += (np.log(np.exp(logits).sum(-1)) - chosen).tolist()
+    assert behavioral_cloning._loss(networks, examples) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("looks", "stopped", "reason"),
+    [
+        ([], False, "all 3 iterations done; there is no other criterion"),
+        ([1.0, 2.0], True, "held-out actions were no better foretold after 3 iterations"),
+        ([2.0], False, "all 3 iterations done; held-out actions might be foretold better yet"),
+    ],
+)
+def test_cloning_tells_how_it_ended(looks, stopped, reason):
+    losses = np.array([3.0, 2.0, 1.0])
+    cloned = behavioral_cloning.Cloned(small_networks(), losses, np.array(looks), stopped)
+    told = behavioral_cloning._told({}, cloned)
+    assert (told.converged, told.reason) == (stopped, reason)
+    curves = {"loss": losses} | ({"held_out_loss": np.array(looks)} if looks else {})
+    assert {name: curve.tolist() for name, curve in told.learning_curve.items()} == {
+        name: curve.tolist() for name, curve in curves.items()
+    }
+
+
+def test_btil_is_a_mean_field_of_the_options_asked_for_at_its_modes(task, demos, monkeypatch):
+    posterior = create_autospec(TeamPosterior, instance=True)
+    posterior.elbo_trace, posterior.converged, posterior.reason = np.array([-2.0, -1.0]), True, "so"
+    posterior.policy.side_effect = lambda agent, states, estimate: np.full(
+        (task.num_states, task.num_latents, 6), 1 + task.agents.index(agent)
+    )
+    asked = {}
+
+    def fit(model, given, **options):
+        asked.update(options, model=model, demos=given)
+        return posterior
+
+    monkeypatch.setattr("btil.imitation.bayesian.fit", fit)
+    options = {"num_restarts": 3, "tolerance": 0.5, "max_iterations": 7}
+    team = learn(task, demos, "btil", known_transition=False, seed=9, progress=False, **options)
+    model = asked.pop("model")
+    assert model == paper_model(task)
+    assert asked == {
+        "demos": demos, "method": "mfvi", "seed": 9, "progress": False, **options
+    }  # fmt: skip
+    for number, agent in enumerate(task.agents):
+        assert (team.policies[agent] == 1 + number).all()
+        (_, states), how = posterior.policy.call_args_list[number]
+        assert how == {"estimate": "map"}
+        np.testing.assert_array_equal(
+            task.encode(np.stack([states[n] for n in task.state_sizes], 1)),
+            np.arange(task.num_states),
+        )
+    assert team.posterior is posterior
+    assert team.learning_curve["elbo"].tolist() == [-2.0, -1.0]
+    assert (team.converged, team.reason, team.seed) == (True, "so", 9)
+    assert not team.known_transition
+    with pytest.raises(ValueError, match="model must be a TeamModel, got str"):
+        # Also where no type checker has looked before.
+        getattr(believed, "__wrapped__", believed)(task, "paper", True)
+
+
 # PPO and MAGAIL -----------------------------------------------------------------------------------
 
 
@@ -651,6 +748,222 @@ def test_runs_move_as_the_task_does_and_start_anew(task):
         last = np.flatnonzero(ended[:, run])[-1]
         assert scene.steps[run] == 39 - last
     assert reader.rows.count == len(np.unique(np.append(done.states, done.next_states)))
+
+
+class Recorded:
+    """Takes the place of a function, remembers what it was given, and answers by another."""
+
+    def __init__(self, answer):
+        self.calls, self.answer = [], answer
+
+    def __call__(self, *arguments, **options):
+        self.calls.append((*arguments, *options.values()))
+        return self.answer(*arguments)
+
+
+SHORT = {
+    "num_iterations": 4, "batch_size": 64, "max_steps": 20, "learning_rate": 1e-2,
+    "pretraining_iterations": 1, "num_epochs": 2, "clip": 0.3, "discount": 0.9, "trace_decay": 0.8,
+    "entropy_weight": 0.05, "hidden": (16,), "num_runs": 16,
+}  # fmt: skip
+
+
+def settings_of(options, **others):
+    names = set(players.Settings._fields) & set(options)
+    return players.Settings(num_steps=4, **{name: options[name] for name in names}, **others)
+
+
+def test_magail_trains_by_its_options(task, demos, monkeypatch):
+    trained = Recorded(lambda reader, state, *rest: (state, magail.Info(0.5, 1.5, 2.5, 3.5)))
+    monkeypatch.setattr(magail, "train", trained)
+    options = SHORT | {
+        "discriminator_updates": 3, "first_discriminator_updates": 5, "first_iterations": 2,
+        "value_iterations": 1, "cloning_weight": 0.7, "reward": "difference",
+        "discriminator_learning_rate": 0.03, "discriminator_decay": 0.2,
+        "discriminator_hidden": (16,),
+    }  # fmt: skip
+    team = learn(task, demos, "magail", progress=False, **options)
+    states = task_states(task, demos)
+    shown = {
+        (*latents, *actions)
+        for latents, actions in zip(demos.latents.tolist(), demos.actions.tolist(), strict=True)
+    }
+    place = task.start_state
+    for number, (
+        reader, state, done, told, chosen, updates, settings, telling, values_only, cloned
+    ) in enumerate(trained.calls):  # fmt: skip
+        assert updates == (5 if number < 2 else 3)
+        assert values_only == (number < 1)
+        assert settings == settings_of(options)
+        assert telling == magail.Telling((1.0, 1.0), 0.03, 0.2)
+        # One that tells, by one number.
+        assert len(state.discriminator.networks.rows) == 1
+        assert state.discriminator.networks.layers[-1].weight.shape == (1, 1, 16)
+        assert state.players.networks.value.layers[-1].weight.shape == (1, 1, 16)
+        # As many of the steps shown as were acted, anew for each update.
+        assert chosen.shape == (5, 64)
+        assert len(np.unique(chosen[:updates], axis=0)) == updates
+        assert len(demos.actions) * 0.8 < chosen[:updates].max() < len(demos.actions)
+        np.testing.assert_array_equal(
+            np.asarray(told)[0, : len(states)],
+            reader.discriminator(states, demos.latents, demos.actions)[0],
+        )
+        # Both agents go on imitating the same steps.
+        sizes = [*reader.policy_sizes]
+        latents = np.asarray(cloned.indices)[..., 0]
+        assert np.asarray(cloned.indices).shape == (2, 512, len(sizes) + 1)
+        assert (
+            set(zip(*latents.tolist(), *np.asarray(cloned.actions).tolist(), strict=True)) <= shown
+        )
+        # Episodes go on from one iteration to the next.
+        assert len(done.states) == 64
+        np.testing.assert_array_equal(done.states[:16], place)
+        np.testing.assert_array_equal(done.ended[-16:] | (state.scene.steps > 0), True)
+        place = state.scene.states
+    curves = team.learning_curve
+    assert {name: curves[name].tolist() for name in magail.Info._fields} == {
+        "discriminator_loss": [0.5] * 4, "mean_reward": [1.5] * 4, "value_loss": [2.5] * 4,
+        "entropy": [3.5] * 4,
+    }  # fmt: skip
+    # Without a rate of its own the discriminator has that of all; without a weight none is cloned.
+    trained.calls.clear()
+    plain = options | {"discriminator_learning_rate": None, "cloning_weight": 0.0}
+    learn(task, demos, "magail", progress=False, **plain)
+    assert trained.calls[0][7].learning_rate == 1e-2
+    assert trained.calls[0][9] is None
+
+
+def test_ppo_follows_the_rewards_of_the_task(task, demos, monkeypatch):
+    improved = Recorded(
+        lambda reader, trainee, experience, rewards, *rest: players.Improved(trainee, 0.5, 1.5)
+    )
+    monkeypatch.setattr("btil.imitation.reinforcement.improve", improved)
+    options = SHORT | {"value_iterations": 3, "inputs": "state"}
+    team = learn(task, demos, "ppo", progress=False, **options)
+    curves = team.learning_curve
+    assert curves["value_loss"].tolist() == [0.5] * 4
+    assert curves["entropy"].tolist() == [1.5] * 4
+    for number, (_, _, done, rewards, settings, values_only) in enumerate(improved.calls):
+        assert settings == settings_of(options)
+        assert values_only == (number < 3)
+        final = task.is_final(done.next_states)
+        np.testing.assert_allclose(rewards, np.where(final, 0.99, -0.01))
+        assert curves["mean_reward"][number] == pytest.approx(100 * np.mean(rewards))
+        assert curves["finished"][number] == final.sum()
+
+
+def test_players_learn_from_the_advantages_of_their_runs(task, monkeypatch):
+    """Two runs of three steps; values, and what comes of rewards, are of each run by itself."""
+    generator = np.random.default_rng(0)
+    reader = players.Reader(task, "variables")
+
+    def network(number, sizes, outputs):
+        return make_networks(
+            generator, number, sizes=sizes, num_state_rows=0, hidden=(16,), num_outputs=outputs,
+            activation="tanh",
+        )  # fmt: skip
+
+    trainee = players.with_optimizer(
+        players.Players(network(2, reader.policy_sizes, 6), network(1, reader.value_sizes, 1)), 0.1
+    )
+    states, next_states = generator.integers(0, task.num_states, (2, 6))
+    latents, next_latents = generator.integers(0, task.num_latents, (2, 6, 2))
+    actions = generator.integers(0, 6, (6, 2))
+    final = np.array([False, False, True, False, False, False])  # the first run's second step
+    ended = final | np.array([False, True, False, False, False, False])  # the second's first: cut
+    done = players.Experience(states, latents, actions, next_states, next_latents, final, ended)
+    rewards = generator.normal(size=6)
+    taught = Recorded(lambda trainee, lesson, settings: (trainee, 0.5, 1.5))
+    monkeypatch.setattr(players, "_train_players", taught)
+    settings = PPO._replace(
+        num_steps=3, discount=0.9, trace_decay=0.7, entropy_weight=0.1, cloning_weight=0.2
+    )
+    shown = players.Shown(jnp.zeros((2, 4, 5), jnp.int32), jnp.zeros((2, 4), jnp.int32))
+    found = players.improve(reader, trainee, done, rewards, settings, False, shown)
+    assert found == players.Improved(trainee, 0.5, 1.5)
+    _, lesson, used = taught.calls[0]
+    assert used == settings
+    assert lesson.shown is shown
+
+    def worth(states, latents):
+        inputs = reader.value(states, latents)
+        return np.asarray(outputs(trainee.networks.value, inputs), np.float64)[0, :, 0]
+
+    now, later = worth(states, latents), worth(next_states, next_latents)
+    expected = np.zeros(6)
+    for t in range(6):
+        total, weight = 0.0, 1.0
+        for step in range(t, 6, 2):  # of the same run
+            after = 0.0 if final[step] else later[step]
+            total += weight * (rewards[step] + 0.9 * after - now[step])
+            weight *= 0.9 * 0.7
+            if ended[step]:
+                break
+        expected[t] = total
+    np.testing.assert_allclose(lesson.targets, expected + now, rtol=1e-5)
+    scaled = (expected - expected.mean()) / expected.std()
+    np.testing.assert_allclose(lesson.advantages, scaled, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(lesson.actions, actions.T)
+    np.testing.assert_array_equal(lesson.policy_indices, reader.policies(states, latents))
+    np.testing.assert_array_equal(lesson.value_indices, reader.value(states, latents))
+    # Where only values learn, policies have no gradient.
+    players.improve(reader, trainee, done, rewards, settings, True, shown)
+    _, lesson, used = taught.calls[1]
+    assert not np.asarray(lesson.advantages).any()
+    assert used == settings._replace(entropy_weight=0.0, cloning_weight=0.0)
+    np.testing.assert_allclose(lesson.targets, expected + now, rtol=1e-5)
+
+
+def test_tables_of_networks_of_states_have_the_row_of_each_state(task):
+    reader = players.Reader(task)
+    reader.meet(np.array([7, 3]))
+    networks = make_networks(
+        np.random.default_rng(0), 2, sizes=reader.policy_sizes, num_state_rows=4, hidden=(4,),
+        num_outputs=task.num_actions, activation="tanh",
+    )  # fmt: skip
+    networks = filled(networks)
+    tables = players.policy_tables(task, reader, networks)
+    rows, bias = np.asarray(networks.rows, float), np.asarray(networks.bias, float)
+    weight, shift = (np.asarray(part, float) for part in networks.layers[0])
+    for i, agent in enumerate(task.agents):
+        for latent in range(task.num_latents):
+            for state, row in ((3, 0), (7, 1), (8, None), (500, None)):
+                known = 0.0 if row is None else rows[i, task.num_latents + row]
+                hidden = np.tanh(rows[i, latent] + known + bias[i])
+                logits = weight[i] @ hidden + shift[i]
+                expected = np.exp(logits - logits.max())
+                np.testing.assert_allclose(
+                    tables[agent][state, latent], expected / expected.sum(), rtol=1e-4
+                )
+
+
+def test_networks_get_rows_until_all_states_have_one(task):
+    reader = players.Reader(task)
+    reader.meet(np.arange(9))
+    networks = small_networks(num_state_rows=2)
+    same, capacity = players.with_room(networks, reader, 9)
+    assert (same is networks, capacity) == (True, 9)
+    wider, capacity = players.with_room(networks, reader, 2)
+    assert capacity == 16
+    assert wider.rows.shape[1] == sum(SIZES) + 16
+    np.testing.assert_array_equal(wider.rows[:, : sum(SIZES) + 2], networks.rows)
+
+
+def test_a_team_acts_by_what_was_inferred_and_else_as_it_is(task, demos):
+    rows = {"policy_alice": None}
+    for known, asked in ((rows, "draw"), ({}, "mean")):
+        posterior = create_autospec(TeamPosterior, instance=True)
+        posterior.result = FitResult(known, True, "made up")
+        team = LearnedTeam(
+            task, "btil", {}, {}, True, "made up", posterior, 0.0, 0, True, options={}
+        )
+        posterior.actors.return_value = {"alice": 1}
+        assert team.actors("draw", 7, 3) == {"alice": 1}
+        posterior.actors.assert_called_once_with(asked, 7, 3)
+        posterior.decode.return_value = demos.latents
+        for use_labels in (True, False):
+            assert team.decode(demos, use_labels) is demos.latents
+            assert posterior.decode.call_args.args == (demos, use_labels)
 
 
 def test_only_values_learn_in_the_first_iterations(task, demos):
@@ -906,6 +1219,24 @@ def test_rewards_of_magail_by_their_definitions():
         weights = magail._REWARDS[reward]
         found = magail._judge(one, indices[:1], weights)
         np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_networks_of_states_are_told_its_row(task):
+    generator = np.random.default_rng(0)
+    states = generator.integers(0, task.num_states, 9)
+    latents, actions = (generator.integers(0, size, (9, 2)) for size in (task.num_latents, 6))
+    reader = players.Reader(task)
+    reader.meet(states[::-1])
+    number, rows = task.num_latents, reader.rows.of_state[states]
+    np.testing.assert_array_equal(
+        reader.policies(states, latents), [np.stack([own, number + rows], 1) for own in latents.T]
+    )
+    both = [latents[:, 0], number + latents[:, 1]]
+    (found,) = reader.value(states, latents)
+    np.testing.assert_array_equal(found, np.stack([*both, 2 * number + rows], 1))
+    (found,) = reader.discriminator(states, latents, actions)
+    acts = [2 * number + actions[:, 0], 2 * number + 6 + actions[:, 1]]
+    np.testing.assert_array_equal(found, np.stack([*both, *acts, 2 * number + 12 + rows], 1))
 
 
 def test_networks_of_variables_are_told_every_variable(task):

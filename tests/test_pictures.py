@@ -5,7 +5,7 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, RegularPolygon
+from matplotlib.patches import Circle, Rectangle, RegularPolygon
 from PIL import Image
 
 import btil
@@ -66,6 +66,37 @@ def test_agents_in_one_cell_are_both_seen():
     places = discs(plot_map(MOVERS, MOVERS.encode([[here, here, 0, 0, 0]])[0]).axes[0])
     assert places[BLUE][0] < 2 < places[VERMILION][0]
     assert places[BLUE][1] == places[VERMILION][1]
+
+
+def boxes(axes):
+    """What is held, and what lies on the goal: {(x, y, side)} of the squares with black edges."""
+    return {
+        (
+            round(one.get_x() + one.get_width() / 2, 2),
+            round(one.get_y() + one.get_height() / 2, 2),
+            round(one.get_width(), 2),
+        )
+        for one in axes.findobj(Rectangle)
+        if to_rgb("black") == one.get_edgecolor()[:3] and one.get_width() in (0.25, 0.3)
+    }
+
+
+def test_items_are_drawn_with_who_holds_them_or_side_by_side_on_the_goal():
+    goal_x, goal_y = CLEANUP.grid.cells[CLEANUP.grid.goal].tolist()
+    alice, rob = cell(CLEANUP, 2, 0), CLEANUP.grid.starts[1]
+    x, y = CLEANUP.grid.cells[rob].tolist()
+    on_goal = CLEANUP.on_goal
+    held = CLEANUP.encode([[alice, rob, 2, on_goal, on_goal]])[0]  # the first item by rob
+    on_the_goal = {(round(goal_x - 0.28, 2), goal_y + 0.35, 0.25), (goal_x, goal_y + 0.35, 0.25)}
+    shown = boxes(plot_map(CLEANUP, held).axes[0])
+    assert shown == {(x, round(y - 0.33, 2), 0.3)} | on_the_goal
+    # In one cell each holds on its own side.
+    both = CLEANUP.encode([[alice, alice, 2, 1, on_goal]])[0]
+    shown = boxes(plot_map(CLEANUP, both).axes[0])
+    assert {(1.77, -0.33, 0.3), (2.23, -0.33, 0.3)} < shown
+    # What both hold is between them.
+    together = MOVERS.encode([[alice, alice, 1, 0, 0]])[0]
+    assert boxes(plot_map(MOVERS, together).axes[0]) == {(2, -0.33, 0.3)}
 
 
 def test_map_goes_where_it_is_asked_to():
@@ -362,6 +393,10 @@ def test_occupancy_of_one_latent(demos):
     x, y = CLEANUP.grid.cells[np.bincount(cells).argmax()]
     assert np.nanmax(image) == image[y, x] == pytest.approx(np.bincount(cells).max() / len(cells))
     assert figure.axes[1].get_ylabel() == "share of steps"
+    title = figure.axes[0].get_title(loc="left")
+    assert title == f"alice: take it to the goal, {len(cells)} steps"
+    whole = plot_occupancy(CLEANUP, demos, "alice").axes[0].get_title(loc="left")
+    assert whole == f"alice, all {demos.num_steps} steps"
     with pytest.raises(ValueError, match="no step of alice is labelled 'pick up item 0'"):
         plot_occupancy(CLEANUP, demos.without_labels(), "alice", 0)
 

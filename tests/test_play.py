@@ -15,6 +15,7 @@ from btil.analysis import team_performance
 from btil.cli import app
 from btil.domains import cleanup, movers, play
 from btil.domains.gridworld.task import GridTask
+from btil.domains.playing import check_actor
 from btil.posterior.acting import Actor
 from btil.posterior.posterior import TeamPosterior
 
@@ -445,6 +446,96 @@ def test_teams_that_play_together_are_drawn_apart() -> None:
     # Twice, as draws are made for 32 episodes at a time.
     assert [len(team.asked) for team in teams.values()] == [2, 2]
     assert len({seed for team in teams.values() for _, _, seed in team.asked}) == 4
+
+
+class Determined:
+    """A member who always does the one action that its draw says, and changes its mind for good."""
+
+    num_latents = 2
+    variables = frozenset({"item_0"})
+
+    def __init__(self, agent: str, demos: btil.Demonstrations, does: np.ndarray) -> None:
+        self.agent, self.demos, self.does = agent, demos, does
+
+    def initial(self, states: Any, draw: Any) -> Any:
+        return np.eye(2)[np.zeros(len(draw), int)]
+
+    def policy(self, states: Any, latents: Any, draw: Any, previous: Any = None) -> Any:
+        assert (states["item_0"] == 0).all()
+        return np.eye(6)[self.does[draw]]
+
+    def transition(
+        self, states: Any, actions: Any, next_states: Any, latents: Any, draw: Any
+    ) -> Any:
+        np.testing.assert_array_equal(
+            actions[:, list(self.demos.agents).index(self.agent)], self.does[draw]
+        )
+        assert (next_states["item_0"] == 0).all()
+        return np.eye(2)[np.ones(len(draw), int)]
+
+
+class ByLot:
+    """A team whose every draw is an action of each member, which it keeps doing."""
+
+    def __init__(self, agents: tuple[str, ...]) -> None:
+        self.demos = btil.Demonstrations(
+            {"item_0": [0]}, np.zeros((1, 2), int), agents=agents, num_actions=6, num_latents=2,
+            num_states={"item_0": movers("tiny").state_sizes["item_0"]},
+        )  # fmt: skip
+        self.does: list[dict[str, np.ndarray]] = []
+
+    def actors(
+        self, estimate: str = "mean", num_draws: int | None = None, seed: int = 0
+    ) -> Mapping[str, Any]:
+        assert num_draws is not None
+        generator = np.random.default_rng(seed)
+        self.does.append({a: generator.integers(0, 4, num_draws) for a in self.demos.agents})
+        return {a: Determined(a, self.demos, does) for a, does in self.does[-1].items()}
+
+
+@pytest.mark.parametrize("agents", [("alice", "rob"), ("rob", "alice")])
+def test_an_episode_is_played_by_one_draw_and_the_next_by_the_next(
+    agents: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("btil.domains.playing._DRAWS_AT_ONCE", 4)
+    task = movers("tiny")
+    for where, seed in ((task, 1), (task.to_parallel_env(), 2)):
+        team = ByLot(agents)
+        played = play(where, team, 6, seed=seed, max_steps=3, estimate="draw")
+        # A team is asked once for so many episodes, whoever of it plays.
+        assert [len(does["rob"]) for does in team.does] == [4, 4]
+        assert (team.does[0]["rob"] != team.does[1]["rob"]).any()
+        actions = played.actions.reshape(6, 3, 2)
+        for episode in range(6):
+            block, draw = divmod(episode, 4)
+            for i, agent in enumerate(task.agents):
+                assert (actions[episode, :, i] == team.does[block][agent][draw]).all()
+        assert played.latents.reshape(6, 3, 2)[0].tolist() == [[0, 0], [1, 1], [1, 1]]
+        assert played.num_latents == (2, 2)
+
+
+def test_a_member_is_refused_who_would_misread_where_it_plays() -> None:
+    demos = btil.Demonstrations(
+        {"sky": [0, 1], "door": [0, 1]}, [[0, 0], [1, 2]], agents=("ann", "bob"), num_latents=1,
+        num_actions=(2, 3), num_states={"sky": 2, "door": 2}, state_names={"sky": ("blue", "grey")},
+        action_names={"ann": ("push", "pull")},
+    )  # fmt: skip
+    actor = Determined("ann", demos, np.zeros(1, int))
+    actor.variables = frozenset({"sky"})
+    sizes, actions = {"sky": 2, "door": 5}, {"ann": 2, "bob": 3, "cid": 9}
+    names = {"sky": ("blue", "grey"), "action_ann": ("push", "pull"), "door": ("a", "b")}
+    check_actor(actor, "the yard", sizes, actions, names)
+    check_actor(actor, "the yard", sizes, actions, {})
+    for where, known, texts, says in (
+        ({"door": 2}, actions, names, "'ann' reads 'sky', which the yard does not have; there are"),
+        ({"sky": 3}, actions, names, "'sky' has 2 values where 'ann' was learned, and 3 in the"),
+        (sizes, {"ann": 2}, names, "'ann' was learned together with 'bob', who is not in the yard"),
+        (sizes, actions | {"bob": 4}, names, "'bob' has 3 actions where 'ann' was learned, and 4"),
+        (sizes, actions, names | {"sky": ("grey", "blue")}, "the values of 'sky' are blue, grey"),
+        (sizes, actions, names | {"action_ann": ("pull", "push")}, "'action_ann' are push, pull"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=says):
+            check_actor(actor, "the yard", where, known, texts)
 
 
 # ---------------------------------------------------------------------- from a shell

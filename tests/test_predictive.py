@@ -303,3 +303,92 @@ def test_models_without_tables_are_refused():
     own = dataclasses.replace(fitted.bound, model=btil.NumpyroModel(lambda data: None))
     with pytest.raises(ValueError, match="replicated from tables, which a NumpyroModel has not"):
         posterior_predictive_check(dataclasses.replace(fitted, bound=own))
+
+
+def made_check():
+    """Two agents and the team: 200 draws of what was seen, and of what is replicated."""
+    statistics = (
+        Statistic("actions", "ann", "push", "in the hall"),
+        Statistic("actions", "ann", "pull", "in the hall"),
+        Statistic("actions", "ann", "push", "in the yard"),
+        Statistic("actions", "bob", "push"),
+        Statistic("dwell", "bob", "steps in rest"),
+        Statistic("columns", "bob", "mean", "speed"),
+        Statistic("alignment", "team", "aligned"),
+        Statistic("dwell", "ann", "steps in rest"),
+    )
+    generator = np.random.default_rng(0)
+    centres = np.array([0.5, 0.2, 0.7, 0.4, 5.0, -3.0, 0.6, np.nan])
+    observed = centres + 0.05 * generator.normal(size=(200, 8))
+    observed[:, :4] = centres[:4]
+    replicated = centres + 0.1 * generator.normal(size=(200, 8))
+    replicated[:, 1] += 2.0  # what was seen lies below all that is replicated
+    return PredictiveCheck(
+        statistics, observed, replicated, "steps", 1.0, blocks=np.arange(200) // 20
+    )
+
+
+def test_figure_shows_each_statistic_where_it_was_seen_and_is_predicted():
+    check = made_check()
+    table = check.table
+    assert table["surprising"].tolist() == [k == 1 for k in range(8)]
+    figure = check.plot()
+    shown = {axes.get_title(loc="left"): axes for axes in figure.axes}
+    # What nothing was seen of is left out.
+    lines = {
+        "ann: actions, given in the hall": [0, 1], "ann: actions, given in the yard": [2],
+        "bob: actions": [3], "bob: dwell": [4], "team: alignment": [6], "bob: speed": [5],
+    }  # fmt: skip
+    assert set(shown) == set(lines)
+    for title, own in lines.items():
+        axes = shown[title]
+        rows = table.iloc[own]
+        group = check.statistics[own[0]].group
+        assert axes.get_xlabel() == check.units[group]
+        words = [text.get_text() for text in axes.get_yticklabels()]
+        assert words == rows["statistic"].tolist(), title
+        ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
+        np.testing.assert_allclose(ends, rows[["low", "high"]])
+        assert [bar.get_y() + bar.get_height() / 2 for bar in axes.patches] == pytest.approx(
+            range(len(own))
+        )
+        means = axes.collections[0].get_offsets()
+        np.testing.assert_allclose(means, np.stack([rows["predicted"], range(len(own))], 1))
+        for bars, surprising, marker in zip(axes.containers[1:], (False, True), "os", strict=True):
+            chosen = rows["surprising"].to_numpy() == surprising
+            dots, _, (spread,) = bars.lines
+            assert dots.get_marker() == marker
+            np.testing.assert_allclose(dots.get_xdata(orig=False), rows["observed"][chosen])
+            np.testing.assert_array_equal(dots.get_ydata(orig=False), np.flatnonzero(chosen))
+            segments = np.reshape([one[:, 0] for one in spread.get_segments()], (-1, 2))
+            seen, sd = rows["observed"][chosen], rows["sd"][chosen]
+            np.testing.assert_allclose(segments, np.stack([seen - sd, seen + sd], 1))
+        # The first line above, everything within the panel.
+        bottom, top = axes.get_ylim()
+        assert top < 0 <= len(own) - 1 < bottom
+        left, right = axes.get_xlim()
+        assert left < min(rows["low"].min(), (rows["observed"] - rows["sd"]).min())
+        assert right > max(rows["high"].max(), (rows["observed"] + rows["sd"]).max())
+    labels = [text.get_text() for text in figure.legends[0].texts]
+    assert labels == ["seen", "seen, surprising", "89% of the replicates", "their mean"]
+
+
+def test_figure_has_a_column_for_each_agent_and_a_line_for_each_kind_and_context():
+    check = made_check()
+    places = {axes.get_title(loc="left"): axes.get_subplotspec() for axes in check.plot().axes}
+    found = {title: (spec.rowspan.start, spec.colspan.start) for title, spec in places.items()}
+    assert found == {
+        "ann: actions, given in the hall": (0, 0), "bob: actions": (0, 1),
+        "ann: actions, given in the yard": (1, 0), "bob: dwell": (2, 1),
+        "team: alignment": (3, 0), "bob: speed": (4, 1),
+    }  # fmt: skip
+    # As high as the line with most statistics.
+    grid = next(iter(places.values())).get_gridspec()
+    assert grid.get_height_ratios() == [2.5, 1.5, 1.5, 1.5, 1.5]
+    own = matplotlib.figure.Figure()
+    axes = own.subplots(7, 1)
+    assert check.plot(axes[:6]) is own
+    assert not own.legends
+    assert axes[3].get_title(loc="left") == "bob: dwell"
+    with pytest.raises(ValueError, match="axes: 7 given, 6 are needed"):
+        check.plot(axes)

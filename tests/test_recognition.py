@@ -55,6 +55,13 @@ def test_what_the_task_does_not_do_is_of_no_task(task, demos):
     acted = np.where(demos.actions < 5, demos.actions + 1, 0)
     assert task_of(demos.replace(actions=acted)) is None
     assert task_of(_begun_later(demos)) is None
+    unseen = demos.actions.copy()
+    unseen[1, 1] = -1
+    assert task_of(demos.replace(actions=unseen, missing="allow")) is None
+    fewer = demos.replace(actions=np.minimum(demos.actions, 4), num_actions=5, action_names=None)
+    assert task_of(fewer) is None
+    acts = task.action_names[::-1]
+    assert task_of(demos.replace(action_names={"rob": acts})) is None
     names = {"item_0": ("away", "here", "there", "gone")}
     assert task_of(demos.replace(state_names=dict(demos.state_names) | names)) is None
     others = Demonstrations(

@@ -1,6 +1,7 @@
 """The paper's tables made again: what is run, saved, taken up again, compared and written."""
 
 import functools
+import itertools
 import json
 import math
 import re
@@ -20,6 +21,7 @@ from btil.analysis.reproduction import (
     experiments,
     paper_tables,
     records,
+    reproducing,
     targets,
     trials,
     workspace,
@@ -36,10 +38,20 @@ from btil.analysis.reproduction.experiments import (
 )
 from btil.analysis.reproduction.figures import plot_numbers, plot_supervision
 from btil.analysis.reproduction.models import model_named
-from btil.analysis.reproduction.targets import PAPER, QUICK, TARGETS, Reported, Row, target_rows
+from btil.analysis.reproduction.targets import (
+    AGENTS,
+    PAPER,
+    QUICK,
+    TARGETS,
+    Reported,
+    Row,
+    target_rows,
+)
 from btil.analysis.reproduction.trials import Trial
 from btil.cli import app
 from btil.demonstrations import Demonstrations, read_demonstrations
+from btil.domains.gridworld.task import GridTask
+from btil.figures import BLUE, VERMILION
 
 FILES = (".csv", "-trials.csv", ".md", ".html", ".svg", ".png")
 
@@ -77,6 +89,8 @@ class StandIn:
                 "known": known_transition,
                 "episodes": demos.episode_ids.tolist(),
                 "labelled": labelled.tolist(),
+                "seed": seed,
+                "derived": "lying" in demos.num_states,
                 "options": options,
             }
         )
@@ -84,11 +98,18 @@ class StandIn:
         rows = generator.dirichlet(np.ones(task.num_actions), (task.num_states, task.num_latents))
         return SimpleNamespace(
             policies=dict.fromkeys(task.agents, rows),
-            decode=lambda test: generator.integers(0, task.num_latents, test.latents.shape),
+            decode=functools.partial(self.decode, task, generator),
             learning_curve={"elbo": np.array([-3.0, -2.0, -1.5])},
             converged=True,
             reason="nothing to do",
         )
+
+    def decode(
+        self, task: GridTask, generator: np.random.Generator, test: Demonstrations
+    ) -> np.ndarray:
+        """Anything; other things where derived variables are read."""
+        read = "lying" in test.num_states
+        return (generator.integers(0, task.num_latents, test.latents.shape) + read) % 3
 
 
 @pytest.fixture
@@ -267,6 +288,43 @@ def test_numbers_of_the_paper(
     assert found == [expected]
 
 
+def test_rows_that_the_paper_does_not_have_run_what_they_are_called() -> None:
+    parents = target_rows("parents", PAPER, ["cleanup"])
+    for row, (number, model) in zip(
+        parents, itertools.product((200, 20), targets.MODELS), strict=True
+    ):
+        assert row.experiment == Imitation("cleanup", "btil", False, number, 20, model)
+        assert row.setting == f"d = {number}, l = 20"
+        assert row.algorithm == targets.MODELS[model]
+    # The paper has numbers of its own model alone, "w/o T_x".
+    assert [row.reported[AGENTS[1], HAMMING].mean for row in parents if row.reported] == [
+        *(0.36, 0.48)
+    ]
+    minds = [row.experiment for row in target_rows("suboptimality", PAPER, ["movers"])]
+    assert minds == [
+        Simulation("movers"),
+        *(
+            experiments.DecodedMinds("movers", model, 200, 20)
+            for model in (None, "paper", "recommended")
+        ),
+    ]
+    rows = target_rows("performance", PAPER, ["movers"])
+    acting = {(row.setting, row.algorithm): row.experiment for row in rows}
+    assert len(acting) == len(rows) == 13
+    for (setting, algorithm), experiment in acting.items():
+        assert isinstance(experiment, experiments.Acting)
+        learned = experiment.learner == "btil"
+        assert (experiment.num_demos, experiment.num_labelled) == (200 if learned else 20, 20)
+        assert experiment.known_transition == (setting != "w/o T_x")
+        assert (experiment.model == "recommended") == ("recommended" in algorithm)
+        for words, estimate in (("modes", "map"), ("a draw per episode", "draw")):
+            assert (experiment.estimate == estimate) == (words in algorithm)
+        assert experiment.beside == ("rob" if "true Rob" in algorithm else None)
+    assert {e.learner for e in acting.values() if e.learner != "btil"} == {
+        "demonstrators", "random", "behavioral-cloning", "magail", "ppo",
+    }  # fmt: skip
+
+
 def test_every_number_of_the_tables_is_there() -> None:
     assert sum(len(row.reported) for row in target_rows("table1", PAPER)) == 64
     assert sum(len(row.reported) for row in target_rows("tableA1", PAPER)) == 24
@@ -366,7 +424,9 @@ def test_scores_are_those_of_the_metrics(stand_in: StandIn, tmp_path: Path) -> N
 
 
 def test_suboptimality_is_the_mean_over_episodes(no_figures: None, tmp_path: Path) -> None:
-    made = reproduce("suboptimality", tmp_path, trials=2, quick=True, progress=False)
+    made = reproduce(
+        "suboptimality", tmp_path, 2, methods=["simulation"], quick=True, progress=False
+    )
     drawn = made.trials.query("algorithm == 'simulation'")
     task = btil.domains.movers("tiny")
     for trial, seed in enumerate((0, trials.trial_seed(0, 2)), 1):
@@ -377,6 +437,8 @@ def test_suboptimality_is_the_mean_over_episodes(no_figures: None, tmp_path: Pat
             shares.append(np.mean(one.latents[:, 0] != one.latents[:, 1]))
         values = drawn.query(f"trial == {trial}").set_index("metric")["value"]
         assert values["suboptimal"] == pytest.approx(np.mean(shares), rel=1e-12)
+        apart = demos.latents[:, 0] != demos.latents[:, 1]
+        assert values["suboptimal_steps"] == pytest.approx(np.mean(apart), rel=1e-12)
         assert values["steps"] == demos.num_steps / 12
         assert values["cut"] == np.mean(demos.episode_lengths == 30)
 
@@ -406,6 +468,125 @@ def test_minds_that_are_decoded_stand_beside_the_true_ones(
         assert values[name, "suboptimal"] == share.over_episodes
         assert values[name, "suboptimal_steps"] == share.over_steps
     assert values["test, the paper's model", "suboptimal"] >= 0
+
+
+def test_minds_of_the_test_episodes_are_decoded_by_what_was_learned(
+    stand_in: StandIn, tmp_path: Path
+) -> None:
+    arguments: dict[str, Any] = {"methods": ["btil"], "quick": True, "progress": False}
+    made = reproduce("suboptimality", tmp_path, 1, **arguments)
+    values = made.trials.set_index(["algorithm", "metric"])["value"]
+    task, seed = btil.domains.movers("tiny"), trials.trial_seed(0, 1)
+    order = np.random.default_rng(seed).permutation(12).tolist()
+    paper, own = stand_in.calls
+    for call in (paper, own):
+        assert (call["known"], call["seed"], call["episodes"]) == (False, seed, order)
+        assert call["labelled"] == [True] * 4 + [False] * 8
+    assert (paper["derived"], own["derived"]) == (False, True)
+    assert paper["options"] == QUICK.options["btil"]
+    assert own["options"] == {**QUICK.options["btil"], "model": task.recommended_model()}
+    test = simulated("movers", 16, 0).select(np.arange(12, 16))
+    for name, seen in (
+        ("test, the paper's model", test),
+        ("test, recommended model", task.add_derived_variables(test)),
+    ):
+        team = StandIn()(task, test, "", known_transition=True, seed=seed, progress=False)
+        share = btil.analysis.suboptimal_share(task, test, team.decode(seen))
+        assert values[name, "suboptimal"] == pytest.approx(share.over_episodes, rel=1e-12)
+        assert values[name, "suboptimal_steps"] == pytest.approx(share.over_steps, rel=1e-12)
+
+
+def test_a_learned_team_acts_as_often_and_as_long_as_the_protocol_says(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[tuple[Any, ...]] = []
+
+    def play(
+        task: GridTask, cast: Any, number: int, seed: int, max_steps: int, **how: str
+    ) -> Demonstrations:
+        played.append((cast, number, seed, max_steps, how["estimate"]))
+        return simulated("movers", 4, len(played))
+
+    monkeypatch.setattr("btil.domains.playing.play", play)
+    task, seed = btil.domains.movers("tiny"), 3
+    desk = workspace.Workspace(tmp_path, QUICK, 0)
+    acting = experiments.Acting("movers", "btil", False, 12, 4, "recommended", estimate="map")
+    outcome = acting.run(desk, 2, seed, False)
+    (call,) = stand_in.calls
+    assert (call["known"], call["seed"], call["derived"]) == (False, seed, True)
+    assert call["episodes"] == np.random.default_rng(seed).permutation(12).tolist()
+    assert call["labelled"] == [True] * 4 + [False] * 8
+    cast, *how = played[0]
+    assert how == [QUICK.num_test, seed + 1, QUICK.max_steps, "map"]
+    assert list(cast) == list(task.agents)
+    assert cast["alice"] is cast["rob"]
+    expected = btil.analysis.team_performance(task, simulated("movers", 4, 1))
+    metrics = ("steps", "cut", "returns", "suboptimal", "misaligned")
+    assert outcome.scores == tuple(
+        Score(TEAM, name, getattr(expected, name).value) for name in metrics
+    )
+    assert (outcome.converged, outcome.reason) == (True, "nothing to do")
+    # Who differs only in how it acts, or beside whom, has been learned.
+    beside = experiments.Acting("movers", "btil", False, 12, 4, "recommended", beside="rob")
+    beside.run(desk, 2, seed, False)
+    cast, *how = played[1]
+    assert (how[-1], cast["alice"]) == ("mean", played[0][0]["alice"])
+    np.testing.assert_array_equal(cast["rob"], task.policies()["rob"])
+    assert len(stand_in.calls) == 1
+    beside.run(desk, 2, seed + 1, False)
+    assert len(stand_in.calls) == 2
+
+
+def test_demonstrators_act_themselves(tmp_path: Path) -> None:
+    task, desk = btil.domains.movers("tiny"), workspace.Workspace(tmp_path, QUICK, 0)
+    outcome = experiments.Acting("movers", "demonstrators", True, 4, 4).run(desk, 1, 3, False)
+    expected = btil.analysis.team_performance(task, task.simulate(4, seed=4, max_steps=30))
+    assert outcome.scores[0] == Score(TEAM, "steps", expected.steps.value)
+    assert outcome.converged is None
+
+
+def test_people_are_decoded_by_what_some_of_their_trials_taught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = workspace.Workspace(tmp_path, QUICK, 0)
+    train, test = desk.kitchen("cramped_room")[:2]
+    assert (train.num_episodes, test.num_episodes) == (2, 2)
+    asked: list[Any] = []
+
+    class Fitted:
+        converged, reason, elbo_trace = False, "the cap was reached", np.array([-3.0, -2.0])
+
+        def decode(self, demos: Demonstrations) -> np.ndarray:
+            assert demos == test
+            guesses = np.zeros_like(demos.latents)
+            guesses[::3, 1] = np.maximum(test.latents[::3, 1], 0)
+            return guesses
+
+    def fit(model: btil.TeamModel, demos: Demonstrations, **options: Any) -> Fitted:
+        asked.append((model, demos, options))
+        return Fitted()
+
+    monkeypatch.setattr("btil.posterior.fit.fit", fit)
+    outcome = HumanDecoding("cramped_room", 0.5).run(desk, 1, 5, False)
+    model, given, options = asked[0]
+    assert model == btil.domains.overcooked.recommended_model("cramped_room")
+    order = np.random.default_rng(5).permutation(2)
+    assert given == train.select(order).without_labels([1])
+    expected = {"method": "mfvi", "seed": 5, "progress": False, **QUICK.options["mfvi"]}
+    assert options == expected
+    wrong = Fitted().decode(test) != test.latents
+    # The mean over trials of the share of the labelled steps that are wrong.
+    episodes = np.split(np.where(test.latents >= 0, wrong, np.nan), test.episode_starts[1:])
+    errors = np.mean([np.nanmean(one, axis=0) for one in episodes], axis=0)
+    assert [score.value for score in outcome.scores] == pytest.approx([*errors, np.mean(errors)])
+    assert [score.agent for score in outcome.scores] == [*test.agents, TEAM]
+    assert (outcome.converged, outcome.reason) == (False, "the cap was reached")
+    assert outcome.learning_curve == {
+        "elbo": {"length": 2, "steps": [0, 1], "values": [-3.0, -2.0]}
+    }
+    # At least one trial is labelled.
+    HumanDecoding("cramped_room", 0.1).run(desk, 1, 5, False)
+    assert (asked[1][1].latents >= 0).any()
 
 
 def test_performance_is_that_of_the_team_that_was_learned(no_figures: None, tmp_path: Path) -> None:
@@ -594,6 +775,29 @@ def test_data_of_others_are_refused(folder: tuple[Path, Path]) -> None:
         again(path)
 
 
+def test_fingerprints_of_data_are_of_sizes_and_values() -> None:
+    demos = Demonstrations(
+        {"x": [0, 1, 0], "y": [1, 0, 0]}, [[0, 1], [1, 1], [0, 0]], [[0, 1], [1, 0], [0, 0]],
+        [0, 0, 1], num_states={"x": 2, "y": 2}, num_actions=2, num_latents=2,
+    )  # fmt: skip
+    same = workspace.data_fingerprint(demos)
+    assert workspace.data_fingerprint(demos.replace(episodes=["a", "a", "b"])) == same
+    changed = [
+        demos.replace(num_states={"x": 3, "y": 2}),
+        demos.replace(num_actions=3),
+        demos.replace(num_latents=3),
+        demos.replace(states={"x": [0, 1, 0], "y": [1, 1, 0]}),
+        demos.replace(actions=[[0, 1], [1, 1], [0, 1]]),
+        demos.replace(latents=[[0, 1], [1, 0], [0, 1]]),
+        demos.replace(episodes=[0, 1, 1]),
+    ]
+    others = {workspace.data_fingerprint(one) for one in changed}
+    assert len(others - {same}) == len(changed)
+    # Of several parts all count, in their order.
+    pair = workspace.data_fingerprint(demos, changed[-1])
+    assert pair not in (same, workspace.data_fingerprint(changed[-1], demos))
+
+
 def test_numbers_come_back_exactly(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     contents = {"value": 0.1 + 0.2, "list": [1e-300, None, "Ü"]}
@@ -737,6 +941,73 @@ def test_renderings_show_both_numbers_and_the_mark() -> None:
     assert "(0.30 ± 0.01)" in text
 
 
+def test_sheets_have_decimals_by_metric_and_mean_seconds_of_a_row() -> None:
+    lines = [
+        ("movers", "a", "x", "alice", "hamming", 0.12345, 0.01, 0.2, 0.05, "lower", 3.0),
+        ("movers", "a", "x", "team", "steps", 21.26, 1.04, math.nan, math.nan, "", 4.0),
+        ("movers", "a", "y", "team", "steps", 9.0, math.nan, math.nan, math.nan, "", math.nan),
+        ("cleanup", "b", "x", "team", "returns", -5.55, 0.05, 7.0, math.nan, "higher", 1.5),
+    ]
+    table = pd.DataFrame(
+        lines,
+        columns=["domain", "setting", "algorithm", "agent", "metric", "mean", "sd", "paper",
+                 "paper_sd", "differs", "seconds"],
+    )  # fmt: skip
+    layout = TARGETS["table1"].layout
+    first, second = paper_tables.sheets(table, layout)
+    assert (first.title, second.title) == ("Movers", "Cleanup")
+    assert first.columns == ("Alice Hamming", "team steps per episode", "seconds")
+    Cell = paper_tables.Cell
+    assert first.rows == [
+        (("a", "x"), [Cell("0.123 ± 0.010", "0.20 ± 0.05", "lower"), Cell("21.3 ± 1.0"),
+                      Cell("3.5")]),
+        (("a", "y"), [Cell(), Cell("9.0"), Cell("")]),
+    ]  # fmt: skip
+    assert second.rows == [(("b", "x"), [Cell("-5.5 ± 0.1", "7.00", "higher"), Cell("1.5")])]
+    (only,) = paper_tables.sheets(table, layout._replace(agents=("alice",)))
+    assert only.columns == ("Alice Hamming", "seconds")
+    (one,) = paper_tables.sheets(table, layout._replace(tables=None))
+    assert (one.title, len(one.rows)) == ("", 3)
+    # A group is named once, and set off from the one before.
+    three = one._replace(rows=[*first.rows, *second.rows])
+    assert [(labels, begins) for labels, _, begins in paper_tables._grouped(three)] == [
+        (("a", "x"), False), (("", "y"), False), (("b", "x"), True)
+    ]  # fmt: skip
+    alone = one._replace(labels=("algorithm",), rows=[(("x",), []), (("x",), [])])
+    assert [labels for labels, _, _ in paper_tables._grouped(alone)] == [("x",), ("x",)]
+
+
+def test_notes_tell_what_was_compared_and_how() -> None:
+    _, made = hand_made()
+    stuck = made[0]._replace(outcome=made[0].outcome._replace(converged=False, reason="the cap"))
+    target = TARGETS["table1"]
+
+    def told(*arguments: Any) -> list[str]:
+        return reproducing._notes(target, PAPER, [stuck, *made[1:]], *arguments)
+
+    whole = told(5, 3, False, "btil reproduce table1")
+    assert whole[0] == (
+        "Ours: mean ± standard deviation of 5 trials. In parentheses the paper's: Table 1."
+    )
+    assert whole[1].startswith("Per domain 200 training and 100 test episodes on the map 'paper'")
+    assert whole[2].startswith("↑ and ↓: higher or lower than the paper's")
+    # Three trials of 1.5 s and three of 0.5 s; only what infers can fail to converge.
+    assert whole[3:] == [
+        f"Not converged: {stuck.experiment.name}, trial 1 (the cap).",
+        f"Made by btil {btil.__version__}, seed 3: btil reproduce table1; 6 s of trials in all.",
+    ]
+    single = told(1, 3, False, None)
+    assert single[0].startswith("Ours: a single trial.")
+    assert not any("↑" in note for note in single)
+    assert single[-1].endswith("seed 3; 6 s of trials in all.")
+    quick = told(5, 3, True, None)
+    assert quick[0].startswith("The quick form")
+    assert not any(note.startswith(("↑", "Not converged")) for note in quick)
+    target = TARGETS["performance"]
+    assert told(5, 3, False, None)[0] == "Ours: mean ± standard deviation of 5 trials."
+    assert "↑" not in "".join(told(5, 3, False, None))
+
+
 def test_renderings_escape_names() -> None:
     cell = paper_tables.Cell("<i>0</i>", "<u>1</u>")
     rows = [(("x|<y>",), [cell])]
@@ -765,6 +1036,36 @@ def test_figures_show_ours_and_the_papers() -> None:
                       (0.496, "D")}  # fmt: skip
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["Alice", "Rob", "± standard deviation over trials", "the paper"]
+    # A line for each row, in it a height for each agent; bars are standard deviations.
+    rows_named = [text.get_text() for text in hamming.get_yticklabels()]
+    assert rows_named == ["with T_x, BTIL", "w/o T_x, Random"]
+    heights = {
+        (line.get_marker(), line.get_color(), round(float(line.get_xdata()[0]), 3)): float(
+            line.get_ydata()[0]
+        )
+        for line in hamming.lines
+        if line.get_marker() in "osD"
+    }
+    assert heights == pytest.approx(
+        {
+            ("o", BLUE, 0.2): -0.15, ("s", VERMILION, 0.2): 0.15, ("o", BLUE, 0.5): 0.85,
+            ("s", VERMILION, 0.5): 1.15, ("D", BLUE, 0.22): -0.15, ("D", VERMILION, 0.3): 0.15,
+            ("D", BLUE, 0.496): 0.85,
+        }
+    )  # fmt: skip
+    bars = {
+        tuple(np.round(segment[:, 0], 3))
+        for collection in hamming.collections
+        for segment in collection.get_segments()
+    }
+    assert bars == {(0.18, 0.22), (0.5, 0.5), (0.21, 0.23), (0.29, 0.31), (0.496, 0.496)}
+    assert hamming.get_ylim() == (1.5, -0.5)
+    assert hamming.get_xlim()[0] == 0
+    # Of some agents alone; without numbers of the paper nothing is said of it.
+    ours = table.assign(paper=np.nan, paper_sd=np.nan)
+    alone = plot_numbers(ours, TARGETS["table1"].layout._replace(agents=("rob",)))
+    labels = [text.get_text() for text in alone.legends[0].get_texts()]
+    assert labels == ["Rob", "± standard deviation over trials"]
 
 
 def test_the_supervision_figure_averages_agents_then_trials() -> None:
@@ -897,6 +1198,59 @@ def test_simulate_refuses_in_one_line(arguments: list[str], says: str, tmp_path:
     assert_refused(result, says)
     assert_refused(run("simulate", "movers", "--out", tmp_path / "demos.txt"), ".parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_different_experiments_have_files_of_their_own() -> None:
+    """Of every target: what was saved of one is never read as another's."""
+    every = {
+        row.experiment
+        for protocol in (PAPER, QUICK)
+        for target in TARGETS
+        for row in target_rows(target, protocol)
+        if row.experiment is not None
+    }
+    names = [one.name for one in every]
+    assert len(names) > 100
+    assert len(set(names)) == len(names)
+    acting = experiments.Acting("movers", "btil", False, 9, 4, "recommended", "map", "rob")
+    assert acting.name == (
+        "movers-btil-acting-learned-transition-9-episodes-4-labelled-recommended-map-beside-rob"
+    )
+    assert experiments.DecodedMinds("movers", None, 9, 4).name == (
+        "movers-minds-labels-9-episodes-4-labelled"
+    )
+
+
+def test_trials_depend_on_all_that_their_settings_say(tmp_path: Path, stand_in: StandIn) -> None:
+    desk = workspace.Workspace(tmp_path, QUICK, 0)
+    found = experiments.Acting("movers", "btil", False, 9, 4, beside="rob").settings(desk)
+    assert found == {
+        "kind": "Acting", "domain": "movers", "learner": "btil", "known_transition": False,
+        "num_demos": 9, "num_labelled": 4, "model": "paper", "estimate": "mean", "beside": "rob",
+        "map": "tiny", "num_train": 12, "num_test": 4, "options": QUICK.options["btil"],
+        "max_steps": 30,
+    }  # fmt: skip
+    data = {"data": desk.split("movers").fingerprint}
+    learned = {"known_transition": True, "num_demos": 9, "num_labelled": 4, "model": "paper"}
+    assert Imitation("movers", "magail", True, 9, 4).settings(desk) == {
+        "kind": "Imitation", "domain": "movers", "learner": "magail", **learned,
+        "map": "tiny", "num_train": 12, "num_test": 4, "options": QUICK.options["magail"], **data,
+    }  # fmt: skip
+    assert Simulation("movers").settings(desk) == {
+        "kind": "Simulation", "domain": "movers", "map": "tiny", "episodes": 12, "max_steps": 30,
+        **data,
+    }  # fmt: skip
+    assert experiments.DecodedMinds("movers", "paper", 9, 4).settings(desk) == {
+        "kind": "DecodedMinds", "domain": "movers", "model": "paper", "num_demos": 9,
+        "num_labelled": 4, "map": "tiny", "options": QUICK.options["btil"], **data,
+    }  # fmt: skip
+    assert desk.split("movers").fingerprint == workspace.data_fingerprint(
+        simulated("movers", 16, 0)
+    )
+    assert trials.trial_settings(Simulation("movers"), 3, desk) == {
+        "btil": btil.__version__, "experiment": Simulation("movers").settings(desk), "seed": 0,
+        "trial": 3, "trial_seed": trials.trial_seed(0, 3),
+    }  # fmt: skip
 
 
 def test_simulation_experiments_are_named_by_what_they_do() -> None:

@@ -1,32 +1,41 @@
 """The study page's rules of play, settings, file and export, without a server."""
 
 import csv
+import hashlib
 import json
 import shutil
 import sqlite3
 import tomllib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import btil
-from btil.domains.gridworld.grid import ACTIONS, HOLD, STAY
+from btil.domains.gridworld.grid import ACTIONS, HOLD, ORIGIN, STAY
 from btil.study import episode as play
 from btil.study import store as tables
+from btil.study import views
 from btil.study.episode import Episode, Refused, Rules
 from btil.study.export import export_study
 from btil.study.sessions import (
     Journey,
     Message,
+    Response,
     Standing,
     best_so_far,
+    ended,
     enter_stage,
+    out_of_time,
     read_message,
     respond,
+    without_partner,
 )
 from btil.study.settings import (
+    Block,
+    Limits,
     Question,
     Settings,
     Stage,
@@ -36,9 +45,10 @@ from btil.study.settings import (
     read_survey,
     write_defaults,
 )
-from btil.study.store import DATABASE_FILE, Person, Store, hashed
+from btil.study.store import DATABASE_FILE, About, Note, Person, Store, hashed
 from btil.study.teammate import rules_for
-from btil.study.tutorial import lessons_of
+from btil.study.texts import say, texts_in
+from btil.study.tutorial import lesson_text, lessons_of
 from btil.study.views import view
 
 SEED = 7
@@ -178,12 +188,17 @@ def test_destinations_are_what_the_seat_could_want(domain: str) -> None:
     for state in range(task.num_states):
         held = task.held_items([state])[0]
         items = task.situation([state]).items[0]
+        cells = task.situation([state]).cells[0]
         for seat in play.SEATS:
-            found = {option.latent for option in play.options(task, state, seat)}
+            found = dict(play.options(task, state, seat))
             if held[seat] >= 0:
-                assert found == {task.return_item, task.take_to_goal}
+                origin = task.grid.items[held[seat]]
+                assert found == {task.return_item: origin, task.take_to_goal: task.grid.goal}
             else:
-                assert found == {k for k, status in enumerate(items) if status != task.on_goal}
+                assert found == {
+                    k: task.grid.items[k] if status == ORIGIN else cells[1 - seat]
+                    for k, status in enumerate(items) if status != task.on_goal
+                }  # fmt: skip
 
 
 def test_hold_works_at_the_chosen_destination_alone() -> None:
@@ -266,6 +281,99 @@ def test_what_cannot_be_done_is_refused() -> None:
             again()
     done, row = play.press(two, pending, 1, STAY, chance(generator), 2.0)
     assert (done.step, row.actions, row.seconds) == (1, (STAY, STAY), 2.0)
+
+
+@pytest.mark.parametrize("teammate", ["ai", "human"])
+def test_every_event_is_told_with_its_reason_and_its_time(teammate: str) -> None:
+    rule = rules("cleanup", teammate)
+    asked = 0
+    for seed in range(2):
+        episodes, rows, events = play_out(rule, seed)
+        assert episodes[0].reasons == ("start", "start")
+        assert (episodes[0].begun, episodes[0].opened) == (0.0, (0.0, 0.0))
+        taken = iter(rows)
+        for before, now, event in zip(episodes, episodes[1:], events[1:], strict=False):
+            if now.step == before.step:  # one person did something: it alone is another
+                (seat,) = (s for s in play.SEATS if now.events[s] != before.events[s])
+                assert now.events[seat] == before.events[seat] + 1
+                same = now._replace(events=before.events)
+                if event == "ask":
+                    asked += 1
+                    assert now.reasons[seat] == "asked"
+                    assert now.opened[seat] == before.last
+                    assert now.reasons[1 - seat] == before.reasons[1 - seat]
+                    same = same._replace(
+                        reasons=before.reasons, opened=before.opened, selecting=before.selecting
+                    )
+                elif event == "choose":
+                    assert (now.since[seat], now.answered[seat]) == (0, True)
+                    assert now.since[1 - seat] == before.since[1 - seat]
+                    same = same._replace(
+                        since=before.since, answered=before.answered, latents=before.latents,
+                        selecting=before.selecting,
+                    )  # fmt: skip
+                else:
+                    same = same._replace(pending=before.pending)
+                assert same == before
+                continue
+            row = next(taken)
+            assert (now.last, now.opened) == (before.last + 1, (before.last + 1,) * 2)
+            assert now.before == (before.state, *row.actions)
+            assert (now.events, now.answered) == ((0, 0), (False, False))
+            assert now.pending == (play.UNKNOWN, play.UNKNOWN)
+            assert row.answered == before.answered
+            assert row.latents == before.latents
+            assert now.since == tuple(steps + 1 for steps in before.since)
+            items = rule.task.situation([before.state, now.state]).items
+            assert now.reasons == (("item" if (items[0] != items[1]).any() else "steps"),) * 2
+            finished = bool(rule.task.is_final([now.state])[0])
+            assert now.over == (finished or now.step == rule.max_steps)
+            assert now.ended == ("finished" if finished else "steps" if now.over else "")
+    assert asked
+
+
+def test_answers_breaks_and_cuts_of_an_episode() -> None:
+    rule, generator = rules("movers", "human"), np.random.default_rng(SEED)
+    episode = begun(rule, generator)._replace(
+        step=7, last=10.0, opened=(12.0, 18.0), begun=5.0, reasons=("item", "asked"),
+        events=(2, 5), pending=(3, play.UNKNOWN), selecting=(False, True),
+    )  # fmt: skip
+    answer = play.answer_of(episode, 1, 2, 20.5)
+    assert answer == play.Answer(7, 1, 5, "asked", 2, 2.5)
+    assert play.answer_of(episode, 0, 1, 11.0) == play.Answer(7, 0, 2, "item", 1, 0.0)
+    # A break of four seconds: nothing is later than now for it.
+    rested = play.rest(episode, 4.0, 20.0)
+    assert (rested.last, rested.opened, rested.begun) == (14.0, (16.0, 20.0), 9.0)
+    assert rested == episode._replace(last=14.0, opened=(16.0, 20.0), begun=9.0)
+    assert play.rest(episode, 4.0, 17.0).opened == (16.0, 18.0)
+    assert play.cut(episode, play.PARTNER_LEFT) == episode._replace(
+        over=True, ended="partner", selecting=(False, False), events=(3, 6),
+        pending=(play.UNKNOWN, play.UNKNOWN),
+    )  # fmt: skip
+
+
+def test_a_map_is_told_cell_by_cell() -> None:
+    for domain, held in (("movers", 1), ("cleanup", 2)):  # of cleanup: held by rob
+        task = rules(domain).task
+        grid = task.grid
+        alice, rob = (0, 0) if domain == "movers" else (0, 3)
+        state = int(task.states(np.array([[alice, rob]]), np.array([[held, task.on_goal]]))[0])
+        told = views.board(task, state)
+        places = grid.cells.tolist()
+        assert (told["width"], told["height"]) == (grid.width, grid.height)
+        assert told["walls"] == [list(wall) for wall in grid.walls]
+        assert told["goal"] == places[grid.goal]
+        assert told["agents"] == [places[alice], places[rob]]
+        first, second = told["items"]
+        assert first == {
+            "number": 1, "at": places[rob], "origin": places[grid.items[0]], "where": "held",
+            "holders": [0, 1] if domain == "movers" else [1],
+        }  # fmt: skip
+        assert (second["number"], second["where"], second["holders"]) == (2, "goal", [])
+        assert second["at"] == places[grid.goal]
+        lying = views.board(task, task.start_state)["items"][1]
+        assert (lying["where"], lying["at"]) == ("origin", lying["origin"])
+        assert lying["origin"] == places[grid.items[1]]
 
 
 def test_a_clock_that_is_set_back_gives_no_negative_seconds() -> None:
@@ -491,6 +599,175 @@ def test_whatever_is_asked_for_is_done_by_the_rules_or_refused(small: Settings) 
         assert steps == list(range(walker.episodes[position].step))
 
 
+def test_who_ends_early_or_is_left_or_out_of_time_goes_on_where_that_leads() -> None:
+    kinds = ("survey", "tutorial", "pairing", "session", "session", "survey", "thanks")
+    stages = tuple(Stage(kind, domain="movers") for kind in kinds)
+    trial = play.begin(rules("movers"), np.zeros(5))
+    journey = Journey(
+        position=3, lesson=2, trial=trial, code="ABC", guesses=4, best={"movers": 9}, reached=7.0,
+        wrong=2, paused=5.0, skipped=True,
+    )  # fmt: skip
+    left = journey._replace(trial=None, lesson=0, code="", guesses=0, paused=0.0, skipped=False)
+    assert ended(journey, stages, "idle") == left._replace(position=6, outcome="idle")
+    assert without_partner(journey, stages, "wait") == left._replace(position=5, outcome="wait")
+    assert out_of_time(journey) == left._replace(position=4, skipped=True)
+
+
+def test_breaks_and_attention_checks_of_a_participant() -> None:
+    checks = (
+        Question("a", "A?", "choice", options=("x", "y"), correct="x"),
+        Question("b", "B?", "choice", False, ("x", "y"), correct="y"),
+        Question("c", "C?", required=False),
+    )  # fmt: skip
+    stages = (
+        Stage("survey", "opening", most_wrong=2), Stage("survey", "closing", most_wrong=2),
+        Stage("thanks"),
+    )  # fmt: skip
+    surveys = dict.fromkeys(("opening", "closing"), Survey("S", checks))
+
+    def said(journey: Journey, do: str, now: float = 100.0, **more: object) -> Response:
+        standing = Standing(journey, stages, surveys, None, None, 0)
+        return respond(standing, Message(standing.turn, do, **more), np.zeros(5), now)
+
+    right = said(Journey(), "answer", answers={"a": "x", "b": "y"})
+    assert (right.journey, right.notes) == (Journey(position=1), ())
+    assert right.answers == {"a": "x", "b": "y"}
+    # An answer left out is wrong, too; two in all are allowed, a third ends it.
+    wrong = said(Journey(), "answer", answers={"a": "y"})
+    notes = (("attention", "opening: a"), ("attention", "opening: b"))
+    assert (wrong.journey, wrong.notes) == (Journey(position=1, wrong=2), notes)
+    third = said(wrong.journey, "answer", answers={"a": "x"})
+    assert third.journey == Journey(position=2, wrong=3, outcome="attention")
+    assert third.notes == (("attention", "closing: b"), ("ended", "attention"))
+    assert third.answers == {"a": "x"}
+    pause = said(Journey(reached=50.0), "pause", 90.0)
+    assert pause.journey == Journey(reached=50.0, paused=90.0)
+    back = said(pause.journey, "resume", 97.25)
+    assert back.journey == Journey(reached=57.25)
+    assert (pause.notes, back.notes) == ((("pause", ""),), (("resume", "7.2"),))
+    with pytest.raises(Refused):
+        said(pause.journey, "answer", answers={"a": "x"})
+    for journey, do in ((pause.journey, "pause"), (Journey(), "resume"),
+                        (Journey(position=2), "withdraw")):  # fmt: skip
+        with pytest.raises(Refused):
+            said(journey, do)
+    for do in ("withdraw", "erase"):
+        gone = said(Journey(position=1, paused=3.0), do)
+        assert (gone.journey, gone.notes) == (
+            Journey(position=2, outcome="withdrew"), (("ended", "withdrew"),)
+        )  # fmt: skip
+
+
+def test_a_session_rests_as_long_as_nobody_can_play() -> None:
+    """Of two breaks at once the time that both took is told by the one that ends last."""
+    rule = rules("movers", "human")
+    episode = begun(rule, np.random.default_rng(0))._replace(last=10.0, begun=5.0)
+    stages = (session_stage("movers", teammate="human"), Stage("thanks"))
+    for partner, until in ((0.0, 60.0), (50.0, 50.0), (70.0, 60.0)):
+        standing = Standing(
+            Journey(paused=40.0, reached=1.0), stages, {}, rule, episode, 0,
+            partner_paused=partner,
+        )  # fmt: skip
+        done = respond(standing, Message("", "resume"), np.zeros(5), 60.0)
+        assert done.journey == Journey(reached=21.0)
+        assert done.episode == play.rest(episode, until - 40.0, 60.0)
+
+
+def test_lessons_are_said_to_those_who_play_with_a_person_as_to_them() -> None:
+    first = Stage("tutorial", domain="cleanup")
+    rest = Stage("tutorial", "rest", domain="cleanup")
+    texts = texts_in("en")
+    assert lesson_text(first, 0, "en") == texts["lesson.right"]
+    assert lesson_text(first, 0, "en", with_person=True) == texts["lesson.right_people"]
+    # Where nothing is said to them in particular, it is the same.
+    assert lesson_text(first, 1, "en", True) == lesson_text(first, 1, "en")
+    number = len(lessons_of(first))
+    assert lesson_text(first, number, "en") == texts["lesson.done"] != lesson_text(first, 1, "en")
+    # Who has learned the keys in another task is told first that this is another one.
+    known = number - len(lessons_of(rest))
+    assert (
+        lesson_text(rest, 0, "en") == f"{texts['cleanup.intro']} {lesson_text(first, known, 'en')}"
+    )
+    assert lesson_text(rest, 1, "en") == lesson_text(first, known + 1, "en")
+
+
+def test_what_is_read_before_a_session_is_about_who_plays_and_what_is_asked() -> None:
+    def read(teammate: str, seat: int, outcome: str = "", **changes: object) -> dict[str, Any]:
+        stage = session_stage("cleanup", teammate=teammate, number=2, of=3, **changes)
+        rule = rules_for(stage, "")
+        episode = play.begin(rule, np.zeros(5))
+        journey = Journey(outcome=outcome)
+        return view(Standing(journey, (stage, Stage("thanks")), {}, rule, episode, seat))
+
+    def lines(who: str, other: str, *more: str) -> list[str]:
+        return [
+            say("en", "cleanup.goal", other=other), say("en", "cleanup.blocks"),
+            say("en", f"rules.{who}", other=other), *more,
+        ]  # fmt: skip
+
+    asked = [say("en", f"rules.{one}") for one in ("test_asked", "test_hold", "test_change")]
+    seen = read("ai", 0, told=" One. \n\nTwo.")
+    assert seen["instructions"] == lines("robot", "Rob", "One.", "Two.", *asked)
+    assert seen["progress"] == {
+        "at": 1, "of": 2, "label": "Cleanup, session 2 of 3 (test)"
+    }  # fmt: skip
+    assert (seen["robots"], seen["you"], seen["can_ask"]) == ([False, True], 0, True)
+    seen = read("human", 1)
+    assert seen["instructions"] == lines("person", "Alice", *asked)
+    assert (seen["robots"], seen["you"]) == ([False, False], 1)
+    # An AI that takes the place of a partner who has left, here of Alice.
+    seen = read("ai", 1, "partner", robot=0)
+    assert seen["instructions"] == lines("left", "Alice", *asked)
+    assert seen["robots"] == [True, False]
+    seen = read("ai", 0, practice=True)
+    assert seen["instructions"] == lines("robot", "Rob", say("en", "rules.practice"))
+    assert seen["progress"]["label"] == "Cleanup, session 2 of 3 (practice)"
+    assert (seen["practice"], seen["can_ask"]) == (True, False)
+
+
+def test_a_page_is_in_the_phase_that_waits_for_its_participant() -> None:
+    stage = session_stage("cleanup", teammate="human")
+    rule = rules_for(stage, "")
+    task = rule.task
+
+    def seen(episode: Episode) -> dict[str, Any]:
+        journey = Journey(best={"cleanup": 12})
+        return view(Standing(journey, (stage, Stage("thanks")), {}, rule, episode, 0))
+
+    new = play.begin(rule, np.zeros(5))
+    waiting = play.start(new, 0, 0.0)
+    selecting = play.start(waiting, 1, 0.0)
+    acting = play.choose(rule, selecting, 0, 1)
+    other = play.choose(rule, acting, 1, 0)
+    acted, _ = play.press(rule, other, 0, STAY, np.zeros(5), 1.0)
+    over = play.cut(acting, play.TIME_OVER)
+    for episode, phase in (
+        (new, "intro"), (waiting, "waiting"), (selecting, "selecting"), (acting, "acting"),
+        (acted, "acted"), (over, "over"),
+    ):  # fmt: skip
+        page = seen(episode)
+        assert page["phase"] == phase
+        # Keys are taken while one acts, and then those that may be.
+        legal = play.legal_actions(rule, acting, 0)
+        assert page["legal"] == (legal if phase == "acting" else [False] * 6)
+    assert legal == [True] * 5 + [False]
+    page = seen(acting)
+    names = task.grid.cells[list(task.grid.items)].tolist()
+    assert page["options"] == [
+        {"latent": k, "at": names[k], "label": say("en", "cleanup.numbered", number=k + 1),
+         "key": str(k + 1)} for k in (0, 1)
+    ]  # fmt: skip
+    assert page["destination"] == page["options"][1]
+    assert seen(selecting)["destination"] is None
+    assert (page["steps"], page["max_steps"], page["best"], page["finished"]) == (0, 40, 12, False)
+    held = task.states(np.array([[3, 0]]), np.array([[1, 0]]))[0]  # by alice
+    back, goal = seen(acting._replace(state=int(held)))["options"]
+    assert (back["latent"], back["key"], back["at"]) == (task.return_item, "1", names[0])
+    assert (goal["latent"], goal["key"]) == (task.take_to_goal, "2")
+    assert goal["at"] == task.grid.cells[task.grid.goal].tolist()
+    assert (back["label"], goal["label"]) == (say("en", "cleanup.back"), say("en", "rules.flag"))
+
+
 def test_practice_has_no_selector(small: Settings) -> None:
     walker = Walker(small)
     walker.say("answer", answers={"games": "never"})
@@ -547,8 +824,14 @@ def test_messages_of_another_form_are_refused(given) -> None:
 
 
 def test_defaults_are_the_papers_study(tmp_path: Path) -> None:
-    assert len(write_defaults(tmp_path)) == 5
+    (tmp_path / "consent.md").write_text("mine")
+    written = [file.name for file in write_defaults(tmp_path)]
+    assert written == ["closing_survey.toml", "opening_survey.toml", "study.toml", "thanks.md"]
+    assert (tmp_path / "consent.md").read_text() == "mine"
+    (tmp_path / "thanks.md").unlink()
     assert write_defaults(tmp_path) == []
+    assert len(write_defaults(tmp_path / "new")) == 5
+    tmp_path = tmp_path / "new"
     settings = read_settings(tmp_path / "study.toml")
     stages = settings.stages("ai", np.random.default_rng(0))
     sessions = [(s.domain, s.practice, s.map, s.temperature, s.select_every) for s in stages
@@ -560,6 +843,218 @@ def test_defaults_are_the_papers_study(tmp_path: Path) -> None:
     assert sessions == one["movers"] + one["cleanup"]
     human = settings.stages("human", np.random.default_rng(0))
     assert [stage.kind for stage in human[:4]] == ["survey", "tutorial", "pairing", "session"]
+
+
+def in_folder(folder: Path, **files: str) -> Path:
+    """Settings and the files that they name."""
+    for name, text in {"consent.md": "I agree.", "thanks.md": "Thanks.", **files}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder / "study.toml"
+
+
+MINIMAL = """
+title = "A study"
+consent = "consent.md"
+thanks = "thanks.md"
+[[tasks]]
+domain = "cleanup"
+"""
+
+
+def test_what_settings_leave_out_has_its_default(tmp_path: Path) -> None:
+    questions = 'title = "You"\n[[questions]]\nname = "age"\ntext = "Age?"'
+    survey = in_folder(tmp_path, **{"study.toml": MINIMAL, "s.toml": questions}).parent / "s.toml"
+    found = read_settings(tmp_path / "study.toml")
+    assert found._replace(others={}) == Settings(
+        title="A study", consent="I agree.", thanks="Thanks.", surveys={},
+        blocks=(Block("cleanup", "paper", 4, 2),), order="listed", temperature=0.3, select_every=5,
+        max_steps=200, most_participants=1000, teammate="ai", told="",
+        limits=Limits(survey=0, tutorial=0, session=0, idle=0, pause=900, partner=60, wait=600,
+                      place=3600),
+        most_wrong=-1, pairing="code", without_partner="end", ids=(), id_required=False,
+        same_id="refuse", code="", code_link="", sign_ups=60, shared_computer=False, arm="",
+        share=1, language="en",
+    )  # fmt: skip
+    assert found.languages == ("en",)
+    assert found.arms == (found._replace(others={}),)
+    assert read_survey(survey).questions == (
+        Question("age", "Age?", "text", True, (), None, None, 500, "", "mark"),
+    )
+
+
+def test_every_key_of_the_settings_is_read(tmp_path: Path) -> None:
+    text = """
+title = {en = "A study", de = "Eine Studie"}
+consent = "consent.md"
+thanks = "thanks.md"
+closing_survey = "you.toml"
+language = "de"
+languages = ["en", "de"]
+order = "random"
+temperature = 0.7
+select_every = 3
+max_steps = 90
+most_participants = 20
+teammate = "human"
+instructions = "Be quick."
+pairing = "arrival"
+without_partner = "ai"
+ids = ["PID", "SESSION"]
+id_required = true
+same_id = "resume"
+sign_ups = 7
+shared_computer = true
+most_wrong = 2
+[completion]
+code = "individual"
+link = "https://example.org/?cc={code}"
+[limits]
+survey = 1
+tutorial = 2
+session = 3
+idle = 4
+pause = 5
+partner = 6
+wait = 7
+place = 8
+[[tasks]]
+domain = "movers"
+map = "mine.txt"
+sessions = 3
+practice = 0
+teammate = "ai"
+[[tasks]]
+domain = "cleanup"
+map = "tiny"
+sessions = 1
+practice = 1
+[[arms]]
+name = "cold"
+[[arms]]
+name = "warm"
+share = 2
+temperature = 1.5
+most_wrong = 0
+[[arms.tasks]]
+domain = "cleanup"
+"""
+    survey = """
+title = "You"
+[[questions]]
+name = "age"
+text = "Age?"
+kind = "number"
+required = false
+minimum = 18
+maximum = 99
+[[questions]]
+name = "mood"
+text = "Mood?"
+kind = "scale"
+options = ["bad", "good"]
+correct = "good"
+if_wrong = "repeat"
+[[questions]]
+name = "more"
+text = "More?"
+longest = 5000
+"""
+    drawing = "A 0 .\nR # G\n"
+    german = survey.replace("You", "Sie").replace('"bad", "good"', '"schlecht", "gut"')
+    german = german.replace('correct = "good"', 'correct = "gut"')
+    path = in_folder(
+        tmp_path,
+        **{"study.toml": text, "mine.txt": drawing, "consent.de.md": "Ja.", "you.toml": survey},
+        **{"you.de.toml": german},
+    )
+    found = read_settings(path)
+    assert found.languages == ("de", "en")
+    asked = (
+        Question("age", "Age?", "number", False, (), 18, 99, 500),
+        Question("mood", "Mood?", "scale", True, ("bad", "good"), longest=500, correct="good",
+                 if_wrong="repeat"),
+        Question("more", "More?", longest=2000),
+    )  # fmt: skip
+    english = found.of("cold", "en")
+    assert english == Settings(
+        title="A study", consent="I agree.", thanks="Thanks.",
+        surveys={"closing": Survey("You", asked)},
+        blocks=(Block("movers", drawing, 3, 0, "ai"), Block("cleanup", "tiny", 1, 1)),
+        order="random", temperature=0.7, select_every=3, max_steps=90, most_participants=20,
+        teammate="human", told="Be quick.", limits=Limits(1, 2, 3, 4, 5, 6, 7, 8), most_wrong=2,
+        pairing="arrival", without_partner="ai", ids=("PID", "SESSION"), id_required=True,
+        same_id="resume", code="individual", code_link="https://example.org/?cc={code}",
+        sign_ups=7, shared_computer=True, arm="cold", share=1, language="en",
+    )  # fmt: skip
+    # The first condition and language are what it is without a choice.
+    own = found.of("cold", "de")
+    assert found._replace(others={}) == own
+    assert (own.title, own.consent, own.surveys["closing"].title) == ("Eine Studie", "Ja.", "Sie")
+    assert found.of("hot", "en") == english
+    assert found.of("cold", "fr") == own
+    assert found.of("hot", "fr") is found
+    assert english.consent_version != own.consent_version
+    assert own.consent_version == hashlib.sha256(b"Ja.").hexdigest()[:12]
+    cold, warm = found.arms
+    assert (cold, warm.language) == (own, "de")
+    assert warm == own._replace(
+        arm="warm", share=2, temperature=1.5, most_wrong=0,
+        blocks=(Block("cleanup", "paper", 4, 2),),
+    )  # fmt: skip
+    assert read_settings(path, teammate="ai").teammate == "ai"
+    assert read_settings(path, teammate="human").blocks[0].teammate == "ai"
+
+
+def test_a_way_through_the_study_is_what_the_settings_say() -> None:
+    surveys = {name: Survey(name, (Question("q", "Q?"),)) for name in ("closing", "opening")}
+    blocks = (
+        Block("movers", "tiny", 2, 1), Block("cleanup", "tiny", 1, 0, "human"),
+        Block("movers", "lesson", 1, 1, "human"),
+    )  # fmt: skip
+    settings = Settings(
+        "T", "C", "T", surveys, blocks, temperature=0.6, select_every=4, max_steps=70, told="Go.",
+        limits=Limits(survey=1, tutorial=2, session=3, wait=7), most_wrong=2,
+    )  # fmt: skip
+    session = Stage("session", temperature=0.6, select_every=4, max_steps=70, told="Go.", seconds=3)
+    opening, closing = (
+        Stage("survey", name, seconds=1, most_wrong=2) for name in ("opening", "closing")
+    )
+    pairing = Stage("pairing", teammate="human", seconds=7)
+    alone = [
+        session._replace(domain="movers", map="tiny", practice=k == 1, number=k, of=2,
+                         teammate="ai") for k in (1, 2)
+    ]  # fmt: skip
+    with_person = [
+        session._replace(domain="cleanup", map="tiny", number=1, of=1, teammate="human"),
+        session._replace(domain="movers", map="lesson", practice=True, number=1, of=1,
+                         teammate="human"),
+    ]  # fmt: skip
+
+    def tutorial(domain: str, name: str, teammate: str) -> Stage:
+        return Stage("tutorial", name, domain, teammate=teammate, seconds=2)
+
+    generator = np.random.default_rng(0)
+    # A tutorial of each task where it first comes; a pairing before what needs a person.
+    assert settings.stages("ai", generator) == (
+        opening, tutorial("movers", "", "ai"), *alone, tutorial("cleanup", "rest", "human"),
+        pairing, *with_person, closing, Stage("thanks"),
+    )  # fmt: skip
+    assert settings.stages("ai", generator, (1, 2, 0)) == (
+        opening, tutorial("cleanup", "", "human"), pairing, with_person[0],
+        tutorial("movers", "rest", "human"), with_person[1], *alone, closing, Stage("thanks"),
+    )  # fmt: skip
+    # Who plays where nothing is said is what is given; nobody is paired for an AI.
+    only = settings._replace(blocks=blocks[:1], surveys={})
+    assert [stage.kind for stage in only.stages("ai", generator)] == [
+        "tutorial", "session", "session", "thanks"
+    ]  # fmt: skip
+    with_human = only._replace(blocks=(blocks[0]._replace(teammate=""),))
+    stages = with_human.stages("human", generator)
+    assert [stage.kind for stage in stages] == [
+        "tutorial", "pairing", "session", "session", "thanks"
+    ]  # fmt: skip
+    assert {stage.teammate for stage in stages[:-1]} == {"human"}
+    assert "pairing" not in [stage.kind for stage in with_human.stages("ai", generator)]
 
 
 def test_random_order_moves_whole_tasks(small: Settings) -> None:
@@ -582,6 +1077,7 @@ def test_random_order_moves_whole_tasks(small: Settings) -> None:
         ('order = "odd"', "listed, random"),
         ("title = 3", "title must be a text"),
         ("tasks = []", "at least one"),
+        ("tasks = 3", "at least one"),
         ('tasks = [{domain = "chess"}]', "movers, cleanup"),
         ('tasks = [{domain = "movers", sessions = 2, practice = 3}]', "0..2"),
         ('tasks = [{domain = "movers", map = "A 0"}]', "'R' is missing"),
@@ -771,6 +1267,105 @@ def test_a_session_is_named_by_the_people_who_played(
     ((path, _),) = export_study(copied, tmp_path / "d.csv", "movers")
     ids = btil.read_demonstrations(path).episode_ids.tolist()
     assert ids == [name, "499998-02", "499999-02"]
+
+
+def test_tables_tell_what_happened_to_whom(tmp_path: Path) -> None:
+    """Two who play together, and one who has left before a partner came."""
+    one = session_stage("movers", teammate="human", number=2, of=3)
+    stages = (
+        session_stage("cleanup", practice=True, number=1, of=1, teammate="ai"), one,
+        Stage("thanks"),
+    )  # fmt: skip
+    task = rules("movers").task
+    german, english = (
+        About("warm", (0, 1), language, "0a1b", when)
+        for language, when in (("de", 1000.0), ("en", 1500.0))
+    )
+    people = [
+        Person(1, 111, b"a", 9, 0, "human", stages, Journey(position=2), german),
+        Person(2, 22, b"b", 9, 1, "human", stages, Journey(position=1, wrong=2), english),
+        Person(3, 3, None, 3, 0, "human", stages, Journey(outcome="withdrew"), About("cold")),
+    ]  # fmt: skip
+    over = begun(rules("movers", "human"), np.random.default_rng(0))._replace(
+        step=2, over=True, ended="time"
+    )
+    rows = [
+        play.Row(0, task.start_state, (4, 5), (0, 1), (True, True), 3.0),
+        play.Row(1, task.start_state, (1, 2), (0, task.take_to_goal), (False, True), 4.5),
+    ]
+    chosen = [
+        play.Answer(0, 0, 0, "start", 0, 1.0), play.Answer(0, 1, 0, "start", 1, 0.5),
+        play.Answer(1, 1, 1, "item", 0, 1.25),
+        play.Answer(1, 1, 2, "asked", task.take_to_goal, 0.25),
+    ]  # fmt: skip
+    notes = [
+        Note(1, 1000.0, "consent", "0a1b"), Note(1, 1100.0, "pause", ""),
+        Note(1, 1107.5, "resume", "7.5"), Note(2, 1600.0, "partner", "000111"),
+        Note(2, 1610.0, "pause", ""), Note(1, 1700.0, "part", "thanks"),
+    ]  # fmt: skip
+    store = Store(tmp_path, seed=SEED, create=True)
+    store.write(
+        [
+            *map(tables.save_person, people), *map(tables.save_member, people),
+            tables.save_episode(9, 1, over),
+            *(tables.save_row(9, 1, row) for row in rows),
+            *(tables.save_answer(9, 1, answer) for answer in chosen),
+            *map(tables.save_note, notes),
+        ]
+    )  # fmt: skip
+    store.close()
+    list(export_study(tmp_path, tmp_path / "d.csv", tables=tmp_path / "t"))
+
+    def table(name: str) -> list[dict[str, str]]:
+        with open(tmp_path / "t" / f"{name}.csv", encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    lone, rob_, alice = table("participants")
+    assert lone == {
+        "participant": "000003", "arm": "cold", "order": "cleanup", "language": "en", "role": "",
+        "partner": "", "consent_version": "", "consent_time": "", "last_time": "", "part": "1",
+        "of": "3", "outcome": "withdrew", "wrong_checks": "0", "breaks": "0",
+        "seconds_in_breaks": "0.0",
+    }  # fmt: skip
+    assert alice == {
+        "participant": "000111", "arm": "warm", "order": "cleanup", "language": "de",
+        "role": "alice", "partner": "000022", "consent_version": "0a1b",
+        "consent_time": "1970-01-01T00:16:40+00:00", "last_time": "1970-01-01T00:28:20+00:00",
+        "part": "3", "of": "3", "outcome": "done", "wrong_checks": "0", "breaks": "1",
+        "seconds_in_breaks": "7.5",
+    }  # fmt: skip
+    changed = ("role", "partner", "outcome", "wrong_checks", "breaks", "seconds_in_breaks", "part")
+    assert [rob_[key] for key in changed] == ["rob", "000111", "under way", "2", "1", "0.0", "2"]
+    name = "000111+000022-02"
+    (session,) = table("sessions")
+    assert session == {
+        "episode": name, "alice": "000111", "rob": "000022", "arm": "warm", "order": "cleanup",
+        "domain": "movers", "map": "tiny", "session": "2", "of": "3", "practice": "0",
+        "steps": "2", "finished": "0", "ended": "time", "seconds": "7.500",
+        "alice_seconds_selecting": "1.000", "rob_seconds_selecting": "2.000",
+    }  # fmt: skip
+    first, second = table("steps")
+    assert list(first.values()) == [
+        name, "0", "movers", "0", "3.000", "1", "1", "start", "1", "1.000", "2.000", "box 1",
+        "start", "1", "0.500", "2.500", "box 2",
+    ]  # fmt: skip
+    assert list(second.values()) == [
+        name, "1", "movers", "0", "4.500", "0", "1", "", "0", "0.000", "4.500", "box 1",
+        "item asked", "2", "1.500", "3.000", "the flag",
+    ]  # fmt: skip
+    assert [tuple(line.values()) for line in table("selector")] == [
+        (name, "0", "alice", "1", "start", "1.000", "0", "box 1"),
+        (name, "0", "rob", "1", "start", "0.500", "1", "box 2"),
+        (name, "1", "rob", "1", "item", "1.250", "0", "box 1"),
+        (name, "1", "rob", "2", "asked", "0.250", str(task.take_to_goal), "the flag"),
+    ]  # fmt: skip
+    told = [tuple(line.values()) for line in table("notes")]
+    assert told[0] == ("000111", "1970-01-01T00:16:40+00:00", "consent", "0a1b")
+    assert {line[0] for line in told} == {"000111", "000022"}
+    demos = btil.read_demonstrations(tmp_path / "d.csv")
+    assert demos.episode_ids.tolist() == [name]
+    assert demos.actions.tolist() == [[4, 5], [1, 2]]
+    assert demos.latents.tolist() == [[0, 1], [0, task.take_to_goal]]
 
 
 def test_export_of_nothing_is_refused(tmp_path: Path) -> None:

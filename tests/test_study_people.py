@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import hashlib
 import json
 import os
 import re
@@ -26,6 +27,8 @@ from typer.testing import CliRunner
 import btil
 from btil.cli import app
 from btil.domains.gridworld.grid import STAY
+from btil.inference.result import DirichletRows, FitResult
+from btil.models.team import bind
 from btil.study import episode as play
 from btil.study import store as tables
 from btil.study.episode import Refused
@@ -379,6 +382,64 @@ def test_parts_have_limits_and_idleness_ends(tmp_path: Path) -> None:
         assert "break was longer" in room.see(other)["outcome"]
 
     run(tmp_path, limits + SETTINGS, script)
+
+
+def test_the_researcher_sees_where_everyone_stands(tmp_path: Path) -> None:
+    asked = "title = 'O'\n[[questions]]\nname = 'q'\ntext = 'Q?'\n[[questions]]\nname = 'r'\n"
+    settings = (
+        "languages = ['en', 'de']\nopening_survey = 'o.toml'\nids = ['PID']\n"
+        "limits = {pause = 120, idle = 77, tutorial = 9}\n" + SETTINGS
+    )
+    write_study(tmp_path, settings)
+    (tmp_path / "o.toml").write_text(asked + "text = 'R?'\n")
+
+    async def script(room: Room) -> None:
+        one = await room.come(language="de")
+        room.clock.now += 3
+        two = await room.come(ids={"PID": "x"})
+        people = room.study._people
+
+        def row(who: int) -> dict[str, Any]:
+            (found,) = (row for row in room.study.overview() if row["number"] == people[who].number)
+            return found
+
+        number = len(people[one].stages)
+        expected = {
+            "number": people[one].number, "stage": "survey", "task": "", "session": 0, "at": 1,
+            "of": number, "steps": 0, "here": True, "arm": "", "language": "de", "begun": 1000.0,
+            "active": 1000.0, "paused": False, "partner": [], "outcome": "", "wrong": 0,
+            "answers": 0, "played": False,
+        }  # fmt: skip
+        assert row(one) == expected
+        assert row(two) == expected | {
+            "number": people[two].number, "language": "en", "begun": 1003.0, "active": 1003.0
+        }  # fmt: skip
+        seen = room.see(one)
+        extras = ("study", "break_minutes", "paired", "time_left", "idle_after")
+        assert [seen[key] for key in extras] == ["Tiny", 2, False, None, 77.0]
+        room.clock.now += 4
+        await room.say(one, "answer", answers={"q": "a", "r": "b"})
+        assert row(one) == expected | {
+            "stage": "tutorial", "task": "cleanup", "at": 2, "answers": 2, "active": 1007.0
+        }  # fmt: skip
+        assert room.see(one)["time_left"] == 9
+        await room.pass_time(9)
+        await room.until(one, lambda seen: seen["kind"] == "session" and seen["steps"] == 2)
+        seen = row(one)
+        assert (seen["stage"], seen["session"], seen["steps"], seen["at"]) == ("session", 1, 2, 3)
+        assert seen["played"]
+        await room.say(one, "pause")
+        assert row(one)["paused"]
+        room.close(one)
+        assert not row(one)["here"]
+        # Who gives no sign is not here either.
+        room.clock.now += 1000
+        assert not row(two)["here"]
+        await room.say(two, "withdraw")
+        seen = row(two)
+        assert (seen["outcome"], seen["stage"], seen["at"]) == ("withdrew", "thanks", number)
+
+    run(tmp_path, None, script)
 
 
 def test_a_break_is_no_time_of_a_step(tmp_path: Path) -> None:
@@ -1075,6 +1136,9 @@ def test_a_study_in_two_languages_counts_the_same_answers(tmp_path: Path) -> Non
         assert seen["text"].startswith("Hier sind Sie Alice")
         assert room.study._store.answers() == [(1, "opening", "q", "no")]
         person = room.study._people[who]
+        assert await room.study.answers_of(person.number) == [("opening", "q", "no")]
+        assert await room.study.answers_of(person.number + 1) == []
+        assert (room.study.language_of(who), room.study.language_of(who + 1)) == ("de", "en")
         english = room.study.settings.of("", "en").consent_version
         assert person.about.consent != english
 
@@ -1154,6 +1218,49 @@ def test_every_task_has_a_tutorial_with_what_is_its_own(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- a learned teammate
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_a_learned_member_acts_by_its_rows_in_the_task_it_was_learned_in(
+    tmp_path: Path, seat: int
+) -> None:
+    task = btil.domains.cleanup("tiny")
+    own = ("alice_cell", "rob_cell")[seat]
+    demos = task.simulate(2, seed=3, max_steps=6)
+    model = btil.TeamModel(btil.DirichletCPT(1.0, (own,)), btil.DirichletCPT(1.0))
+    few = demos.replace(latents=np.minimum(demos.latents, 1), num_latents=2, latent_names=None)
+    files = {}
+    for name, data in (("rob.nc", demos), ("few.nc", few)):
+        bound = bind(model, data)
+        generator = np.random.default_rng(seat)
+        rows = {
+            site: DirichletRows(generator.gamma(2.0, 4.0, table.shape) + 0.5)
+            for site, table in bound.learned.items()
+        }
+        result = FitResult(rows, True, "made by hand", elbo=-1.0, elbo_trace=np.array([-1.0]))
+        made = btil.TeamPosterior(bound, "mfvi", result, 0, np.dtype(float), 1.0)
+        made.save(tmp_path / name)
+        files[name] = hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()[:12]
+    member = learned("cleanup", "tiny", tmp_path / "rob.nc", files["rob.nc"], seat)
+    agent = task.agents[seat]
+    saved = btil.load_posterior(tmp_path / "rob.nc")
+    for state in (task.start_state, 17):
+        told = {own: task.decode_states([state])[:, seat]}
+        for latent in range(task.num_latents):
+            found = member.policy(np.array([state]), np.array([latent]), np.zeros(1, np.int64))
+            np.testing.assert_allclose(found, saved.policy(agent, told)[:, latent])
+    stage = Stage("session", domain="cleanup", map="tiny", max_steps=9, select_every=5, robot=seat)
+    named = f"rob.nc#{files['rob.nc']}"
+    rules = rules_for(stage, named, tmp_path)
+    assert rules.people == (seat == 1, seat == 0)
+    assert rules.members[seat] is member
+    assert rules_for(stage._replace(teammate="human"), named, tmp_path).people == (True, True)
+    for file, digest, says in (
+        ("rob.nc", files["few.nc"], "not the posterior that participants began with"),
+        ("few.nc", files["few.nc"], f"'{agent}' has 2 latents; cleanup has 4"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            learned("cleanup", "tiny", tmp_path / file, digest, seat)
 
 
 def test_a_learned_member_plays(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -12,10 +13,15 @@ from starlette.testclient import TestClient
 from study_site import BROWSER, PHONE, ROOT, WIDE, Process, open_browser, write_study
 
 import btil
-from btil.study.export import export_study, grouped, sessions
+from btil.posterior.posterior import TeamPosterior
+from btil.study.episode import Row, begin
+from btil.study.export import Group, Session, export_study, grouped, sessions
 from btil.study.replay import Replay, fits, replay_routes
 from btil.study.server import Keyed, address_of, make_app
-from btil.study.store import Store
+from btil.study.settings import Stage
+from btil.study.store import About, Store
+from btil.study.teammate import rules_for
+from btil.study.views import board, destination_label
 
 ADDRESS = address_of("127.0.0.1", 8001)
 SETTINGS = """
@@ -93,6 +99,56 @@ def test_an_episode_shows_states_labels_beliefs_and_misalignment(
         assert len(shown["boards"]) == len(rows) + 1
         cells = task.grid.cells[task.situation([rows[-1].state]).cells[0]]
         assert shown["boards"][-2]["agents"] == cells.tolist()
+
+
+def test_what_is_shown_of_a_session_is_its_own_part_of_what_was_played() -> None:
+    """Two sessions, of which the second is asked for; the posterior is made up."""
+    task = btil.domains.cleanup("tiny")
+    stage = Stage("session", domain="cleanup", map="tiny", max_steps=9, select_every=5)
+    rules = rules_for(stage, "human")
+    played, states = [], [task.start_state, 17, 40, 40, 61]
+    for name, part, seats in (("a-01", slice(0, 2), (0, 1)), ("b-01", slice(2, 5), (1,))):
+        rows = [
+            Row(t, state, (t, 5 - t), (-1 if t == 1 else 0, 0), (t == 0, False), 0.5 + t)
+            for t, state in enumerate(states[part])
+        ]
+        episode = begin(rules, np.zeros(5))._replace(state=77, over=name == "b-01")
+        played.append(Session(name, (1,), stage, episode, rows, [], About(), "", seats))
+    group = Group("cleanup", task, played)
+    beliefs = {
+        agent: np.random.default_rng(i).dirichlet(np.ones(4), 5)
+        for i, agent in enumerate(task.agents)
+    }
+    path = np.array([[0, 0], [0, 1], [3, 3], [0, 0], [1, 0]])
+    posterior = create_autospec(TeamPosterior, instance=True)
+    posterior.smooth.return_value, posterior.decode.return_value = beliefs, path
+    for variables, derived in (("alice_cell", False), ("lying", True)):
+        posterior.demos.num_states = {variables: 9}
+        shown = Replay(group, posterior).episode(1)
+        (asked,) = posterior.decode.call_args.args
+        assert ("lying" in asked.num_states) == derived
+        assert posterior.smooth.call_args.args == (asked,)
+        assert (
+            task.encode(np.stack([asked.state_variables[n] for n in task.state_sizes], 1)).tolist()
+            == states
+        )
+        for agent, lane in zip(task.agents, shown["belief"], strict=True):
+            np.testing.assert_allclose(lane, beliefs[agent][2:], atol=5e-5)
+        assert shown["model_apart"] == task.suboptimal(states[2:], path[2:]).tolist()
+    # By the labels, where both have one.
+    both_same = task.suboptimal(states[2:], np.zeros((3, 2), int))
+    assert shown["apart"] == (both_same & [True, False, True]).tolist()
+    assert both_same.any()
+    assert (shown["id"], shown["length"], shown["over"]) == ("b-01", 3, True)
+    assert shown["robots"] == [True, False]
+    assert shown["boards"] == [board(task, state) for state in [*states[2:], 77]]
+    assert shown["steps"][1] == {
+        "actions": (1, 4), "labels": (-1, 0), "answered": (False, False), "seconds": 1.5
+    }  # fmt: skip
+    assert [step["seconds"] for step in shown["steps"]] == [0.5, 1.5, 2.5]
+    assert shown["latents"] == [destination_label(task, "cleanup", k, "en") for k in range(4)]
+    alone = Replay(group, None).episode(0)
+    assert (alone["belief"], alone["model_apart"], alone["length"]) == (None, None, 2)
 
 
 def test_a_posterior_goes_with_its_own_task(played: Path, posterior: btil.TeamPosterior) -> None:

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import anyio
 import numpy as np
 import pytest
+from starlette.applications import Starlette
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 from study_load import load
@@ -21,7 +23,8 @@ from websockets.exceptions import ConnectionClosed
 
 from btil.cli import app
 from btil.domains.gridworld.grid import STAY
-from btil.study.live import NOT_A_PARTICIPANT, REPLACED, LiveStudy, Writer
+from btil.study import server as server_module
+from btil.study.live import LONGEST_ID, NOT_A_PARTICIPANT, REPLACED, LiveStudy, Writer
 from btil.study.server import (
     BEAT,
     LARGEST_MESSAGE,
@@ -746,3 +749,112 @@ def test_what_a_proxy_says_is_believed_only_when_told(
     # and the key that --quiet did not tell can be asked for
     shown = CliRunner().invoke(app, ["collect", "key", str(tmp_path / "None")])
     assert len(shown.stdout.strip()) == 32
+
+
+# ---------------------------------------------------------------------- small parts
+
+
+def test_values_of_the_address_are_kept_short_and_printable() -> None:
+    assert server_module._plain("ab\x00\n\u202ec é") == "abc é"
+    assert server_module._plain(3) == server_module._plain(None) == ""
+    assert len(server_module._plain("x" * 10_000)) == LONGEST_ID
+
+
+def test_a_moment_that_fails_does_not_stop_the_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "_TICK", 0.001)
+    moments: list[int] = []
+
+    def tick() -> None:
+        moments.append(len(moments))
+        if len(moments) == 2:
+            raise RuntimeError("of this moment")
+
+    study = create_autospec(LiveStudy, instance=True)
+    study.tick.side_effect = tick
+
+    async def live() -> None:
+        lifespan = server_module.ticking(study)
+        async with lifespan(create_autospec(Starlette)):
+            while len(moments) < 4:
+                await asyncio.sleep(0.001)
+        number = len(moments)
+        await asyncio.sleep(0.01)
+        assert len(moments) == number  # it ends with the server
+
+    asyncio.run(asyncio.wait_for(live(), 10))
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize(
+    ("function", "words", "given"),
+    [
+        (
+            "btil.study.export.export_study",
+            "export S --out d.csv",
+            ("S", "d.csv", None, False, False, False, None, None, None, None, None),
+        ),
+        (
+            "btil.study.export.export_study",
+            "export S -o d.npz --domain cleanup --practice --unfinished --derived --surveys a.csv "
+            "--steps b.csv --tables t --identities c.csv --participant 012345",
+            ("S", "d.npz", "cleanup", True, True, True, "a.csv", "b.csv", "t", "c.csv", "012345"),
+        ),
+        ("btil.study.keeping.erase", "erase S 000012", ("S", "000012")),
+        ("btil.study.keeping.back_up", "backup S --out c", ("S", "c", True)),
+        ("btil.study.keeping.back_up", "backup S -o c --no-identities", ("S", "c", False)),
+        ("btil.study.keeping.key_of", "key S", ("S",)),
+        (
+            "btil.study.replay.serve_replay",
+            "replay S --posterior a.nc --posterior b.nc --host 0.0.0.0 --port 9",
+            ("S", ["a.nc", "b.nc"], "0.0.0.0", 9),
+        ),
+        ("btil.study.replay.serve_replay", "replay S", ("S", [], "127.0.0.1", 8001)),
+        (
+            "btil.study.serving.collect",
+            "--out S",
+            ("S", "127.0.0.1", 8000, None, None, None, None),
+        ),
+        (
+            "btil.study.serving.collect",
+            "-o S --host ::1 --port 7 --teammate human --origin https://a.b --forwarded 10.0.0.1 "
+            "--seed 3",
+            ("S", "::1", 7, "human", "https://a.b", "10.0.0.1", 3),
+        ),
+    ],
+)
+def test_options_of_the_commands_go_where_they_belong(
+    function: str, words: str, given: tuple[Any, ...], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    asked: list[tuple[Any, ...]] = []
+    answers = {"export_study": [(Path("d.csv"), "a summary"), (Path("a b.csv"), None)], "erase": 4}
+
+    def called(*arguments: Any) -> Any:
+        asked.append(arguments)
+        return answers.get(function.rpartition(".")[2], "told")
+
+    monkeypatch.setattr(function, called)
+    result = CliRunner().invoke(app, ["collect", *words.split()])
+    assert result.exit_code == 0, result.output
+    (arguments,) = asked
+    # Those that serve are given a way to speak, too.
+    plain = [arguments[k] for k in range(len(given))]
+    assert tuple(
+        [str(one) for one in value] if isinstance(value, list)
+        else str(value) if isinstance(value, Path) else value
+        for value in plain
+    ) == given  # fmt: skip
+    if function.endswith("export_study"):
+        assert result.stdout == "a summary\nsaved d.csv\n\nsaved 'a b.csv'\n\n"
+    elif function.endswith(".erase"):
+        assert result.stdout == "erased participant 000012, with sessions: 4\n"
+    elif function.endswith("key_of"):
+        assert result.stdout == "told\n"
+    elif function.endswith("back_up"):
+        assert result.stdout == "saved c\n"
+    else:
+        arguments[-1]("spoken")
+        assert len(arguments) == len(given) + 1

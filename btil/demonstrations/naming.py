@@ -28,6 +28,16 @@ def agents_in(name: str, agents: Sequence[str]) -> set[str]:
     return set(re.findall(words_of(agents), name))
 
 
+def without_owner(name: str, agent: str) -> str:
+    """A name as its own agent would say it: without the agent's.
+
+    Example:
+        >>> without_owner("next_ann_cell", "ann"), without_owner("joann_cell", "ann")
+        ('next_cell', 'joann_cell')
+    """
+    return re.sub(f"{word_of(agent)}_", "", name, count=1)
+
+
 def agents_but_for_capitals(name: str, agents: Sequence[str]) -> list[str]:
     """The agents whose names occur in a name that speaks of no agent, if capitals are left aside.
 

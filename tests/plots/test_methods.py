@@ -87,6 +87,12 @@ def test_sd_ratios_draws_the_quantiles(bound, mfvi, chains):
     )
     assert medians[3] == pytest.approx(np.median(ratios))
     assert any(text.startswith("0.50") for text in texts(figure))
+    # Lines span 90% of the cells, bars the middle half; a line to a group, methods set apart.
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 2][:-1]
+    ends = [(*line.get_xdata(), line.get_ydata()[0]) for line in lines[6:8]]
+    quantiles = np.quantile(ratios, [0.05, 0.95, 0.25, 0.75])
+    np.testing.assert_allclose(ends, [(*quantiles[:2], 3.7), (*quantiles[2:], 3.7)])
+    assert [line.get_ydata()[0] for line in lines[:6:2]] == [0.0, 1.0, 2.0]
     assert not overlapping(axes.get_xticklabels(), figure)
 
 
@@ -117,6 +123,30 @@ def test_elbo_traces_hold_the_traces(mfvi, chains):
     assert not overlapping(axes.get_yticklabels(), figure)
     with pytest.raises(ValueError, match="no posterior has a trace of its bound: chains"):
         plot_elbo_traces({"chains": chains})
+
+
+def test_bounds_are_told_by_their_final_value_and_its_error(bound, mfvi):
+    trace = np.array([-60.0, -57.0, -56.5])
+    for result, title, final in (
+        ({"elbo": -55.0, "elbo_standard_error": 0.126}, "one: -55.00 ± 0.13", -55.0),
+        ({}, "one: -56.50", -56.5),
+    ):
+        own = make(bound, mfvi.result.rows, elbo_trace=trace, **result)
+        (axes,) = panels(plot_elbo_traces({"one": own}))
+        assert axes.get_title() == title
+        kept, foot = axes.lines
+        assert kept.get_xdata().tolist() == [1, 2, 3]
+        np.testing.assert_allclose(kept.get_ydata(), trace - final)
+        assert foot.get_ydata() == [0, 0]
+        assert [text.get_text() for text in axes.get_legend().texts] == ["bound", "final value"]
+    # Runs that were not kept are grey, and named once.
+    others = (trace, trace - 3, trace - 4)
+    several = make(bound, mfvi.result.rows, elbo=-56.5, elbo_trace=trace, restart_traces=others)
+    (axes,) = panels(plot_elbo_traces({"several": several}))
+    labels = [text.get_text() for text in axes.get_legend().texts]
+    assert labels == ["other starting points", "the run that is kept", "final value"]
+    grey = [line.get_ydata().tolist() for line in axes.lines if line.get_color() == "0.7"]
+    assert grey == [(trace - 3 + 56.5).tolist(), (trace - 4 + 56.5).tolist()]
 
 
 def test_rows_that_the_data_hardly_read_are_left_out(bound, mfvi, chains):

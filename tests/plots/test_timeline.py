@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from drawn import MOODS, lane_steps, panels, texts
+from matplotlib.colors import to_rgba
 from matplotlib.image import AxesImage
 
 from btil.analysis import (
@@ -14,8 +15,37 @@ from btil.analysis import (
     plot_confusion,
     plot_timeline,
 )
+from btil.analysis.plots.layout import look
+from btil.analysis.plots.timeline import _misaligned_by_labels
 
 SKY_BLUE, VERMILION = "#56B4E9", "#D55E00"
+
+
+def bars(axes, patches):
+    """(lane, first step, number of steps, colour) of bars."""
+    return {
+        (
+            round(bar.get_y() + bar.get_height() / 2, 2),
+            round(bar.get_x() + 0.5),
+            round(bar.get_width()),
+            bar.get_facecolor(),
+        )
+        for bar in patches
+    }
+
+
+def runs_of(path, lane):
+    """The bars of a path, one step after the other."""
+    found = []
+    for step, value in enumerate(path):
+        if value < 0:
+            found.append(None)
+        elif found and found[-1] is not None and path[step - 1] == value:
+            lane_, first, number, color = found[-1]
+            found[-1] = (lane_, first, number + 1, color)
+        else:
+            found.append((round(lane, 2), step, 1, to_rgba(look(int(value)).color)))
+    return {one for one in found if one is not None}
 
 
 def test_timeline_shows_beliefs_labels_and_path(demos, mfvi):
@@ -60,6 +90,22 @@ def test_long_timelines_are_broken_into_lines(demos, mfvi, monkeypatch):
     assert [axes.get_xlim() for axes in panels(figure)] == [(-0.5, 19.5), (19.5, 39.5)]
     covered = [lane_steps(axes, SKY_BLUE) | lane_steps(axes, VERMILION) for axes in panels(figure)]
     assert sorted(step for lane in covered for _, step in lane) == list(range(40))
+    assert panels(figure)[1].get_title(loc="left") == ""
+    # Of several agents each line has a panel of each, and tells once how they were decoded.
+    both = panels(plot_timeline(mfvi, demos, 1))
+    titles = [axes.get_title(loc="left") for axes in both]
+    assert [title.split(",")[0] for title in titles] == ["ann", "bob", "ann", "bob"]
+    assert ["decoded wrongly" in title for title in titles] == [True, True, False, False]
+    assert titles[2:] == ["ann", "bob"]
+    assert [axes.get_xlim()[0] for axes in both] == [-0.5, -0.5, 19.5, 19.5]
+    beliefs = mfvi.smooth(demos.select([1]).without_labels())
+    for axes, (agent, part) in zip(
+        both, [(a, slice(k, k + 20)) for k in (0, 20) for a in demos.agents], strict=True
+    ):
+        (image,) = axes.findobj(AxesImage)
+        np.testing.assert_array_equal(image.get_array(), beliefs[agent][part].T)
+        assert image.get_extent()[:2] == [part.start - 0.5, part.stop - 0.5]
+    assert [axes.get_xlabel() for axes in both] == ["", "", "", "step"]
 
 
 def test_timeline_refuses_unknown_agents_and_episodes(demos, mfvi):
@@ -121,6 +167,7 @@ def test_bands_stack_probabilities_and_repeat_path_and_labels(demos, mfvi):
     runs = sum(1 + np.count_nonzero(np.diff(v)) - (v is labels) for v in (path, labels))
     assert labels[-1] == -1
     assert len(axes.patches) == runs
+    assert bars(axes, axes.patches) == runs_of(path, -0.17) | runs_of(labels, 1.17)
     assert set(MOODS) | {"decoded", "true label"} <= set(texts(figure))
 
 
@@ -139,7 +186,20 @@ def test_alignment_draws_probability_and_shades_what_differs(pair):
     }
     assert shaded == set(np.flatnonzero(path[:, 0] != path[:, 1]).tolist())
     assert [t.get_text() for t in below.get_yticklabels()] == ["ann", "bob"]
-    assert {"rest", "lift"} & set(texts(figure))
+    # Of each agent what was decoded, and under it the labels.
+    labels = demos.select([1]).latents
+    lanes = [runs_of(path[:, i], i) | runs_of(labels[:, i], i + 0.36) for i in (0, 1)]
+    drawn = [patch for patch in below.patches if round(patch.get_height(), 2) in (0.5, 0.13)]
+    assert bars(below, drawn) == lanes[0] | lanes[1]
+    # A line where the labels of both differ; of the last four steps there are none.
+    by_labels = (labels[:, 0] != labels[:, 1]) & (labels >= 0).all(1)
+    lines = [line.get_xdata() for line in above.lines if set(line.get_ydata()) == {1.06}]
+    covered = {step for first, last in lines for step in range(math.ceil(first), math.ceil(last))}
+    assert covered == set(np.flatnonzero(by_labels).tolist())
+    assert covered
+    assert len(lines) == np.count_nonzero(np.diff(by_labels.astype(int), prepend=0) == 1)
+    said = {text.get_text() for text in figure.legends[0].texts}
+    assert said == {"rest", "lift", "misaligned, as decoded", "by the labels"}
     aligned = np.mean(path[:, 0] == path[:, 1])
     assert f"minds aligned at {aligned:.0%} of 20 steps" in above.get_title(loc="left")
 
@@ -157,3 +217,14 @@ def test_long_alignments_are_broken_into_lines(pair, monkeypatch):
     assert [axes.get_xlim() for axes in above] == [(-0.5, 9.5), (9.5, 19.5)]
     pieces = np.concatenate([axes.lines[0].get_ydata() for axes in above])
     np.testing.assert_array_equal(pieces, panels(whole)[0].lines[0].get_ydata())
+
+
+def test_by_labels_minds_are_misaligned_where_all_have_one(pair):
+    labels = np.zeros((40, 2), int)
+    labels[3:6, 1] = 1
+    labels[4, 0] = -1
+    labels[20, 0] = 1
+    demos = pair.demos.replace(latents=labels)
+    assert np.flatnonzero(_misaligned_by_labels(demos, None)).tolist() == [3, 5, 20]
+    nobody = demos.replace(latents=np.where(np.arange(2) == 0, -1, labels))
+    assert not _misaligned_by_labels(nobody, None).any()

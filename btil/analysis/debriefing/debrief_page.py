@@ -144,10 +144,13 @@ def _file_names(ids: list[str]) -> list[str]:
     Where that is nothing, or that of another one, its position (from 1) is added.
     """
     plain = [re.sub(r"[^\w.-]+", "_", one).strip("._") for one in ids]
-    return [
+    names = [
         name if name and plain.count(name) == 1 else f"{name}_{number}".strip("_")
         for number, name in enumerate(plain, 1)
     ]
+    if len(set(names)) < len(names):  # a name with a number may be what another one is called
+        return [f"{name}_{number}".strip("_") for number, name in enumerate(plain, 1)]
+    return names
 
 
 def _learn_again(posterior: Posterior, demos: Demonstrations, progress: bool) -> Posterior | None:

@@ -18,6 +18,7 @@ from btil.analysis.plots.rows import (
 from btil.analysis.teamwork import Stretch, misaligned, misaligned_stretches, runs
 from btil.demonstrations import Demonstrations
 from btil.demonstrations.coding import counted
+from btil.demonstrations.naming import without_owner
 from btil.models.contexts import data_column, match_rows
 from btil.models.cpt import StaticCPT
 from btil.models.team import BoundModel, make_contexts
@@ -604,7 +605,7 @@ def _circumstance(demos: Demonstrations, agent: str, name: str, value: int) -> s
     if name not in demos.num_states and actor in demos.agents:
         return f"{actor} does “{demos.value_text(name, int(value))}”"
     column = data_column(name, demos.num_states)
-    words = column.replace(f"{agent}_", "", 1).replace("_", " ")
+    words = without_owner(column, agent).replace("_", " ")
     tense = "is" if name == column else "becomes" if name.startswith("next_") else "was"
     return f"{words} {tense} “{demos.value_text(column, int(value))}”"
 

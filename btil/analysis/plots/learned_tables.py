@@ -137,6 +137,7 @@ def plot_policy_rows(
     width = {"row": 1.75, "context": 3.4, "latent": 3.4}[panels]
     columns = {"row": len(shown), "context": 3, "latent": 3}[panels]
     height = 0.75 + len(actions) * max(0.17, 0.09 * len(groups[0]))
+    height += 0.5 / math.ceil(len(groups) / columns)  # the legend
     with figure_style():
         figure, drawn = make_axes(axes, len(groups), columns, (width, height))
         for number, (panel, group) in enumerate(zip(drawn, groups, strict=True)):

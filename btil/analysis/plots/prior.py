@@ -96,8 +96,8 @@ def _known(values: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " known"]:
 def _draw(
     axes: "matplotlib.axes.Axes",
     column: str,
-    recorded: Float[np.ndarray, " known"],
-    drawn: list[Float[np.ndarray, " known"]],
+    recorded: Float[np.ndarray, " _"],
+    drawn: list[Float[np.ndarray, " _"]],
 ) -> None:
     pooled = np.concatenate(drawn)
     low, high = np.quantile(pooled, [0.01, 0.99])

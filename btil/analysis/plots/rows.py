@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from btil.arguments import check_index, check_values
+from btil.demonstrations.naming import without_owner
 from btil.inference.chains import rhat
 from btil.inference.method import method_of
 from btil.inference.result import (
@@ -340,7 +341,7 @@ def context_values(
     given = []
     for name, value in zip(names, values, strict=True):
         column = data_column(name, demos.num_states)
-        given.append((name.replace(f"{agent}_", "", 1), demos.value_text(column, int(value))))
+        given.append((without_owner(name, agent), demos.value_text(column, int(value))))
     return given
 
 

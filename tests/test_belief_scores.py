@@ -79,6 +79,30 @@ def test_errors_are_over_episodes():
     assert alone.brier.value == pytest.approx(by_episode[0])
 
 
+class Learned:
+    """What knows three latents by name, and is sure of the first step alone."""
+
+    demos = Demonstrations(
+        [0, 0, 0], [0, 0, 0], latents=[0, 1, 2], num_latents=3,
+        latent_names={"agent_0": ("away", "in", "out")},
+    )  # fmt: skip
+
+    def smooth(self, demos):
+        assert demos.latent_names == self.demos.latent_names
+        return {"agent_0": np.array([[0.0, 0.0, 1.0], [0.2, 0.7, 0.1], [0.5, 0.3, 0.2]])}
+
+
+def test_labels_are_matched_by_name_to_what_a_posterior_knows():
+    named = {"num_latents": 2, "latent_names": {"agent_0": ("out", "in")}}
+    demos = Demonstrations([0, 0, 0], [0, 0, 0], latents=[0, -1, 1], **named)
+    found = score_beliefs(demos, Learned(), "agent_0")
+    assert found.steps == 2
+    assert found.right.value == 0.5
+    assert found.log_score.value == pytest.approx(np.log(0.3) / 2)
+    counted = reliability_by_episode(demos, Learned(), "agent_0")
+    assert (counted.right.sum(), counted.said.sum()) == (1, 1.5)
+
+
 def test_bins_count_every_labelled_step():
     demos, beliefs = made_up()
     counted = reliability_by_episode(demos, beliefs, "ann")

@@ -60,6 +60,7 @@ def comparison() -> Any:
         options={"gibbs": {"num_chains": 2, "num_warmup": 50, "num_samples": 800}},
         truth=prior_tables(model, part(slice(0, 40), 20), np.random.default_rng(1)),
         num_draws=100,
+        num_played=7,
     )
 
 
@@ -248,6 +249,7 @@ def test_lines_of_the_page_fit_again(
     monkeypatch.chdir(page.parent)
     again: dict[str, Any] = {}
     exec(lines, again)
+    assert again["comparison"].num_played == 7
     differ = [n for n in comparison.table.columns if "second" in n]  # times
     assert len(differ) == 4
     pd.testing.assert_frame_equal(

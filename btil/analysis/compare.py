@@ -529,6 +529,8 @@ def compare_posteriors(
     _check_posteriors(posteriors, reference)
     numbers = {"accuracy": accuracy, "num_played": num_played, "seed": seed}
     check_values(numbers | {"progress": progress})
+    # Plain ones, as files and pages tell them.
+    accuracy, num_played, seed = float(accuracy), int(num_played), int(seed)
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
     chosen = choose_reference(posteriors, reference)
     reference, anchor = chosen.name, chosen.posterior

@@ -354,6 +354,22 @@ def test_posteriors_of_other_models_are_refused():
         align(one, flat_posterior(make_model(("policy",)), demos))
 
 
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [("state_names", "state"), ("action_names", "ann"), ("latent_names", "ann")],
+)
+def test_posteriors_that_number_names_differently_are_refused(kind, key):
+    demos = make_demos((3,), np.arange(60) % 3, agents=("ann",))
+    one, same, other = (
+        flat_posterior(make_model(), demos.replace(**{kind: {key: names}}))
+        for names in (("a", "b", "c"), ("a", "b", "c"), ("a", "c", "b"))
+    )
+    assert align(one, same) is one
+    assert align(one, flat_posterior(make_model(), demos)) is one
+    with pytest.raises(ValueError, match=rf"{kind} of {key} differ: a, b, c and, .* a, c, b"):
+        align(one, other)
+
+
 # ------------------------------------------------------------------ parameters of families
 
 

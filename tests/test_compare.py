@@ -486,11 +486,22 @@ def test_chains_that_differ_in_names_agree(train: btil.Demonstrations) -> None:
 def test_names_pinned_by_labels_stay(
     train: btil.Demonstrations, test_data: btil.Demonstrations
 ) -> None:
-    one = posterior(train, 5)
-    found = compare_posteriors({"one": one, "other": swapped(one)}, test_data, num_draws=20)
+    names = {"ann": ("in", "out")}
+    one = posterior(train.replace(latent_names=names), 5)
+    # The same under numbers of its own.
+    ann, bob = test_data.latents.T
+    turned = test_data.replace(
+        latents=np.stack([1 - ann, bob], axis=1), latent_names={"ann": ("out", "in")}
+    )
+    found = compare_posteriors({"one": one, "other": swapped(one)}, turned, num_draws=20)
     assert found.table.loc["other", "mean_difference"] > 0.05
     assert found.named["other"].result.rows == found.posteriors["other"].result.rows
     assert any(note.startswith("Mental states of ann and bob: labels") for note in found.notes)
+    wrong = one.decode(test_data.replace(latent_names=names)) != test_data.latents
+    shown = found.table.loc["one", ["viterbi_error_ann", "viterbi_error_bob"]]
+    assert shown.tolist() == wrong.mean(0).tolist()
+    right = found.decoded.loc[[("one", "ann", "smoothed"), ("other", "ann", "smoothed")], "right"]
+    assert right.sum() == 1
 
 
 def test_agents_that_share_a_table_are_renamed_together(test_data: btil.Demonstrations) -> None:

@@ -14,7 +14,9 @@ from btil.analysis.selection import (
     _leave_out,
     rank_models,
 )
-from btil.inference.result import DrawnParameters
+from btil.inference.result import DrawnParameters, FitResult
+from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 EPISODES = np.repeat(np.arange(8), 3)
 ACTIONS = [0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0]
@@ -292,6 +294,33 @@ def test_different_data_are_refused(two):
     refuse(mean_field(states), "different states state, first in episode 0, step 1")
 
 
+def explaining(columns, **continuous):
+    """A posterior of a model that explains columns, without a fit."""
+    demos = demos_of(2).replace(continuous=continuous)
+    emissions = {"agent_0": btil.NormalEmission(columns)}
+    bound = bind(dataclasses.replace(hmm_model(), emissions=emissions), demos)
+    result = FitResult({}, True, "made by hand")
+    return TeamPosterior(bound, "mfvi", result, seed=0, dtype=np.dtype(float), wall_time=0.0)
+
+
+def test_other_columns_or_units_are_refused():
+    meters, pulse = np.linspace(0, 1, 24), np.linspace(60, 80, 24)
+    meters[3] = np.nan
+    one = explaining(("way",), way=meters, pulse=pulse)
+    feet = explaining(("way",), way=3.28 * meters + 1, pulse=pulse)
+    both = explaining(("way", "pulse"), way=meters, pulse=pulse)
+    with pytest.raises(
+        ValueError, match=r"feet and one learned from different way, first in epi.* 0"
+    ):
+        rank_models({"one": one, "feet": feet}, held_out(), "held_out")
+    with pytest.raises(ValueError, match="both explains columns pulse, way, one way: log like"):
+        rank_models({"one": one, "both": both}, held_out(), "held_out")
+    # What is not explained may differ.
+    other = explaining(("way",), way=meters, pulse=pulse + 1)
+    with pytest.raises(ValueError, match="needs episodes that no model has seen"):
+        rank_models({"one": one, "other": other}, None, "held_out")
+
+
 def test_draws_that_are_not_the_posteriors_are_refused(two):
     with pytest.raises(ValueError, match="vague: draws from mfvi are not the posterior's"):
         rank_models({"two": two, "vague": mean_field(demos_of(2))})
@@ -310,6 +339,12 @@ def test_episodes_that_were_learned_from_are_refused(two):
     renamed = renamed.replace(episodes=np.repeat(["a", "b"], 3))
     with pytest.raises(ValueError, match="fitted to episodes a, b, which"):
         rank_models(both, renamed, "held_out")
+    # Nor does it matter how their actions are numbered.
+    named = demos_of(2).replace(action_names={"agent_0": ("up", "down")})
+    turned = named.select([3, 4])
+    turned = turned.replace(actions=1 - turned.actions, action_names={"agent_0": ("down", "up")})
+    with pytest.raises(ValueError, match="fitted to episodes 3, 4, which"):
+        rank_models(dict.fromkeys(("one", "same"), mean_field(named)), turned, "held_out")
     # One that happens to be like another is not.
     alike = btil.concatenate(
         [held_out(), demos_of(2).select([5]).replace(episodes=np.repeat([40], 3))]

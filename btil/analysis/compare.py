@@ -534,6 +534,8 @@ def compare_posteriors(
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
     chosen = choose_reference(posteriors, reference)
     reference, anchor = chosen.name, chosen.posterior
+    if test is not None:
+        test = conform(test, anchor.demos)
     if truth is not None:
         check_truth(anchor.bound, truth)
     if evidence is True:

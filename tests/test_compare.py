@@ -551,6 +551,48 @@ def test_notes_tell_of_chains_that_disagree() -> None:
     assert stopped == "stopped did not converge: the cap was reached."
 
 
+def test_teams_play_the_task_of_the_data_as_often_as_asked(
+    train: btil.Demonstrations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bold, shy = posterior(train, 5), posterior(train, 6)
+    task = btil.domains.movers("tiny")
+    played = task.simulate(3, seed=2)
+    lengths = played.episode_lengths
+    asked = []
+
+    def play(*given: Any, **options: Any) -> btil.Demonstrations:
+        asked.append((*given, options))
+        if given[1] is shy:
+            raise ValueError("it cannot.")
+        return played
+
+    finished = {id(train): np.array([True, False, True]), id(played): np.array([True, True, False])}
+    monkeypatch.setattr("btil.domains.task_of", lambda demos: task if demos is train else None)
+    monkeypatch.setattr("btil.domains.play", play)
+    monkeypatch.setattr(compare, "finished_episodes", lambda _, demos: finished[id(demos)])
+    found, notes = compare._play({"bold": bold, "shy": shy}, train, 3, seed=4)
+    assert asked == [(task, one, 3, {"seed": 4, "max_steps": 200}) for one in (bold, shy)]
+    assert found == {
+        "bold": pytest.approx(
+            {
+                "played_steps": lengths.mean(),
+                "played_steps_se": lengths.std(ddof=1) / np.sqrt(3),
+                "played_cut": 1 / 3,
+                "played_cut_se": np.sqrt(1 / 3) / np.sqrt(3),
+            }
+        )
+    }
+    told, refused = notes
+    assert told.startswith(
+        f"As the data are of {task!r}, each method's team was let play 3 episodes"
+    )
+    assert "of at most 200 steps, by posterior means. The demonstrators took 5.0 steps" in told
+    assert told.endswith("and 33% of their episodes were cut.")
+    assert refused == "shy was not let play: it cannot."
+    assert compare._play({"bold": bold}, train, 0, 4) == ({}, [])
+    assert compare._play({"bold": bold}, played, 3, 4) == ({}, [])
+
+
 def test_rows_are_matched_by_context() -> None:
     whole = posterior(demonstrations(6, num_labelled=6, seed=3), 1)
     few = posterior(demonstrations(1, num_labelled=1, seed=4, num_places=2), 2)

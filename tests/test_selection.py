@@ -12,9 +12,11 @@ from btil.analysis.selection import (
     ModelComparison,
     _averaged,
     _leave_out,
+    _Scores,
+    _summarize,
     rank_models,
 )
-from btil.inference.result import DrawnParameters, FitResult
+from btil.inference.result import DirichletRows, DrawnParameters, FitResult
 from btil.models.team import bind
 from btil.posterior.posterior import TeamPosterior
 
@@ -206,6 +208,80 @@ def test_held_out_episodes_are_averaged_over_draws(two):
     assert list(found.table.columns) == columns
     assert any("labels are dropped" in note for note in found.notes)
     assert any("rather too small" in note for note in found.notes)
+
+
+def learned(rows, log_likelihood=None):
+    """A posterior of which only is asked whether something was learned, and by which chains."""
+    demos = demos_of(2)
+    bound = bind(hmm_model(), demos)
+    made = {"policy_agent_0": DirichletRows(np.ones((1, 2, 2)))} if rows else {}
+    result = FitResult(made, True, "made by hand", log_likelihood=log_likelihood)
+    return TeamPosterior(bound, "exact", result, seed=0, dtype=np.dtype(float), wall_time=0.0)
+
+
+def test_models_are_summed_up_by_hand():
+    demos = demos_of(2).select(range(4))
+    worse, better = np.array([-1.0, -2.0, -3.0, -6.0]), np.array([-2.0, -1.0, -1.0, -2.0])
+    nothing, gained = np.full(4, np.nan), np.array([1, 2, 0, 0.5])
+    scores = {
+        "worse": _Scores(worse, 0.3, np.array([0.1, np.nan, 0.4, 0.2]), worse + gained),
+        "better": _Scores(better, 0.4, nothing, better),
+    }
+    generator = np.random.default_rng(0)
+    chains = generator.normal(size=(2, 100, 4)) + np.array([0.0, 3.0])[:, None, None]
+    posteriors = {"worse": learned(True, chains), "better": learned(False)}
+    found = _summarize(scores, posteriors, demos, "loo")
+    table = found.table
+    assert table.index.tolist() == ["better", "worse"]
+    assert table["elpd"].tolist() == [-6, -12]
+    assert table["difference"].tolist() == [0, -6]
+    error = 2 * np.std([1, -1, -2, -4], ddof=1)
+    np.testing.assert_allclose(table["difference_se"], [0, np.sqrt(error**2 + 0.3**2 + 0.4**2)])
+    errors = [np.hypot(2 * np.std(own, ddof=1), c) for own, c in ((better, 0.4), (worse, 0.3))]
+    np.testing.assert_allclose(table["se"], errors)
+    assert table["monte_carlo_se"].tolist() == [0.4, 0.3]
+    assert table["num_parameters"].tolist() == [0, 3.5]
+    np.testing.assert_array_equal(table["max_khat"], [np.nan, 0.4])
+    # Given tables were fitted to nothing, and are not fitted anew.
+    assert table["refits"].tolist() == [0, 1]
+    assert found.episodes["worse"].tolist() == worse.tolist()
+    assert found.episodes.index.tolist() == [0, 1, 2, 3]
+    first, rough, disagree = found.notes
+    assert first == "Each of 4 training episodes left out in turn; scored: actions and 7 labels."
+    assert rough.startswith("With so few episodes the standard errors are rough")
+    assert disagree.startswith("worse: the chains disagree about the log likelihood (R-hat ")
+    shown = found.summary_table()
+    cells = [[cell.plain for cell in column.cells] for column in shown.columns]
+    assert cells[0] == ["better", "worse"]
+    assert cells[1] == ["-6.00", "-12.00"]
+    assert cells[5:] == [["0.0", "3.5"], ["–", "0.40"], ["0", "1"]]
+
+
+def test_what_is_impossible_or_left_to_chance_is_told():
+    demos = demos_of(2, None)
+    demos = btil.concatenate([demos, demos, demos.select(range(4))])
+    scores = {
+        "good": _Scores(np.full(20, -1.0), 0.0),
+        "never": _Scores(np.array([-np.inf, *[-1.0] * 19]), 0.0),
+        "luck": _Scores(-1 - np.arange(20) / 100, 0.2),
+    }
+    found = _summarize(scores, dict.fromkeys(scores, learned(True)), demos, "held_out")
+    assert found.table.index.tolist() == ["good", "luck", "never"]
+    assert list(found.table.columns) == [
+        "elpd", "se", "difference", "difference_se", "monte_carlo_se",
+    ]  # fmt: skip
+    assert found.table.loc["never", ["elpd", "difference"]].tolist() == [-np.inf, -np.inf]
+    assert np.isnan(found.table.loc["never", ["se", "difference_se"]].astype(float)).all()
+    among = np.sqrt(20) * np.std(np.arange(20) / 100, ddof=1)
+    assert found.notes == (
+        "20 held-out episodes; scored: actions, labels are dropped.",
+        f"luck: 0.20 of the error {np.hypot(among, 0.2):.2f} is Monte Carlo error; more draws "
+        "would take it away.",
+        "Impossible under never: at least one episode.",
+    )
+    lucky = scores | {"luck": scores["luck"]._replace(chance=0.14)}
+    told = _summarize(lucky, dict.fromkeys(scores, learned(True)), demos, "held_out").notes
+    assert len(told) == 2  # 0.14 of 0.30 is less than a half
 
 
 def calibrated(scores):

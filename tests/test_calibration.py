@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from enumeration import log_prior as enumerated_log_prior
+from markupsafe import Markup
 from scipy import stats
 from teams import random_demos, rich_model
 from typer.testing import CliRunner
 
 import btil
-from btil.analysis.calibration import calibrating
+from btil.analysis.calibration import calibrating, calibration_page
 from btil.analysis.calibration import simulation as simulation_module
 from btil.analysis.calibration.calibrating import Calibration, calibrate
 from btil.analysis.calibration.figures import plot_ecdf_pit, plot_error_ratios, plot_latents
@@ -800,6 +801,42 @@ def test_hollow_marks_are_of_the_point_estimate():
     every = Reliability(*np.zeros((3, 12, 100)))
     with pytest.raises(ValueError, match="every step is labelled"):
         plot_latents({"one": made_up_calibration(averaged=every)})
+
+
+def test_a_page_shows_what_there_is(tmp_path, monkeypatch):
+    drawn = []
+
+    def written_figure(figure, stem, caption):
+        drawn.append(stem.name)
+        return Markup("<figure>") + caption
+
+    monkeypatch.setattr(calibration_page, "written_figure", written_figure)
+    found = made_up_calibration()
+    monkeypatch.setattr(Calibration, "plot_ecdf_pit", lambda self: None)
+    monkeypatch.setattr(Calibration, "plot_latents", lambda self: None)
+    page = found.report(tmp_path, command="btil calibrate <team>")
+    assert (page, drawn) == (tmp_path / "calibration.html", ["ecdf", "latents"])
+    text = page.read_text(encoding="utf-8")
+    assert "btil calibrate &lt;team&gt;" in text
+    assert "Is the posterior of exact right?" in text
+    assert text.index("12 truths from the prior") < text.index("overconfident")
+    assert text.index("overconfident") < text.index("Where truths lie among posterior draws")
+    for name, table in (("table", found.table()), ("fits", found.fits)):
+        read = pd.read_csv(tmp_path / f"{name}.csv", index_col=0)
+        pd.testing.assert_frame_equal(read, table, check_names=False)
+    latents = pd.read_csv(tmp_path / "latents.csv")
+    pd.testing.assert_frame_equal(latents, found.latent_table())
+    # Of one simulation there is no band, and no latent to be sure of where all are labelled.
+    drawn.clear()
+    nothing = Reliability(*np.zeros((3, 1, 100)))
+    ranked = {"latents": Ranked(*(part[:1] for part in found.ranked["latents"]))}
+    changes = {"ranked": ranked, "averaged": nothing, "fits": found.fits[:1]}
+    made_up_calibration(**changes).report(tmp_path)
+    assert drawn == []
+    text = page.read_text(encoding="utf-8")
+    assert "too few simulations" in text
+    assert "btil calibrate" not in text
+    assert not (tmp_path / "latents.csv").read_text(encoding="utf-8").count("averaged")
 
 
 def test_places_of_equal_beliefs_take_any_order():

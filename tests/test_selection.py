@@ -8,6 +8,7 @@ import pytest
 from teams import hmm_demos, hmm_model, random_demos
 
 import btil
+from btil.analysis.monte_carlo import blocks_of_draws
 from btil.analysis.selection import (
     ModelComparison,
     _averaged,
@@ -282,6 +283,27 @@ def test_what_is_impossible_or_left_to_chance_is_told():
     lucky = scores | {"luck": scores["luck"]._replace(chance=0.14)}
     told = _summarize(lucky, dict.fromkeys(scores, learned(True)), demos, "held_out").notes
     assert len(told) == 2  # 0.14 of 0.30 is less than a half
+
+
+def test_every_block_of_draws_has_a_seed_of_its_own(two, monkeypatch):
+    asked = []
+
+    def log_likelihood(self, demos, num_draws, seed):
+        asked.append((num_draws, seed))
+        return np.full(demos.num_episodes, -1.0 - 0.1 * (seed % 7))
+
+    monkeypatch.setattr(TeamPosterior, "log_likelihood", log_likelihood)
+    found = _averaged(two, held_out(), 130, 4)
+    blocks = blocks_of_draws(two, 130, 4)
+    assert asked == [(block.num_draws, block.seed) for block in blocks]
+    assert len({seed for _, seed in asked}) == 20
+    each = np.exp([-1.0 - 0.1 * (seed % 7) for _, seed in asked])
+    sizes = [number for number, _ in asked]
+    np.testing.assert_allclose(found.elpd, np.log(np.average(each, weights=sizes)))
+    without = [
+        3 * np.log(np.average(np.delete(each, k), weights=np.delete(sizes, k))) for k in range(20)
+    ]
+    assert found.chance == pytest.approx(np.sqrt(19 * np.var(without)))
 
 
 def calibrated(scores):

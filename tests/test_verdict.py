@@ -263,7 +263,8 @@ def test_modes_of_the_reference_are_named_with_their_weights(settled: Comparison
     assert (
         "exact: the draws are in 2 modes, of weight 0.62 ± 0.01 and 0.38 ± 0.01." in known.sentences
     )
-    assert "a rough error as chains went over 3 times only" in str(told(0.1, 3).verdict)
+    assert "a rough error as chains went over 9 times only" in str(told(0.1, 9).verdict)
+    assert "rough" not in str(told(0.1, 10).verdict)
     unknown = told(np.nan, 0).verdict
     assert np.isnan([error for _, error in unknown.modes]).all()
     assert "2 modes, whose weights are not known, as no chain goes from one" in str(unknown)

@@ -41,6 +41,7 @@ from btil.analysis.calibration.ranks import (
     wilson_interval,
 )
 from btil.analysis.calibration.simulation import (
+    Cell,
     Settings,
     Simulation,
     choose_cells,
@@ -54,9 +55,10 @@ from btil.analysis.calibration.simulation import (
 from btil.analysis.output import output_console
 from btil.cli import app
 from btil.inference.chains import ess
-from btil.inference.result import DirichletRows, DrawnRows, MixtureRows
+from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows
 from btil.models.draws import prior_tables
 from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 
 def tiny_team(labelled=0.0):
@@ -316,6 +318,58 @@ def test_log_prior_is_the_density():
     two = {site: np.stack([values, values]) for site, values in rows.items()}
     expected = enumerated_log_prior(bound, rows)
     assert log_prior(bound, two, {}) == pytest.approx([expected, expected], rel=1e-12)
+
+
+def test_columns_are_ranked_and_count_in_the_prior(monkeypatch):
+    """A mean and a variance for each latent: by the normal inverse-gamma density of SciPy."""
+    demos = btil.Demonstrations(
+        np.zeros(4, int), None, np.array([[0], [1], [1], [0]]), agents=("ann",), num_latents=2,
+        continuous={"x": np.array([1.0, 2.0, 4.0, 0.0])},
+    )  # fmt: skip
+    model = btil.TeamModel(
+        policy=None,
+        transition=btil.DirichletCPT([[2.0, 1.0], [0.5, 1.0]]),
+        initial=btil.DirichletCPT(3.0),
+        emissions=btil.NormalEmission(("x",)),
+    )
+    bound = bind(model.resolved(demos), demos)
+    draws = [prior_tables(bound.model, demos, np.random.default_rng(seed)) for seed in range(3)]
+    answer = FitResult({}, True, "made by hand")
+    posterior = TeamPosterior(bound, "gibbs", answer, 0, np.dtype(float), 1.0)
+    likelihood = np.arange(64.0)
+    asked = []
+
+    def run_messages(one, rows, number, channels):
+        asked.append((number, {site: len(values) for site, values in rows.items()}, channels))
+        return likelihood, {"ann": np.full((4, 2), 0.5)}
+
+    monkeypatch.setattr(simulation_module, "run_messages", run_messages)
+    cells = [Cell("transition", "transition_ann", np.array([2, 1]))]
+    names, values, beliefs = evaluate(posterior, draws, cells)
+    assert names == [
+        *["transition rows"] * 2, *["emission coefficients"] * 2, *["emission noise"] * 2,
+        "log likelihood", "log prior", "log joint",
+    ]  # fmt: skip
+    ((number, sizes, channels),) = asked
+    assert (number, set(sizes.values())) == (3, {64})
+    assert (beliefs["ann"] == 0.5).all()
+    prior = bound.channels["ann"].prior()
+    for d, draw in enumerate(draws):
+        transition = draw.rows("transition_ann", bound.tables["transition_ann"].contexts)
+        initial = draw.rows("initial_ann", bound.tables["initial_ann"].contexts)
+        means, variances = (
+            part.reshape(2) for part in draw.channels["ann"].rows(bound.channels["ann"].contexts)
+        )
+        np.testing.assert_array_equal(channels["ann"][0][d].ravel(), means)
+        density = stats.dirichlet([3.0, 3.0]).logpdf(initial[0])
+        for k, row in enumerate(transition[0]):
+            density += stats.dirichlet([[2.0, 1.0], [0.5, 1.0]][k]).logpdf(row)
+            location, precision, scale, degrees = (part[0, k].item() for part in prior)
+            density += stats.norm(location, np.sqrt(variances[k] / precision)).logpdf(means[k])
+            density += stats.invgamma(degrees / 2, scale=scale / 2).logpdf(variances[k])
+        expected = [*transition.ravel()[[2, 1]], *means, *np.log(variances) / 2]
+        expected += [likelihood[d], density, likelihood[d] + density]
+        np.testing.assert_allclose(values[d], expected, rtol=1e-9)
 
 
 def parametric_model():

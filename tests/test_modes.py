@@ -32,6 +32,45 @@ def test_chains_of_one_mode_are_not_found_apart_in_many_dimensions():
     assert separation(one, other) == separation(other, one)
 
 
+def test_distances_are_told_by_the_other_halves():
+    """Along means of first halves 80 over 10, along those of second halves 80 over 8."""
+    one = np.array([[0.0, 5.0], [2.0, 5.0], [4.0, 5.0], [2.0, 5.0]])
+    other = np.array([[10.0, 5.0], [12.0, 5.0], [10.0, 5.0], [12.0, 5.0]])
+    assert separation(one, other) == pytest.approx(8)
+    # Of five draws the one in the middle is in neither half.
+    middle = np.array([[900.0, 5.0]])
+    one, other = (np.concatenate([own[:2], middle, own[2:]]) for own in (one, other))
+    assert separation(one, other) == pytest.approx(8)
+
+
+def test_heaps_have_a_valley_in_the_middle_of_the_way():
+    generator = np.random.default_rng(0)
+    low, high = generator.normal(0, 1, 300), generator.normal(12, 1, 100)
+    level = modes_module._valley(generator.permutation([*low, *high]))
+    assert level is not None
+    assert low.max() < level < high.min()
+    assert modes_module._valley(generator.normal(0, 1, 400)) is None
+    assert modes_module._valley(generator.uniform(0, 1, 400)) is None
+    # A heap has ten draws at least.
+    assert modes_module._valley(np.array([*low[:10], *high[:10]])) is not None
+    assert modes_module._valley(np.array([*low[:10], *high[:9]])) is None
+    assert modes_module._valley(np.zeros(100)) is None
+
+
+def test_chains_link_the_heaps_that_they_are_in():
+    linked = modes_module._linked
+    apart = np.repeat([[0], [1]], 100, axis=1)
+    assert not linked(apart)
+    # A draw or two on the other side link nothing, three do.
+    for number, expected in ((2, False), (3, True)):
+        some = apart.copy()
+        some[0, :number] = 1
+        assert linked(some) == expected
+    through = np.repeat([[0] * 50 + [1] * 50, [2] * 50 + [3] * 50, [1] * 50 + [2] * 50], 2, axis=1)
+    assert linked(through)
+    assert not linked(through[:2])
+
+
 def test_a_chain_that_moves_over_overlaps():
     generator = np.random.default_rng(1)
     one, other = generator.normal(size=(2, 60, 5))

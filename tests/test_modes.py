@@ -16,7 +16,13 @@ from btil.analysis.modes import (
     told_modes,
     weigh_modes,
 )
-from btil.inference.result import DirichletRows, DrawnChannel, DrawnRows, FitResult
+from btil.inference.result import (
+    DirichletRows,
+    DrawnChannel,
+    DrawnRows,
+    FitResult,
+    MomentRows,
+)
 from btil.models.team import bind
 from btil.posterior.posterior import TeamPosterior
 
@@ -149,6 +155,23 @@ def test_columns_alone_tell_too():
     moved = np.array([0.0, 2.0, 0.0])[:, None, None, None, None, None]
     assert sorted(apart(coefficients + moved, variances)) == [(0, 2), (1,)]
     assert sorted(apart(coefficients, variances * np.exp(moved))) == [(0, 2), (1,)]
+
+
+def test_rows_count_by_how_often_they_are_read_also_where_few_are_kept():
+    """Draws of rows of two contexts; of the second latent and context nothing is read."""
+    posterior = chains([0.5, 0.5], [0.0, 0.0], num_draws=3)
+    draws = np.arange(2 * 3 * 2 * 2 * 2.0).reshape(2, 3, 2, 2, 2)
+    visits = {"policy_agent_0": np.array([[9.0, 1.0], [4.0, 0.9]])}
+    whole = {"policy_agent_0": DrawnRows(draws)}
+    kept = {"policy_agent_0": MomentRows(*[np.zeros(0)] * 3, np.array([1]), draws[:, :, [1]])}
+
+    def told(rows):
+        result = posterior.result._replace(rows=rows)
+        return modes_module._vectors(replace(posterior, result=result), visits)
+
+    first = [3 * draws[:, :, 0, 0], draws[:, :, 0, 1], 2 * draws[:, :, 1, 0]]
+    np.testing.assert_allclose(told(whole), np.concatenate(first, -1))
+    np.testing.assert_allclose(told(kept), first[2])
 
 
 def test_rows_that_nothing_reads_do_not_count():

@@ -202,6 +202,15 @@ def test_what_did_not_converge_is_to_run_longer(
     assert verdict._next_steps(comparison, {"one": "why"}, {"intervals": "other"}) == [step]
 
 
+def test_draws_around_a_mean_field_are_advised_where_it_has_converged(settled: Comparison) -> None:
+    step = "draws around mfvi (method refined) for its intervals."
+    wait = "mfvi with a larger max_iterations"
+    assert verdict._next_steps(settled, {}, {"decoding": "mfvi"}) == [step]
+    assert verdict._next_steps(settled, {}, {"intervals": "exact"}) == []
+    (only,) = verdict._next_steps(settled, {"mfvi": "the cap"}, {"decoding": "exact"})
+    assert only.startswith(wait)
+
+
 def test_what_can_be_used_is_said() -> None:
     said = verdict._on_uses
     uses = {"decoding": "a", "intervals": "b", "live coach": "a"}

@@ -33,6 +33,7 @@ from btil.analysis.calibration.ranks import (
     place_among,
     place_of_latents,
     rank,
+    rank_latents,
     ratio_of_sums,
     reliability,
     spread,
@@ -168,6 +169,43 @@ def test_labels_are_those_of_the_data_or_of_whole_episodes():
         assert (observed.latents >= 0).sum() == 2 * observed.episode_lengths[labelled[0]]
         chosen |= set(labelled.tolist())
     assert chosen == {0, 1, 2}
+    # Six tenths of three are two.
+    most = draw_data(dataclasses.replace(settings, share_labelled=0.6), 0)[2]
+    assert np.add.reduceat((most.latents >= 0).all(1), most.episode_starts).astype(bool).sum() == 2
+
+
+def test_every_simulation_is_fitted_with_a_seed_of_its_own(monkeypatch):
+    asked = []
+
+    def fit(model, demos, method, **options):
+        asked.append((method, options))
+        raise ArithmeticError("that will do")
+
+    monkeypatch.setattr(simulation_module, "fit", fit)
+    settings = Settings(tiny_model(), tiny_team(), "gibbs", {"num_chains": 2}, 10, 5, 1 / 3, 0)
+    for seed, number in ((0, 1), (0, 1), (0, 2), (1, 1)):
+        with pytest.raises(ArithmeticError, match="that will do"):
+            run_simulation(dataclasses.replace(settings, seed=seed), number)
+    seeds = [options.pop("seed") for _, options in asked]
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds)) == 3
+    assert asked == [("gibbs", {"num_chains": 2, "progress": False})] * 4
+
+
+def test_a_folder_knows_states_that_no_table_reads():
+    """The same tables and actions, on other states."""
+    demos = random_demos(lengths=(3, 2), num_latents=(2,), num_actions=(3,), num_states=(2, 3))
+    states = demos.state_variables
+    other = demos.replace(states=dict(states) | {"y": 2 - states["y"]})
+
+    def known(data, **changes):
+        settings = Settings(tiny_model(), data, "exact", {}, 10, 5, 1 / 3, 0)
+        return calibrating._fingerprint(dataclasses.replace(settings, **changes))
+
+    assert known(demos) == known(demos) == known(demos, method="mfvi", num_draws=7)
+    assert known(other) != known(demos)
+    assert known(demos, seed=1) != known(demos)
+    assert known(demos, share_labelled=1.0) != known(demos)
 
 
 def test_latents_that_nothing_pins_are_named_after_the_truth_and_it_is_said():
@@ -487,6 +525,17 @@ def test_chains_are_thinned_to_what_they_are_worth():
     assert np.array_equal(few[:, -1], rows["policy_ann"].draws[:, -1])
     assert thinned(slow, 10, cells).result.rows["policy_ann"].draws.shape[:2] == (2, 5)
     assert thinned(mixture, 5, cells) is mixture
+    # Rows that are independent, and log likelihoods that are not.
+    quick = {
+        site: DrawnRows(generator.standard_normal(one.draws.shape)) for site, one in rows.items()
+    }
+    likelihood = rows["policy_ann"].draws.reshape(2, 2000, -1)[:, :, :1]
+    for kept, most in ((None, 1000), (likelihood, 200)):
+        made = result._replace(rows=quick, log_likelihood=kept)
+        few = thinned(dataclasses.replace(slow, result=made), 1000, cells)
+        number = 2 * few.result.rows["policy_ann"].draws.shape[1]
+        assert most / 5 < number <= most
+    assert few.result.log_likelihood.shape == (2, number // 2, 1)
 
 
 # ---------------------------------------------------------------------- ranks
@@ -638,6 +687,10 @@ def test_intervals_widen_where_steps_are_right_together():
     (apart,) = bins_of(Reliability(steps, 0.85 * steps, everywhere))
     assert apart.upper - apart.lower < 0.25 * (together.upper - together.lower)
     assert ratio_of_sums(right[:, 8], steps[:, 8]).value == pytest.approx(0.8)
+    # More even than chance is: no more than so many steps that are independent.
+    even = np.where(steps > 0, np.where(np.arange(100)[:, None] % 2, 16.0, 17.0), 0.0)
+    (alike,) = bins_of(Reliability(steps, 0.85 * steps, even))
+    assert (alike.lower, alike.upper) == pytest.approx(wilson_interval(0.825, 2000.0))
     (single,) = bins_of(Reliability(steps[:1], 0.85 * steps[:1], everywhere[:1]))
     assert (single.lower, single.upper) == pytest.approx(wilson_interval(0.8, 1.0))
 
@@ -891,6 +944,16 @@ def test_a_page_shows_what_there_is(tmp_path, monkeypatch):
     assert "too few simulations" in text
     assert "btil calibrate" not in text
     assert not (tmp_path / "latents.csv").read_text(encoding="utf-8").count("averaged")
+
+
+def test_of_latents_it_is_ranked_whether_the_most_probable_is_wrong():
+    beliefs = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    found = rank_latents(beliefs, np.array([1, 1, 0]), np.random.default_rng(0))
+    assert found.truth.tolist() == [1, 0, 0]
+    np.testing.assert_allclose(found.mean, [0.1, 0.2, 0.5])
+    np.testing.assert_allclose(found.sd, [0.3, 0.4, 0.5])
+    assert (found.place <= [1.0, 0.8, 1.0]).all()
+    assert found.place[0] >= 0.9
 
 
 def test_places_of_equal_beliefs_take_any_order():

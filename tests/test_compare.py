@@ -15,6 +15,7 @@ import btil
 import btil.messages.layout as layout_module
 from btil.analysis import compare
 from btil.analysis.compare import compare_posteriors, compare_rows
+from btil.analysis.efficiency import latent_ess
 from btil.analysis.evidence import Evidence
 from btil.analysis.known_truth import coverage_table
 from btil.analysis.modes import Mode
@@ -234,6 +235,10 @@ def test_chains_are_told_one_by_one(comparison: Any, test_data: btil.Demonstrati
     assert row["max_rhat"] == info["max_rhat"].max()
     assert row["rows_above"] == info["rows_above"].sum()
     assert row["min_ess_per_second"] == pytest.approx(info["min_ess_bulk"].min() / gibbs.wall_time)
+    size = latent_ess(gibbs)
+    assert size is not None
+    assert row["min_ess_per_second_latents"] == pytest.approx(size / gibbs.wall_time)
+    assert row["rows"] == info["rows"].sum()
     assert list(comparison.chains.index) == [("gibbs", 0), ("gibbs", 1)]
     total = gibbs.result.log_likelihood.sum(2)
     rows = {n: DrawnRows(r.draws[1:]) for n, r in gibbs.result.rows.items()}
@@ -356,6 +361,36 @@ def test_a_bound_of_other_data_is_not_set_against_the_evidence(train: btil.Demon
     gaps = found.table["evidence_gap"]
     assert gaps["own"] == 1
     assert np.isnan(gaps["other"])
+
+
+def test_the_evidence_is_that_of_the_same_data(
+    train: btil.Demonstrations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def estimate(bound: Any, method: str, seed: int, progress: bool, **options: Any) -> Evidence:
+        asked.append(options)
+        return Evidence(-9.0, 0.3, method, True, None, ())
+
+    monkeypatch.setattr(compare, "estimate_bound", estimate)
+    chains, field = posterior(train, 5, num_chains=2), posterior(train, 6)
+    elsewhere = demonstrations(3, num_labelled=2, seed=4)
+    foreign = posterior(elsewhere, 5)
+    known = dataclasses.replace(field, method="exact", result=field.result._replace(elbo=-7.0))
+    moved = dataclasses.replace(known, bound=bind(MODEL, elsewhere))
+    every = {"chains": chains, "foreign": foreign, "moved": moved}
+    assert compare._estimate_evidence(every, "chains", 1, False).value == -9
+    assert compare._estimate_evidence(every | {"field": field}, "chains", 1, False).value == -9
+    assert asked == [{}, {"posterior": field}]
+    found = compare._estimate_evidence(every | {"known": known}, "chains", 1, False)
+    assert found == Evidence(-7.0, 0.0, "exact", True, None, ())
+
+
+def test_of_other_data_no_time_to_the_reference_is_told(train: btil.Demonstrations) -> None:
+    both = {"whole": posterior(train, 5), "few": posterior(train.select([0, 1]), 6)}
+    courses, differences = compare._measure(both | {"same": both["whole"]}, "whole")
+    assert list(courses) == ["same"]
+    assert list(differences) == ["whole", "few", "same"]
 
 
 def quantity(comparison: Any, column: str) -> Any:

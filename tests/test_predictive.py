@@ -16,9 +16,13 @@ from btil.analysis.predictive import (
     _as_play,
     _bands,
     _one_step_ahead,
+    _setting,
     posterior_predictive_check,
 )
+from btil.inference.processes import ALONE
+from btil.inference.result import FitResult
 from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 POLICY = np.array([[0.8, 0.1, 0.1], [0.1, 0.2, 0.7]])
 
@@ -274,6 +278,35 @@ def test_the_table_says_what_draws_say():
     ]  # fmt: skip
     assert [cell.plain for cell in shown.columns[-1].cells] == ["", "*", "*", ""]
     assert [one.words for one in statistics[:3]] == ["go, given x=1", "steps in 0", "pulse: mean"]
+
+
+def test_the_contexts_that_are_told_are_the_most_frequent():
+    """bob acts at x = 1 four times of five; ann and bob have the same in mind or not."""
+
+    def setting(number=1, **changes):
+        arguments = {
+            "states": {"x": [0, 1, 1, 0, 1, 1, 2]},
+            "actions": [[0, 0], [0, 1], [1, 0], [1, 1], [0, 0], [1, 0], [1, -1]],
+            "latents": [[0, 1], [1, 0], *[[-1, -1]] * 5],
+            "episodes": [0, 0, 1, 1, 1, 2, 2],
+            "agents": ("ann", "bob"),
+            "num_latents": 2,
+            "missing": "allow",
+        } | changes
+        model = btil.TeamModel(policy=btil.DirichletCPT(1.0, parents=("x",)))
+        bound = bind(model, btil.Demonstrations(**arguments))
+        result = FitResult({}, True, "made by hand")
+        posterior = TeamPosterior(bound, "mfvi", result, 0, np.dtype(float), 0.0)
+        return _setting(posterior, [bound, bound], number, ALONE)
+
+    found = setting()
+    assert found.contexts == {agent: [("", None), ("x=1", (1,))] for agent in ("ann", "bob")}
+    assert (found.longest, found.comparable) == (3, True)
+    assert [words for words, _ in setting(5).contexts["ann"]] == ["", "x=1", "x=0", "x=2"]
+    assert [words for words, _ in setting(5).contexts["bob"]] == ["", "x=1", "x=0"]
+    # Mental states of other names, or that nothing distinguishes, are not compared.
+    assert not setting(latent_names={"bob": ("in", "out")}).comparable
+    assert not setting(latents=[[0, -1], [1, -1], *[[-1, -1]] * 5]).comparable
 
 
 def test_ages_are_told_in_bands_up_to_the_longest_episode():

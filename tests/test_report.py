@@ -250,6 +250,7 @@ def test_lines_of_the_page_fit_again(
     monkeypatch.chdir(page.parent)
     again: dict[str, Any] = {}
     exec(lines, again)
+    assert "Seed 5; the same seed gives the same numbers" in shown
     assert again["comparison"].num_played == 7
     differ = [n for n in comparison.table.columns if "second" in n]  # times
     assert len(differ) == 4

@@ -12,6 +12,7 @@ from btil.analysis.monte_carlo import blocks_of_draws
 from btil.analysis.selection import (
     ModelComparison,
     _averaged,
+    _chance_of_weighing,
     _leave_out,
     _Scores,
     _summarize,
@@ -304,6 +305,39 @@ def test_every_block_of_draws_has_a_seed_of_its_own(two, monkeypatch):
         3 * np.log(np.average(np.delete(each, k), weights=np.delete(sizes, k))) for k in range(20)
     ]
     assert found.chance == pytest.approx(np.sqrt(19 * np.var(without)))
+
+
+def test_the_error_of_weighing_is_that_of_blocks_of_draws():
+    """What a draw moves: its share of an episode's density, less its weight."""
+    generator = np.random.default_rng(0)
+    weights, shares = (generator.dirichlet(np.ones(60), size=3) for _ in range(2))
+    logs = (np.log(one).reshape(3, 2, 30) for one in (weights, shares))
+    moved = (shares - weights).sum(0).reshape(20, 3).sum(1)
+    assert _chance_of_weighing(*logs) == pytest.approx(np.sqrt(20 * moved.var(ddof=1)))
+
+
+def test_fewer_draws_are_relied_on_less(two, monkeypatch):
+    """Of a hundred draws a k-hat of 0.6 is too large, of ten thousand it is not."""
+    from arviz_stats.base import array_stats
+
+    def psislw(values, **options):
+        logs = np.full((8, *values.shape[:2]), -np.log(values[..., 0].size))
+        return logs, np.array([0.1, 0.6, *[0.2] * 6])
+
+    monkeypatch.setattr(array_stats, "psislw", psislw)
+
+    def left_out(number):
+        drawn = np.random.default_rng(0).normal(-2, 0.1, (1, number, 8))
+        result = two.result._replace(log_likelihood=drawn)
+        return _leave_out("one", dataclasses.replace(two, result=result), 100, False, 0, False)
+
+    with pytest.raises(ValueError, match=r"episodes 1 \(0\.60\), Pareto k-hat above 0\.50"):
+        left_out(100)
+    found = left_out(10_000)
+    assert found.khat.tolist() == [0.1, 0.6, *[0.2] * 6]
+    drawn = np.random.default_rng(0).normal(-2, 0.1, (10_000, 8))
+    np.testing.assert_allclose(found.elpd, np.log(np.exp(drawn).mean(0)))
+    np.testing.assert_allclose(found.in_sample, found.elpd)
 
 
 def calibrated(scores):

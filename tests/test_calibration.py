@@ -192,6 +192,26 @@ def test_every_simulation_is_fitted_with_a_seed_of_its_own(monkeypatch):
     assert asked == [("gibbs", {"num_chains": 2, "progress": False})] * 4
 
 
+def test_truths_are_ranked_among_as_many_draws_as_there_are(monkeypatch):
+    def fit(model, demos, method, **options):
+        bound = bind(model, demos)
+        rows = {
+            site: DrawnRows(
+                np.random.default_rng(0).dirichlet(np.ones(t.shape[-1]), (2, 5, *t.shape[:-1]))
+            )
+            for site, t in bound.learned.items()
+        }
+        result = FitResult(rows, False, "made by hand")
+        return TeamPosterior(bound, method, result, 0, np.dtype(np.float32), 1.0)
+
+    monkeypatch.setattr(simulation_module, "fit", fit)
+    for asked, there in ((25, 10), (4, 4)):
+        settings = Settings(tiny_model(), tiny_team(), "svi", {}, asked, 5, 1 / 3, 0)
+        found = run_simulation(settings, 0)
+        assert (found.num_draws, found.converged, found.aligned) == (there, False, False)
+        assert len(found.ranked["policy rows"].place) == 5
+
+
 def test_a_folder_knows_states_that_no_table_reads():
     """The same tables and actions, on other states."""
     demos = random_demos(lengths=(3, 2), num_latents=(2,), num_actions=(3,), num_states=(2, 3))

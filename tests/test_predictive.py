@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import matplotlib.figure
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy import stats
 from teams import random_demos, rich_model
 
 import btil
+from btil.analysis.latent_draws import draw_latents
 from btil.analysis.predictive import (
     Play,
     PredictiveCheck,
@@ -21,6 +23,7 @@ from btil.analysis.predictive import (
 )
 from btil.inference.processes import ALONE
 from btil.inference.result import FitResult
+from btil.messages.layout import lay_out
 from btil.models.team import bind
 from btil.posterior.posterior import TeamPosterior
 
@@ -307,6 +310,25 @@ def test_the_contexts_that_are_told_are_the_most_frequent():
     # Mental states of other names, or that nothing distinguishes, are not compared.
     assert not setting(latent_names={"bob": ("in", "out")}).comparable
     assert not setting(latents=[[0, -1], [1, -1], *[[-1, -1]] * 5]).comparable
+
+
+def test_latents_are_drawn_where_there_is_no_label_and_nobody_is_away():
+    """Actions that tell latents for sure; two in three steps are labelled."""
+    generator = np.random.default_rng(0)
+    actions = generator.integers(2, size=(200, 2))
+    there = np.ones((200, 2), bool)
+    there[50:60, 1] = False
+    known = there & (np.arange(200) % 3 > 0)[:, None]
+    demos = btil.Demonstrations(
+        np.zeros(200, int), actions, latents=np.where(known, actions, -1), present=there,
+        agents=("ann", "bob"), num_latents=2, num_actions=2,
+    )  # fmt: skip
+    model = btil.TeamModel(policy=btil.KnownCPT(np.eye(2)), transition=btil.UniformCPT())
+    posterior = btil.fit(model, demos, progress=False)
+    bound, layout = posterior.bound, lay_out(posterior.bound, coarse=True)
+    rows = {name: table.prior_mean() for name, table in bound.tables.items()}
+    found = draw_latents(posterior, bound, layout, rows, jax.random.key(0))
+    np.testing.assert_array_equal(found, np.where(there, actions, -1))
 
 
 def test_ages_are_told_in_bands_up_to_the_longest_episode():

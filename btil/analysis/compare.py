@@ -521,9 +521,9 @@ def compare_posteriors(
         The comparison.
 
     Raises:
-        ValueError: If the test data or the truth do not fit, a table's shape differs between
-            posteriors, the evidence cannot be estimated, or a posterior kept the draws of some
-            rows only (gibbs with `keep_rows`).
+        ValueError: If the test data or the truth do not fit, a table's shape or the order of names
+            differs between posteriors, the evidence cannot be estimated, or a posterior kept the
+            draws of some rows only (gibbs with `keep_rows`).
     """
     posteriors = dict(posteriors)
     _check_posteriors(posteriors, reference)

@@ -160,8 +160,8 @@ def rank_models(
 
     Raises:
         ValueError: Where the numbers would mean nothing. The posteriors learned from different
-            actions, states, episodes or labels; there are too few episodes; with "loo", a mean
-            field or a guide, whose draws are not the posterior's, or a Pareto k-hat above the
+            actions, states, columns, episodes or labels; there are too few episodes; with "loo", a
+            mean field or a guide, whose draws are not the posterior's, or a Pareto k-hat above the
             limit (naming the episodes) without `refit`; with "held_out", an episode that a model
             has been fitted to.
 

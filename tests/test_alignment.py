@@ -10,6 +10,7 @@ from btil import (
     Demonstrations,
     DirichletCPT,
     KnownCPT,
+    NormalEmission,
     Shared,
     StaticCPT,
     TeamModel,
@@ -25,12 +26,17 @@ from btil.analysis import (
     relabel_rows,
     shared_contexts,
 )
-from btil.analysis.alignment import parameter_axes, rename_latents
+from btil.analysis.alignment import parameter_axes, refuse_unmatched, rename_latents
 from btil.inference.result import (
     DirichletRows,
+    DrawnChannel,
     DrawnParameters,
     DrawnRows,
     FitResult,
+    JointNormals,
+    MatrixNormalChannel,
+    MixtureChannel,
+    MixtureOfRegressions,
     MixtureRows,
     NormalParameters,
 )
@@ -233,9 +239,11 @@ def test_transitions_alone_can_tell(seed):
     np.testing.assert_array_equal(found["ann"], np.argsort(permutations["ann"]))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_match_is_the_best_of_all_permutations(seed):
-    bound = bind(make_model(), make_demos((4,), agents=("ann",)))
+    # Of episodes so short the first latents count, too.
+    demos = make_demos((4,), agents=("ann",)).replace(episodes=np.arange(60) // 2)
+    bound = bind(make_model(), demos)
     reference, rows = random_rows(bound, seed), random_rows(bound, seed + 50)
 
     def distance(permutation):
@@ -305,15 +313,16 @@ def test_every_chain_is_aligned_on_its_own():
     rows = random_rows(bound)
     reference = posterior_of(bound, {site: DirichletRows(50 * v + 0.1) for site, v in rows.items()})
     chains = [relabel_rows(bound, rows, random_permutations(bound, seed)) for seed in range(3)]
-    drawn = {
-        site: DrawnRows(np.repeat(np.stack([chain[site] for chain in chains])[:, None], 2, axis=1))
-        for site in rows
-    }
+    drawn = {}
+    for site, one in random_rows(bound, 7).items():
+        # A first draw that says nothing: the mean of a chain decides.
+        draws = np.repeat(np.stack([chain[site] for chain in chains])[:, None], 5, axis=1)
+        draws[:, 0] = one
+        drawn[site] = DrawnRows(draws)
     aligned = align(posterior_of(bound, drawn), reference)
     for site, values in rows.items():
-        np.testing.assert_array_equal(
-            aligned.result.rows[site].draws, np.broadcast_to(values, drawn[site].draws.shape)
-        )
+        found = aligned.result.rows[site].draws[:, 1:]
+        np.testing.assert_array_equal(found, np.broadcast_to(values, found.shape))
 
 
 def test_a_pinned_posterior_is_left_alone():
@@ -352,6 +361,105 @@ def test_posteriors_of_other_models_are_refused():
         align(one, flat_posterior(plain, demos))
     with pytest.raises(ValueError, match="different tables"):
         align(one, flat_posterior(make_model(("policy",)), demos))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [("state_names", "state"), ("action_names", "ann"), ("latent_names", "ann")],
+)
+def test_posteriors_that_number_names_differently_are_refused(kind, key):
+    demos = make_demos((3,), np.arange(60) % 3, agents=("ann",))
+    one, same, other = (
+        flat_posterior(make_model(), demos.replace(**{kind: {key: names}}))
+        for names in (("a", "b", "c"), ("a", "b", "c"), ("a", "c", "b"))
+    )
+    assert align(one, same) is one
+    assert align(one, flat_posterior(make_model(), demos)) is one
+    with pytest.raises(ValueError, match=rf"{kind} of {key} differ: a, b, c and, .* a, c, b"):
+        align(one, other)
+
+
+# ------------------------------------------------------------------ continuous columns
+
+
+def with_columns(labels=None):
+    """A model that explains a column of ann, who has three latents, and nothing more of bob."""
+    demos = make_demos(labels=labels).replace(continuous={"pulse": np.linspace(60, 80, 60)})
+    model = dataclasses.replace(
+        make_model(), emissions={"ann": NormalEmission(("pulse",))}
+    ).resolved(demos)
+    return bind(model, demos)
+
+
+def test_latents_of_columns_must_have_names():
+    told = "continuous columns are not looked at where latents are matched, .* those of ann; label"
+    with pytest.raises(ValueError, match=told):
+        refuse_unmatched(with_columns())
+    # Nobody has to name those of bob.
+    refuse_unmatched(with_columns(labels_of([(0, 0, 0), (1, 0, 1)])))
+    refuse_unmatched(bind(make_model(), make_demos()))
+
+
+@pytest.mark.parametrize("kind", [MatrixNormalChannel, MixtureChannel, MixtureOfRegressions])
+def test_densities_of_columns_are_renamed_on_their_axis_of_latents(kind):
+    bound = with_columns()
+    lead = (2, 1) if kind is MatrixNormalChannel else (4, 2, 1)  # components, contexts
+    parts = {
+        name: np.arange(np.prod(lead) * 3 * 5.0).reshape(*lead[:-1], 3, 5)
+        for name in MatrixNormalChannel._fields
+    }
+    others = {name: name for name in kind._fields if name not in parts}
+    rows = {site: DirichletRows(np.ones(table.shape)) for site, table in bound.learned.items()}
+    posterior = posterior_of(bound, rows)
+    result = posterior.result._replace(channels={"emission_ann": kind(**parts, **others)})
+    order = {"ann": [2, 0, 1], "bob": [0, 1, 2, 3]}
+    renamed = rename_latents(dataclasses.replace(posterior, result=result), order)
+    (channel,) = renamed.result.channels.values()
+    for name, values in parts.items():
+        for new, old in enumerate([2, 0, 1]):
+            found, given = getattr(channel, name), values
+            np.testing.assert_array_equal(found[..., new, :], given[..., old, :])
+    for name in others:
+        assert getattr(channel, name) == name
+
+
+@pytest.mark.parametrize("one_for_all", [True, False])
+def test_draws_of_columns_are_renamed_chain_by_chain(one_for_all):
+    bound = with_columns()
+    draws = np.arange(2 * 5 * 3.0).reshape(2, 5, 1, 3, 1, 1)
+    rows = {
+        site: DrawnRows(np.full((2, 5, *table.shape), 0.5)) for site, table in bound.learned.items()
+    }
+    posterior = posterior_of(bound, rows)
+    channel = DrawnChannel(draws, draws + 100)
+    result = posterior.result._replace(channels={"emission_ann": channel})
+    posterior = dataclasses.replace(posterior, result=result)
+    orders = [{"ann": own, "bob": [0, 1, 2, 3]} for own in ([1, 2, 0], [0, 2, 1])]
+    renamed = rename_latents(posterior, orders[0] if one_for_all else orders)
+    (found,) = renamed.result.channels.values()
+    for chain in range(2):
+        own = orders[0 if one_for_all else chain]["ann"]
+        np.testing.assert_array_equal(found.coefficients[chain], draws[chain][:, :, own])
+        np.testing.assert_array_equal(found.covariance[chain], draws[chain][:, :, own] + 100)
+
+
+def test_normals_that_go_together_are_renamed_in_location_and_factor():
+    generator = np.random.default_rng(0)
+    bound = bind(parametric_model(), make_demos())
+    shapes = unconstrained_shapes(all_priors(parametric_sites(bound)))
+    site = "transition_ann_weights"
+    location, factor = (generator.normal(size=(*shapes[site], *more)) for more in ((), (7,)))
+    posterior = flat_posterior(bound.model, bound.demos)
+    together = {site: JointNormals(location, factor, "all")}
+    posterior = dataclasses.replace(
+        posterior, result=posterior.result._replace(parameters=together)
+    )
+    order = [1, 2, 0]
+    found = rename_latents(posterior, {"ann": order, "bob": range(4)}).result.parameters[site]
+    # Of latents by features by next latents.
+    np.testing.assert_array_equal(found.location, location[order][:, :, order])
+    np.testing.assert_array_equal(found.factor, factor[order][:, :, order])
+    assert found.group == "all"
 
 
 # ------------------------------------------------------------------ parameters of families
@@ -430,6 +538,11 @@ def test_normals_are_renamed_where_they_stay_normals():
     draws = found["initial_ann_base"].draws
     assert draws.shape == (1, 1000, 3)
     np.testing.assert_allclose(draws.mean((0, 1)), before[order], atol=0.02)
+    orders = {"ann": order, "bob": np.arange(4)}
+    for seed, same in ((0, True), (1, False)):
+        seeded = rename_latents(dataclasses.replace(posterior, seed=seed), orders)
+        again = seeded.result.parameters["initial_ann_base"].draws
+        assert np.array_equal(again, draws) == same
 
 
 def test_axes_of_parameters_depend_on_the_role():

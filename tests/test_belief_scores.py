@@ -79,6 +79,30 @@ def test_errors_are_over_episodes():
     assert alone.brier.value == pytest.approx(by_episode[0])
 
 
+class Learned:
+    """What knows three latents by name, and is sure of the first step alone."""
+
+    demos = Demonstrations(
+        [0, 0, 0], [0, 0, 0], latents=[0, 1, 2], num_latents=3,
+        latent_names={"agent_0": ("away", "in", "out")},
+    )  # fmt: skip
+
+    def smooth(self, demos):
+        assert demos.latent_names == self.demos.latent_names
+        return {"agent_0": np.array([[0.0, 0.0, 1.0], [0.2, 0.7, 0.1], [0.5, 0.3, 0.2]])}
+
+
+def test_labels_are_matched_by_name_to_what_a_posterior_knows():
+    named = {"num_latents": 2, "latent_names": {"agent_0": ("out", "in")}}
+    demos = Demonstrations([0, 0, 0], [0, 0, 0], latents=[0, -1, 1], **named)
+    found = score_beliefs(demos, Learned(), "agent_0")
+    assert found.steps == 2
+    assert found.right.value == 0.5
+    assert found.log_score.value == pytest.approx(np.log(0.3) / 2)
+    counted = reliability_by_episode(demos, Learned(), "agent_0")
+    assert (counted.right.sum(), counted.said.sum()) == (1, 1.5)
+
+
 def test_bins_count_every_labelled_step():
     demos, beliefs = made_up()
     counted = reliability_by_episode(demos, beliefs, "ann")
@@ -87,6 +111,25 @@ def test_bins_count_every_labelled_step():
     assert counted.steps[1].sum() == 0
     for one in bins_of(counted):
         assert one.lower - 0.02 < one.said < one.upper + 0.02
+
+
+def test_errors_and_bins_are_those_of_episodes_by_hand():
+    demos = Demonstrations(
+        [0] * 5, [0] * 5, latents=[0, 1, -1, 1, 0], episodes=[0, 0, 0, 1, 2], num_latents=2
+    )
+    beliefs = np.array([[0.9, 0.1], [0.6, 0.4], [0.5, 0.5], [0.25, 0.75], [0.3, 0.7]])
+    found = score_beliefs(demos, {"agent_0": beliefs}, "agent_0")
+    # Episodes have 2, 1 and 1 labelled steps, of which 1, 1 and none is right.
+    assert found.right.value == 0.5
+    apart = np.array([1 - 2 * 0.5, 1 - 0.5, 0 - 0.5])
+    assert found.right.error == pytest.approx(np.sqrt((apart**2).sum() * 3 / 2) / 4)
+    assert found.sureness.value == pytest.approx((0.9 + 0.6 + 0.75 + 0.7) / 4)
+    assert found.surer_than_right.value == pytest.approx(0.7375 - 0.5)
+    assert found.brier.value == pytest.approx((2 * 0.01 + 2 * 0.36 + 2 * 0.0625 + 2 * 0.49) / 4)
+    counted = reliability_by_episode(demos, {"agent_0": beliefs}, "agent_0")
+    assert np.argwhere(counted.steps).tolist() == [[0, 60], [0, 90], [1, 75], [2, 70]]
+    assert np.argwhere(counted.right).tolist() == [[0, 90], [1, 75]]
+    np.testing.assert_allclose(counted.said[0, [60, 90]], [0.6, 0.9])
 
 
 def test_a_belief_that_is_wrong_and_sure_costs_a_finite_amount():
@@ -100,6 +143,11 @@ def test_agents_without_labels_or_without_a_choice_are_not_scored():
     demos, _ = made_up()
     assert scored_agents(demos) == ["ann"]
     assert scored_agents(demos.without_labels()) == []
+    four = Demonstrations(
+        [0, 0], np.zeros((2, 4), int), [[0, 0, -1, -1], [0, -1, -1, 1]], num_actions=1,
+        agents=("one", "two", "unseen", "late"), num_latents=(1, 2, 2, 2),
+    )  # fmt: skip
+    assert scored_agents(four) == ["two", "late"]
 
 
 def test_reliability_is_drawn_for_every_agent_and_method():

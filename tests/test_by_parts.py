@@ -12,11 +12,14 @@ from together import LENGTHS, run_together
 from typer.testing import CliRunner
 
 import btil
+from btil.analysis import by_parts, posterior_predictive_check
 from btil.analysis.by_parts import decode_file, score_file
 from btil.analysis.decoding import decoded_table
 from btil.analysis.held_out import held_out
 from btil.cli import app
 from btil.demonstrations import row_groups
+from btil.inference.result import DrawnRows, FitResult
+from btil.models.team import bind
 
 
 def team() -> btil.Demonstrations:
@@ -109,6 +112,60 @@ def test_from_a_shell(posterior, folder, tmp_path) -> None:
     assert len(pd.read_parquet(out)) == sum(LENGTHS)
 
 
+def test_a_check_of_labelled_files_is_that_of_memory(folder, monkeypatch) -> None:
+    """With labels and rows that leave no choice nothing is left to chance."""
+    demos = team().replace(latents=np.stack([np.arange(sum(LENGTHS)) % 2] * 2, axis=1))
+    for path in folder.iterdir():
+        path.unlink()
+    btil.write_demonstrations(demos, folder / "a.parquet")
+    bound = bind(hmm_model(), demos)
+    rows = {}
+    for site, table in bound.learned.items():
+        sure = np.zeros((1, 6, *table.shape))
+        sure[..., 0] = 1
+        rows[site] = DrawnRows(sure)
+    result = FitResult(rows, True, "made by hand")
+    posterior = btil.TeamPosterior(bound, "gibbs", result, 0, np.dtype(float), 1.0)
+    file = btil.open_demonstrations(folder)
+    assert len(list(file)) > 1
+    whole, parts = (
+        posterior_predictive_check(posterior, data, num_draws=6) for data in (demos, file)
+    )
+    assert parts.statistics == whole.statistics
+    np.testing.assert_allclose(parts.observed, whole.observed, rtol=1e-12)
+    np.testing.assert_allclose(parts.replicated, whole.replicated, rtol=1e-12)
+    assert (parts.share_labelled, parts.replicate) == (1.0, "steps")
+    np.testing.assert_array_equal(parts.blocks, whole.blocks)
+    with pytest.raises(ValueError, match='replicate="episodes" takes demonstrations in memory'):
+        posterior_predictive_check(posterior, file, replicate="episodes")
+    with pytest.raises(ValueError, match="distributed: processes share files"):
+        posterior_predictive_check(posterior, demos, distributed=True)
+
+
+def test_parts_count_by_their_episodes_with_labels() -> None:
+    """Of three parts, in one of which bob has no labels at all."""
+    labels = [
+        [[0, 1], [1, -1], [-1, -1], [0, 0]],
+        [[-1, 1], [0, 1], [0, -1], [1, 0]],
+        [[0, -1], [1, -1], [-1, -1], [0, -1]],
+    ]
+    episodes = ([0, 0, 1, 2], [0, 1, 2, 3], [0, 0, 0, 0])
+    found = ([0.5, 0.1], [0.25, 1.0], [1.0, np.nan])
+    sums = {name: np.zeros(()) for name in ("episodes", "steps", "log_likelihood")}
+    sums["labelled"] = np.zeros(2)
+    for latents, ids, errors, logs in zip(labels, episodes, found, (-1.0, -2.0, -4.0), strict=True):
+        part = btil.Demonstrations(
+            [0] * 4, [[0, 0]] * 4, latents=latents, episodes=ids, num_actions=1, num_latents=2
+        )
+        by_parts._add_part(sums, part, {"error": np.array(errors)}, logs)
+    scores = by_parts._scores(sums, ("ann", "bob"))
+    assert (scores.num_episodes, scores.num_steps, scores.log_likelihood) == (8, 12, -7)
+    np.testing.assert_allclose(scores.share_labelled, [9 / 12, 5 / 12])
+    # ann: 2, 3 and 1 episodes with labels; bob: 2, 3 and none.
+    expected = [(2 * 0.5 + 3 * 0.25 + 1) / 6, (2 * 0.1 + 3 * 1.0) / 5]
+    np.testing.assert_allclose(scores.metrics["error"], expected)
+
+
 def test_two_processes_write_a_folder(posterior, folder, tmp_path) -> None:
     posterior.save(tmp_path / "p.nc")
     for status, told in run_together(3, "parts", tmp_path):
@@ -131,8 +188,6 @@ def test_two_processes_write_a_folder(posterior, folder, tmp_path) -> None:
 
 
 def test_a_predictive_check_of_files_counts_what_memory_has(posterior, folder) -> None:
-    from btil.analysis import posterior_predictive_check
-
     file = btil.open_demonstrations(folder)
     richer = btil.fit(
         btil.TeamModel(btil.DirichletCPT(1.2, ("x",)), btil.DirichletCPT(1.1)),

@@ -13,11 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from enumeration import log_prior as enumerated_log_prior
+from markupsafe import Markup
 from scipy import stats
 from teams import random_demos, rich_model
 from typer.testing import CliRunner
 
 import btil
+from btil.analysis.calibration import calibrating, calibration_page
 from btil.analysis.calibration import simulation as simulation_module
 from btil.analysis.calibration.calibrating import Calibration, calibrate
 from btil.analysis.calibration.figures import plot_ecdf_pit, plot_error_ratios, plot_latents
@@ -31,6 +33,7 @@ from btil.analysis.calibration.ranks import (
     place_among,
     place_of_latents,
     rank,
+    rank_latents,
     ratio_of_sums,
     reliability,
     spread,
@@ -39,7 +42,9 @@ from btil.analysis.calibration.ranks import (
     wilson_interval,
 )
 from btil.analysis.calibration.simulation import (
+    Cell,
     Settings,
+    Simulation,
     choose_cells,
     draw_data,
     evaluate,
@@ -51,9 +56,10 @@ from btil.analysis.calibration.simulation import (
 from btil.analysis.output import output_console
 from btil.cli import app
 from btil.inference.chains import ess
-from btil.inference.result import DirichletRows, DrawnRows, MixtureRows
+from btil.inference.result import DirichletRows, DrawnRows, FitResult, MixtureRows
 from btil.models.draws import prior_tables
 from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 
 def tiny_team(labelled=0.0):
@@ -163,6 +169,63 @@ def test_labels_are_those_of_the_data_or_of_whole_episodes():
         assert (observed.latents >= 0).sum() == 2 * observed.episode_lengths[labelled[0]]
         chosen |= set(labelled.tolist())
     assert chosen == {0, 1, 2}
+    # Six tenths of three are two.
+    most = draw_data(dataclasses.replace(settings, share_labelled=0.6), 0)[2]
+    assert np.add.reduceat((most.latents >= 0).all(1), most.episode_starts).astype(bool).sum() == 2
+
+
+def test_every_simulation_is_fitted_with_a_seed_of_its_own(monkeypatch):
+    asked = []
+
+    def fit(model, demos, method, **options):
+        asked.append((method, options))
+        raise ArithmeticError("that will do")
+
+    monkeypatch.setattr(simulation_module, "fit", fit)
+    settings = Settings(tiny_model(), tiny_team(), "gibbs", {"num_chains": 2}, 10, 5, 1 / 3, 0)
+    for seed, number in ((0, 1), (0, 1), (0, 2), (1, 1)):
+        with pytest.raises(ArithmeticError, match="that will do"):
+            run_simulation(dataclasses.replace(settings, seed=seed), number)
+    seeds = [options.pop("seed") for _, options in asked]
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds)) == 3
+    assert asked == [("gibbs", {"num_chains": 2, "progress": False})] * 4
+
+
+def test_truths_are_ranked_among_as_many_draws_as_there_are(monkeypatch):
+    def fit(model, demos, method, **options):
+        bound = bind(model, demos)
+        rows = {
+            site: DrawnRows(
+                np.random.default_rng(0).dirichlet(np.ones(t.shape[-1]), (2, 5, *t.shape[:-1]))
+            )
+            for site, t in bound.learned.items()
+        }
+        result = FitResult(rows, False, "made by hand")
+        return TeamPosterior(bound, method, result, 0, np.dtype(np.float32), 1.0)
+
+    monkeypatch.setattr(simulation_module, "fit", fit)
+    for asked, there in ((25, 10), (4, 4)):
+        settings = Settings(tiny_model(), tiny_team(), "svi", {}, asked, 5, 1 / 3, 0)
+        found = run_simulation(settings, 0)
+        assert (found.num_draws, found.converged, found.aligned) == (there, False, False)
+        assert len(found.ranked["policy rows"].place) == 5
+
+
+def test_a_folder_knows_states_that_no_table_reads():
+    """The same tables and actions, on other states."""
+    demos = random_demos(lengths=(3, 2), num_latents=(2,), num_actions=(3,), num_states=(2, 3))
+    states = demos.state_variables
+    other = demos.replace(states=dict(states) | {"y": 2 - states["y"]})
+
+    def known(data, **changes):
+        settings = Settings(tiny_model(), data, "exact", {}, 10, 5, 1 / 3, 0)
+        return calibrating._fingerprint(dataclasses.replace(settings, **changes))
+
+    assert known(demos) == known(demos) == known(demos, method="mfvi", num_draws=7)
+    assert known(other) != known(demos)
+    assert known(demos, seed=1) != known(demos)
+    assert known(demos, share_labelled=1.0) != known(demos)
 
 
 def test_latents_that_nothing_pins_are_named_after_the_truth_and_it_is_said():
@@ -315,6 +378,58 @@ def test_log_prior_is_the_density():
     assert log_prior(bound, two, {}) == pytest.approx([expected, expected], rel=1e-12)
 
 
+def test_columns_are_ranked_and_count_in_the_prior(monkeypatch):
+    """A mean and a variance for each latent: by the normal inverse-gamma density of SciPy."""
+    demos = btil.Demonstrations(
+        np.zeros(4, int), None, np.array([[0], [1], [1], [0]]), agents=("ann",), num_latents=2,
+        continuous={"x": np.array([1.0, 2.0, 4.0, 0.0])},
+    )  # fmt: skip
+    model = btil.TeamModel(
+        policy=None,
+        transition=btil.DirichletCPT([[2.0, 1.0], [0.5, 1.0]]),
+        initial=btil.DirichletCPT(3.0),
+        emissions=btil.NormalEmission(("x",)),
+    )
+    bound = bind(model.resolved(demos), demos)
+    draws = [prior_tables(bound.model, demos, np.random.default_rng(seed)) for seed in range(3)]
+    answer = FitResult({}, True, "made by hand")
+    posterior = TeamPosterior(bound, "gibbs", answer, 0, np.dtype(float), 1.0)
+    likelihood = np.arange(64.0)
+    asked = []
+
+    def run_messages(one, rows, number, channels):
+        asked.append((number, {site: len(values) for site, values in rows.items()}, channels))
+        return likelihood, {"ann": np.full((4, 2), 0.5)}
+
+    monkeypatch.setattr(simulation_module, "run_messages", run_messages)
+    cells = [Cell("transition", "transition_ann", np.array([2, 1]))]
+    names, values, beliefs = evaluate(posterior, draws, cells)
+    assert names == [
+        *["transition rows"] * 2, *["emission coefficients"] * 2, *["emission noise"] * 2,
+        "log likelihood", "log prior", "log joint",
+    ]  # fmt: skip
+    ((number, sizes, channels),) = asked
+    assert (number, set(sizes.values())) == (3, {64})
+    assert (beliefs["ann"] == 0.5).all()
+    prior = bound.channels["ann"].prior()
+    for d, draw in enumerate(draws):
+        transition = draw.rows("transition_ann", bound.tables["transition_ann"].contexts)
+        initial = draw.rows("initial_ann", bound.tables["initial_ann"].contexts)
+        means, variances = (
+            part.reshape(2) for part in draw.channels["ann"].rows(bound.channels["ann"].contexts)
+        )
+        np.testing.assert_array_equal(channels["ann"][0][d].ravel(), means)
+        density = stats.dirichlet([3.0, 3.0]).logpdf(initial[0])
+        for k, row in enumerate(transition[0]):
+            density += stats.dirichlet([[2.0, 1.0], [0.5, 1.0]][k]).logpdf(row)
+            location, precision, scale, degrees = (part[0, k].item() for part in prior)
+            density += stats.norm(location, np.sqrt(variances[k] / precision)).logpdf(means[k])
+            density += stats.invgamma(degrees / 2, scale=scale / 2).logpdf(variances[k])
+        expected = [*transition.ravel()[[2, 1]], *means, *np.log(variances) / 2]
+        expected += [likelihood[d], density, likelihood[d] + density]
+        np.testing.assert_allclose(values[d], expected, rtol=1e-9)
+
+
 def parametric_model():
     """A base row with a learned strength; weights on the line."""
     return btil.TeamModel(
@@ -430,6 +545,17 @@ def test_chains_are_thinned_to_what_they_are_worth():
     assert np.array_equal(few[:, -1], rows["policy_ann"].draws[:, -1])
     assert thinned(slow, 10, cells).result.rows["policy_ann"].draws.shape[:2] == (2, 5)
     assert thinned(mixture, 5, cells) is mixture
+    # Rows that are independent, and log likelihoods that are not.
+    quick = {
+        site: DrawnRows(generator.standard_normal(one.draws.shape)) for site, one in rows.items()
+    }
+    likelihood = rows["policy_ann"].draws.reshape(2, 2000, -1)[:, :, :1]
+    for kept, most in ((None, 1000), (likelihood, 200)):
+        made = result._replace(rows=quick, log_likelihood=kept)
+        few = thinned(dataclasses.replace(slow, result=made), 1000, cells)
+        number = 2 * few.result.rows["policy_ann"].draws.shape[1]
+        assert most / 5 < number <= most
+    assert few.result.log_likelihood.shape == (2, number // 2, 1)
 
 
 # ---------------------------------------------------------------------- ranks
@@ -581,11 +707,308 @@ def test_intervals_widen_where_steps_are_right_together():
     (apart,) = bins_of(Reliability(steps, 0.85 * steps, everywhere))
     assert apart.upper - apart.lower < 0.25 * (together.upper - together.lower)
     assert ratio_of_sums(right[:, 8], steps[:, 8]).value == pytest.approx(0.8)
+    # More even than chance is: no more than so many steps that are independent.
+    even = np.where(steps > 0, np.where(np.arange(100)[:, None] % 2, 16.0, 17.0), 0.0)
+    (alike,) = bins_of(Reliability(steps, 0.85 * steps, even))
+    assert (alike.lower, alike.upper) == pytest.approx(wilson_interval(0.825, 2000.0))
     (single,) = bins_of(Reliability(steps[:1], 0.85 * steps[:1], everywhere[:1]))
     assert (single.lower, single.upper) == pytest.approx(wilson_interval(0.8, 1.0))
 
 
 # ---------------------------------------------------------------------- what is shown
+
+
+def made_up_simulation(generator, groups, number):
+    """A simulation with so many quantities of each group, and other numbers everywhere."""
+
+    def counts():
+        return Reliability(*generator.random((len(Reliability._fields), 100)))
+
+    return Simulation(
+        ranked={
+            group: Ranked(*generator.random((len(Ranked._fields), size)))
+            for group, size in groups.items()
+        },
+        point=counts(),
+        averaged=counts(),
+        num_draws=10 + number,
+        converged=number != 1,
+        aligned=number == 1,
+        seconds=0.5 * number,
+    )
+
+
+def test_a_simulation_is_read_as_it_was_written(tmp_path):
+    generator = np.random.default_rng(0)
+    for number in range(2):
+        made = made_up_simulation(generator, {"policy rows": 3, "log joint": 1}, number)
+        calibrating._save(made, tmp_path / "one.npz")
+        found = calibrating._load(tmp_path / "one.npz")
+        np.testing.assert_equal(found._asdict(), made._asdict())
+        assert list(found.ranked) == ["policy rows", "log joint"]
+    (tmp_path / "one.npz").write_bytes((tmp_path / "one.npz").read_bytes()[:300])
+    with pytest.raises(ValueError, match=r"one\.npz: damaged .*; delete it and the simulation is"):
+        calibrating._load(tmp_path / "one.npz")
+
+
+def test_simulations_with_fewer_quantities_are_filled_up():
+    generator = np.random.default_rng(1)
+    groups = ({"latents": 2, "policy rows": 1}, {"policy rows": 3}, {"initial rows": 1})
+    made = [made_up_simulation(generator, own, k) for k, own in enumerate(groups)]
+    settings = Settings(tiny_model(), tiny_team(), "gibbs", {"num_chains": 2}, 30, 5, 0.25, 7)
+    found = calibrating._collect(settings, made)
+    assert list(found.ranked) == ["policy rows", "initial rows", "latents"]
+    for name in Ranked._fields:
+        rows = getattr(found.ranked["policy rows"], name)
+        np.testing.assert_array_equal(rows[0, :1], getattr(made[0].ranked["policy rows"], name))
+        np.testing.assert_array_equal(rows[1], getattr(made[1].ranked["policy rows"], name))
+        assert np.isnan(rows).tolist() == [[False, True, True], [False] * 3, [True] * 3]
+        assert getattr(found.ranked["latents"], name).shape == (3, 2)
+    for kind in ("point", "averaged"):
+        for name in Reliability._fields:
+            own = [getattr(getattr(one, kind), name) for one in made]
+            np.testing.assert_array_equal(getattr(getattr(found, kind), name), own)
+    assert found.fits.to_dict("list") == {
+        "draws": [10, 11, 12],
+        "converged": [True, False, True],
+        "aligned": [False, True, False],
+        "seconds": [0.0, 0.5, 1.0],
+    }
+    assert (found.method, found.options, found.seed) == ("gibbs", {"num_chains": 2}, 7)
+    assert (found.num_draws, found.share_labelled, found.num_simulations) == (30, 0.25, 3)
+
+
+def made_up_calibration(**changes):
+    """Twelve simulations: places all high, rows twice, latents once; steps of two kinds."""
+    place = np.linspace(0.7, 0.98, 24).reshape(12, 2)
+    place[3, 1] = np.nan  # one of them has a single quantity
+    truth = np.where(np.arange(24).reshape(12, 2) % 2, 3.0, -1.0)
+    rows = Ranked(place, truth, np.zeros((12, 2)), np.full((12, 2), 2.0))
+    latents = Ranked(*(part[:, :1] for part in (place - 0.01, truth + 4, *rows[2:])))
+    steps = np.zeros((2, 12, 100))
+    steps[:, :, 60], steps[:, :, 90] = 4, 6
+    said = steps * (np.arange(100) + 0.5) / 100
+    right = np.zeros_like(steps)
+    right[0, :, 60], right[0, :, 90] = 1, 6
+    right[1, :, 60], right[1, :, 90] = 2, [5, 6] * 6
+    fits = pd.DataFrame({"draws": [25] * 12, "converged": True, "aligned": False})
+    arguments = {
+        "method": "exact",
+        "options": {},
+        "model": tiny_model(),
+        "demos": tiny_team(),
+        "share_labelled": 1 / 3,
+        "num_draws": 25,
+        "seed": 0,
+        "ranked": {"policy rows": rows, "latents": latents},
+        "point": Reliability(steps[0], said[0], right[0]),
+        "averaged": Reliability(steps[1], said[1], right[1]),
+        "fits": fits,
+    } | changes
+    return Calibration(**arguments)
+
+
+def test_the_table_of_groups_by_hand():
+    found = made_up_calibration()
+    table = found.table()
+    # The posterior's values are too low; of latents the true ones were thought improbable.
+    assert table["verdict"].to_dict() == {"policy rows": "too low", "latents": "overconfident"}
+    assert table["simulations"].tolist() == [12, 12]
+    assert table["quantities"].tolist() == [23, 12]
+    rows, place = table.loc["policy rows"], found.ranked["policy rows"].place
+    known = place[~np.isnan(place)]
+    assert rows["spread"] == pytest.approx(12 * ((known - 0.5) ** 2).mean())
+    assert rows["coverage_50"] == pytest.approx((known < 0.75).mean())
+    assert rows["coverage_89"] == pytest.approx((known < 0.945).mean())
+    assert rows["error_ratio"] == pytest.approx(np.sqrt((12 * 9 + 12) / (24 * 4)))
+    assert table.loc["latents", "error_ratio"] == pytest.approx(1.5)  # 3 over 2
+    assert table.loc["latents", ["spread", "coverage_50", "coverage_89"]].isna().all()
+    inside = (place < 0.945).sum(1)
+    apart = inside - rows["coverage_89"] * (~np.isnan(place)).sum(1)
+    assert rows["coverage_89_se"] == pytest.approx(np.sqrt((apart**2).sum() * 12 / 11) / 23)
+    headings, written = found.written_table()
+    assert headings == ["ranks of", "verdict", "error / sd", "spread", "in 50%", "in 89%"]
+    assert [row[:2] for row in written] == [
+        ("policy rows", "too low"), ("latents", "overconfident"),
+    ]  # fmt: skip
+    assert written[0][5] == f"{rows['coverage_89']:.2f} ± {rows['coverage_89_se']:.2f}"
+    assert written[1][3:] == ("–", "–", "–")
+    # What may be chance is no fault, if one is not to be found where there is none.
+    doubtful = made_up_calibration(
+        ranked={"log prior": normal_ranks(np.random.default_rng(1), 1.0, -0.4, 12)}
+    )
+    assert doubtful.verdicts(0.5) == {"log prior": "too low"}
+    assert doubtful.table(0.5)["verdict"].tolist() == ["too low"]
+    assert doubtful.written_table(0.5)[1][0][1] == "too low"
+    assert doubtful.verdicts() == {"log prior": "uniform"}
+
+
+def test_sure_and_right_by_hand():
+    found = made_up_calibration()
+    table = found.latent_table()
+    assert table["kind"].tolist() == ["point", "point", "averaged", "averaged"]
+    assert table["steps"].tolist() == [48, 72, 48, 72]
+    assert table["low"].tolist() == [0.6, 0.9, 0.6, 0.9]
+    np.testing.assert_allclose(table["said"], [0.605, 0.905, 0.605, 0.905])
+    np.testing.assert_allclose(table["right"], [1 / 4, 1, 2 / 4, 5.5 / 6])
+    excess = found.overconfidence()
+    said = 0.4 * 0.605 + 0.6 * 0.905
+    assert excess["point"] == pytest.approx((said - 0.7, 0))
+    assert excess["averaged"][0] == pytest.approx(said - 0.75)
+    # Seven or eight of ten are right, in turn.
+    assert excess["averaged"][1] == pytest.approx(0.05 / np.sqrt(11))
+    nothing = Reliability(*np.zeros((3, 12, 100)))
+    assert list(made_up_calibration(point=nothing).overconfidence()) == ["averaged"]
+
+
+def test_places_for_arviz_are_as_many_of_each_group():
+    found = made_up_calibration()
+    first = found.ranked["latents"].place
+    first[3] = np.nan  # nothing to test in one of them
+    places = found.to_datatree()["prior_sbc"]
+    assert dict(places.sizes) == {"simulation": 11}
+    np.testing.assert_array_equal(places["latents"], np.delete(first[:, 0], 3))
+    rows = found.ranked["policy rows"].place[:11, 0]
+    np.testing.assert_array_equal(places["policy rows"], rows)
+
+
+def test_ratios_stand_in_the_order_of_the_calibrations_with_a_line_for_each_method():
+    one = made_up_calibration()
+    wide = one.ranked["policy rows"]
+    narrow = {"policy rows": wide._replace(sd=wide.sd / 2), "log prior": wide}
+    other = made_up_calibration(method="mfvi", ranked=narrow)
+    axes = plot_error_ratios({"exact, few": one, "mfvi": other, "exact, many": one}).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        "exact, few", "mfvi", "exact, many",
+    ]  # fmt: skip
+    bars = [container.lines[0] for container in axes.containers]
+    drawn = [
+        ([round(float(x), 2) for x in line.get_xdata()], list(line.get_ydata())) for line in bars
+    ]
+    rows, latents = np.sqrt(120 / 96), 1.5
+    # The log prior is no quantity of which errors are told.
+    assert drawn == [
+        ([-0.03, 1.97], pytest.approx([rows, rows])),
+        ([0.97], pytest.approx([2 * rows])),
+        ([0.03, 2.03], pytest.approx([latents, latents])),
+        ([], []),
+    ]
+    assert axes.get_yscale() == "log"
+
+
+def test_distribution_functions_are_drawn_less_what_they_should_be():
+    found = made_up_calibration()
+    figure = plot_ecdf_pit({"one": found}, groups=["latents"])
+    (panel,) = figure.axes
+    solid, dotted = (line for line in panel.lines if len(line.get_xdata()) > 2)
+    places = found.ranked["latents"].place[:, 0]
+    at = np.arange(13) / 12
+    expected = (places[:, None] <= at).mean(0) - at
+    np.testing.assert_allclose(solid.get_xdata(), at)
+    np.testing.assert_allclose(solid.get_ydata(), expected, atol=1e-12)
+    assert (solid.get_linestyle(), dotted.get_linestyle()) == ("-", ":")
+    grid = dotted.get_xdata()
+    np.testing.assert_allclose(dotted.get_ydata(), (places[:, None] <= grid).mean(0) - grid)
+    assert len(panel.collections) == 1
+    with pytest.raises(ValueError, match="no group nonsense; there are policy rows, latents"):
+        plot_ecdf_pit({"one": found}, groups=["nonsense"])
+
+
+def test_hollow_marks_are_of_the_point_estimate():
+    found = made_up_calibration()
+    # Of fewer than twenty steps no mark is made.
+    few = found.point.steps.copy()
+    few[2:, 60] = 0
+    point = Reliability(few, few * 0.7, few * 0.5)
+    above, below = plot_latents({"one": made_up_calibration(point=point)}).axes
+    hollow = [line for line in above.lines if line.get_markerfacecolor() == "none"]
+    assert [line.get_xdata() for line in hollow] == [[pytest.approx(0.7)]]
+    assert [line.get_ydata() for line in hollow] == [[0.5]]
+    assert above.get_xlim() == below.get_xlim() == (0.48, 1.02)
+    every = Reliability(*np.zeros((3, 12, 100)))
+    with pytest.raises(ValueError, match="every step is labelled"):
+        plot_latents({"one": made_up_calibration(averaged=every)})
+
+
+def test_a_page_shows_what_there_is(tmp_path, monkeypatch):
+    drawn = []
+
+    def written_figure(figure, stem, caption):
+        drawn.append(stem.name)
+        return Markup("<figure>") + caption
+
+    monkeypatch.setattr(calibration_page, "written_figure", written_figure)
+    found = made_up_calibration()
+    monkeypatch.setattr(Calibration, "plot_ecdf_pit", lambda self: None)
+    monkeypatch.setattr(Calibration, "plot_latents", lambda self: None)
+    page = found.report(tmp_path, command="btil calibrate <team>")
+    assert (page, drawn) == (tmp_path / "calibration.html", ["ecdf", "latents"])
+    text = page.read_text(encoding="utf-8")
+    assert "btil calibrate &lt;team&gt;" in text
+    assert "Is the posterior of exact right?" in text
+    assert text.index("12 truths from the prior") < text.index("overconfident")
+    assert text.index("overconfident") < text.index("Where truths lie among posterior draws")
+    for name, table in (("table", found.table()), ("fits", found.fits)):
+        read = pd.read_csv(tmp_path / f"{name}.csv", index_col=0)
+        pd.testing.assert_frame_equal(read, table, check_names=False)
+    latents = pd.read_csv(tmp_path / "latents.csv")
+    pd.testing.assert_frame_equal(latents, found.latent_table())
+    # Of one simulation there is no band, and no latent to be sure of where all are labelled.
+    drawn.clear()
+    nothing = Reliability(*np.zeros((3, 1, 100)))
+    ranked = {"latents": Ranked(*(part[:1] for part in found.ranked["latents"]))}
+    changes = {"ranked": ranked, "averaged": nothing, "fits": found.fits[:1]}
+    made_up_calibration(**changes).report(tmp_path)
+    assert drawn == []
+    text = page.read_text(encoding="utf-8")
+    assert "too few simulations" in text
+    assert "btil calibrate" not in text
+    assert not (tmp_path / "latents.csv").read_text(encoding="utf-8").count("averaged")
+
+
+def test_of_latents_it_is_ranked_whether_the_most_probable_is_wrong():
+    beliefs = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    found = rank_latents(beliefs, np.array([1, 1, 0]), np.random.default_rng(0))
+    assert found.truth.tolist() == [1, 0, 0]
+    np.testing.assert_allclose(found.mean, [0.1, 0.2, 0.5])
+    np.testing.assert_allclose(found.sd, [0.3, 0.4, 0.5])
+    assert (found.place <= [1.0, 0.8, 1.0]).all()
+    assert found.place[0] >= 0.9
+
+
+def test_places_of_equal_beliefs_take_any_order():
+    """By plain loops: the probability of all latents before the true one, and a part of its own."""
+    generator = np.random.default_rng(0)
+    beliefs = np.tile([0.2, 0.5, 0.3], (3000, 1))
+    for truth, low, high in ((1, 0.0, 0.5), (2, 0.5, 0.8), (0, 0.8, 1.0)):
+        places = place_of_latents(beliefs, np.full(3000, truth), generator)
+        assert low <= places.min() < places.max() <= high
+        assert places.mean() == pytest.approx((low + high) / 2, abs=0.03)
+    even = place_of_latents(np.full((3000, 2), 0.5), np.zeros(3000, int), generator)
+    assert stats.kstest(even, "uniform").pvalue > 1e-3
+
+
+def test_hidden_steps_are_those_whose_label_was_not_seen():
+    there = np.array([[True, True], [True, False], [True, True], [True, True]])
+    full = btil.Demonstrations(
+        [0] * 4, [[0, 0]] * 4, latents=[[0, 1], [1, -1], [1, 2], [0, 0]], present=there,
+        agents=("ann", "bob"), num_latents=(2, 3), num_actions=1,
+    )  # fmt: skip
+    observed = full.replace(latents=[[0, -1], [-1, -1], [1, -1], [-1, 0]])
+    beliefs = {"ann": np.eye(4, 2), "bob": np.eye(4, 3)}
+    (ann, told), (bob, said) = simulation_module._hidden(beliefs, full, observed)
+    np.testing.assert_array_equal(ann, np.eye(4, 2)[[1, 3]])
+    np.testing.assert_array_equal(bob, np.eye(4, 3)[[0, 2]])
+    assert (told.tolist(), said.tolist()) == ([1, 0], [1, 2])
+    counted = simulation_module._reliability([(ann, told), (bob, said)])
+    assert (counted.steps.sum(), counted.right.sum()) == (4, 3)
+    ranked = simulation_module._rank_latents(
+        [(ann, told), (bob, said)], 3, np.random.default_rng(0)
+    )
+    assert ranked.place.shape == (3,)
+    every = simulation_module._rank_latents([(ann, told), (bob, said)], 9, np.random.default_rng(0))
+    assert sorted(every.truth.tolist()) == [0, 0, 0, 1]
+    assert simulation_module._rank_latents([], 3, np.random.default_rng(0)) is None
 
 
 def test_tables_say_what_was_found(exact, too_narrow):

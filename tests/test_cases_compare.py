@@ -293,9 +293,11 @@ def test_a_truth_is_read_as_it_was_written(reported, tmp_path):
 def test_an_estimate_of_the_evidence_comes_back_as_it_was(vague, error, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "PICTURES", [])
     estimate = Evidence(-9.5, error, "smc", False, None, ("Runs differ.",))
-    found = compare_posteriors({"mfvi": vague}, evidence=estimate)
+    numbers = {"seed": 3, "num_played": 2, "accuracy": 0.25, "num_draws": 23}
+    found = compare_posteriors({"mfvi": vague}, evidence=estimate, **numbers)
     found.report(tmp_path)
     again = btil.analysis.load_comparison(tmp_path)
+    assert (again.seed, again.num_played, again.accuracy, again.num_draws) == (3, 2, 0.25, 23)
     np.testing.assert_equal(again.evidence, estimate)
     pd.testing.assert_frame_equal(again.table, found.table)
     assert found.table.loc["mfvi", "evidence_gap"] == pytest.approx(-9.5 - vague.elbo)

@@ -8,13 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import btil
 import btil.messages.layout as layout_module
+from btil.analysis import compare
 from btil.analysis.compare import compare_posteriors, compare_rows
+from btil.analysis.efficiency import latent_ess
 from btil.analysis.evidence import Evidence
 from btil.analysis.known_truth import coverage_table
+from btil.analysis.modes import Mode
+from btil.analysis.reference import Convergence
 from btil.inference.result import DirichletRows, DrawnRows, FitResult
 from btil.models.draws import prior_tables
 from btil.models.hierarchical import HierarchicalDirichletCPT
@@ -230,6 +235,10 @@ def test_chains_are_told_one_by_one(comparison: Any, test_data: btil.Demonstrati
     assert row["max_rhat"] == info["max_rhat"].max()
     assert row["rows_above"] == info["rows_above"].sum()
     assert row["min_ess_per_second"] == pytest.approx(info["min_ess_bulk"].min() / gibbs.wall_time)
+    size = latent_ess(gibbs)
+    assert size is not None
+    assert row["min_ess_per_second_latents"] == pytest.approx(size / gibbs.wall_time)
+    assert row["rows"] == info["rows"].sum()
     assert list(comparison.chains.index) == [("gibbs", 0), ("gibbs", 1)]
     total = gibbs.result.log_likelihood.sum(2)
     rows = {n: DrawnRows(r.draws[1:]) for n, r in gibbs.result.rows.items()}
@@ -354,6 +363,36 @@ def test_a_bound_of_other_data_is_not_set_against_the_evidence(train: btil.Demon
     assert np.isnan(gaps["other"])
 
 
+def test_the_evidence_is_that_of_the_same_data(
+    train: btil.Demonstrations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def estimate(bound: Any, method: str, seed: int, progress: bool, **options: Any) -> Evidence:
+        asked.append(options)
+        return Evidence(-9.0, 0.3, method, True, None, ())
+
+    monkeypatch.setattr(compare, "estimate_bound", estimate)
+    chains, field = posterior(train, 5, num_chains=2), posterior(train, 6)
+    elsewhere = demonstrations(3, num_labelled=2, seed=4)
+    foreign = posterior(elsewhere, 5)
+    known = dataclasses.replace(field, method="exact", result=field.result._replace(elbo=-7.0))
+    moved = dataclasses.replace(known, bound=bind(MODEL, elsewhere))
+    every = {"chains": chains, "foreign": foreign, "moved": moved}
+    assert compare._estimate_evidence(every, "chains", 1, False).value == -9
+    assert compare._estimate_evidence(every | {"field": field}, "chains", 1, False).value == -9
+    assert asked == [{}, {"posterior": field}]
+    found = compare._estimate_evidence(every | {"known": known}, "chains", 1, False)
+    assert found == Evidence(-7.0, 0.0, "exact", True, None, ())
+
+
+def test_of_other_data_no_time_to_the_reference_is_told(train: btil.Demonstrations) -> None:
+    both = {"whole": posterior(train, 5), "few": posterior(train.select([0, 1]), 6)}
+    courses, differences = compare._measure(both | {"same": both["whole"]}, "whole")
+    assert list(courses) == ["same"]
+    assert list(differences) == ["whole", "few", "same"]
+
+
 def quantity(comparison: Any, column: str) -> Any:
     return next(q for q in comparison.quantities() if q.column == column)
 
@@ -417,6 +456,176 @@ def test_chains_in_different_modes_are_told(train: btil.Demonstrations) -> None:
             rows.draws, found.aligned["apart"].result.rows[site].draws[[1]]
         )
     assert len(found.compared["together"].result.rows["policy_ann"].draws) == 3
+
+
+def made_of(concentrations: dict[str, Any]) -> TeamPosterior:
+    """A posterior of one agent with one visited context, of given concentrations."""
+    demos = btil.Demonstrations([0, 0], [0, 1], latents=[0, 1], num_actions=2)
+    bound = bind(btil.TeamModel(transition=btil.DirichletCPT(1.0)), demos)
+    rows = {site: DirichletRows(np.array(w, float)) for site, w in concentrations.items()}
+    result = FitResult(rows, True, "made up")
+    return TeamPosterior(bound, "mfvi", result, seed=0, dtype=np.dtype(float), wall_time=1.0)
+
+
+def test_rows_in_use_differ_by_hand() -> None:
+    one = made_of({"policy_agent_0": [[[1, 3], [2, 2]]], "transition_agent_0": [[[6, 2], [5, 5]]]})
+    other = made_of(
+        {"policy_agent_0": [[[2, 2], [1, 4]]], "transition_agent_0": [[[1, 1], [3, 1]]]}
+    )
+    visits = {
+        "policy_agent_0": np.array([[1.0, 0.9]]),
+        "transition_agent_0": np.array([[0.0, 7.0]]),
+    }
+    found = compare_rows(one, other, visits)
+    assert found.shared_rows == 4
+    assert found.mean_difference == pytest.approx((0.25 + 0.3 + 0.25 + 0.25) / 4)
+    # The first row of the policy, the second of the transition.
+    assert found.mean_difference_in_use == pytest.approx(0.25)
+
+    def sd(a: float, b: float) -> float:
+        return float(np.sqrt(a * b / (a + b + 1)) / (a + b))
+
+    ratios = [sd(1, 3) / sd(2, 2), sd(2, 2) / sd(1, 4), sd(6, 2) / sd(1, 1), sd(5, 5) / sd(3, 1)]
+    assert found.sd_ratio == pytest.approx(np.median(ratios))
+    assert found.sd_ratio_in_use == pytest.approx((ratios[0] + ratios[3]) / 2)
+    assert found.mean_sd_in_use == pytest.approx((sd(2, 2) + sd(3, 1)) / 2)
+    in_sds = (0.25 / sd(2, 2) + 0.25 / sd(3, 1)) / 2
+    assert found.mean_difference_in_sds == pytest.approx(in_sds)
+    assert np.isnan([found.mean_difference_se, found.sd_ratio_se]).all()
+    unread = compare_rows(one, other, {site: 0 * read for site, read in visits.items()})
+    assert np.isnan(unread[3:5]).all()
+    assert np.isnan(unread[7:]).all()
+    assert unread[:3] == pytest.approx(found[:3], nan_ok=True)
+
+
+def test_cells_that_the_reference_knows_have_no_ratio(train: btil.Demonstrations) -> None:
+    chains = posterior(train, 5, num_chains=2)
+    policy = chains.result.rows["policy_ann"].draws.copy()
+    policy[:, :, 0, 0] = 0.3, 0.7
+    rows = chains.result.rows | {"policy_ann": DrawnRows(policy)}
+    known = dataclasses.replace(chains, result=chains.result._replace(rows=rows))
+    visits = {site: np.ones(t.shape[:-1]) for site, t in known.bound.learned.items()}
+    wide = {
+        site: DirichletRows(np.full(table.shape, 0.5))
+        for site, table in known.bound.learned.items()
+    }
+    found = compare_rows(
+        dataclasses.replace(known, result=FitResult(wide, True, "made up")), known, visits
+    )
+    flat = np.concatenate([one.sd().ravel() for one in rows.values()])
+    assert (flat < 1e-12).sum() == 2
+    assert found.sd_ratio == pytest.approx(np.median(np.sqrt(1 / 8) / flat[flat > 1e-12]))
+    assert found.mean_sd_in_use == pytest.approx(flat[flat > 1e-12].mean())
+    assert found.sd_ratio_se > 0
+    # Measured against itself nothing is left to chance.
+    itself = compare_rows(known, known, visits)
+    assert (itself.mean_difference, itself.sd_ratio) == (0, 1)
+    assert np.isnan([itself.mean_difference_se, itself.sd_ratio_se]).all()
+
+
+def test_latents_get_the_names_under_which_most_steps_are_right() -> None:
+    # Label 0 is decoded as 2, 2 as 3, 3 as 0; that 1 is decoded as 0 leads nowhere.
+    counts = np.array([[1, 0, 9, 3], [50, 1, 0, 0], [2, 0, 0, 5], [4, 0, 3, 3]])
+    assert compare._best_names(((0, 2, 3), (1,)), counts).tolist() == [2, 1, 3, 0]
+    assert compare._best_names(((0, 2), (1,), (3,)), counts).tolist() == [2, 1, 0, 3]
+
+
+def test_a_gap_has_the_errors_of_bound_and_evidence(train: btil.Demonstrations) -> None:
+    def gap(error: float, bound_error: float | None) -> dict[str, float]:
+        one = posterior(train, 5)
+        result = one.result._replace(elbo=-10.0, elbo_standard_error=bound_error)
+        one = dataclasses.replace(one, result=result)
+        return compare._evidence_record(one, one, Evidence(-8.5, error, "smc", True, None, ()))
+
+    assert gap(0.3, 0.4) == pytest.approx({"evidence_gap": 1.5, "evidence_gap_se": 0.5})
+    assert gap(0.3, None)["evidence_gap_se"] == 0.3
+    assert np.isnan(gap(0.0, None)["evidence_gap_se"])
+
+
+def test_notes_tell_which_data_methods_have_seen(train: btil.Demonstrations) -> None:
+    few = posterior(train.select([0]), 5)
+    both = {"few": few, "whole": posterior(train, 5)}
+    told = "few learned from 1 episode, whole from 3 episodes: their bounds are of different data"
+    rows = (
+        ", and their rows differ for that reason too. Rows are compared over contexts that both "
+        "have seen."
+    )
+    assert compare._notes_on_data(both, "whole", True) == [f"{told}{rows}"]
+    assert compare._notes_on_data(both, "whole", False) == [f"{told}."]
+    assert compare._notes_on_data({"few": few, "same": few}, "few", True) == []
+
+
+def test_notes_tell_what_distinguishes_mental_states(train: btil.Demonstrations) -> None:
+    labels = train.latents.copy()
+    labels[:, 1] = -1
+    half = posterior(train.replace(latents=labels), 5)
+    (ann, bob) = compare._notes_on_names({"one": half}, None)
+    assert ann.startswith("Mental states of ann: labels, priors or given tables distinguish them")
+    assert bob.startswith("Mental states of bob: nothing distinguishes at least two of them. ")
+    assert "held-out labels" not in bob
+    exact = dataclasses.replace(half, method="exact")
+    both = {"one": posterior(train, 5), "other": exact}
+    (ann, bob, averaged) = compare._notes_on_names(both, train)
+    assert bob.startswith("Mental states of bob: nothing distinguishes at least two of them in oth")
+    assert bob.endswith("which makes its errors look a little small.")
+    assert averaged.startswith("other averages over all orders of such mental states of bob;")
+
+
+def test_notes_tell_of_chains_that_disagree() -> None:
+    table = pd.DataFrame(
+        {"rows_above": [2.0, 0.0, np.nan, 3.0], "rows": [1200.0, 12.0, np.nan, 9.0]},
+        index=["wild", "calm", "stopped", "apart"],
+    )
+    verdicts = {name: Convergence(name == "calm", "the cap was reached") for name in table.index}
+    one = [Mode((0, 1), -9.0, 1.0)]
+    modes = dict.fromkeys(table.index, one) | {"apart": one * 2}
+    wild, stopped, apart = compare._notes_on_convergence(table, verdicts, modes)
+    told = "the chains disagree (R-hat of 1.05 or more in a cell) about"
+    assert wild.startswith(f"wild: {told} 2 of 1,200 rows of the tables. Either they have not")
+    assert apart == f"apart: {told} 3 of 9 rows of the tables."
+    assert stopped == "stopped did not converge: the cap was reached."
+
+
+def test_teams_play_the_task_of_the_data_as_often_as_asked(
+    train: btil.Demonstrations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bold, shy = posterior(train, 5), posterior(train, 6)
+    task = btil.domains.movers("tiny")
+    played = task.simulate(3, seed=2)
+    lengths = played.episode_lengths
+    asked = []
+
+    def play(*given: Any, **options: Any) -> btil.Demonstrations:
+        asked.append((*given, options))
+        if given[1] is shy:
+            raise ValueError("it cannot.")
+        return played
+
+    finished = {id(train): np.array([True, False, True]), id(played): np.array([True, True, False])}
+    monkeypatch.setattr("btil.domains.task_of", lambda demos: task if demos is train else None)
+    monkeypatch.setattr("btil.domains.play", play)
+    monkeypatch.setattr(compare, "finished_episodes", lambda _, demos: finished[id(demos)])
+    found, notes = compare._play({"bold": bold, "shy": shy}, train, 3, seed=4)
+    assert asked == [(task, one, 3, {"seed": 4, "max_steps": 200}) for one in (bold, shy)]
+    assert found == {
+        "bold": pytest.approx(
+            {
+                "played_steps": lengths.mean(),
+                "played_steps_se": lengths.std(ddof=1) / np.sqrt(3),
+                "played_cut": 1 / 3,
+                "played_cut_se": np.sqrt(1 / 3) / np.sqrt(3),
+            }
+        )
+    }
+    told, refused = notes
+    assert told.startswith(
+        f"As the data are of {task!r}, each method's team was let play 3 episodes"
+    )
+    assert "of at most 200 steps, by posterior means. The demonstrators took 5.0 steps" in told
+    assert told.endswith("and 33% of their episodes were cut.")
+    assert refused == "shy was not let play: it cannot."
+    assert compare._play({"bold": bold}, train, 0, 4) == ({}, [])
+    assert compare._play({"bold": bold}, played, 3, 4) == ({}, [])
 
 
 def test_rows_are_matched_by_context() -> None:
@@ -486,11 +695,22 @@ def test_chains_that_differ_in_names_agree(train: btil.Demonstrations) -> None:
 def test_names_pinned_by_labels_stay(
     train: btil.Demonstrations, test_data: btil.Demonstrations
 ) -> None:
-    one = posterior(train, 5)
-    found = compare_posteriors({"one": one, "other": swapped(one)}, test_data, num_draws=20)
+    names = {"ann": ("in", "out")}
+    one = posterior(train.replace(latent_names=names), 5)
+    # The same under numbers of its own.
+    ann, bob = test_data.latents.T
+    turned = test_data.replace(
+        latents=np.stack([1 - ann, bob], axis=1), latent_names={"ann": ("out", "in")}
+    )
+    found = compare_posteriors({"one": one, "other": swapped(one)}, turned, num_draws=20)
     assert found.table.loc["other", "mean_difference"] > 0.05
     assert found.named["other"].result.rows == found.posteriors["other"].result.rows
     assert any(note.startswith("Mental states of ann and bob: labels") for note in found.notes)
+    wrong = one.decode(test_data.replace(latent_names=names)) != test_data.latents
+    shown = found.table.loc["one", ["viterbi_error_ann", "viterbi_error_bob"]]
+    assert shown.tolist() == wrong.mean(0).tolist()
+    right = found.decoded.loc[[("one", "ann", "smoothed"), ("other", "ann", "smoothed")], "right"]
+    assert right.sum() == 1
 
 
 def test_agents_that_share_a_table_are_renamed_together(test_data: btil.Demonstrations) -> None:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from teams import hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
-from btil.analysis import plot_courses
+from btil.analysis import efficiency, plot_courses
 from btil.analysis.efficiency import Course, Target, course, latent_ess, own_course
 from btil.inference.chains import ess
 from btil.inference.result import DirichletRows, DrawnRows, FitResult
@@ -79,6 +79,35 @@ def test_a_method_without_draws_has_only_its_end():
     assert latent_ess(plain) is None
 
 
+def test_errors_are_over_rows_in_use_of_contexts_that_both_have_seen():
+    """The method has seen x = 2 and 0, the reference x = 0 and 1; one table is not looked at."""
+    model = btil.TeamModel(btil.DirichletCPT(1.0, parents=("x",)), btil.DirichletCPT(1.0))
+
+    def seen(states, policy):
+        demos = btil.Demonstrations(
+            {"x": states}, [0, 1], latents=[0, 1], num_actions=2, num_states={"x": 3}
+        )
+        bound = bind(model, demos)
+        rows = {s: DirichletRows(np.ones(t.shape)) for s, t in bound.learned.items()}
+        rows["policy_agent_0"] = DirichletRows(np.array(policy, float))
+        result = FitResult(rows, True, "made up")
+        return TeamPosterior(bound, "mfvi", result, 0, np.dtype(float), 3.0)
+
+    # Contexts stand in ascending order.
+    own = seen([2, 0], [[[1, 3], [1, 1]], [[9, 1], [9, 1]]])
+    other = seen([0, 1], [[[1, 1], [1, 9]], [[1, 99], [1, 99]]])
+    means = {"policy_agent_0": other.result.rows["policy_agent_0"].mean()}
+    for used, expected in (
+        ([[True, False], [True, True]], 0.25),
+        ([[False, True], [True, True]], 0.4),
+        ([[True, True], [False, False]], 0.325),
+    ):
+        target = Target(means, {"policy_agent_0": np.array(used)})
+        assert course(own, other, target).error == pytest.approx([expected])
+    nothing = Target(means, {"policy_agent_0": np.zeros((2, 2), bool)})
+    assert np.isnan(course(own, other, nothing).error).all()
+
+
 def test_courses_are_drawn_on_logarithmic_scales():
     courses = {
         "chains": Course(np.array([1.0, 2, 4]), np.array([0.2, 0.05, 0.02])),
@@ -108,7 +137,7 @@ def gibbs():
     return btil.fit(rich_model(), demos, "gibbs", progress=False, **options)
 
 
-def test_chains_of_mental_states_are_those_of_one_draw_at_a_time(gibbs):
+def test_chains_of_mental_states_are_those_of_one_draw_at_a_time(gibbs, monkeypatch):
     """Every unlabelled step under each draw, by `smooth` of a posterior of that draw alone."""
     found = latent_ess(gibbs)
     demos = gibbs.demos
@@ -122,12 +151,21 @@ def test_chains_of_mental_states_are_those_of_one_draw_at_a_time(gibbs):
             alone = dataclasses.replace(gibbs, result=gibbs.result._replace(rows=rows))
             for agent, values in alone.smooth(demos, use_labels=True).items():
                 beliefs[agent].append(values)
-    worst = []
-    for i, agent in enumerate(demos.agents):
-        draws = np.array(beliefs[agent]).reshape(2, 30, demos.num_steps, -1)
-        draws = draws[:, :, demos.latents[:, i] < 0]
-        worst.append(np.nanmin(ess(draws)))
-    assert found == pytest.approx(min(worst), rel=1e-2)
+
+    def least(steps):
+        worst = []
+        for i, agent in enumerate(demos.agents):
+            draws = np.array(beliefs[agent]).reshape(2, 30, demos.num_steps, -1)[:, :, :steps]
+            draws = draws[:, :, demos.latents[:steps, i] < 0]
+            worst.append(np.nanmin(ess(draws)))
+        return min(worst)
+
+    assert found == pytest.approx(least(12), rel=1e-2)
+    # Of so many of the first episodes as have few enough steps, and of the first in any case.
+    assert least(4) != least(7)
+    for most, steps in ((6, 4), (3, 4)):
+        monkeypatch.setattr(efficiency, "_MOST_STEPS", most)
+        assert latent_ess(gibbs) == pytest.approx(least(steps), rel=1e-2)
 
 
 def test_labels_everywhere_leave_no_mental_states(gibbs):

@@ -11,7 +11,9 @@ from teams import hmm_demos, hmm_model, random_demos, rich_model
 import btil
 from btil.analysis.alignment import relabel_rows, symmetries
 from btil.analysis.evidence import Evidence, log_evidence, pareto_khat
+from btil.inference.result import DirichletRows, DrawnRows, FitResult
 from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 # All of one size, so that one program serves them.
 UNLABELLED = hmm_demos([0, 0, 1, 1])
@@ -42,6 +44,53 @@ def test_exact_sums_are_met_within_the_error(method: str, demos: btil.Demonstrat
     assert found.reliable, found.notes
     assert 0 < found.se < 0.1
     assert abs(found.value - exact(hmm_model(), demos)) < 4 * found.se
+
+
+def rows_of(exact_answer: Any, number: int = 64) -> dict[str, Any]:
+    """Rows as a mean field has them: Dirichlets near the exact posterior of one name."""
+    rows = {}
+    for site, drawn in exact_answer.sample(number, seed=0).items():
+        mean = drawn.mean(0)
+        rows[site] = DirichletRows(3 * mean)
+    return rows
+
+
+def made_of(demos: btil.Demonstrations, method: str, **result: Any) -> TeamPosterior:
+    bound = bind(hmm_model(), demos)
+    made = FitResult(converged=True, reason="made by hand", **result)
+    return TeamPosterior(bound, method, made, seed=0, dtype=np.dtype(float), wall_time=0.0)
+
+
+@pytest.mark.parametrize("demos", [PARTLY, UNLABELLED], ids=["partly", "unlabelled"])
+def test_few_particles_meet_the_exact_sum_from_any_mean_field(demos: btil.Demonstrations) -> None:
+    answer = btil.fit(hmm_model(), PARTLY, "exact", progress=False)
+    field = made_of(demos, "mfvi", rows=rows_of(answer))
+    numbers = {"num_replicates": 6, "num_particles": 32, "num_temperatures": 12}
+    found = log_evidence(hmm_model(), demos, progress=False, posterior=field, **numbers)
+    assert abs(found.value - exact(hmm_model(), demos)) < 4 * found.se
+    assert 0 < found.se < 0.1
+    assert found.reliable
+    assert found.notes[0].startswith("6 runs of 32 particles through 12 temperatures; their log")
+    renamed = ["Averaged over the 2 namings of latents that nothing distinguishes."]
+    assert list(found.notes[1:]) == (renamed if demos is UNLABELLED else [])
+
+
+def test_draws_that_are_there_meet_the_exact_sum() -> None:
+    answer = btil.fit(hmm_model(), PARTLY, "exact", progress=False)
+    draws = {s: d.reshape(4, 64, *d.shape[1:]) for s, d in answer.sample(256, seed=1).items()}
+    chains = made_of(
+        PARTLY,
+        "gibbs",
+        rows={site: DrawnRows(values) for site, values in draws.items()},
+        log_likelihood=np.zeros((4, 64, 1)),
+        sample_stats={"log_likelihood_total": np.zeros((4, 64))},
+    )
+    found = log_evidence(hmm_model(), PARTLY, "chib", progress=False, posterior=chains)
+    assert abs(found.value - exact(hmm_model(), PARTLY)) < 4 * found.se
+    assert 0 < found.se < 0.1
+    assert found.reliable
+    assert found.notes[0].startswith("4 chains of 64 draws, worth ")
+    assert len(found.notes) == 1
 
 
 @pytest.mark.parametrize("method", ["smc", "chib"])

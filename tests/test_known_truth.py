@@ -7,11 +7,13 @@ import pytest
 from teams import hmm_demos, hmm_model, random_demos
 
 import btil
+from btil.analysis import known_truth
 from btil.analysis.known_truth import check_truth, coverage_table, simulate_truth
-from btil.inference.result import DirichletRows
+from btil.inference.result import DirichletRows, DrawnChannel, DrawnRows, FitResult
 from btil.models.draws import prior_tables
 from btil.models.team import bind
 from btil.posterior.numpyro_posterior import bind_model
+from btil.posterior.posterior import TeamPosterior
 
 
 def uniform(data):
@@ -83,6 +85,49 @@ def test_rows_that_the_data_read_once_are_in_use():
     truth = prior_tables(hmm_model(), demos, np.random.default_rng(0))
     table = coverage_table(btil.fit(hmm_model(), demos, progress=False), truth)
     assert table["rows"].to_dict() == {"policy": 2, "transition": 1, "initial": 1, "all": 4}
+
+
+def test_intervals_of_columns_cover_coefficients_and_noise():
+    """Two labelled latents with two columns; of one draws are right, of the other far too high."""
+    demos = btil.Demonstrations(
+        np.zeros(4, int), None, np.array([[0], [0], [1], [1]]), agents=("ann",), num_latents=3,
+        continuous={"x": np.array([1.0, 2.0, 3.0, np.nan]), "y": np.array([0.0, 1.0, 0.0, np.nan])},
+    )  # fmt: skip
+    model = btil.TeamModel(
+        policy=None,
+        transition=btil.DirichletCPT(1.0, parents=()),
+        emissions=btil.NormalEmission(("x", "y")),
+    )
+    bound = bind(model.resolved(demos), demos)
+    truth = prior_tables(bound.model, demos, np.random.default_rng(0))
+    coefficients, covariance = truth.channels["ann"].rows(bound.channels["ann"].contexts)
+    generator = np.random.default_rng(1)
+    drawn = coefficients + generator.normal(0, 0.1, (1, 200, *coefficients.shape))
+    drawn[..., 1, :, :] += 10
+    scales = np.exp(generator.normal(0, 0.1, (1, 200, 1, 3, 1, 1)))
+    scales[..., 1, :, :] *= 10
+    rows = {
+        site: DrawnRows(generator.dirichlet(np.ones(t.shape[-1]), (1, 200, *t.shape[:-1])))
+        for site, t in bound.learned.items()
+    }
+    channel = DrawnChannel(drawn, covariance * scales)
+    result = FitResult(rows, True, "made by hand", channels={"emission_ann": channel})
+    posterior = TeamPosterior(bound, "gibbs", result, 0, np.dtype(float), 1.0)
+    found = coverage_table(posterior, truth)
+    # The third latent has no step, and the last step of the second no columns.
+    for kind in ("coefficients", "noise"):
+        assert found.loc[kind, "rows"] == 2
+        assert found.loc[kind, "coverage_89"] == 0.5
+    assert found.index.tolist() == ["transition", "coefficients", "noise", "all"]
+    assert found.loc["all", "rows"] == 4 + found.loc["transition", "rows"]
+
+
+def test_of_columns_coefficients_and_log_standard_deviations_are_looked_at():
+    coefficients = np.arange(12.0).reshape(1, 2, 3, 2)
+    covariance = np.array([[[[1.0, 0.5], [0.5, 4.0]], [[9.0, 0.0], [0.0, 16.0]]]])
+    flat, noise = known_truth._of_columns(coefficients, covariance)
+    np.testing.assert_array_equal(flat, np.arange(12.0).reshape(1, 2, 6))
+    np.testing.assert_allclose(noise, np.log([[[1, 2], [3, 4]]]))
 
 
 def test_labels_are_those_of_the_data():

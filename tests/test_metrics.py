@@ -161,6 +161,24 @@ def test_majority_class_error_by_hand():
         majority_class_error(train, random_demos())
 
 
+def test_the_most_frequent_label_is_guessed_by_its_name():
+    steps = np.zeros(3, int)
+    train = Demonstrations(
+        steps,
+        np.zeros((3, 2), int),
+        [[1, 0], [1, 0], [0, 1]],
+        num_latents=(2, 2),
+        latent_names={"agent_0": ("in", "out")},
+    )
+    names = {"agent_0": ("out", "in", "far")}
+    test = train.replace(latents=[[0, 0], [1, 1], [2, 1]], num_latents=(3, 2), latent_names=names)
+    # "out" is 0 in test; of the other agent numbers are compared.
+    np.testing.assert_allclose(majority_class_error(train, test), [2 / 3, 2 / 3])
+    other = train.replace(latent_names={"agent_0": ("in", "far")})
+    with pytest.raises(ValueError, match="most frequent label of agent_0 in train is out, in test"):
+        majority_class_error(train, other)
+
+
 def test_confusion_matrix_counts_every_labelled_step():
     demos = random_demos(3)
     decoded = random_path(demos)

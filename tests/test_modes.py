@@ -16,7 +16,13 @@ from btil.analysis.modes import (
     told_modes,
     weigh_modes,
 )
-from btil.inference.result import DirichletRows, DrawnChannel, DrawnRows, FitResult
+from btil.inference.result import (
+    DirichletRows,
+    DrawnChannel,
+    DrawnRows,
+    FitResult,
+    MomentRows,
+)
 from btil.models.team import bind
 from btil.posterior.posterior import TeamPosterior
 
@@ -30,6 +36,45 @@ def test_chains_of_one_mode_are_not_found_apart_in_many_dimensions():
     one[:, 7] += 20
     assert separation(one, other) > 3
     assert separation(one, other) == separation(other, one)
+
+
+def test_distances_are_told_by_the_other_halves():
+    """Along means of first halves 80 over 10, along those of second halves 80 over 8."""
+    one = np.array([[0.0, 5.0], [2.0, 5.0], [4.0, 5.0], [2.0, 5.0]])
+    other = np.array([[10.0, 5.0], [12.0, 5.0], [10.0, 5.0], [12.0, 5.0]])
+    assert separation(one, other) == pytest.approx(8)
+    # Of five draws the one in the middle is in neither half.
+    middle = np.array([[900.0, 5.0]])
+    one, other = (np.concatenate([own[:2], middle, own[2:]]) for own in (one, other))
+    assert separation(one, other) == pytest.approx(8)
+
+
+def test_heaps_have_a_valley_in_the_middle_of_the_way():
+    generator = np.random.default_rng(0)
+    low, high = generator.normal(0, 1, 300), generator.normal(12, 1, 100)
+    level = modes_module._valley(generator.permutation([*low, *high]))
+    assert level is not None
+    assert low.max() < level < high.min()
+    assert modes_module._valley(generator.normal(0, 1, 400)) is None
+    assert modes_module._valley(generator.uniform(0, 1, 400)) is None
+    # A heap has ten draws at least.
+    assert modes_module._valley(np.array([*low[:10], *high[:10]])) is not None
+    assert modes_module._valley(np.array([*low[:10], *high[:9]])) is None
+    assert modes_module._valley(np.zeros(100)) is None
+
+
+def test_chains_link_the_heaps_that_they_are_in():
+    linked = modes_module._linked
+    apart = np.repeat([[0], [1]], 100, axis=1)
+    assert not linked(apart)
+    # A draw or two on the other side link nothing, three do.
+    for number, expected in ((2, False), (3, True)):
+        some = apart.copy()
+        some[0, :number] = 1
+        assert linked(some) == expected
+    through = np.repeat([[0] * 50 + [1] * 50, [2] * 50 + [3] * 50, [1] * 50 + [2] * 50], 2, axis=1)
+    assert linked(through)
+    assert not linked(through[:2])
 
 
 def test_a_chain_that_moves_over_overlaps():
@@ -110,6 +155,23 @@ def test_columns_alone_tell_too():
     moved = np.array([0.0, 2.0, 0.0])[:, None, None, None, None, None]
     assert sorted(apart(coefficients + moved, variances)) == [(0, 2), (1,)]
     assert sorted(apart(coefficients, variances * np.exp(moved))) == [(0, 2), (1,)]
+
+
+def test_rows_count_by_how_often_they_are_read_also_where_few_are_kept():
+    """Draws of rows of two contexts; of the second latent and context nothing is read."""
+    posterior = chains([0.5, 0.5], [0.0, 0.0], num_draws=3)
+    draws = np.arange(2 * 3 * 2 * 2 * 2.0).reshape(2, 3, 2, 2, 2)
+    visits = {"policy_agent_0": np.array([[9.0, 1.0], [4.0, 0.9]])}
+    whole = {"policy_agent_0": DrawnRows(draws)}
+    kept = {"policy_agent_0": MomentRows(*[np.zeros(0)] * 3, np.array([1]), draws[:, :, [1]])}
+
+    def told(rows):
+        result = posterior.result._replace(rows=rows)
+        return modes_module._vectors(replace(posterior, result=result), visits)
+
+    first = [3 * draws[:, :, 0, 0], draws[:, :, 0, 1], 2 * draws[:, :, 1, 0]]
+    np.testing.assert_allclose(told(whole), np.concatenate(first, -1))
+    np.testing.assert_allclose(told(kept), first[2])
 
 
 def test_rows_that_nothing_reads_do_not_count():

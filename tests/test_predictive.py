@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import matplotlib.figure
 import numpy as np
 import pytest
@@ -9,14 +10,22 @@ from scipy import stats
 from teams import random_demos, rich_model
 
 import btil
+from btil.analysis.latent_draws import draw_latents
 from btil.analysis.predictive import (
     Play,
     PredictiveCheck,
     Statistic,
     _as_play,
+    _bands,
+    _one_step_ahead,
+    _setting,
     posterior_predictive_check,
 )
+from btil.inference.processes import ALONE
+from btil.inference.result import FitResult
+from btil.messages.layout import lay_out
 from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 POLICY = np.array([[0.8, 0.1, 0.1], [0.1, 0.2, 0.7]])
 
@@ -187,6 +196,146 @@ def test_statistics_by_hand():
     assert ("bob", "leaving", "after 2 to 3 steps") not in table.dropna().index
     assert table["bob", "switches", "mean"] == 1
     assert table["team", "alignment", "all have the same in mind"] == pytest.approx(4 / 6)
+
+
+def test_one_step_ahead_everything_comes_from_what_was_before_it():
+    """Tables that leave no choice: each reads the state, and what its own agent held."""
+    turn = np.array([[[0, 1], [1, 0]], [[1, 0], [1, 0]]], float)  # x, latent before: the next
+    acts = np.array([[[1, 0, 0], [0, 1, 0]], [[0, 0, 1], [0, 1, 0]]], float)
+    model = btil.TeamModel(
+        policy=btil.KnownCPT(acts, parents=("x",)),
+        transition=btil.KnownCPT(turn, parents=("x",)),
+        initial=btil.KnownCPT(np.array([[0, 1], [1, 0]], float), parents=("x",)),
+    )
+    demos = btil.Demonstrations(
+        {"x": [0, 1, 0, 1, 1, 0]},
+        np.zeros((6, 2), int),
+        episodes=[0, 0, 0, 1, 1, 1],
+        agents=("ann", "bob"),
+        num_actions=3,
+        num_latents=2,
+    )
+    bound = bind(model, demos)
+    rows = {name: table.prior_mean() for name, table in bound.tables.items()}
+    held = np.array([[0, 1], [1, 1], [0, 0], [1, 0], [0, 1], [1, 1]])
+    seen = _as_play(bound, held, demos.actions)
+    again = _one_step_ahead(bound, rows, seen, np.random.default_rng(0))
+    # ann held 0 1 0 and 1 0 1: from x = 0 and 0 to 1, from x = 1 and 1 to 0, ...
+    assert again.latents.T.tolist() == [[1, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]]
+    assert again.actions.T.tolist() == [[0, 1, 0, 1, 2, 1], [1, 1, 0, 2, 1, 1]]
+    np.testing.assert_array_equal(again.before, seen.before)
+    np.testing.assert_array_equal(again.age, seen.age)
+
+
+def test_the_table_says_what_draws_say():
+    generator = np.random.default_rng(0)
+    observed, replicated = generator.normal(size=(2, 300, 4))
+    observed[:, 1] = np.quantile(replicated[:, 1], [0.996])
+    observed[:, 2] = np.quantile(replicated[:, 2], [0.004])
+    observed[:, 3] = np.quantile(replicated[:, 3], [0.985])
+    replicated[:5, 0] = np.nan
+    statistics = (
+        Statistic("actions", "ann", "go", "x=1"),
+        Statistic("dwell", "bob", "steps in 0"),
+        Statistic("columns", "bob", "mean", "pulse"),
+        Statistic("dwell", "ann", "steps in 1"),
+    )
+    blocks = np.arange(300) // 15
+    check = PredictiveCheck(statistics, observed, replicated, "episodes", 0.25, blocks)
+    table = check.table
+    assert table[["group", "agent", "statistic", "given"]].to_numpy().tolist() == [
+        list(one) for one in statistics
+    ]
+    np.testing.assert_allclose(table["observed"], observed.mean(0))
+    np.testing.assert_allclose(table["sd"], [observed[:, 0].std(), 0, 0, 0], atol=1e-12)
+    known = replicated[5:, 0]
+    np.testing.assert_allclose(table["predicted"], [known.mean(), *replicated[:, 1:].mean(0)])
+    low, high = np.quantile(known, [0.055, 0.945])
+    np.testing.assert_allclose(table.loc[0, ["low", "high"]].astype(float), [low, high])
+    assert table.loc[0, "place"] == pytest.approx((known < observed[5:, 0]).mean())
+    assert table["surprising"].tolist() == [False, True, True, False]
+    assert check.surprising().index.tolist() == [1, 2]
+    assert repr(check) == "PredictiveCheck(4 statistics, 2 of them surprising)"
+    # Blocks of draws that are left out together.
+    below = (replicated[:, 3] < observed[:, 3]).reshape(20, 15).sum(1)
+    without = (below.sum() - below) / 285
+    assert table.loc[3, "place_error"] == pytest.approx(np.sqrt(19 * without.var()))
+    drawn, labels, _ = check.notes()
+    assert drawn.startswith("300 posterior draws; what was seen is replicated from the start of")
+    assert labels.startswith("Mental states of 75% of the steps are drawn from the posterior")
+    told = dataclasses.replace(check, share_labelled=1.0, replicate="steps").notes()
+    assert "one step ahead of what was seen" in told[0]
+    assert told[1] == "Mental states are the labels."
+    tree = check.to_datatree()
+    assert list(tree["realized"].data_vars) == ["actions", "dwell", "columns"]
+    names = ["bob: steps in 0", "ann: steps in 1"]
+    for group, values in (("posterior_predictive", replicated), ("realized", observed)):
+        dwell = tree[group]["dwell"]
+        assert dwell.dims == ("chain", "draw", "dwell_statistic")
+        np.testing.assert_array_equal(dwell[0], values[:, [1, 3]])
+        assert dwell.coords["dwell_statistic"].values.tolist() == names
+    np.testing.assert_allclose(tree["observed_data"]["dwell"], observed[:, [1, 3]].mean(0))
+    shown = check.summary_table()
+    assert [list(column.cells)[1].plain for column in shown.columns][:2] == [
+        "bob, dwell", "steps in 0",
+    ]  # fmt: skip
+    assert [cell.plain for cell in shown.columns[-1].cells] == ["", "*", "*", ""]
+    assert [one.words for one in statistics[:3]] == ["go, given x=1", "steps in 0", "pulse: mean"]
+
+
+def test_the_contexts_that_are_told_are_the_most_frequent():
+    """bob acts at x = 1 four times of five; ann and bob have the same in mind or not."""
+
+    def setting(number=1, **changes):
+        arguments = {
+            "states": {"x": [0, 1, 1, 0, 1, 1, 2]},
+            "actions": [[0, 0], [0, 1], [1, 0], [1, 1], [0, 0], [1, 0], [1, -1]],
+            "latents": [[0, 1], [1, 0], *[[-1, -1]] * 5],
+            "episodes": [0, 0, 1, 1, 1, 2, 2],
+            "agents": ("ann", "bob"),
+            "num_latents": 2,
+            "missing": "allow",
+        } | changes
+        model = btil.TeamModel(policy=btil.DirichletCPT(1.0, parents=("x",)))
+        bound = bind(model, btil.Demonstrations(**arguments))
+        result = FitResult({}, True, "made by hand")
+        posterior = TeamPosterior(bound, "mfvi", result, 0, np.dtype(float), 0.0)
+        return _setting(posterior, [bound, bound], number, ALONE)
+
+    found = setting()
+    assert found.contexts == {agent: [("", None), ("x=1", (1,))] for agent in ("ann", "bob")}
+    assert (found.longest, found.comparable) == (3, True)
+    assert [words for words, _ in setting(5).contexts["ann"]] == ["", "x=1", "x=0", "x=2"]
+    assert [words for words, _ in setting(5).contexts["bob"]] == ["", "x=1", "x=0"]
+    # Mental states of other names, or that nothing distinguishes, are not compared.
+    assert not setting(latent_names={"bob": ("in", "out")}).comparable
+    assert not setting(latents=[[0, -1], [1, -1], *[[-1, -1]] * 5]).comparable
+
+
+def test_latents_are_drawn_where_there_is_no_label_and_nobody_is_away():
+    """Actions that tell latents for sure; two in three steps are labelled."""
+    generator = np.random.default_rng(0)
+    actions = generator.integers(2, size=(200, 2))
+    there = np.ones((200, 2), bool)
+    there[50:60, 1] = False
+    known = there & (np.arange(200) % 3 > 0)[:, None]
+    demos = btil.Demonstrations(
+        np.zeros(200, int), actions, latents=np.where(known, actions, -1), present=there,
+        agents=("ann", "bob"), num_latents=2, num_actions=2,
+    )  # fmt: skip
+    model = btil.TeamModel(policy=btil.KnownCPT(np.eye(2)), transition=btil.UniformCPT())
+    posterior = btil.fit(model, demos, progress=False)
+    bound, layout = posterior.bound, lay_out(posterior.bound, coarse=True)
+    rows = {name: table.prior_mean() for name, table in bound.tables.items()}
+    found = draw_latents(posterior, bound, layout, rows, jax.random.key(0))
+    np.testing.assert_array_equal(found, np.where(there, actions, -1))
+
+
+def test_ages_are_told_in_bands_up_to_the_longest_episode():
+    assert _bands(1) == []
+    assert _bands(3) == [(1, 2), (2, 4)]
+    assert _bands(9) == [(1, 2), (2, 4), (4, 8), (8, 10)]
+    assert _bands(100)[-2:] == [(16, 32), (32, 101)]
 
 
 def test_ages_begin_anew_with_every_episode():

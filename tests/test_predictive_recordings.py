@@ -9,7 +9,9 @@ from test_recordings_inference import team as team_with_gaps
 
 import btil
 from btil.analysis.predictive import _as_play, _one_step_ahead, posterior_predictive_check
+from btil.inference.result import DrawnChannel, DrawnRows, FitResult
 from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 
 @pytest.mark.covers("normal columns", "predictive check")
@@ -32,6 +34,76 @@ def test_statistics_of_columns_by_hand(replicate):
     assert values["mean in 1"] == pytest.approx(x[held].mean())
     assert ("bob", "actions") not in {(s.agent, s.group) for s in found.statistics}
     assert "ann_x: mean" in [one.words for one in found.statistics]
+
+
+def sure_of_columns(labels):
+    """Latents that take turns, and a column that is 1 in the one and 5 in the other, for sure."""
+    demos = btil.Demonstrations(
+        np.zeros(5, int), None, np.array(labels)[:, None], episodes=[0, 0, 0, 1, 1],
+        agents=("ann",), num_latents=2, continuous={"x": np.array([2.0, 7.0, np.nan, 4.0, 3.0])},
+    )  # fmt: skip
+    model = btil.TeamModel(
+        policy=None,
+        transition=btil.DirichletCPT(1.0, parents=()),
+        initial=btil.DirichletCPT(1.0),
+        emissions=btil.NormalEmission(("x",)),
+    )
+    bound = bind(model.resolved(demos), demos)
+    draws = {"transition": [[[0.0, 1.0], [1.0, 0.0]]], "initial": [[1.0, 0.0]]}
+    rows = {f"{role}_ann": DrawnRows(np.tile(one, (1, 4, 1, 1, 1)[: 2 + np.ndim(one)]))
+            for role, one in draws.items()}  # fmt: skip
+    coefficients = np.tile(np.array([[[[1.0]], [[5.0]]]]), (1, 4, 1, 1, 1, 1))
+    channel = DrawnChannel(coefficients, np.full_like(coefficients, 1e-20))
+    result = FitResult(rows, True, "made by hand", channels={"emission_ann": channel})
+    return TeamPosterior(bound, "gibbs", result, 0, np.dtype(float), 1.0)
+
+
+@pytest.mark.parametrize("replicate", ["steps", "episodes"])
+def test_columns_are_replicated_with_the_latents_and_blank_where_they_were(replicate):
+    """One step ahead the latents are as seen; whole episodes take turns from the first latent."""
+    labels = [1, 1, 0, 0, 0]
+    found = posterior_predictive_check(sure_of_columns(labels), num_draws=4, replicate=replicate)
+    table = found.table.set_index(["group", "statistic"]).sort_index()
+    observed, predicted = table.loc["columns", "observed"], table.loc["columns", "predicted"]
+    # Seen: 2 and 7 in latent 1, then a blank in 0; 4 and 3 in latent 0.
+    by_name = {
+        "mean": 4.0,
+        "standard deviation": np.std([2, 7, 4, 3]),
+        "5% quantile": np.quantile([2, 7, 4, 3], 0.05),
+        "95% quantile": np.quantile([2, 7, 4, 3], 0.95),
+        "change in a step, standard deviation": np.std([5, -1]),
+        "mean in 0": 3.5,
+        "standard deviation in 0": 0.5,
+        "mean in 1": 4.5,
+        "standard deviation in 1": 2.5,
+    }
+    assert observed.to_dict() == pytest.approx(by_name)
+    made = [5, 5, 1, 1] if replicate == "steps" else [1, 5, 1, 5]
+    # From what was recorded before, or from what was made before.
+    changes = [5 - 2, 1 - 4] if replicate == "steps" else [5 - 1, 5 - 1]
+    by_name = {
+        "mean": 3.0,
+        "standard deviation": 2.0,
+        "5% quantile": np.quantile(made, 0.05),
+        "95% quantile": np.quantile(made, 0.95),
+        "change in a step, standard deviation": np.std(changes),
+        "mean in 0": 1.0,
+        "standard deviation in 0": 0.0,
+        "mean in 1": 5.0,
+        "standard deviation in 1": 0.0,
+    }
+    assert predicted.to_dict() == pytest.approx(by_name, abs=1e-7)
+    assert (table["sd"].dropna() == 0).all()
+    if replicate == "steps":
+        # After 1, 1 and 0 the next are 0, 0 and 1; both episodes begin with 0.
+        assert table.loc[("mental states", "1"), "predicted"] == 1 / 5
+        return
+    # Seen: one switch, none; made: two and one, of one step held each.
+    switches, dwell = table.loc["switches"], table.loc["dwell"]
+    assert switches["observed"].to_dict() == {"mean": 0.5, "standard deviation": 0.5}
+    assert switches["predicted"].to_dict() == {"mean": 1.5, "standard deviation": 0.5}
+    assert dwell.loc["standard deviation", "predicted"] == 0
+    assert np.isnan(dwell.loc["standard deviation", "observed"])  # of a single stay that ended
 
 
 def walks(steps, lag, generator):

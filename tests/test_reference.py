@@ -75,6 +75,10 @@ def test_convergence_is_that_of_the_chains_as_they_stand():
     assert not convergence(claimed).converged
     largest = bad.draws_info["max_rhat"].max()
     assert f"largest R-hat {largest:.3f}" in convergence(bad).reason
+    # Steps that diverged are told.
+    stats = good.result.sample_stats | {"diverging": np.arange(800).reshape(4, 200) < 3}
+    diverged = dataclasses.replace(good, result=good.result._replace(sample_stats=stats))
+    assert convergence(diverged).reason.endswith("; 3 divergent transitions")
     stopped = made_up("mfvi", False)
     assert convergence(stopped) == (False, "made up")
 

@@ -14,6 +14,7 @@ from html_pages import Links
 
 import btil
 from btil.analysis import report
+from btil.analysis.evidence import Evidence
 from btil.analysis.report import prepare_directory
 from btil.models.cpt import StickyDirichletCPT
 from btil.models.draws import prior_tables
@@ -60,6 +61,7 @@ def comparison() -> Any:
         options={"gibbs": {"num_chains": 2, "num_warmup": 50, "num_samples": 800}},
         truth=prior_tables(model, part(slice(0, 40), 20), np.random.default_rng(1)),
         num_draws=100,
+        num_played=7,
     )
 
 
@@ -248,12 +250,85 @@ def test_lines_of_the_page_fit_again(
     monkeypatch.chdir(page.parent)
     again: dict[str, Any] = {}
     exec(lines, again)
+    assert "Seed 5; the same seed gives the same numbers" in shown
+    assert again["comparison"].num_played == 7
     differ = [n for n in comparison.table.columns if "second" in n]  # times
     assert len(differ) == 4
     pd.testing.assert_frame_equal(
         again["comparison"].table.drop(columns=differ, errors="ignore"),
         comparison.table.drop(columns=differ),
     )
+
+
+def test_lines_of_the_page_hand_on_all_that_was_given(comparison: Any) -> None:
+    """Options, other episodes and the evidence, where there are some."""
+    few = dataclasses.replace(
+        comparison.posteriors["gibbs"], options={"num_chains": 2, "num_samples": 9}
+    )
+    others = btil.Demonstrations([0], [[0, 0]], agents=few.demos.agents, num_latents=2)
+    moved = dataclasses.replace(few, bound=dataclasses.replace(few.bound, demos=others))
+    plain = dataclasses.replace(comparison.posteriors["mfvi"], options={}, seed=8)
+    estimate = Evidence(-9.5, 0.1, "smc", True, None, ())
+    changed = dataclasses.replace(
+        comparison,
+        posteriors={"mfvi": plain, "short": moved},
+        reference="mfvi",
+        evidence=estimate,
+        accuracy=0.125,
+        test=None,
+        truth=None,
+    )
+
+    class Asked:
+        given: dict[str, Any]
+
+        def load_posterior(self, path: str) -> Any:
+            return {"posteriors/mfvi.nc": plain, "posteriors/short.nc": moved}[path]
+
+        def compare(self, model: Any, demos: Any, **given: Any) -> Any:
+            self.given = given | {"model": model, "demos": demos}
+            return self
+
+        def report(self, folder: str) -> None:
+            assert folder == "again"
+
+    asked = Asked()
+    lines = report._python(changed).removeprefix("import btil\n")
+    exec(lines, {"btil": asked})
+    assert asked.given == {
+        "model": plain.model,
+        "demos": plain.demos,
+        "methods": {"mfvi": "mfvi", "short": "gibbs"},
+        "seed": 8,
+        "accuracy": 0.125,
+        "num_draws": 100,
+        "num_played": 7,
+        "reference": "mfvi",
+        "options": {"short": {"num_chains": 2, "num_samples": 9}},
+        "evidence": True,
+        "demos_by_method": {"short": others},
+    }
+
+
+def test_the_commonest_label_is_guessed_where_there_are_labels(comparison: Any) -> None:
+    train, test = comparison.demos, comparison.test
+    wrong = [
+        (test.latents[:, i] != np.bincount(train.latents[train.latents[:, i] >= 0, i]).argmax())
+        for i in range(2)
+    ]
+    expected = np.reshape(wrong, (2, 2, 10)).mean((1, 2))
+    np.testing.assert_allclose(report._majority_errors(train, test), expected)
+    assert report._majority_errors(train, None) is None
+    assert report._majority_errors(train.without_labels(), test) is None
+    labels = test.latents.copy()
+    labels[:, 1] = -1
+    assert report._majority_errors(train, test.replace(latents=labels)) is None
+
+
+def test_diagnostics_are_written_as_briefly_as_they_can_be() -> None:
+    values = (None, np.nan, 12345.0, 1.0034, 99.5, 100.25, -123.45, 0.0)
+    told = ["–", "–", "12,345", "1.003", "99.500", "100.2", "-123.5", "0"]
+    assert [report._brief(value) for value in values] == told
 
 
 def test_second_report_replaces_the_first_and_nothing_else(

@@ -8,13 +8,19 @@ import pytest
 from teams import hmm_demos, hmm_model, random_demos
 
 import btil
+from btil.analysis.monte_carlo import blocks_of_draws
 from btil.analysis.selection import (
     ModelComparison,
     _averaged,
+    _chance_of_weighing,
     _leave_out,
+    _Scores,
+    _summarize,
     rank_models,
 )
-from btil.inference.result import DrawnParameters
+from btil.inference.result import DirichletRows, DrawnParameters, FitResult
+from btil.models.team import bind
+from btil.posterior.posterior import TeamPosterior
 
 EPISODES = np.repeat(np.arange(8), 3)
 ACTIONS = [0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0]
@@ -206,6 +212,134 @@ def test_held_out_episodes_are_averaged_over_draws(two):
     assert any("rather too small" in note for note in found.notes)
 
 
+def learned(rows, log_likelihood=None):
+    """A posterior of which only is asked whether something was learned, and by which chains."""
+    demos = demos_of(2)
+    bound = bind(hmm_model(), demos)
+    made = {"policy_agent_0": DirichletRows(np.ones((1, 2, 2)))} if rows else {}
+    result = FitResult(made, True, "made by hand", log_likelihood=log_likelihood)
+    return TeamPosterior(bound, "exact", result, seed=0, dtype=np.dtype(float), wall_time=0.0)
+
+
+def test_models_are_summed_up_by_hand():
+    demos = demos_of(2).select(range(4))
+    worse, better = np.array([-1.0, -2.0, -3.0, -6.0]), np.array([-2.0, -1.0, -1.0, -2.0])
+    nothing, gained = np.full(4, np.nan), np.array([1, 2, 0, 0.5])
+    scores = {
+        "worse": _Scores(worse, 0.3, np.array([0.1, np.nan, 0.4, 0.2]), worse + gained),
+        "better": _Scores(better, 0.4, nothing, better),
+    }
+    generator = np.random.default_rng(0)
+    chains = generator.normal(size=(2, 100, 4)) + np.array([0.0, 3.0])[:, None, None]
+    posteriors = {"worse": learned(True, chains), "better": learned(False)}
+    found = _summarize(scores, posteriors, demos, "loo")
+    table = found.table
+    assert table.index.tolist() == ["better", "worse"]
+    assert table["elpd"].tolist() == [-6, -12]
+    assert table["difference"].tolist() == [0, -6]
+    error = 2 * np.std([1, -1, -2, -4], ddof=1)
+    np.testing.assert_allclose(table["difference_se"], [0, np.sqrt(error**2 + 0.3**2 + 0.4**2)])
+    errors = [np.hypot(2 * np.std(own, ddof=1), c) for own, c in ((better, 0.4), (worse, 0.3))]
+    np.testing.assert_allclose(table["se"], errors)
+    assert table["monte_carlo_se"].tolist() == [0.4, 0.3]
+    assert table["num_parameters"].tolist() == [0, 3.5]
+    np.testing.assert_array_equal(table["max_khat"], [np.nan, 0.4])
+    # Given tables were fitted to nothing, and are not fitted anew.
+    assert table["refits"].tolist() == [0, 1]
+    assert found.episodes["worse"].tolist() == worse.tolist()
+    assert found.episodes.index.tolist() == [0, 1, 2, 3]
+    first, rough, disagree = found.notes
+    assert first == "Each of 4 training episodes left out in turn; scored: actions and 7 labels."
+    assert rough.startswith("With so few episodes the standard errors are rough")
+    assert disagree.startswith("worse: the chains disagree about the log likelihood (R-hat ")
+    shown = found.summary_table()
+    cells = [[cell.plain for cell in column.cells] for column in shown.columns]
+    assert cells[0] == ["better", "worse"]
+    assert cells[1] == ["-6.00", "-12.00"]
+    assert cells[5:] == [["0.0", "3.5"], ["–", "0.40"], ["0", "1"]]
+
+
+def test_what_is_impossible_or_left_to_chance_is_told():
+    demos = demos_of(2, None)
+    demos = btil.concatenate([demos, demos, demos.select(range(4))])
+    scores = {
+        "good": _Scores(np.full(20, -1.0), 0.0),
+        "never": _Scores(np.array([-np.inf, *[-1.0] * 19]), 0.0),
+        "luck": _Scores(-1 - np.arange(20) / 100, 0.2),
+    }
+    found = _summarize(scores, dict.fromkeys(scores, learned(True)), demos, "held_out")
+    assert found.table.index.tolist() == ["good", "luck", "never"]
+    assert list(found.table.columns) == [
+        "elpd", "se", "difference", "difference_se", "monte_carlo_se",
+    ]  # fmt: skip
+    assert found.table.loc["never", ["elpd", "difference"]].tolist() == [-np.inf, -np.inf]
+    assert np.isnan(found.table.loc["never", ["se", "difference_se"]].astype(float)).all()
+    among = np.sqrt(20) * np.std(np.arange(20) / 100, ddof=1)
+    assert found.notes == (
+        "20 held-out episodes; scored: actions, labels are dropped.",
+        f"luck: 0.20 of the error {np.hypot(among, 0.2):.2f} is Monte Carlo error; more draws "
+        "would take it away.",
+        "Impossible under never: at least one episode.",
+    )
+    lucky = scores | {"luck": scores["luck"]._replace(chance=0.14)}
+    told = _summarize(lucky, dict.fromkeys(scores, learned(True)), demos, "held_out").notes
+    assert len(told) == 2  # 0.14 of 0.30 is less than a half
+
+
+def test_every_block_of_draws_has_a_seed_of_its_own(two, monkeypatch):
+    asked = []
+
+    def log_likelihood(self, demos, num_draws, seed):
+        asked.append((num_draws, seed))
+        return np.full(demos.num_episodes, -1.0 - 0.1 * (seed % 7))
+
+    monkeypatch.setattr(TeamPosterior, "log_likelihood", log_likelihood)
+    found = _averaged(two, held_out(), 130, 4)
+    blocks = blocks_of_draws(two, 130, 4)
+    assert asked == [(block.num_draws, block.seed) for block in blocks]
+    assert len({seed for _, seed in asked}) == 20
+    each = np.exp([-1.0 - 0.1 * (seed % 7) for _, seed in asked])
+    sizes = [number for number, _ in asked]
+    np.testing.assert_allclose(found.elpd, np.log(np.average(each, weights=sizes)))
+    without = [
+        3 * np.log(np.average(np.delete(each, k), weights=np.delete(sizes, k))) for k in range(20)
+    ]
+    assert found.chance == pytest.approx(np.sqrt(19 * np.var(without)))
+
+
+def test_the_error_of_weighing_is_that_of_blocks_of_draws():
+    """What a draw moves: its share of an episode's density, less its weight."""
+    generator = np.random.default_rng(0)
+    weights, shares = (generator.dirichlet(np.ones(60), size=3) for _ in range(2))
+    logs = (np.log(one).reshape(3, 2, 30) for one in (weights, shares))
+    moved = (shares - weights).sum(0).reshape(20, 3).sum(1)
+    assert _chance_of_weighing(*logs) == pytest.approx(np.sqrt(20 * moved.var(ddof=1)))
+
+
+def test_fewer_draws_are_relied_on_less(two, monkeypatch):
+    """Of a hundred draws a k-hat of 0.6 is too large, of ten thousand it is not."""
+    from arviz_stats.base import array_stats
+
+    def psislw(values, **options):
+        logs = np.full((8, *values.shape[:2]), -np.log(values[..., 0].size))
+        return logs, np.array([0.1, 0.6, *[0.2] * 6])
+
+    monkeypatch.setattr(array_stats, "psislw", psislw)
+
+    def left_out(number):
+        drawn = np.random.default_rng(0).normal(-2, 0.1, (1, number, 8))
+        result = two.result._replace(log_likelihood=drawn)
+        return _leave_out("one", dataclasses.replace(two, result=result), 100, False, 0, False)
+
+    with pytest.raises(ValueError, match=r"episodes 1 \(0\.60\), Pareto k-hat above 0\.50"):
+        left_out(100)
+    found = left_out(10_000)
+    assert found.khat.tolist() == [0.1, 0.6, *[0.2] * 6]
+    drawn = np.random.default_rng(0).normal(-2, 0.1, (10_000, 8))
+    np.testing.assert_allclose(found.elpd, np.log(np.exp(drawn).mean(0)))
+    np.testing.assert_allclose(found.in_sample, found.elpd)
+
+
 def calibrated(scores):
     """Whether sums over many seeds of one posterior spread as their Monte Carlo errors say."""
     spread = np.std([one.elpd.sum() for one in scores], ddof=1)
@@ -292,6 +426,33 @@ def test_different_data_are_refused(two):
     refuse(mean_field(states), "different states state, first in episode 0, step 1")
 
 
+def explaining(columns, **continuous):
+    """A posterior of a model that explains columns, without a fit."""
+    demos = demos_of(2).replace(continuous=continuous)
+    emissions = {"agent_0": btil.NormalEmission(columns)}
+    bound = bind(dataclasses.replace(hmm_model(), emissions=emissions), demos)
+    result = FitResult({}, True, "made by hand")
+    return TeamPosterior(bound, "mfvi", result, seed=0, dtype=np.dtype(float), wall_time=0.0)
+
+
+def test_other_columns_or_units_are_refused():
+    meters, pulse = np.linspace(0, 1, 24), np.linspace(60, 80, 24)
+    meters[3] = np.nan
+    one = explaining(("way",), way=meters, pulse=pulse)
+    feet = explaining(("way",), way=3.28 * meters + 1, pulse=pulse)
+    both = explaining(("way", "pulse"), way=meters, pulse=pulse)
+    with pytest.raises(
+        ValueError, match=r"feet and one learned from different way, first in epi.* 0"
+    ):
+        rank_models({"one": one, "feet": feet}, held_out(), "held_out")
+    with pytest.raises(ValueError, match="both explains columns pulse, way, one way: log like"):
+        rank_models({"one": one, "both": both}, held_out(), "held_out")
+    # What is not explained may differ.
+    other = explaining(("way",), way=meters, pulse=pulse + 1)
+    with pytest.raises(ValueError, match="needs episodes that no model has seen"):
+        rank_models({"one": one, "other": other}, None, "held_out")
+
+
 def test_draws_that_are_not_the_posteriors_are_refused(two):
     with pytest.raises(ValueError, match="vague: draws from mfvi are not the posterior's"):
         rank_models({"two": two, "vague": mean_field(demos_of(2))})
@@ -310,6 +471,12 @@ def test_episodes_that_were_learned_from_are_refused(two):
     renamed = renamed.replace(episodes=np.repeat(["a", "b"], 3))
     with pytest.raises(ValueError, match="fitted to episodes a, b, which"):
         rank_models(both, renamed, "held_out")
+    # Nor does it matter how their actions are numbered.
+    named = demos_of(2).replace(action_names={"agent_0": ("up", "down")})
+    turned = named.select([3, 4])
+    turned = turned.replace(actions=1 - turned.actions, action_names={"agent_0": ("down", "up")})
+    with pytest.raises(ValueError, match="fitted to episodes 3, 4, which"):
+        rank_models(dict.fromkeys(("one", "same"), mean_field(named)), turned, "held_out")
     # One that happens to be like another is not.
     alike = btil.concatenate(
         [held_out(), demos_of(2).select([5]).replace(episodes=np.repeat([40], 3))]

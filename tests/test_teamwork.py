@@ -45,6 +45,21 @@ def test_sure_and_equal_minds_are_aligned_exactly():
     assert (misalignment_probability(demos, dict.fromkeys(demos.agents, sure)) == 0).all()
 
 
+def test_nobody_is_at_odds_with_one_who_is_away():
+    there = np.ones((40, 2), bool)
+    there[5:9, 1] = False
+    there[7:12, 0] = False
+    demos = team(present=there)
+    path = np.where(there, [0, 1], -1)
+    both = there.all(1)
+    np.testing.assert_array_equal(misaligned(demos, path), both)
+    beliefs = {"ann": np.tile([0.9, 0.1], (40, 1)), "bob": np.tile([0.2, 0.8], (40, 1))}
+    expected = np.where(both, 1 - (0.9 * 0.2 + 0.1 * 0.8), 0)
+    np.testing.assert_allclose(misalignment_probability(demos, beliefs), expected)
+    stretches = misaligned_stretches(demos, path, beliefs)
+    assert [one[:3] for one in stretches] == [(0, 0, 4), (0, 12, 19), (1, 0, 19)]
+
+
 def test_alignment_with_a_task_is_what_the_task_says():
     task = btil.domains.movers("tiny")
     demos = task.simulate(2, seed=3)
@@ -60,6 +75,9 @@ def test_alignment_with_a_task_is_what_the_task_says():
         shares += task.suboptimal(demos.states, drawn) / 400
     assert np.abs(shares - found).max() < 5 * 0.5 / np.sqrt(400)
     stretches = misaligned_stretches(demos, demos.latents, beliefs, task)
+    first = stretches[0]
+    steps = demos.episode_starts[first.episode] + np.arange(first.first, first.last + 1)
+    assert first.probability == pytest.approx(found[steps].mean())
     total = sum(one.num_steps for one in stretches)
     assert total == task.suboptimal(demos.states, demos.latents).sum() > 0
     # Derived variables change nothing.

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from btil import progress as showing
+from btil.analysis.output import output_console
 from btil.cli import app, quick
 from btil.cli.app import FROM_CONSOLE
 from btil.files import cache_folder
@@ -26,6 +27,15 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+def test_tables_are_as_wide_as_a_terminal_and_wide_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "77")
+    assert output_console().width == 120
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert output_console().width == 77
 
 
 def test_no_carriage_return_reaches_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import btil
 from btil.analysis import report, verdict
 from btil.analysis.compare import Comparison
 from btil.analysis.modes import WeighedMode
+from btil.analysis.reference import Convergence
 
 UNSURE = hmm_demos([0, 1, 1, 2, 0, 1], [0, -1, -1, 1, -1, -1])
 KNOWN = hmm_demos([0, 1, 2, 0, 1], [0, 1, 1, 0, 0])
@@ -83,6 +84,82 @@ def test_widths_of_intervals_are_told_from_the_smallest_to_the_largest(
     assert "its means are 0.07 sd off on average, its intervals 0.60 as wide." in apart
 
 
+def test_what_chance_explains_is_agreement(settled: Comparison) -> None:
+    """Chance is in the units of means, and explains a tenth of a standard deviation at most."""
+    alike = {
+        "mean_difference_in_sds": 0.07,
+        "mean_sd_in_use": 0.2,
+        "mean_difference_in_use_se": np.nan,
+        "sd_ratio_in_use": 1.0,
+        "sd_ratio_in_use_se": np.nan,
+    }
+
+    def agrees(difference: float = 0.07, chance: float = np.nan, **given: float) -> bool:
+        changes = {"mean_difference_in_sds": difference, "mean_difference_in_use_se": chance}
+        found = settled.differences["mfvi"]._replace(**(alike | changes | given))
+        differences = settled.differences | {"mfvi": found}
+        return (
+            dataclasses.replace(settled, differences=differences).verdict.agreements["mfvi"].agrees
+        )
+
+    assert agrees(0.24)
+    assert not agrees(0.26)
+    assert agrees(0.26, 0.004)  # of 0.2: a fiftieth
+    assert not agrees(0.28, 0.004)
+    assert agrees(0.34, 0.5)
+    assert not agrees(0.36, 0.5)
+    assert agrees(np.nan)
+    assert agrees(sd_ratio_in_use=1.09)
+    assert agrees(sd_ratio_in_use=np.nan)
+    assert not agrees(sd_ratio_in_use=0.89)
+    assert agrees(sd_ratio_in_use=0.85, sd_ratio_in_use_se=0.08)
+    assert not agrees(sd_ratio_in_use=1.17, sd_ratio_in_use_se=0.08)
+    assert not agrees(0.5, sd_ratio_in_use=1.0)
+
+
+def test_the_fastest_of_those_that_do_is_to_be_used(settled: Comparison) -> None:
+    def uses(narrow: float = 0.5, **columns: tuple[float, float, float]) -> dict[str, str]:
+        table = settled.table.assign(seconds=[3.0, 2.0, 1.0])
+        for column, values in columns.items():
+            table[f"{column}_error_agent_0"] = values
+        differences = {
+            name: settled.differences[name]._replace(
+                mean_difference_in_sds=0.0, sd_ratio_in_use=ratio, sd_ratio_in_use_se=0.0
+            )
+            for name, ratio in (("exact", 1.0), ("refined", 1.0), ("mfvi", narrow))
+        }
+        return dataclasses.replace(settled, table=table, differences=differences).verdict.uses
+
+    even = {"viterbi": (0.2, 0.2, 0.2), "filtering": (0.2, 0.2, 0.2)}
+    assert uses(**even) == {"decoding": "mfvi", "intervals": "refined", "live coach": "mfvi"}
+    assert uses(1.0, **even)["intervals"] == "mfvi"
+    # Errors that differ by a hundredth are as good as each other.
+    one = uses(viterbi=(0.2, 0.209, 0.3), filtering=(0.1, 0.2, 0.2))
+    assert (one["decoding"], one["live coach"]) == ("refined", "exact")
+    other = uses(viterbi=(0.2, 0.3, 0.211), filtering=(0.3, 0.1, 0.2))
+    assert (other["decoding"], other["live coach"]) == ("exact", "refined")
+    untested = uses(viterbi=(np.nan,) * 3, filtering=(np.nan, 0.1, np.nan))
+    assert (untested["decoding"], untested["live coach"]) == ("mfvi", "refined")
+
+
+def test_nothing_that_has_not_converged_is_to_be_used(settled: Comparison) -> None:
+    convergence = settled.convergence | {"mfvi": Convergence(False, "the cap.")}
+    found = dataclasses.replace(settled, convergence=convergence).verdict
+    assert found.believed == ("exact", "refined")
+    assert found.doubted == {"mfvi": "the cap."}
+    assert "mfvi" not in {*found.uses.values(), *found.agreements}
+    assert found.sentences[0] == "exact and refined converged. mfvi did not: the cap."
+
+
+def test_what_was_not_tested_is_said(settled: Comparison) -> None:
+    told = " How well they decode was not tested: no held-out labels."
+    assert told not in str(settled.verdict)
+    table = settled.table.drop(columns=["viterbi_error_agent_0", "filtering_error_agent_0"])
+    found = dataclasses.replace(settled, table=table.assign(seconds=[3.0, 2.0, 1.0])).verdict
+    assert told in str(found)
+    assert found.uses["decoding"] == "mfvi"
+
+
 def test_nothing_is_measured_against_what_has_not_converged(unsettled: Comparison) -> None:
     found = unsettled.verdict
     assert found.believed == ("mfvi",)
@@ -123,6 +200,15 @@ def test_what_did_not_converge_is_to_run_longer(
     made = dataclasses.replace(one, method=method, wall_time=10.0, result=result)
     comparison = dataclasses.replace(settled, posteriors={"one": made})
     assert verdict._next_steps(comparison, {"one": "why"}, {"intervals": "other"}) == [step]
+
+
+def test_draws_around_a_mean_field_are_advised_where_it_has_converged(settled: Comparison) -> None:
+    step = "draws around mfvi (method refined) for its intervals."
+    wait = "mfvi with a larger max_iterations"
+    assert verdict._next_steps(settled, {}, {"decoding": "mfvi"}) == [step]
+    assert verdict._next_steps(settled, {}, {"intervals": "exact"}) == []
+    (only,) = verdict._next_steps(settled, {"mfvi": "the cap"}, {"decoding": "exact"})
+    assert only.startswith(wait)
 
 
 def test_what_can_be_used_is_said() -> None:
@@ -186,7 +272,8 @@ def test_modes_of_the_reference_are_named_with_their_weights(settled: Comparison
     assert (
         "exact: the draws are in 2 modes, of weight 0.62 ± 0.01 and 0.38 ± 0.01." in known.sentences
     )
-    assert "a rough error as chains went over 3 times only" in str(told(0.1, 3).verdict)
+    assert "a rough error as chains went over 9 times only" in str(told(0.1, 9).verdict)
+    assert "rough" not in str(told(0.1, 10).verdict)
     unknown = told(np.nan, 0).verdict
     assert np.isnan([error for _, error in unknown.modes]).all()
     assert "2 modes, whose weights are not known, as no chain goes from one" in str(unknown)

@@ -232,7 +232,8 @@ def align[P: Posterior](posterior: P, reference: Posterior) -> P:
 
     Raises:
         ValueError: If the two have other agents, parents or numbers of latents and actions, or
-            latents would be matched of an agent with continuous columns.
+            number the same names in another way; if latents would be matched of an agent with
+            continuous columns.
 
     Example:
         >>> btil.analysis.align(btil.fit(model, demos, "gibbs"), posterior)  # doctest: +SKIP
@@ -240,6 +241,7 @@ def align[P: Posterior](posterior: P, reference: Posterior) -> P:
     bound = posterior.bound
     if isinstance(posterior.model, NumpyroModel):
         return posterior
+    _refuse_renumbered(posterior.demos, reference.demos)
     target = _in_order_of(posterior, reference)
     pinned = agents_pinned(bound)
     if all(pinned.values()):
@@ -478,6 +480,20 @@ def shared_contexts(
         )
     found = match_rows(other.rows, own.rows)
     return np.flatnonzero(found >= 0), found[found >= 0]
+
+
+def _refuse_renumbered(demos: Demonstrations, others: Demonstrations) -> None:
+    """Refuse tables whose rows and values stand for other things under the same numbers."""
+    for kind in ("state_names", "action_names", "latent_names"):
+        ours, theirs = getattr(demos, kind), getattr(others, kind)
+        for key in ours.keys() & theirs.keys():
+            # Those of one may go on behind those of the other.
+            if any(own != other for own, other in zip(ours[key], theirs[key], strict=False)):
+                raise ValueError(
+                    f"{kind} of {key} differ: {', '.join(ours[key])} and, of the reference, "
+                    f"{', '.join(theirs[key])}, so that tables are numbered in different ways; "
+                    "read the recordings of the one with like= those of the other, and fit again"
+                )
 
 
 def _in_order_of(posterior: Posterior, reference: Posterior) -> dict[str, np.ndarray]:

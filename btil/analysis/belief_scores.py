@@ -107,7 +107,9 @@ def _at_labels(
     demos: Demonstrations, beliefs: Any | Mapping[str, Any], agent: str
 ) -> tuple[Float[np.ndarray, "labelled latents"], Int[np.ndarray, " labelled"], np.ndarray]:
     """Beliefs and labels at the labelled steps, and which these are."""
-    labels = demos.latents[:, agent_position(demos, agent)]
+    position = agent_position(demos, agent)
+    named, believed = smoothed_beliefs(demos, beliefs, [agent])
+    labels = named.latents[:, position]
     known = labels >= 0
-    own = smoothed_beliefs(demos, beliefs, [agent])[1][agent].astype(np.float64)
+    own = believed[agent].astype(np.float64)
     return own[known], labels[known], known

@@ -521,17 +521,21 @@ def compare_posteriors(
         The comparison.
 
     Raises:
-        ValueError: If the test data or the truth do not fit, a table's shape differs between
-            posteriors, the evidence cannot be estimated, or a posterior kept the draws of some
-            rows only (gibbs with `keep_rows`).
+        ValueError: If the test data or the truth do not fit, a table's shape or the order of names
+            differs between posteriors, the evidence cannot be estimated, or a posterior kept the
+            draws of some rows only (gibbs with `keep_rows`).
     """
     posteriors = dict(posteriors)
     _check_posteriors(posteriors, reference)
     numbers = {"accuracy": accuracy, "num_played": num_played, "seed": seed}
     check_values(numbers | {"progress": progress})
+    # Plain ones, as files and pages tell them.
+    accuracy, num_played, seed = float(accuracy), int(num_played), int(seed)
     num_draws = check_count("num_draws", num_draws, _FEWEST_DRAWS)
     chosen = choose_reference(posteriors, reference)
     reference, anchor = chosen.name, chosen.posterior
+    if test is not None:
+        test = conform(test, anchor.demos)
     if truth is not None:
         check_truth(anchor.bound, truth)
     if evidence is True:

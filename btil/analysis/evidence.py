@@ -717,7 +717,8 @@ def _chib(
         found = _around_best(bound, posterior, renamings, seed)
     logs = np.logaddexp.reduce(found.ordinates, axis=0) - math.log(len(renamings))
     in_chains = np.exp(logs - logs.max()).reshape(chains, number, 1)
-    size = float(ess(in_chains, "bulk")[0])
+    # Equal ones have none, and are worth what they are.
+    size = float(np.nan_to_num(ess(in_chains, "bulk")[0], nan=logs.size))
     log_ordinate, error = _log_mean(logs, max(1.0, size))
     value = found.log_mass - log_ordinate + float(log_jacobian(bound).sum())
     khat = pareto_khat(logs, size / logs.size)

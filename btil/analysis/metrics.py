@@ -220,9 +220,31 @@ def majority_class_error(
         np.bincount(labels[labels >= 0], minlength=size)
         for labels, size in zip(train.latents.T, train.num_latents, strict=True)
     ]
-    guess = np.array([count.argmax() for count in counts])
+    guess = [
+        _numbered_in(test, agent, train.latent_names.get(agent), int(count.argmax()))
+        for agent, count in zip(train.agents, counts, strict=True)
+    ]
     error = hamming_distance(test, np.tile(guess, (test.num_steps, 1)))
     return np.where([count.any() for count in counts], error, np.nan)
+
+
+def _numbered_in(
+    demos: Demonstrations, agent: str, names: tuple[str, ...] | None, latent: int
+) -> int:
+    """The number in some demonstrations of a latent that has a name in others.
+
+    Raises:
+        ValueError: If it is none of theirs.
+    """
+    theirs = demos.latent_names.get(agent)
+    if names is None or theirs is None:
+        return latent
+    if names[latent] not in theirs:
+        raise ValueError(
+            f"the most frequent label of {agent} in train is {names[latent]}, in test its latents "
+            f"are {', '.join(theirs)}"
+        )
+    return theirs.index(names[latent])
 
 
 def confusion_matrix(

@@ -735,7 +735,8 @@ def _python(comparison: "Comparison") -> str:
     if comparison.test is not None:
         lines.append('    test=btil.read_demonstrations("test.npz"),')
     lines += [f"    seed={reference.seed},", f"    accuracy={comparison.accuracy!r},"]
-    lines += [f"    num_draws={comparison.num_draws},", f"    reference={comparison.reference!r},"]
+    lines += [f"    num_draws={comparison.num_draws},", f"    num_played={comparison.num_played},"]
+    lines += [f"    reference={comparison.reference!r},"]
     if options:
         lines.append(f"    options={options!r},")
     if comparison.evidence is not None:

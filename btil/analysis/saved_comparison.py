@@ -67,7 +67,7 @@ def _record(comparison: "Comparison", grouped: Mapping[str, list[str]]) -> dict[
         "no_differences": comparison.no_differences,
         "convergence": {n: one._asdict() for n, one in comparison.convergence.items()},
         "groups": dict(grouped),
-        "accuracy": float(comparison.accuracy),
+        "accuracy": comparison.accuracy,
         "num_draws": comparison.num_draws,
         "num_played": comparison.num_played,
         "seed": comparison.seed,

@@ -14,7 +14,7 @@ References:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +35,7 @@ from btil.inference.chains import RHAT_LIMIT, ess, rhat
 from btil.inference.method import method_of
 from btil.messages.layout import lay_out
 from btil.posterior.beliefs import Posterior
+from btil.posterior.conforming import conform
 from btil.posterior.fit import fit_again
 
 if TYPE_CHECKING:
@@ -159,8 +160,8 @@ def rank_models(
 
     Raises:
         ValueError: Where the numbers would mean nothing. The posteriors learned from different
-            actions, states, episodes or labels; there are too few episodes; with "loo", a mean
-            field or a guide, whose draws are not the posterior's, or a Pareto k-hat above the
+            actions, states, columns, episodes or labels; there are too few episodes; with "loo", a
+            mean field or a guide, whose draws are not the posterior's, or a Pareto k-hat above the
             limit (naming the episodes) without `refit`; with "held_out", an episode that a model
             has been fitted to.
 
@@ -204,7 +205,7 @@ def rank_models(
 # ---------------------------------------------------------------------- what is refused
 
 
-def _listed(agents: tuple[str, ...]) -> str:
+def _listed(agents: Sequence[str]) -> str:
     return ", ".join(agents) or "nobody"
 
 
@@ -235,6 +236,17 @@ def _check_same_data(posteriors: Mapping[str, Posterior]) -> None:
                 f"{name} explains more than actions and labels of {_listed(told)}, {first} of "
                 f"{_listed(others_told)}: log likelihoods of different data cannot be compared"
             )
+        columns, others_columns = _explained(posterior), _explained(reference)
+        if columns.keys() != others_columns.keys():
+            raise ValueError(
+                f"{name} explains columns {_listed(sorted(columns))}, {first} "
+                f"{_listed(sorted(others_columns))}: log likelihoods of different data cannot be "
+                "compared"
+            )
+        for column, own in columns.items():
+            if not np.array_equal(own, others_columns[column]):
+                where = _first(own, others_columns[column], demos)
+                raise ValueError(f"{both} {column}, first {where}")
         labels, others_labels = _named_labels(demos), _named_labels(theirs)
         numbers = [int((one.latents >= 0).sum()) for one in (demos, theirs)]
         if numbers[0] != numbers[1]:
@@ -244,6 +256,15 @@ def _check_same_data(posteriors: Mapping[str, Posterior]) -> None:
             )
         if not np.array_equal(labels, others_labels):
             raise ValueError(f"{both} labels, first {_first(labels, others_labels, demos)}")
+
+
+def _explained(posterior: Posterior) -> dict[str, Float[np.ndarray, " steps"]]:
+    """The continuous columns that a model explains; what nobody saw is infinite."""
+    return {
+        column: np.nan_to_num(posterior.demos.continuous[column], nan=np.inf)
+        for agent, channel in posterior.bound.channels.items()
+        for column in channel.family.columns_of(agent)
+    }
 
 
 def _named_labels(demos: Demonstrations) -> Shaped[np.ndarray, "steps agents"]:
@@ -286,6 +307,7 @@ def _check_unseen(posteriors: Mapping[str, Posterior], demos: Demonstrations) ->
     it has the same name too, or if all of them are like training episodes.
     """
     training = next(iter(posteriors.values())).demos
+    demos = conform(demos.without_labels(), training)
     seen = set(zip(_contents(training, demos), training.episode_ids.tolist(), strict=True))
     held = list(zip(_contents(demos, training), demos.episode_ids.tolist(), strict=True))
     contents = {content for content, _ in seen}

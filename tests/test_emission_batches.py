@@ -1,16 +1,31 @@
 """Continuous channels learned from batch by batch, in memory and from files."""
 
+from itertools import combinations
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import digamma, gammaln
 from test_emissions import _demos, _model
 
 import btil
 from btil.demonstrations import row_groups
 from btil.inference import stochastic
-from btil.inference.channel_batches import normals_of, sources_in_memory
+from btil.inference.channel_batches import (
+    divergence_of,
+    normals_of,
+    nothing,
+    packed,
+    sources_in_memory,
+    unpacked,
+)
 from btil.inference.channels import posterior_normals
+from btil.messages.channels import ChannelData, drawn_statistics
+from btil.messages.lanes import pack_lanes
 from btil.models.emission import trend_of
 from btil.models.team import bind
+from btil.numerics.matrix_normal import Statistics
 from btil.numerics.precision import precision
 
 LENGTHS = (4, 3, 6, 1, 5, 2, 7, 3)
@@ -32,6 +47,147 @@ def team(labelled=12, blank=BLANK):
 
 def model():
     return _model(covariates=("bob_x", "previous_ann_x"))
+
+
+def steps_of(demos, chosen):
+    """The rows of some episodes, one episode after the other."""
+    starts, lengths = demos.episode_starts[chosen], demos.episode_lengths[chosen]
+    return np.concatenate([np.arange(a, a + n) for a, n in zip(starts, lengths, strict=True)])
+
+
+def test_every_step_of_a_batch_has_its_cells_its_context_and_its_place():
+    bound = bind(model(), team())
+    problem = stochastic.make_problem(
+        stochastic.in_memory(bound, 3), 3, None, None, 0, np.dtype(np.float32)
+    )
+    for chosen in list(combinations(range(len(LENGTHS)), 3))[::9]:
+        batch = stochastic.batch_of(problem, np.array(chosen))
+        rows = steps_of(bound.demos, np.array(chosen))
+        lanes = pack_lanes(np.array(LENGTHS)[list(chosen)], batch.shape.length)
+        places = np.full((batch.shape.length, batch.shape.lanes), -1)
+        places[:, : lanes.shape[1]] = np.where(lanes >= 0, rows[lanes], -1)
+        for agent, source in problem.data.channels.items():
+            channel, data = source.channel, batch.channels[source.channel.name].data
+            data = jax.tree.map(np.asarray, data)
+            real = data.real.astype(bool)
+            found = places.ravel()[data.source[real]]
+            assert sorted(found) == sorted(set(rows) & set(channel.observed.rows)), agent
+            inputs, values = channel.observed.inputs[found], channel.observed.values[found]
+            known = np.isfinite(values)
+            expected = source.units.steps(inputs, np.where(known, values, 0.0))
+            expected[:, inputs.shape[1] :] *= known
+            np.testing.assert_allclose(data.values[real], expected, rtol=1e-5, atol=1e-5)
+            group = np.broadcast_to(data.group[:, None], real.shape)[real]
+            np.testing.assert_array_equal(data.seen[group], known)
+            context = batch.rows[channel.name][data.context[group]]
+            np.testing.assert_array_equal(context, channel.row[found])
+            back = np.full(real.size + 1, -1)
+            back[np.flatnonzero(real)] = found
+            says = np.isin(places, channel.observed.rows)
+            np.testing.assert_array_equal(back[data.place], np.where(says, places, -1))
+
+
+def test_a_batch_whose_channels_need_more_room_takes_the_large_shape():
+    """Where the usual shape has room for one block alone, which is full at eight steps."""
+    bound = bind(model(), team())
+    problem = stochastic.make_problem(
+        stochastic.in_memory(bound, 3), 3, None, None, 0, np.dtype(np.float32)
+    )
+    usual, roomy = problem.shapes
+    for name in ("blocks", "groups"):
+        tight = usual._replace(
+            rooms={agent: room._replace(**{name: 1}) for agent, room in usual.rooms.items()}
+        )
+        batch = stochastic.batch_of(problem._replace(shapes=(tight, roomy)), np.array([2, 4, 6]))
+        assert batch.shape == roomy
+    assert stochastic.batch_of(problem, np.array([2, 4, 6])).shape == usual
+
+
+def test_sums_are_rows_of_numbers_and_back():
+    generator = np.random.default_rng(0)
+    sums = Statistics(generator.random((2, 3)), generator.random((2, 3, 4, 4)))
+    rows = packed(sums)
+    assert rows.shape == (2, 3, 17)
+    for one, other in zip(unpacked(rows), sums, strict=True):
+        np.testing.assert_array_equal(one, other)
+    source = stochastic.in_memory(bind(model(), team())).channels["ann"]
+    # The number, and squares of four inputs and two columns; two contexts, two latents.
+    assert nothing(source).shape == (2, 2, 1 + 5**2)
+    assert nothing(source, 1).shape == (1, 2, 1 + 5**2)
+    assert not nothing(source).any()
+
+
+def test_sums_over_steps_are_the_posterior_in_the_units_of_the_data():
+    """One column without covariates: the normal inverse-gamma update, and its divergence."""
+    bound = bind(model(), team(blank=()))
+    source = stochastic.in_memory(bound).channels["bob"]
+    unit = source.units
+    y = bound.demos.continuous["bob_x"][[0, 3, 4]]
+    inside = unit.steps(np.ones((3, 1)), y[:, None])
+    rows = nothing(source)
+    rows[0, 1] = np.append(3.0, (inside.T @ inside).ravel())
+    location, precision, scale, degrees = (part[0, 1] for part in normals_of(source, rows))
+    first = source.channel.prior()
+    mean, strength, spread, freedom = (float(part[0, 1].squeeze()) for part in first)
+    assert precision.item() == pytest.approx(strength + 3)
+    assert location.item() == pytest.approx((strength * mean + y.sum()) / (strength + 3))
+    assert degrees == pytest.approx(freedom + 3)
+    squares = ((y - y.mean()) ** 2).sum() + strength * 3 / (strength + 3) * (y.mean() - mean) ** 2
+    assert scale.item() == pytest.approx(spread + squares)
+    for one, other in zip(normals_of(source, nothing(source)), first, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    # Normal given the variance, and gamma of its inverse.
+    (a, a_0), (b, b_0) = (degrees / 2, freedom / 2), (scale.item() / 2, spread / 2)
+    of_gamma = (a - a_0) * digamma(a) - gammaln(a) + gammaln(a_0) + a_0 * np.log(b / b_0)
+    of_gamma += a * (b_0 - b) / b
+    ratio = strength / (strength + 3)
+    of_normal = 0.5 * (ratio - 1 - np.log(ratio))
+    of_normal += 0.5 * a / b * strength * (location.item() - mean) ** 2
+    assert divergence_of(source, rows) == pytest.approx(of_gamma + of_normal)
+    assert divergence_of(source, nothing(source)) == pytest.approx(0, abs=1e-9)
+
+
+def test_blank_cells_are_drawn_given_what_was_seen(x64):
+    """Draws at the corners of a cross average to conditional means, and to their covariance."""
+    generator = np.random.default_rng(1)
+    p, d = 2, 3
+    seen = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    group = np.array([1, 0, 2, 1])
+    real = np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
+    values = generator.normal(size=(4, 2, p + d)) * real[..., None]
+    values[..., p:] *= seen[group][:, None]
+    context = np.array([1, 0, 1])
+    source = np.array([[0, 1], [2, 0], [3, 4], [5, 0]])
+    path = np.array([0, 1, 1, 0, 1, 1])
+    data = ChannelData(
+        values, real, group, context, seen, np.zeros((6, 1), int), np.where(real > 0, source, 0)
+    )
+    location = generator.normal(size=(2, 2, p, d))
+    root = generator.normal(size=(2, 2, d, d))
+    covariance = root @ np.swapaxes(root, -1, -2) + np.eye(d)
+    arms = np.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
+    one_hot = (path[:, None, None] == np.arange(2)[None, :, None]).astype(float)
+    given = jax.tree.map(jnp.asarray, (data, location, covariance))
+    draw = jax.jit(jax.vmap(lambda noise: drawn_statistics(jnp.asarray(one_hot), noise, *given)))
+    found = draw(jnp.asarray(np.broadcast_to(arms[:, None, None], (2 * d, 4, 2, d))))
+    number, outer = np.zeros((2, 2)), np.zeros((2, 2, p + d, p + d))
+    for block, place in zip(*np.nonzero(real), strict=True):
+        at, k = context[group[block]], path[source[block, place]]
+        a, o = values[block, place].copy(), seen[group[block]] > 0
+        own, mean = covariance[at, k], a[:p] @ location[at, k]
+        gain = own[np.ix_(~o, o)] @ np.linalg.inv(own[np.ix_(o, o)])
+        a[p:][~o] = mean[~o] + gain @ (a[p:] - mean)[o]
+        rest = np.zeros((p + d, p + d))
+        free = np.append(np.zeros(p, bool), ~o)
+        rest[np.ix_(free, free)] = own[np.ix_(~o, ~o)] - gain @ own[np.ix_(o, ~o)]
+        number[at, k] += 1
+        outer[at, k] += np.outer(a, a) + rest
+    np.testing.assert_allclose(found.number, np.stack([number] * 2 * d))
+    np.testing.assert_allclose(np.mean(found.outer, 0), outer, rtol=1e-9, atol=1e-9)
+    # Every draw is one: what was seen stays as it was.
+    whole = np.asarray(found.outer)[:, :, :, :p, :p]
+    np.testing.assert_allclose(whole, np.broadcast_to(outer[:, :, :p, :p], whole.shape))
+    assert np.ptp(found.outer, axis=0).max() > 0.1
 
 
 @pytest.mark.covers("normal columns", "batches")

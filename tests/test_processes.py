@@ -1,5 +1,6 @@
 """Processes that learn together: the answer of one, whatever each of them has."""
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -258,3 +259,61 @@ def test_other_errors_stay_as_they_are(monkeypatch) -> None:
         raised(ValueError("UNKNOWN: Gloo AllGather failed: Connection reset by peer"))
     with pytest.raises(ValueError, match="batch_size"):
         raised(ValueError("batch_size must be"))
+
+
+def all_at_once(monkeypatch: pytest.MonkeyPatch, work: list[Any]) -> list[Any]:
+    """What `gather` gives each of several processes, for which threads stand, or what it raises."""
+    number, barrier = len(work), threading.Barrier(len(work))
+    own = threading.local()
+    given: list[Any] = [None] * number
+    found: list[Any] = [None] * number
+
+    def all_gathered(values: np.ndarray) -> np.ndarray:
+        given[own.number] = values
+        barrier.wait()
+        together = np.stack(given)
+        barrier.wait()
+        return together
+
+    def run(process: int) -> None:
+        own.number = process
+        try:
+            found[process] = processes.gather(Processes(number, process), work[process])
+        except Exception as error:
+            found[process] = error
+
+    monkeypatch.setattr(processes, "_all_gathered", all_gathered)
+    threads = [threading.Thread(target=run, args=(process,)) for process in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    return found
+
+
+def test_what_processes_make_comes_whole_and_in_their_order(monkeypatch) -> None:
+    made = [np.arange(3 * size, dtype=np.int16).reshape(size, 3) for size in (2, 0, 400)]
+    for found in all_at_once(monkeypatch, [lambda one=one: one for one in made]):
+        for one, other in zip(found, made, strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other)
+
+
+def test_who_fails_raises_that_and_others_say_who_it_was(monkeypatch) -> None:
+    def fails() -> np.ndarray:
+        raise ValueError("no row 7")
+
+    found = all_at_once(monkeypatch, [lambda: np.zeros(2), fails, lambda: np.ones(5)])
+    assert isinstance(found[1], ValueError)
+    for one in (found[0], found[2]):
+        assert isinstance(one, RuntimeError)
+        assert str(one) == "process 1 of 3 failed: no row 7"
+
+
+def test_one_process_adds_up_nothing() -> None:
+    made = {"a": np.arange(3.0), "b": np.ones((2, 2))}
+    found = processes.add_up(ALONE, lambda: made)
+    assert set(found) == {"a", "b"}
+    for name, values in made.items():
+        np.testing.assert_array_equal(found[name], values)
+    assert processes.gather_bytes(ALONE, lambda: b"ab\0c") == [b"ab\0c"]

@@ -1,12 +1,17 @@
 """SVI: bounds against the exact log evidence and a hand-written bound; what a guide gives back."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
 import pytest
 from enumeration import episode_log_likelihoods, exact_posterior
 from teams import hmm_demos, hmm_model, two_labelled_episodes
 
 import btil
 from btil.inference import svi
+from btil.inference.checkpoint import Checkpoint, Saved
+from btil.inference.collapsed import collapsed_data
 from btil.inference.result import DirichletRows, DrawnRows
 from btil.models.team import bind
 from btil.numerics.precision import precision
@@ -164,7 +169,6 @@ def test_an_autoguide_forgets_what_ran_before():
 
 
 def test_data_are_arguments_and_a_second_fit_compiles_nothing():
-    import jax
 
     fit(bind(hmm_model(), DEMOS))
     count = []
@@ -243,3 +247,118 @@ def test_the_cap_is_not_convergence():
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         btil.fit(hmm_model(), DEMOS, "svi", **options)
+
+
+class Counting(numpyro.infer.SVI):
+    """The state is a number that counts up, and the loss its square."""
+
+    def __init__(self):
+        pass
+
+    def evaluate(self, state, inputs):
+        return (state * inputs) ** 2
+
+    def stable_update(self, state, inputs):
+        return state + 1.0, (state * inputs) ** 2
+
+
+def test_an_update_tells_the_bound_of_the_state_before_it():
+    state, trace = svi.update(Counting(), jnp.asarray(1.0), jnp.asarray(2.0), jnp.asarray(3))
+    assert float(state) == 4
+    np.testing.assert_array_equal(trace[:3], [-4, -16, -36])
+
+
+class Noted(Checkpoint):
+    """A checkpoint that keeps its offers."""
+
+    def __init__(self, saved=None):
+        super().__init__()
+        self.saved, self.offers = saved, []
+
+    def offer(self, **progress):
+        self.offers.append(progress)
+
+
+def advance(state, count):
+    """Bounds that rise up to -10, and meaningless ones past `count`."""
+    number = state + np.arange(svi._ITERATIONS_PER_CALL, dtype=np.float32)
+    trace = np.where(np.arange(len(number)) < int(count), -10 - 2.0 ** (-number / 20), np.nan)
+    return state + float(count), trace
+
+
+@pytest.mark.parametrize("most", [150, 1000])
+def test_updates_go_on_from_where_they_were_cut_until_the_bound_has_settled(most):
+    def begin():
+        return jnp.zeros((), jnp.float32)
+
+    whole = Noted()
+    state, trace, verdict = svi.ascend(begin, advance, 1e-6, most, whole, False)
+    assert verdict.converged == (most == 1000)
+    assert float(state) == len(trace)
+    assert len(trace) == 150 if most == 150 else 400 <= len(trace) <= 600
+    np.testing.assert_allclose(trace, -10 - 2.0 ** (-np.arange(len(trace)) / 20), rtol=1e-6)
+    offer = whole.offers[0]
+    assert len(offer["trace"]) == 100
+    saved = Saved({f"{name}:0": np.asarray(value) for name, value in offer.items()})
+
+    def advance_later(state, count):
+        assert float(state) >= 100
+        return advance(state, count)
+
+    again = svi.ascend(begin, advance_later, 1e-6, most, Noted(saved), False)
+    np.testing.assert_array_equal(again[1], trace)
+    assert again[2] == verdict
+
+
+def test_the_guide_has_a_dirichlet_for_every_row_and_deals_out_one_draw(
+    monkeypatch, numpyro_as_it_is
+):
+    """Gamma draws at their means: every row is its concentration's share."""
+    seen = []
+
+    def at_their_means(key, concentration):
+        seen.append(key)
+        return jnp.log(concentration)
+
+    monkeypatch.setattr(svi, "differentiable_log_gammas", at_their_means)
+    structure, data = collapsed_data(bind(hmm_model(0.5), DEMOS), np.dtype(np.float32))
+    generator = np.random.default_rng(0)
+    start = {
+        name: jnp.asarray(generator.uniform(0.5, 4, size=data.concentration[name].shape), "float32")
+        for name in structure.dirichlet_sites
+    }
+    guide = numpyro.handlers.seed(svi.dirichlet_guide, 0)
+    traced = numpyro.handlers.trace(guide).get_trace(structure, svi.Inputs(data, start))
+    assert len(seen) == 1
+    assert len({values.shape for values in start.values()}) > 1
+    for name, values in start.items():
+        np.testing.assert_allclose(traced[f"{name}_log_concentration"]["value"], np.log(values))
+        share = values / values.sum(-1, keepdims=True)
+        np.testing.assert_allclose(traced[name]["value"], share, rtol=1e-5)
+        np.testing.assert_allclose(traced[name]["fn"].base_dist.concentration, values, rtol=1e-5)
+
+
+def test_the_divergence_of_the_guide_is_that_from_the_prior():
+    """KL of Dirichlet rows in closed form; the prior may be one for all rows."""
+    from numpyro.distributions import Dirichlet
+    from numpyro.distributions.kl import kl_divergence
+    from scipy.special import digamma, gammaln
+
+    w, u = np.array([[3.0, 1.5, 0.4], [0.7, 2.0, 5.0]]), np.array([0.5, 1.0, 2.0])
+    own = svi.DrawnDirichlet(jnp.asarray(w, "float32"), jnp.full((2, 3), 1 / 3, "float32"))
+    found = kl_divergence(own, Dirichlet(jnp.asarray(u, "float32")))
+    expected = gammaln(w.sum(-1)) - gammaln(u.sum()) + (gammaln(u) - gammaln(w)).sum(-1)
+    expected += ((w - u) * (digamma(w) - digamma(w.sum(-1, keepdims=True)))).sum(-1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_a_model_of_ones_own_has_no_rows_for_the_dirichlet_guide():
+    with pytest.raises(ValueError, match="guide 'dirichlet' is for tables; a NumpyroModel takes"):
+        btil.fit(btil.NumpyroModel(_plain), DEMOS, "svi", guide="dirichlet", progress=False)
+
+
+def _plain(data):
+    chance = numpyro.sample("chance", numpyro.distributions.Beta(1.0, 1.0))
+    even = jnp.log(jnp.full((2, 2), 0.5))
+    acts = jnp.log(jnp.stack([chance, 1 - chance]))
+    data.observe("agent_0", even[0], even, jnp.stack([acts, acts]))

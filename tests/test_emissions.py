@@ -844,6 +844,105 @@ def test_columns_that_need_each_other_are_not_simulated():
         linear(("a", "b"), ("c", "a"))
 
 
+def test_simulated_columns_follow_their_covariates_of_now_and_of_before():
+    """Hardly any noise: every value is what coefficients say, with blanks where they were."""
+    from btil.models.draws import prior_tables
+    from btil.models.simulate import simulate
+
+    demos = _demos(lengths=(5, 4), blank=[("ann_y", 2)])
+    linear = btil.LinearNormalEmission
+    model = btil.TeamModel(
+        policy={"ann": btil.DirichletCPT(1.0), "bob": None},
+        emissions={
+            "ann": linear(("ann_x", "ann_y"), ("bob_x",)),
+            "bob": linear(("bob_x",), ("previous_bob_x",), intercept=False),
+        },
+    ).resolved(demos)
+    generator = np.random.default_rng(0)
+    tables = prior_tables(model, demos, generator)
+    coefficients = {
+        "ann": np.array([[[[3.0, -1.0], [0.5, 0.25]], [[-4.0, 2.0], [1.0, 2.0]]]]),
+        "bob": np.array([[[[0.9]], [[1.1]], [[0.5]]]]),
+    }
+    for agent, drawn in tables.channels.items():
+        drawn.contexts = np.zeros((1, 0), np.int64)
+        drawn.coefficients = coefficients[agent]
+        _, latents, _, d = coefficients[agent].shape
+        drawn.covariance = np.broadcast_to(1e-16 * np.eye(d), (1, latents, d, d)).copy()
+    found = simulate(model, demos, tables, generator)
+    x = found.continuous["bob_x"]
+    first = found.episode_starts
+    # Nothing is before the first step of an episode: what was recorded stays.
+    np.testing.assert_array_equal(x[first], demos.continuous["bob_x"][first])
+    later = np.setdiff1d(np.arange(9), first)
+    of_bob = coefficients["bob"][0, found.latents[later, 1], 0, 0]
+    np.testing.assert_allclose(x[later], of_bob * x[later - 1], rtol=1e-9)
+    of_ann = coefficients["ann"][0, found.latents[:, 0]]
+    expected = of_ann[:, 0] + of_ann[:, 1] * x[:, None]
+    np.testing.assert_allclose(found.continuous["ann_x"], expected[:, 0], rtol=1e-9)
+    seen = np.arange(9) != 2
+    np.testing.assert_allclose(found.continuous["ann_y"][seen], expected[seen, 1], rtol=1e-9)
+    assert np.isnan(found.continuous["ann_y"][2])
+
+
+def test_the_mode_of_a_channel_is_where_its_density_is_highest():
+    from btil.inference.result import MatrixNormalChannel
+    from btil.models.emission import channel_log_density
+
+    family = bind(_model(covariates=("bob_x",)), _demos()).channels["ann"].prior()
+    own = MatrixNormalChannel(*(part[:1, :1] for part in family))
+    coefficients, covariance = own.mode()
+    highest = channel_log_density(family._replace(**own._asdict()), coefficients, covariance)
+    for factor in (0.9, 1.1):
+        other = channel_log_density(
+            family._replace(**own._asdict()), coefficients, factor * covariance
+        )
+        assert other.item() < highest.item()
+    assert own.mean().covariance.shape == covariance.shape
+    # E[Sigma] = Psi / (nu - d - 1), and the mode Psi / (nu + d + p + 1); two of each here.
+    ratio = (own.degrees - 3) / (own.degrees + 5)
+    np.testing.assert_allclose(covariance, ratio[..., None, None] * own.mean().covariance)
+
+
+def test_draws_and_means_of_regressions_put_columns_in_their_places():
+    """One after the other in an order that differs from context to context."""
+    from btil.inference.result import Chance, MixtureOfRegressions
+
+    generator = np.random.default_rng(0)
+    contexts, latents, p, d = 2, 1, 1, 2
+    q = p + d - 1
+    shape = (2, contexts, latents, d)
+    precision = np.broadcast_to(1e14 * np.eye(q), (*shape, q, q)).copy()
+    location = generator.normal(size=(*shape, q))
+    location[..., 0, 1] = 0.0  # the first column has none before it
+    degrees = np.full(shape, 1e9)
+    noise = generator.uniform(0.5, 2.0, size=shape)
+    one = MixtureOfRegressions(
+        np.array([0.25, 0.75]), np.array([[0, 1], [1, 0]]), location, precision,
+        noise * degrees, degrees, "team",
+    )  # fmt: skip
+    drawn = one.draw(4000, Chance(np.random.default_rng(1)))
+    for found, mean in zip(drawn, one.mean(), strict=True):
+        np.testing.assert_allclose(found.mean(0), mean, atol=0.1)
+    for context, order in ((0, [0, 1]), (1, [1, 0])):
+        first, second = order
+        for k in (0, 1):
+            b, v = location[k, context, 0], noise[k, context, 0]
+            near = np.isclose(drawn.coefficients[:, context, 0, 0, first], b[0, 0], atol=1e-3)
+            assert near.mean() == pytest.approx([0.25, 0.75][k], abs=0.03)
+            coefficients = drawn.coefficients[near, context, 0, 0]
+            # What the first column says of the second is added to it.
+            np.testing.assert_allclose(
+                coefficients[:, second], b[1, 0] + b[1, 1] * b[0, 0], atol=1e-3
+            )
+            covariance = drawn.covariance[near, context, 0]
+            np.testing.assert_allclose(covariance[:, first, first], v[0], rtol=1e-3)
+            np.testing.assert_allclose(covariance[:, first, second], b[1, 1] * v[0], atol=1e-2)
+            np.testing.assert_allclose(
+                covariance[:, second, second], v[1] + b[1, 1] ** 2 * v[0], rtol=1e-2
+            )
+
+
 @pytest.mark.parametrize("num_draws", [None, 3])
 def test_columns_are_predicted_one_step_ahead(num_draws):
     demos, model = _demos(lengths=(8, 7), blank=BLANK), _model(covariates=("previous_bob_x",))

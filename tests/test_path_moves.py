@@ -546,6 +546,36 @@ def test_what_is_far_less_probable_is_not_taken(monkeypatch, x64):
     np.testing.assert_array_equal(after, before)
 
 
+def test_stretches_begin_where_steps_are_forced_and_know_their_first_step():
+    """Two agents with a lane each; what is the same of all stretches tells nothing."""
+    forced = np.array([[1, 1], [0, 0], [1, 0], [0, 0]], bool)
+    allowed = np.array([[[1, 1], [1, 1]], [[1, 0], [1, 1]], [[1, 1], [1, 1]], [[1, 1], [0, 1]]]) > 0
+    about = np.zeros((4, 2, 4), int)
+    about[..., 1] = [0, 1]
+    about[..., 2] = 7
+    about[0, :, 3], about[2, 0, 3], about[3, :, 3] = [5, 6], 8, 9
+    found = jax.tree.map(np.asarray, urns._find_stretches(forced, allowed, about, 1))
+    np.testing.assert_array_equal(found.number, [[0, 2], [0, 2], [1, 2], [1, 2]])
+    np.testing.assert_array_equal(found.moment, [[0, 0], [1, 1], [2, 2], [3, 3]])
+    # The table, the agent, the lane, and the context that differs.
+    np.testing.assert_array_equal(found.feature[:3], [[0, 0, 0, 5], [0, 0, 0, 8], [0, 1, 1, 6]])
+    free = {tuple(step) for step in found.free.tolist()}
+    assert free == {(0, 0), (2, 0), (3, 0), (0, 1), (1, 1), (2, 1)}
+    assert {tuple(step) for step in found.long.tolist()} == free  # none is long
+
+
+def test_long_stretches_are_those_that_runs_do_not_move():
+    length = urns.LONGEST_RUN + 1
+    forced = np.zeros((2 * length - 1, 1), bool)
+    forced[[0, length]] = True
+    allowed = np.ones((2 * length - 1, 1, 2), bool)
+    about = np.zeros((2 * length - 1, 1, 3), int)
+    long = np.asarray(urns._find_stretches(forced, allowed, about, 1).long)
+    np.testing.assert_array_equal(np.unique(long[:, 0]), np.arange(length))
+    nothing = urns._find_stretches(forced, np.arange(2) < np.ones((len(forced), 1, 1)), about, 1)
+    np.testing.assert_array_equal(np.unique(nothing.free), [0])
+
+
 def test_uses_are_drawn_from_an_urn_one_after_the_other(x64):
     prior = jnp.array([0.5, 1.5, 1.0])
     urn = urns.Urns(prior, jnp.array([3.0]), jnp.array([0.0, 1.0, 0.0]), jnp.array([1.0]))

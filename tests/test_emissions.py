@@ -943,6 +943,128 @@ def test_draws_and_means_of_regressions_put_columns_in_their_places():
             )
 
 
+def _prepared(demos, model, dtype=np.float64):
+    """A team as Gibbs sampling has it."""
+    from btil.inference import gibbs
+
+    bound, dtype = bind(model, demos), np.dtype(dtype)
+    layout = lay_out(bound)
+    laid = laid_channels(bound, layout, dtype)
+    return bound, layout, laid, *gibbs.prepare(bound, layout, dtype, channels=laid)
+
+
+def test_gibbs_weighs_steps_and_draws_columns_by_their_densities(x64):
+    """Under one draw: the log density of every step, and what the path says of the next draw."""
+    from btil.inference import gibbs
+
+    demos = _demos(lengths=(4, 3), blank=[("ann_x", 1), ("ann_y", 3)])
+    bound, layout, laid, problem, program = _prepared(demos, _model(covariates=("bob_x",)))
+    generator, points = np.random.default_rng(0), {}
+    for name, own in laid.items():
+        contexts, latents, p, d = own.channel.shape
+        root = np.tril(generator.uniform(0.5, 1.5, size=(1, contexts, latents, d, d)))
+        parts = generator.normal(size=(1, contexts, latents, p, d)), root @ root.swapaxes(-1, -2)
+        points[name] = tuple(gibbs.with_padding(part, own, np.dtype(np.float64))[0]
+                             for part in parts)  # fmt: skip
+    path = generator.integers(3, size=demos.num_steps)
+    in_lanes = np.where(layout.lanes >= 0, path[layout.lanes], 0)
+
+    @jax.jit
+    def looked_at(points, lanes):
+        state = gibbs.State({}, channels=points)
+        said = {name: gibbs._said(state, problem, name) for name in points}
+        return said, gibbs._conditional(jax.random.key(0), lanes, state, problem, program, 1)
+
+    said, conditional = looked_at(points, jax.numpy.asarray(in_lanes))
+    for agent, channel in bound.channels.items():
+        name, unit = channel.name, channel.units()
+        coefficients, covariance = (np.asarray(part) for part in points[name])
+        values, inputs = channel.observed.values, channel.observed.inputs
+        known = np.isfinite(values)
+        a = unit.steps(inputs, np.where(known, values, 0.0))
+        p = inputs.shape[1]
+        found = np.asarray(said[name])
+        for t in range(demos.num_steps):
+            (row,), (lane,) = np.nonzero(layout.lanes == t)
+            for k in range(channel.num_latents):
+                at, seen = channel.row[t], known[t]
+                mean = a[t, :p] @ coefficients[at, k]
+                expected = stats.multivariate_normal(
+                    mean[seen], covariance[at, k][np.ix_(seen, seen)]
+                ).logpdf(a[t, p:][seen])
+                assert found[row, k, lane] == pytest.approx(expected), (agent, t, k)
+    # Bob's column was seen throughout: a normal and an inverse gamma of the steps of each latent.
+    bob = bound.channels["bob"]
+    y = bob.units().steps(np.ones((7, 1)), bob.observed.values)[:, 1]
+    location, precision, scale, degrees = (
+        np.asarray(part)[0].squeeze() for part in problem.channels["emission_bob"].prior
+    )
+    for k in range(3):
+        own = y[path == k]
+        n, mean = len(own), own.mean() if len(own) else 0.0
+        ratio = precision[k] * n / (precision[k] + n)
+        squares = ((own - mean) ** 2).sum() + ratio * (mean - location[k]) ** 2
+        expected = (
+            (precision[k] * location[k] + own.sum()) / (precision[k] + n),
+            precision[k] + n,
+            scale[k] + squares,
+            degrees[k] + n,
+        )
+        for part, one in zip(conditional, expected, strict=True):
+            assert np.asarray(part)[0, k].item() == pytest.approx(one)
+
+
+def test_columns_and_weights_of_annotations_say_together_what_a_latent_is():
+    from btil.inference import gibbs
+
+    demos = _demos(lengths=(4, 3))
+    weights = np.random.default_rng(1).uniform(0.2, 2.0, size=(7, 2))
+    weights[:2] = 1.0
+    bound = bind(_model(), demos.replace(latent_weights={"ann": weights}))
+    index = lay_out(bound).index
+    logs = np.asarray(index["ann"].log_weights)
+    assert np.abs(logs).max() > 0.1
+    evidence = np.random.default_rng(2).normal(size=(logs.shape[0], 2, logs.shape[1]))
+    evidence = jax.numpy.asarray(evidence, "float32")
+    both = gibbs._all_said(evidence, index["ann"])
+    np.testing.assert_allclose(both, np.swapaxes(evidence, 1, 2) + logs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gibbs._all_said(None, index["ann"]), logs)
+    np.testing.assert_allclose(gibbs._all_said(evidence, index["bob"]), np.swapaxes(evidence, 1, 2))
+    assert gibbs._all_said(None, index["bob"]) is None
+
+
+@pytest.mark.parametrize("labelled", [7, 0])
+def test_chains_of_columns_begin_at_draws_given_the_labels_or_a_deal_of_all_steps(labelled):
+    from btil.inference import gibbs
+
+    demos = _demos(lengths=(4, 3), labelled=labelled, num_latents=(2, 1))
+    bound, layout, laid, problem, program = _prepared(demos, _model(), np.float32)
+    start = functools.partial(gibbs._start, bound, layout, (), laid, 3)
+    dtype, name = np.dtype(np.float32), "emission_bob"
+    number = 30 if labelled else 4
+    coefficients, covariance = (np.asarray(part) for part in start(number, dtype).channels[name])
+    # Bob has one latent: whatever is dealt out, its mean is that of all steps.
+    channel = bound.channels["bob"]
+    y, (mean, strength) = channel.observed.values[:, 0], (
+        part[0, 0].item() for part in channel.prior()[:2]
+    )  # fmt: skip
+    inside = gibbs.in_units(laid[name], coefficients[None], covariance[None])
+    drawn = inside.coefficients[0, :, 0, 0, 0, 0]
+    expected = (strength * mean + y.sum()) / (strength + 7)
+    error = drawn.std() / np.sqrt(number)
+    assert abs(drawn.mean() - expected) < 4.5 * error
+    assert len(set(drawn)) == number
+    # Further contexts are padding, like the last one.
+    for part in (coefficients, covariance):
+        np.testing.assert_array_equal(part, np.broadcast_to(part[:, :1], part.shape))
+    if labelled:
+        record = gibbs._nothing_kept(bound, problem, program, laid, None, 1, (2, 5), dtype)
+        shapes = {name: values.shape for name, values in record.drawn.items()}
+        assert shapes["emission_ann/coefficients"] == (2, 5, 2, 2, 1, 2)
+        assert shapes["emission_ann/covariance"] == (2, 5, 2, 2, 2, 2)
+        assert shapes["policy_ann"] == (2, 5, *bound.tables["policy_ann"].shape)
+
+
 @pytest.mark.parametrize("num_draws", [None, 3])
 def test_columns_are_predicted_one_step_ahead(num_draws):
     demos, model = _demos(lengths=(8, 7), blank=BLANK), _model(covariates=("previous_bob_x",))

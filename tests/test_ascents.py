@@ -139,6 +139,8 @@ def test_without_doubt_it_ends_where_it_leads_and_with_doubt_where_it_is_highest
     doubtful, _ = run_plain(Memory(), -9.0, doubtful=True)
     assert side(doubtful.best[0]) == 1
     assert doubtful.best[1][-1] == pytest.approx(-1.0, abs=2 * TOLERANCE)
+    # No sweep is told of twice where an ascent that was tried is followed.
+    assert (np.diff(doubtful.best[1]) > 0).all()
 
 
 def test_what_ends_no_higher_than_the_start_does_not_take_its_place() -> None:
@@ -263,6 +265,15 @@ def test_the_highest_of_several_runs_is_kept_with_its_place(starts: list[list[fl
     assert bounds[-1] == pytest.approx(-50.0, abs=TOLERANCE)
     assert rising(state) == bounds[-1]
     assert 0.5 < end.rate < 0.7
+
+
+def test_of_dealt_starts_no_more_are_followed_to_their_ends_than_it_takes() -> None:
+    """The start's own ascent, eight that are tried, and the two that are ahead."""
+    memory = Memory()
+    run_tables(memory, [[4.0, 4.0]], symmetric=True)
+    # Of each the bounds, whether it may go on, and two states of one table.
+    stages = [sum(name.startswith("stages:") for name in offer) / 4 for offer in memory.offers]
+    assert max(stages) == 1 + 8 + 2
 
 
 def test_doubt_lets_dealt_starts_compete_and_a_low_rate_leaves_none() -> None:

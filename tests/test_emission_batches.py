@@ -68,6 +68,7 @@ def test_every_step_of_a_batch_has_its_cells_its_context_and_its_place():
         places[:, : lanes.shape[1]] = np.where(lanes >= 0, rows[lanes], -1)
         for agent, source in problem.data.channels.items():
             channel, data = source.channel, batch.channels[source.channel.name].data
+            assert len(batch.channels[channel.name].prior.degrees) == 1  # it is that of all
             data = jax.tree.map(np.asarray, data)
             real = data.real.astype(bool)
             found = places.ravel()[data.source[real]]

@@ -85,6 +85,40 @@ def test_labelled_steps_are_not_dealt_out():
             assert (dealt >= 0).all()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_are_dealt_out_to_those_that_they_are_near(seed):
+    """Two clouds far apart, whatever the latents are called; the episodes change in between."""
+    cloud = np.repeat([0, 1, 0, 1], 20)
+    demos = Demonstrations(
+        np.zeros(80, int),
+        {"ann": np.zeros(80, int)},
+        num_latents=2,
+        continuous={"x": 50.0 * cloud + np.random.default_rng(seed).normal(size=80)},
+        episodes=np.repeat([0, 1], 40),
+    )
+    bound = bind(btil.TeamModel(emissions={"ann": btil.NormalEmission(("x",))}), demos)
+    (laid,) = laid_channels(bound, lay_out(bound), np.dtype(np.float32)).values()
+    dealt = deal_latents(bound, laid, np.random.default_rng(seed))
+    assert np.array_equal(dealt, cloud) or np.array_equal(dealt, 1 - cloud)
+
+
+def test_channels_are_laid_in_the_type_of_the_fit_or_in_double_precision():
+    from btil.messages.channels import lay_channel
+
+    bound = bind(_model(), _demos())
+    channel, lanes = bound.channels["ann"], lay_out(bound).lanes
+    single = lay_channel(channel, channel.units(), lanes, np.dtype(np.float32))
+    double = lay_channel(channel, channel.units(), lanes)
+    for one, other in zip(jax.tree.leaves(single), jax.tree.leaves(double), strict=True):
+        assert isinstance(one, jax.Array)
+        assert isinstance(other, np.ndarray)
+        assert (one.dtype, other.dtype) in {
+            (np.dtype(np.float32), np.dtype(np.float64)),
+            (np.dtype(np.int32), np.dtype(np.int32)),
+        }
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
 def test_nothing_is_before_an_episode_or_a_stay():
     """Whatever is recorded of an agent while it is away."""
     demos = _demos(lengths=(5, 3))

@@ -29,8 +29,10 @@ from scipy import special, stats
 from teams import hmm_demos, random_demos
 
 import btil
+from btil.inference import parameters
 from btil.inference.chains import ess
 from btil.models.draws import prior_tables
+from btil.models.parametric import parametric_sites
 from btil.models.team import BoundModel, bind
 
 NUM_DRAWS = 40_000
@@ -476,6 +478,60 @@ def test_exact_says_which_methods_take_such_tables() -> None:
 
 
 # ---------------------------------------------------------------------- particular families
+
+
+@pytest.mark.parametrize(
+    ("which", "of_all"), [("functions", True), ("rows", True), ("rows", False)]
+)
+def test_what_counts_say_of_parameters_is_by_gamma_functions(
+    which: str, of_all: bool, x64: None
+) -> None:
+    """Rows of every context, and rows that stand for all contexts together."""
+    families = parametric_sites(bind(MODELS[which], DEMOS))
+    blocks = parameters.blocks_of(families)
+    generator, points = np.random.default_rng(0), 3
+    density = generator.normal(size=(points, len(blocks)))
+    counts, rows = {}, {}
+    for family in families:
+        counts[family.name] = generator.gamma(1.0, size=family.shape)
+        shape = (1, *family.shape[1:]) if of_all else family.shape
+        rows[family.name] = generator.gamma(2.0, size=(points, *shape))
+    own = {family.name: family.cpt.dirichlet_rows for family in families}
+    given = parameters.Given(
+        jnp.asarray(density),
+        {name: jnp.asarray(u) for name, u in rows.items() if own[name]},
+        {name: jnp.asarray(-u) for name, u in rows.items() if not own[name]},
+    )
+    found = jax.jit(lambda given, counts: parameters._uses(families, given, counts))(
+        given, {name: jnp.asarray(n) for name, n in counts.items()}
+    )
+    value, divergence = density.copy(), -density
+    for block_number, block in enumerate(blocks):
+        for family in families:
+            if family.parameters[0][1] not in block.sites:
+                continue
+            name = family.name
+            u, n = np.broadcast_arrays(rows[name], counts[name][None])
+            axes = (1,) if of_all else ()
+            if not own[name]:
+                value[:, block_number] -= (n * u).sum(tuple(range(1, n.ndim)))
+                np.testing.assert_allclose(
+                    found.slope.log_rows[name][0], counts[name].sum(0, keepdims=of_all)
+                    if of_all else counts[name],
+                )  # fmt: skip
+                continue
+            w = u + n
+            beta = [special.gammaln(a).sum(-1) - special.gammaln(a.sum(-1)) for a in (w, u)]
+            logs = [special.digamma(a) - special.digamma(a.sum(-1, keepdims=True)) for a in (w, u)]
+            rest = tuple(range(1, n.ndim - 1))
+            value[:, block_number] += (beta[0] - beta[1]).sum(rest)
+            kl = (n * logs[0]).sum(-1) - beta[0] + beta[1]
+            divergence[:, block_number] += kl.sum(rest)
+            slope = (logs[0] - logs[1]).sum(axes, keepdims=True) if of_all else logs[0] - logs[1]
+            np.testing.assert_allclose(found.slope.concentrations[name], slope, rtol=1e-8)
+            np.testing.assert_allclose(found.log_means[name], logs[0], rtol=1e-8)
+    np.testing.assert_allclose(found.value, value, rtol=1e-8)
+    np.testing.assert_allclose(found.divergence, divergence, rtol=1e-8)
 
 
 def test_sticky_rows_have_their_weight_on_the_diagonal() -> None:

@@ -1,6 +1,5 @@
 """Processes that learn together: the answer of one, whatever each of them has."""
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from side_by_side import all_at_once
 from teams import hmm_model, random_demos, rich_model
 from test_emission_batches import model as of_columns
 from test_emission_batches import team as with_columns
@@ -261,39 +261,14 @@ def test_other_errors_stay_as_they_are(monkeypatch) -> None:
         raised(ValueError("batch_size must be"))
 
 
-def all_at_once(monkeypatch: pytest.MonkeyPatch, work: list[Any]) -> list[Any]:
-    """What `gather` gives each of several processes, for which threads stand, or what it raises."""
-    number, barrier = len(work), threading.Barrier(len(work))
-    own = threading.local()
-    given: list[Any] = [None] * number
-    found: list[Any] = [None] * number
-
-    def all_gathered(values: np.ndarray) -> np.ndarray:
-        given[own.number] = values
-        barrier.wait()
-        together = np.stack(given)
-        barrier.wait()
-        return together
-
-    def run(process: int) -> None:
-        own.number = process
-        try:
-            found[process] = processes.gather(Processes(number, process), work[process])
-        except Exception as error:
-            found[process] = error
-
-    monkeypatch.setattr(processes, "_all_gathered", all_gathered)
-    threads = [threading.Thread(target=run, args=(process,)) for process in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    return found
+def gathered(monkeypatch: pytest.MonkeyPatch, work: list[Any]) -> list[Any]:
+    """What `gather` gives each of several processes, or what it raises."""
+    return all_at_once(monkeypatch, len(work), lambda own: processes.gather(own, work[own.own]))
 
 
 def test_what_processes_make_comes_whole_and_in_their_order(monkeypatch) -> None:
     made = [np.arange(3 * size, dtype=np.int16).reshape(size, 3) for size in (2, 0, 400)]
-    for found in all_at_once(monkeypatch, [lambda one=one: one for one in made]):
+    for found in gathered(monkeypatch, [lambda one=one: one for one in made]):
         for one, other in zip(found, made, strict=True):
             assert one.dtype == other.dtype
             np.testing.assert_array_equal(one, other)
@@ -303,7 +278,7 @@ def test_who_fails_raises_that_and_others_say_who_it_was(monkeypatch) -> None:
     def fails() -> np.ndarray:
         raise ValueError("no row 7")
 
-    found = all_at_once(monkeypatch, [lambda: np.zeros(2), fails, lambda: np.ones(5)])
+    found = gathered(monkeypatch, [lambda: np.zeros(2), fails, lambda: np.ones(5)])
     assert isinstance(found[1], ValueError)
     for one in (found[0], found[2]):
         assert isinstance(one, RuntimeError)

@@ -237,3 +237,12 @@ def test_a_shared_table_pools_the_kth_parents() -> None:
     rows = table.contexts.rows[:, 0]
     assert np.array_equal(rows[bound.rows["ann"].policy], demos.state_variables["x"])
     assert np.array_equal(rows[bound.rows["bob"].policy], demos.state_variables["y"])
+
+
+def test_a_mapping_without_an_agent_says_whom_it_has() -> None:
+    policy = {"ann": btil.DirichletCPT(1.0), "bob": None}
+    model = btil.TeamModel(policy=policy)
+    assert model.family("policy", "ann") == btil.DirichletCPT(1.0)
+    assert isinstance(model.family("policy", "bob"), btil.UniformCPT)
+    with pytest.raises(ValueError, match="policy: no CPT for agent 'eve'; the model has one for"):
+        model.family("policy", "eve")

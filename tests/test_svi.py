@@ -81,6 +81,11 @@ def test_unlabelled_data_start_off_the_saddle():
     bound = bind(hmm_model(), hmm_demos([0, 0, 1, 1], num_actions=2))
     start = svi.starting_concentrations(bound, np.random.default_rng(0))
     assert np.any(start["policy_agent_0"][:, 0] != start["policy_agent_0"][:, 1])
+    # Every step is dealt to some latent, beside the prior of 1 of each cell.
+    for name, number in (("policy_agent_0", 4), ("transition_agent_0", 3), ("initial_agent_0", 1)):
+        added = start[name] - 1
+        assert added.min() >= 0
+        assert added.sum() == pytest.approx(number)
     labelled = svi.starting_concentrations(bind(hmm_model(), DEMOS), np.random.default_rng(0))
     np.testing.assert_array_equal(labelled["policy_agent_0"], [[[2, 1], [1, 2]]])
     np.testing.assert_array_equal(labelled["transition_agent_0"], [[[1, 1], [1, 1]]])
@@ -336,6 +341,45 @@ def test_the_guide_has_a_dirichlet_for_every_row_and_deals_out_one_draw(
         share = values / values.sum(-1, keepdims=True)
         np.testing.assert_allclose(traced[name]["value"], share, rtol=1e-5)
         np.testing.assert_allclose(traced[name]["fn"].base_dist.concentration, values, rtol=1e-5)
+
+
+def test_what_is_kept_of_the_guide_are_its_concentrations_normals_and_densities():
+    from test_emissions import _demos, _model
+
+    from btil.inference.channel_guide import channel_density, parameter_names
+
+    model = _model()
+    policy = {"ann": btil.SoftmaxCPT(parents=("state",)), "bob": None}
+    bound = bind(
+        btil.TeamModel(policy, model.transition, model.initial, emissions=model.emissions), _demos()
+    )
+    structure, data = collapsed_data(bound, np.dtype(np.float32))
+    generator = np.random.default_rng(0)
+    params = {
+        f"{name}_log_concentration": generator.normal(size=bound.tables[name].shape)
+        for name in structure.dirichlet_sites
+    }
+    for site, prior in structure.priors.items():
+        for part in ("location", "log_scale"):
+            params[f"{site}_{part}"] = generator.normal(size=prior.shape())
+    for site in structure.channels:
+        own = data.channels[site.agent].steps.prior
+        for name, part in zip(parameter_names(site).values(), own, strict=True):
+            params[name] = generator.normal(size=part.shape)
+    params = {name: jnp.asarray(values, "float32") for name, values in params.items()}
+    collect = svi._table_target(structure, "dirichlet").collect
+    concentrations, normals, channels = collect(
+        None, params, jax.random.key(0), svi.Inputs(data, {}), 1
+    )
+    for name, found in concentrations.items():
+        np.testing.assert_allclose(found, np.exp(params[f"{name}_log_concentration"]), rtol=1e-5)
+    for site, (location, scale) in normals.items():
+        np.testing.assert_array_equal(location, params[f"{site}_location"])
+        np.testing.assert_allclose(scale, np.exp(params[f"{site}_log_scale"]), rtol=1e-5)
+    assert set(channels) == {"ann", "bob"}
+    for site in structure.channels:
+        for found, part in zip(channels[site.agent], channel_density(site, params), strict=True):
+            np.testing.assert_array_equal(found, part)
 
 
 def test_the_divergence_of_the_guide_is_that_from_the_prior():

@@ -343,7 +343,9 @@ def test_the_guide_has_a_dirichlet_for_every_row_and_deals_out_one_draw(
         np.testing.assert_allclose(traced[name]["fn"].base_dist.concentration, values, rtol=1e-5)
 
 
-def test_what_is_kept_of_the_guide_are_its_concentrations_normals_and_densities():
+def test_what_is_kept_of_the_guide_are_its_concentrations_normals_and_densities(
+    numpyro_as_it_is,
+):
     from test_emissions import _demos, _model
 
     from btil.inference.channel_guide import channel_density, parameter_names
@@ -380,6 +382,58 @@ def test_what_is_kept_of_the_guide_are_its_concentrations_normals_and_densities(
     for site in structure.channels:
         for found, part in zip(channels[site.agent], channel_density(site, params), strict=True):
             np.testing.assert_array_equal(found, part)
+
+
+def test_the_bound_takes_off_what_tables_and_columns_are_apart_from_their_priors(monkeypatch):
+    """Draws without a likelihood: what is left of the bound is the divergence, in closed form."""
+    from scipy.special import digamma, gammaln
+    from test_emissions import _demos
+
+    from btil.numerics.matrix_normal import Hyper
+
+    model = btil.TeamModel(
+        policy={"ann": btil.DirichletCPT(0.7), "bob": None},
+        emissions={"bob": btil.NormalEmission(("bob_x",))},
+    )
+    structure, data = collapsed_data(bind(model, _demos()), np.dtype(np.float32))
+    generator = np.random.default_rng(0)
+    w = {
+        name: generator.uniform(0.5, 4, size=data.concentration[name].shape)
+        for name in structure.dirichlet_sites
+    }
+    (site,) = structure.channels
+    prior = data.channels["bob"].steps.prior
+    m_0, k_0, b_0, a_0 = (np.asarray(part, float).reshape(1, 3) for part in prior)
+    m, k, b, a = generator.uniform(2.5, 5, size=(4, 1, 3))
+    density = Hyper(*(jnp.asarray(x.reshape(1, 3, 1, 1), "float32") for x in (m, k, b)),
+                    jnp.asarray(a, "float32"))  # fmt: skip
+    drawn = {}
+
+    def nothing(structure, data, draws):
+        drawn.update(draws)
+        return np.zeros((svi._BOUND_PARTICLES, 2))
+
+    monkeypatch.setattr(svi, "drawn_log_likelihood", nothing)
+    given = {name: jnp.asarray(values, "float32") for name, values in w.items()}
+    found = svi._dirichlet_bounds(structure, data, given, {"bob": density}, generator)
+    expected = 0.0
+    for name, values in w.items():
+        u = np.broadcast_to(np.asarray(data.concentration[name], float), values.shape)
+        kl = gammaln(values.sum(-1)) - gammaln(u.sum(-1)) + (gammaln(u) - gammaln(values)).sum(-1)
+        kl += ((values - u) * (digamma(values) - digamma(values.sum(-1, keepdims=True)))).sum(-1)
+        expected += kl.sum()
+    half, half_0, rate, rate_0 = a / 2, a_0 / 2, b / 2, b_0 / 2
+    kl = (half - half_0) * digamma(half) - gammaln(half) + gammaln(half_0)
+    kl += half_0 * np.log(rate / rate_0) + half * (rate_0 - rate) / rate
+    kl += 0.5 * (k_0 / k - 1 - np.log(k_0 / k) + half / rate * k_0 * (m - m_0) ** 2)
+    np.testing.assert_allclose(found, -(expected + kl.sum()), rtol=1e-3)
+    # Of what the likelihood is taken of: coefficients, and roots of covariances.
+    coefficients, roots = drawn[site.standardised], np.asarray(drawn[site.factor], float)
+    number = svi._BOUND_PARTICLES
+    for values, mean in ((coefficients, m), (roots**-2.0, a / b)):
+        values = np.asarray(values, float).reshape(number, 1, 3)
+        error = values.std(0) / np.sqrt(number)
+        assert np.all(np.abs(values.mean(0) - mean) < 4.5 * error)
 
 
 def test_the_divergence_of_the_guide_is_that_from_the_prior():

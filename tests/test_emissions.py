@@ -654,6 +654,29 @@ def test_model_files_hold_emissions():
             model_from_description({"emissions": section})
 
 
+@pytest.mark.parametrize(
+    ("given", "alike"),
+    [
+        ({}, {(0, 1), (0, 2), (1, 2)}),
+        ({"location": np.array([[[0.0]], [[1.0]], [[0.0]]])}, {(0, 2)}),
+        ({"noise": np.array([[2.0], [2.0], [3.0]])}, {(0, 1)}),
+        ({"location": np.array([[[0.0]], [[1.0]], [[0.0]]]),
+          "noise": np.array([[2.0], [2.0], [3.0]])}, set()),
+    ],
+)  # fmt: skip
+def test_latents_are_exchangeable_where_their_priors_are_the_same(given, alike):
+    model = btil.TeamModel(
+        policy={"ann": btil.UniformCPT(), "bob": None},
+        emissions={"bob": btil.LinearNormalEmission(("bob_x",), (), **given)},
+    )
+    demos = _demos(num_latents=(2, 3))
+    family = bind(model.resolved(demos), demos).channels["bob"].family
+    found = {pair for pair in itertools.combinations(range(3), 2)
+             if family.exchangeable_latents(*pair)}  # fmt: skip
+    assert found == alike
+    assert all(family.exchangeable_latents(*pair[::-1]) for pair in alike)
+
+
 def test_priors_may_differ_between_latents():
     """A strong prior of each latent is as good as knowing it: fits and density say so."""
     demos = _demos(labelled=0)

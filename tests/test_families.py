@@ -32,7 +32,7 @@ import btil
 from btil.inference import parameters
 from btil.inference.chains import ess
 from btil.models.draws import prior_tables
-from btil.models.parametric import parametric_sites
+from btil.models.parametric import _same_prior, parametric_sites
 from btil.models.team import BoundModel, bind
 
 NUM_DRAWS = 40_000
@@ -532,6 +532,20 @@ def test_what_counts_say_of_parameters_is_by_gamma_functions(
             np.testing.assert_allclose(found.log_means[name], logs[0], rtol=1e-8)
     np.testing.assert_allclose(found.value, value, rtol=1e-8)
     np.testing.assert_allclose(found.divergence, divergence, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (dist.Normal(0.0, 2.0), True),
+        (dist.Normal(0.0, 1.0), False),  # one of two numbers is another
+        (dist.Normal(1.0, 2.0), False),
+        (dist.Normal(jnp.zeros(2), 2.0), False),
+        (dist.Laplace(0.0, 2.0), False),
+    ],
+)
+def test_priors_are_the_same_if_all_their_numbers_are(other: Any, same: bool) -> None:
+    assert _same_prior(dist.Normal(0.0, 2.0), other) is same
 
 
 def test_sticky_rows_have_their_weight_on_the_diagonal() -> None:

@@ -304,6 +304,20 @@ def test_chains_set_out_from_draws_of_their_rows_with_the_variances_of_these():
     np.testing.assert_allclose(positions.var(0), expected, rtol=0.2)
 
 
+def test_sticks_of_rows_that_are_open_are_broken_off_by_their_mean_sizes():
+    """Of all chains together; cells of equal sizes stay in their order."""
+    starts = np.array([
+        [[[1.0, 9.0, 2.0]], [[1.0, 2.0, 3.0]], [[4.0, 4.0, 1.0]], [[3.0, 1.0, 2.0]]],
+        [[[5.0, 1.0, 1.0]], [[9.0, 2.0, 3.0]], [[4.0, 4.0, 9.0]], [[1.0, 6.0, 2.0]]],
+    ])  # fmt: skip
+    settled = {"policy": np.array([False, True, False, False])}
+    (found,) = nuts._open_rows({"policy": starts}, settled, np.dtype(np.float32)).values()
+    np.testing.assert_array_equal(found.contexts, [0, 2, 3])
+    np.testing.assert_array_equal(found.order, [[[1, 0, 2]], [[2, 0, 1]], [[1, 0, 2]]])
+    np.testing.assert_array_equal(found.back, [[[1, 0, 2]], [[1, 2, 0]], [[1, 0, 2]]])
+    np.testing.assert_allclose(found.others, np.full((4, 1, 3), 1 / 3))
+
+
 def test_hours_of_short_steps_are_told_before_they_are_taken(monkeypatch):
     class Sampled(Exception):
         pass

@@ -31,6 +31,7 @@ from teams import hmm_demos, random_demos
 import btil
 from btil.inference import parameters
 from btil.inference.chains import ess
+from btil.messages.layout import lay_out
 from btil.models.draws import prior_tables
 from btil.models.parametric import _same_prior, parametric_sites
 from btil.models.team import BoundModel, bind
@@ -546,6 +547,41 @@ def test_what_counts_say_of_parameters_is_by_gamma_functions(
 )
 def test_priors_are_the_same_if_all_their_numbers_are(other: Any, same: bool) -> None:
     assert _same_prior(dist.Normal(0.0, 2.0), other) is same
+
+
+def test_moves_of_parameters_leave_normals_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of what counts say of parameters: a normal of unequal spreads."""
+    spread = jnp.asarray([1.0, 0.4], "float32")
+
+    def density(families: Any, point: Any, counts: Any) -> Any:
+        value = -0.5 * jnp.sum((point / spread[None]) ** 2, axis=1, keepdims=True)
+        return parameters.Uses(value, -point / spread[None] ** 2, {}, 0 * value)
+
+    monkeypatch.setattr(parameters, "_given", lambda families, data, values: values["x"])
+    monkeypatch.setattr(parameters, "_uses", density)
+    bound = bind(MODELS["rows"], DEMOS)
+    families, data = parameters.family_data(bound, lay_out(bound), np.dtype(np.float32))
+    number, log_step = 4000, np.log(0.45).astype(np.float32)
+    begin = spread[None] * jax.random.normal(jax.random.key(1), (number, 2))
+
+    def moved(key: Any, x: Any, adaptation: Any) -> parameters.Moving:
+        moving = parameters.Moving({"x": x}, jnp.asarray(log_step))
+        return parameters.move(key, moving, families, data, {}, adaptation)
+
+    step = jax.jit(jax.vmap(moved, (0, 0, None)))
+    keys = jax.random.split(jax.random.key(0), number)
+    after = step(keys, begin, jnp.float32(0.5))
+    x = np.asarray(after.unconstrained["x"])
+    taken = np.any(x != np.asarray(begin), axis=1)
+    assert 0.4 < taken.mean() < 0.97  # some are refused
+    assert np.abs(np.corrcoef(x[:, 0], begin[:, 0])[0, 1]) < 0.9  # and others go far
+    for values, sd in zip(x.T, (1.0, 0.4), strict=True):
+        assert stats.kstest(values, stats.norm(scale=sd).cdf).pvalue > 1e-3
+    # The step follows the acceptance, which is aimed at 0.8; after the warmup it stays.
+    acceptance = 0.8 + (np.asarray(after.log_step) - log_step) / 0.5
+    assert abs(acceptance.mean() - taken.mean()) < 4.5 * 0.5 / np.sqrt(number)
+    assert np.all((acceptance > -1e-5) & (acceptance < 1 + 1e-5))
+    np.testing.assert_array_equal(step(keys, begin, jnp.float32(0.0)).log_step, log_step)
 
 
 def test_sticky_rows_have_their_weight_on_the_diagonal() -> None:

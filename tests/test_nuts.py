@@ -318,6 +318,29 @@ def test_sticks_of_rows_that_are_open_are_broken_off_by_their_mean_sizes():
     np.testing.assert_allclose(found.others, np.full((4, 1, 3), 1 / 3))
 
 
+class Adapted(NamedTuple):
+    """What a kernel adapts."""
+
+    inverse_mass_matrix: Any
+    mass_matrix_sqrt: Any
+    mass_matrix_sqrt_inv: Any
+
+
+class Kernel(NamedTuple):
+    """Its state."""
+
+    adapt_state: Adapted
+
+
+def test_the_metric_has_the_variances_of_all_sites_one_after_the_other():
+    nothing = {("a", "b"): jnp.ones(3)}
+    state = Kernel(Adapted(nothing, nothing, nothing))
+    variances = {"b": jnp.array([[4.0]]), "a": jnp.array([9.0, 0.25])}
+    found = nuts._with_metric(state, variances).adapt_state
+    for part, expected in zip(found, ([9, 0.25, 4], [1 / 3, 2, 1 / 2], [3, 0.5, 2]), strict=True):
+        np.testing.assert_allclose(part["a", "b"], expected, rtol=1e-6)
+
+
 def test_hours_of_short_steps_are_told_before_they_are_taken(monkeypatch):
     class Sampled(Exception):
         pass

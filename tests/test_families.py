@@ -31,6 +31,7 @@ from teams import hmm_demos, random_demos
 import btil
 from btil.inference import parameters
 from btil.inference.chains import ess
+from btil.inference.collapsed import collapsed_data, given_rows
 from btil.messages.layout import lay_out
 from btil.models.draws import prior_tables
 from btil.models.parametric import _same_prior, parametric_sites
@@ -479,6 +480,35 @@ def test_exact_says_which_methods_take_such_tables() -> None:
 
 
 # ---------------------------------------------------------------------- particular families
+
+
+@pytest.mark.parametrize("which", MODELS)
+def test_priors_and_rows_given_parameters_are_those_written_once_more(
+    which: str, x64: None, numpyro_as_it_is: None
+) -> None:
+    bound = bind(MODELS[which], DEMOS)
+    structure, data = collapsed_data(bound, np.dtype(np.float64))
+    values = draw_parameters(which, np.random.default_rng(0), 3)
+
+    @jax.jit
+    def looked_at(values: Any) -> Any:
+        logs = {
+            site: prior.log_prob(values[site]).reshape(3, -1).sum(1)
+            for site, prior in structure.priors.items()
+        }
+        return given_rows(structure.parametric, data, values), sum(logs.values())
+
+    found, logs = looked_at({site: jnp.asarray(one) for site, one in values.items()})
+    assert set(values) == set(structure.priors)
+    expected = tables_of(which, bound, values)
+    families = {table.name for table in structure.parametric}
+    for name, rows in (expected.concentration | expected.rows).items():
+        if name in families:
+            np.testing.assert_allclose(found[name], rows, rtol=1e-9, err_msg=name)
+    one_by_one = [
+        log_prior(which, {site: one[k] for site, one in values.items()}) for k in range(3)
+    ]
+    np.testing.assert_allclose(logs, one_by_one, rtol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -384,6 +384,33 @@ def test_what_is_kept_of_the_guide_are_its_concentrations_normals_and_densities(
             np.testing.assert_array_equal(found, part)
 
 
+def test_densities_of_columns_are_reported_in_the_units_of_the_data():
+    """What the guide says of standardised columns, told of these as they were recorded."""
+    from test_emissions import _demos, _model
+
+    bound = bind(_model(), _demos(lengths=(20, 20), labelled=40))
+    settings = svi.Settings("dirichlet", 0.1, 1)
+    made = svi._table_problem(bound, settings, 3, np.dtype(np.float32), 10, None)
+    start = made.inputs
+    concentrations = start.start
+    kept = made.keep((concentrations, {}, start.channels))
+    assert set(kept.rows) == set(bound.learned)
+    for name, rows in kept.rows.items():
+        np.testing.assert_array_equal(rows.concentration, concentrations[name])
+    assert kept.log_likelihood is None
+    assert set(kept.channels) == {"emission_ann", "emission_bob"}
+    for agent, channel in bound.channels.items():
+        found = kept.channels[channel.name]
+        inside = channel.units().inside(
+            channel.prior()._replace(**{name: np.asarray(part) for name, part
+                                        in found._asdict().items()})
+        )  # fmt: skip
+        for part, expected in zip(inside, start.channels[agent], strict=True):
+            np.testing.assert_allclose(part, expected, rtol=1e-3, atol=1e-4)
+        # Columns are near 1000, and their spread some tens.
+        assert np.all(np.abs(found.location - 1000) < 200)
+
+
 def test_the_bound_takes_off_what_tables_and_columns_are_apart_from_their_priors(monkeypatch):
     """Draws without a likelihood: what is left of the bound is the divergence, in closed form."""
     from scipy.special import digamma, gammaln

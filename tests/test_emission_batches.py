@@ -140,6 +140,7 @@ def parts_of_seven(tmp_path, monkeypatch):
     btil.write_demonstrations(team(), path)
     monkeypatch.setattr(row_groups, "ROW_GROUP_STEPS", 7)
     monkeypatch.setattr(streaming, "_CHUNK", 5)
+    monkeypatch.setattr(stochastic, "_SAMPLE_STEPS", 9)
     return btil.open_demonstrations(path, missing="allow")
 
 
@@ -175,15 +176,18 @@ def test_processes_agree_on_what_memory_holds(parts_of_seven, monkeypatch):
             np.testing.assert_array_equal(data.read(episodes), columns[steps_of(team(), episodes)])
             for name, counts in expected.labelled.items():
                 np.testing.assert_allclose(data.labelled[name], counts)
-            return episodes.tolist(), log_evidence, checksum
+            return episodes.tolist(), log_evidence, checksum, data.sample.demos
 
     found = all_at_once(monkeypatch, 3, read)
     for one in found:
         if isinstance(one, Exception):
             raise one
     assert [episode for one in found for episode in one[0]] == list(range(8))
-    with streaming.streamed(model(), parts_of_seven, lambda part: 0.0) as (*_, checksum):
+    with streaming.streamed(model(), parts_of_seven, lambda part: 0.0) as (data, _, checksum):
         assert {one[2] for one in found} == {checksum}
+        sample = data.sample.demos
+    assert 1 < sample.num_episodes < 8
+    assert all(one[3] == sample for one in found)
     assert len({one[1] for one in found}) == 1
 
 
@@ -291,7 +295,14 @@ def test_few_labels_let_a_fit_to_a_sample_say_where_batches_begin(monkeypatch):
     few = batches(1, team(labelled=3, blank=()))
     many = batches(1, _demos(lengths=(10, 12, 20), labelled=42))
     stochastic.first_state(many, outline=outline)
+    # Whoever says where to begin is heeded, too.
+    start = {name: u + 0.5 for name, u in few.prior.items()}
+    begun = stochastic.first_state(
+        batches(1, team(labelled=3, blank=()), start=start), outline=outline
+    )
     assert not asked
+    for name in start:
+        np.testing.assert_allclose(begun.counts[name], 0.5)
     state = stochastic.first_state(few, outline=outline)
     again = stochastic.first_state(few, again=True, outline=outline)
     (steps, first), (_, second) = asked

@@ -318,6 +318,17 @@ def test_sticks_of_rows_that_are_open_are_broken_off_by_their_mean_sizes():
     np.testing.assert_allclose(found.others, np.full((4, 1, 3), 1 / 3))
 
 
+def test_a_table_of_which_no_row_is_open_is_what_labels_make_of_it():
+    from numpyro.distributions import Dirichlet
+
+    others = jnp.array([[0.2, 0.8], [0.5, 0.5]])
+    nothing = jnp.zeros((0, 2), int)
+    rows = nuts.OpenRows(jnp.zeros(0, int), nothing, nothing, others)
+    site, value = nuts.SticksReparam(rows)("policy", Dirichlet(jnp.ones((2, 2))).to_event(1), None)
+    assert site is None
+    assert value is others
+
+
 class Adapted(NamedTuple):
     """What a kernel adapts."""
 

@@ -654,6 +654,22 @@ def test_model_files_hold_emissions():
             model_from_description({"emissions": section})
 
 
+def test_where_no_step_says_anything_no_context_is_visited():
+    demos = _demos(lengths=(4, 3))
+    silent = demos.replace(continuous={**demos.continuous, "bob_x": np.full(7, np.nan)})
+    of_bob = btil.NormalEmission(("bob_x",), location=0.0, noise=1.0)
+    model = _model()
+    given = {**model.emissions, "bob": of_bob}
+    channels = bind(
+        btil.TeamModel(model.policy, model.transition, model.initial, emissions=given), silent
+    ).channels
+    assert channels["bob"].visited.shape == (0, 0)
+    assert len(channels["bob"].contexts) == 1  # whose density is the prior
+    assert (channels["bob"].row == -1).all()
+    np.testing.assert_array_equal(channels["ann"].visited, channels["ann"].contexts)
+    assert len(channels["ann"].visited) == 2
+
+
 @pytest.mark.parametrize(
     ("given", "alike"),
     [

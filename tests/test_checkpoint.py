@@ -104,6 +104,32 @@ def test_nothing_is_written_more_often_than_it_pays(whole, tmp_path, monkeypatch
     assert_same_bits(posterior, whole["gibbs"])
 
 
+@pytest.mark.parametrize(("took", "wait"), [(0.01, 2.0), (5.0, 100.0)])
+def test_writing_takes_a_twentieth_of_the_time_at_most(took, wait, tmp_path, monkeypatch):
+    """The next one comes two seconds later, or twenty times what this one took."""
+    now = [1000.0]
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
+    real = np.savez
+
+    def slow(*arguments, **arrays):
+        now[0] += took
+        real(*arguments, **arrays)
+
+    monkeypatch.setattr(np, "savez", slow)
+    own = checkpoint.Checkpoint(tmp_path / "run", {"method": "made up"})
+    own.offer(number=np.array(1))
+
+    def written():
+        with np.load(tmp_path / "run") as archive:
+            return int(archive["number:0"])
+
+    end = now[0]
+    for later, number, expected in ((0.99, 2, 1), (1.01, 3, 3)):
+        now[0] = end + later * wait
+        own.offer(number=np.array(number))
+        assert written() == expected
+
+
 def killed(method, path, blocks=None, seconds=0.0, write=None):
     """Run in a process of its own and kill it, some time after a block of work or in a write."""
     here = Path(__file__).parent

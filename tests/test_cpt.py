@@ -1,5 +1,6 @@
 """Families of tables: what they give for contexts, and what they refuse."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -237,3 +238,24 @@ def test_a_shared_table_pools_the_kth_parents() -> None:
     rows = table.contexts.rows[:, 0]
     assert np.array_equal(rows[bound.rows["ann"].policy], demos.state_variables["x"])
     assert np.array_equal(rows[bound.rows["bob"].policy], demos.state_variables["y"])
+
+
+def test_a_mapping_without_an_agent_says_whom_it_has() -> None:
+    policy = {"ann": btil.DirichletCPT(1.0), "bob": None}
+    model = btil.TeamModel(policy=policy)
+    assert model.family("policy", "ann") == btil.DirichletCPT(1.0)
+    assert isinstance(model.family("policy", "bob"), btil.UniformCPT)
+    with pytest.raises(ValueError, match="policy: no CPT for agent 'eve'; the model has one for"):
+        model.family("policy", "eve")
+
+
+def test_a_table_of_a_wrong_shape_is_told_every_shape_that_it_may_have() -> None:
+    """A parent of several variables may have an axis of its own for each; each shape once."""
+    demos = random_demos(0, (3, 2), (2, 2), (3, 2), (2, 3))
+    for parents, shapes in (
+        (("state",), "(6, 2, 2) or (2, 3, 2, 2) for"),
+        (("x",), "(2, 2, 2) for"),
+    ):
+        model = btil.TeamModel(transition=btil.KnownCPT(np.full((5, 2, 2), 0.5), parents=parents))
+        with pytest.raises(ValueError, match=re.escape(f"has shape (5, 2, 2), expected {shapes}")):
+            bind(model, demos).tables["transition_ann"].prior_mean()

@@ -4,6 +4,7 @@
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from teams import hmm_model, random_demos, rich_model
@@ -11,7 +12,13 @@ from typer.testing import CliRunner
 
 import btil
 from btil.cli import app
-from btil.inference.devices import make_mesh
+from btil.inference.devices import (
+    SPLIT,
+    make_mesh,
+    place_episodes,
+    provide_devices,
+    split_chains,
+)
 
 SHARED = btil.TeamModel(
     policy=btil.Shared(btil.DirichletCPT(0.7, parents=("x",))),
@@ -143,6 +150,43 @@ def test_a_mesh_of_one_device_is_none():
     assert make_mesh(None) is None
     assert make_mesh(1) is None
     assert make_mesh(4).devices.tolist() == jax.devices()
+
+
+def test_episodes_of_zeros_let_devices_have_equally_many():
+    episodes = {"moves": np.arange(10.0).reshape(5, 2), "lengths": np.arange(1, 6)}
+    for devices, number in ((2, 6), (4, 8)):
+        laid = place_episodes(episodes, make_mesh(devices))
+        for name, whole in episodes.items():
+            found = np.asarray(laid[name])
+            assert found.shape == (number, *whole.shape[1:])
+            np.testing.assert_array_equal(found[:5], whole)
+            assert not found[5:].any()
+            assert len(laid[name].sharding.device_set) == devices
+    assert place_episodes(episodes, None) is episodes
+    even = place_episodes(np.ones((4, 3)), make_mesh(2))
+    assert even.shape == (4, 3)
+
+
+def test_every_device_runs_its_own_chains_with_all_that_is_common():
+    def of_chains(chains, common):
+        return jnp.cumsum(chains, axis=0) + common.sum()
+
+    chains, common = np.arange(4.0), np.array([10.0, 20.0, 30.0])
+    assert split_chains(of_chains, None, SPLIT) is of_chains
+    found = split_chains(of_chains, make_mesh(2), SPLIT)(chains, common)
+    np.testing.assert_array_equal(found, 60 + np.array([0, 1, 2, 5]))
+
+
+def test_commands_provide_devices_where_that_is_open(monkeypatch):
+    asked = []
+    monkeypatch.setattr(jax.config, "update", lambda *given: asked.append(given))
+    provide_devices(3)
+    assert not asked  # the environment says how many
+    monkeypatch.delenv("XLA_FLAGS")
+    provide_devices(3)
+    assert asked == [("jax_num_cpu_devices", 3)]
+    with pytest.raises(ValueError, match="devices"):
+        provide_devices(0)
 
 
 def test_from_a_shell(tmp_path):

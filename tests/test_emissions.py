@@ -85,6 +85,40 @@ def test_labelled_steps_are_not_dealt_out():
             assert (dealt >= 0).all()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_are_dealt_out_to_those_that_they_are_near(seed):
+    """Two clouds far apart, whatever the latents are called; the episodes change in between."""
+    cloud = np.repeat([0, 1, 0, 1], 20)
+    demos = Demonstrations(
+        np.zeros(80, int),
+        {"ann": np.zeros(80, int)},
+        num_latents=2,
+        continuous={"x": 50.0 * cloud + np.random.default_rng(seed).normal(size=80)},
+        episodes=np.repeat([0, 1], 40),
+    )
+    bound = bind(btil.TeamModel(emissions={"ann": btil.NormalEmission(("x",))}), demos)
+    (laid,) = laid_channels(bound, lay_out(bound), np.dtype(np.float32)).values()
+    dealt = deal_latents(bound, laid, np.random.default_rng(seed))
+    assert np.array_equal(dealt, cloud) or np.array_equal(dealt, 1 - cloud)
+
+
+def test_channels_are_laid_in_the_type_of_the_fit_or_in_double_precision():
+    from btil.messages.channels import lay_channel
+
+    bound = bind(_model(), _demos())
+    channel, lanes = bound.channels["ann"], lay_out(bound).lanes
+    single = lay_channel(channel, channel.units(), lanes, np.dtype(np.float32))
+    double = lay_channel(channel, channel.units(), lanes)
+    for one, other in zip(jax.tree.leaves(single), jax.tree.leaves(double), strict=True):
+        assert isinstance(one, jax.Array)
+        assert isinstance(other, np.ndarray)
+        assert (one.dtype, other.dtype) in {
+            (np.dtype(np.float32), np.dtype(np.float64)),
+            (np.dtype(np.int32), np.dtype(np.int32)),
+        }
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
 def test_nothing_is_before_an_episode_or_a_stay():
     """Whatever is recorded of an agent while it is away."""
     demos = _demos(lengths=(5, 3))
@@ -620,6 +654,45 @@ def test_model_files_hold_emissions():
             model_from_description({"emissions": section})
 
 
+def test_where_no_step_says_anything_no_context_is_visited():
+    demos = _demos(lengths=(4, 3))
+    silent = demos.replace(continuous={**demos.continuous, "bob_x": np.full(7, np.nan)})
+    of_bob = btil.NormalEmission(("bob_x",), location=0.0, noise=1.0)
+    model = _model()
+    given = {**model.emissions, "bob": of_bob}
+    channels = bind(
+        btil.TeamModel(model.policy, model.transition, model.initial, emissions=given), silent
+    ).channels
+    assert channels["bob"].visited.shape == (0, 0)
+    assert len(channels["bob"].contexts) == 1  # whose density is the prior
+    assert (channels["bob"].row == -1).all()
+    np.testing.assert_array_equal(channels["ann"].visited, channels["ann"].contexts)
+    assert len(channels["ann"].visited) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "alike"),
+    [
+        ({}, {(0, 1), (0, 2), (1, 2)}),
+        ({"location": np.array([[[0.0]], [[1.0]], [[0.0]]])}, {(0, 2)}),
+        ({"noise": np.array([[2.0], [2.0], [3.0]])}, {(0, 1)}),
+        ({"location": np.array([[[0.0]], [[1.0]], [[0.0]]]),
+          "noise": np.array([[2.0], [2.0], [3.0]])}, set()),
+    ],
+)  # fmt: skip
+def test_latents_are_exchangeable_where_their_priors_are_the_same(given, alike):
+    model = btil.TeamModel(
+        policy={"ann": btil.UniformCPT(), "bob": None},
+        emissions={"bob": btil.LinearNormalEmission(("bob_x",), (), **given)},
+    )
+    demos = _demos(num_latents=(2, 3))
+    family = bind(model.resolved(demos), demos).channels["bob"].family
+    found = {pair for pair in itertools.combinations(range(3), 2)
+             if family.exchangeable_latents(*pair)}  # fmt: skip
+    assert found == alike
+    assert all(family.exchangeable_latents(*pair[::-1]) for pair in alike)
+
+
 def test_priors_may_differ_between_latents():
     """A strong prior of each latent is as good as knowing it: fits and density say so."""
     demos = _demos(labelled=0)
@@ -842,6 +915,231 @@ def test_columns_that_need_each_other_are_not_simulated():
         simulate(model, demos, tables, generator)
     with pytest.raises(ValueError, match=r"'a' cannot be a covariate of itself; .*'previous_a'"):
         linear(("a", "b"), ("c", "a"))
+
+
+def test_simulated_columns_follow_their_covariates_of_now_and_of_before():
+    """Hardly any noise: every value is what coefficients say, with blanks where they were."""
+    from btil.models.draws import prior_tables
+    from btil.models.simulate import simulate
+
+    demos = _demos(lengths=(5, 4), blank=[("ann_y", 2)])
+    linear = btil.LinearNormalEmission
+    model = btil.TeamModel(
+        policy={"ann": btil.DirichletCPT(1.0), "bob": None},
+        emissions={
+            "ann": linear(("ann_x", "ann_y"), ("bob_x",)),
+            "bob": linear(("bob_x",), ("previous_bob_x",), intercept=False),
+        },
+    ).resolved(demos)
+    generator = np.random.default_rng(0)
+    tables = prior_tables(model, demos, generator)
+    coefficients = {
+        "ann": np.array([[[[3.0, -1.0], [0.5, 0.25]], [[-4.0, 2.0], [1.0, 2.0]]]]),
+        "bob": np.array([[[[0.9]], [[1.1]], [[0.5]]]]),
+    }
+    for agent, drawn in tables.channels.items():
+        drawn.contexts = np.zeros((1, 0), np.int64)
+        drawn.coefficients = coefficients[agent]
+        _, latents, _, d = coefficients[agent].shape
+        drawn.covariance = np.broadcast_to(1e-16 * np.eye(d), (1, latents, d, d)).copy()
+    found = simulate(model, demos, tables, generator)
+    x = found.continuous["bob_x"]
+    first = found.episode_starts
+    # Nothing is before the first step of an episode: what was recorded stays.
+    np.testing.assert_array_equal(x[first], demos.continuous["bob_x"][first])
+    later = np.setdiff1d(np.arange(9), first)
+    of_bob = coefficients["bob"][0, found.latents[later, 1], 0, 0]
+    np.testing.assert_allclose(x[later], of_bob * x[later - 1], rtol=1e-9)
+    of_ann = coefficients["ann"][0, found.latents[:, 0]]
+    expected = of_ann[:, 0] + of_ann[:, 1] * x[:, None]
+    np.testing.assert_allclose(found.continuous["ann_x"], expected[:, 0], rtol=1e-9)
+    seen = np.arange(9) != 2
+    np.testing.assert_allclose(found.continuous["ann_y"][seen], expected[seen, 1], rtol=1e-9)
+    assert np.isnan(found.continuous["ann_y"][2])
+
+
+def test_the_mode_of_a_channel_is_where_its_density_is_highest():
+    from btil.inference.result import MatrixNormalChannel
+    from btil.models.emission import channel_log_density
+
+    family = bind(_model(covariates=("bob_x",)), _demos()).channels["ann"].prior()
+    own = MatrixNormalChannel(*(part[:1, :1] for part in family))
+    coefficients, covariance = own.mode()
+    highest = channel_log_density(family._replace(**own._asdict()), coefficients, covariance)
+    for factor in (0.9, 1.1):
+        other = channel_log_density(
+            family._replace(**own._asdict()), coefficients, factor * covariance
+        )
+        assert other.item() < highest.item()
+    assert own.mean().covariance.shape == covariance.shape
+    # E[Sigma] = Psi / (nu - d - 1), and the mode Psi / (nu + d + p + 1); two of each here.
+    ratio = (own.degrees - 3) / (own.degrees + 5)
+    np.testing.assert_allclose(covariance, ratio[..., None, None] * own.mean().covariance)
+
+
+def test_draws_and_means_of_regressions_put_columns_in_their_places():
+    """One after the other in an order that differs from context to context."""
+    from btil.inference.result import Chance, MixtureOfRegressions
+
+    generator = np.random.default_rng(0)
+    contexts, latents, p, d = 2, 1, 1, 2
+    q = p + d - 1
+    shape = (2, contexts, latents, d)
+    precision = np.broadcast_to(1e14 * np.eye(q), (*shape, q, q)).copy()
+    location = generator.normal(size=(*shape, q))
+    location[..., 0, 1] = 0.0  # the first column has none before it
+    degrees = np.full(shape, 1e9)
+    noise = generator.uniform(0.5, 2.0, size=shape)
+    one = MixtureOfRegressions(
+        np.array([0.25, 0.75]), np.array([[0, 1], [1, 0]]), location, precision,
+        noise * degrees, degrees, "team",
+    )  # fmt: skip
+    drawn = one.draw(4000, Chance(np.random.default_rng(1)))
+    for found, mean in zip(drawn, one.mean(), strict=True):
+        np.testing.assert_allclose(found.mean(0), mean, atol=0.1)
+    for context, order in ((0, [0, 1]), (1, [1, 0])):
+        first, second = order
+        for k in (0, 1):
+            b, v = location[k, context, 0], noise[k, context, 0]
+            near = np.isclose(drawn.coefficients[:, context, 0, 0, first], b[0, 0], atol=1e-3)
+            assert near.mean() == pytest.approx([0.25, 0.75][k], abs=0.03)
+            coefficients = drawn.coefficients[near, context, 0, 0]
+            # What the first column says of the second is added to it.
+            np.testing.assert_allclose(
+                coefficients[:, second], b[1, 0] + b[1, 1] * b[0, 0], atol=1e-3
+            )
+            covariance = drawn.covariance[near, context, 0]
+            np.testing.assert_allclose(covariance[:, first, first], v[0], rtol=1e-3)
+            np.testing.assert_allclose(covariance[:, first, second], b[1, 1] * v[0], atol=1e-2)
+            np.testing.assert_allclose(
+                covariance[:, second, second], v[1] + b[1, 1] ** 2 * v[0], rtol=1e-2
+            )
+
+
+def _prepared(demos, model, dtype=np.float64):
+    """A team as Gibbs sampling has it."""
+    from btil.inference import gibbs
+
+    bound, dtype = bind(model, demos), np.dtype(dtype)
+    layout = lay_out(bound)
+    laid = laid_channels(bound, layout, dtype)
+    return bound, layout, laid, *gibbs.prepare(bound, layout, dtype, channels=laid)
+
+
+def test_gibbs_weighs_steps_and_draws_columns_by_their_densities(x64):
+    """Under one draw: the log density of every step, and what the path says of the next draw."""
+    from btil.inference import gibbs
+
+    demos = _demos(lengths=(4, 3), blank=[("ann_x", 1), ("ann_y", 3)])
+    bound, layout, laid, problem, program = _prepared(demos, _model(covariates=("bob_x",)))
+    generator, points = np.random.default_rng(0), {}
+    for name, own in laid.items():
+        contexts, latents, p, d = own.channel.shape
+        root = np.tril(generator.uniform(0.5, 1.5, size=(1, contexts, latents, d, d)))
+        parts = generator.normal(size=(1, contexts, latents, p, d)), root @ root.swapaxes(-1, -2)
+        points[name] = tuple(gibbs.with_padding(part, own, np.dtype(np.float64))[0]
+                             for part in parts)  # fmt: skip
+    path = generator.integers(3, size=demos.num_steps)
+    in_lanes = np.where(layout.lanes >= 0, path[layout.lanes], 0)
+
+    @jax.jit
+    def looked_at(points, lanes):
+        state = gibbs.State({}, channels=points)
+        said = {name: gibbs._said(state, problem, name) for name in points}
+        return said, gibbs._conditional(jax.random.key(0), lanes, state, problem, program, 1)
+
+    said, conditional = looked_at(points, jax.numpy.asarray(in_lanes))
+    for agent, channel in bound.channels.items():
+        name, unit = channel.name, channel.units()
+        coefficients, covariance = (np.asarray(part) for part in points[name])
+        values, inputs = channel.observed.values, channel.observed.inputs
+        known = np.isfinite(values)
+        a = unit.steps(inputs, np.where(known, values, 0.0))
+        p = inputs.shape[1]
+        found = np.asarray(said[name])
+        for t in range(demos.num_steps):
+            (row,), (lane,) = np.nonzero(layout.lanes == t)
+            for k in range(channel.num_latents):
+                at, seen = channel.row[t], known[t]
+                mean = a[t, :p] @ coefficients[at, k]
+                expected = stats.multivariate_normal(
+                    mean[seen], covariance[at, k][np.ix_(seen, seen)]
+                ).logpdf(a[t, p:][seen])
+                assert found[row, k, lane] == pytest.approx(expected), (agent, t, k)
+    # Bob's column was seen throughout: a normal and an inverse gamma of the steps of each latent.
+    bob = bound.channels["bob"]
+    y = bob.units().steps(np.ones((7, 1)), bob.observed.values)[:, 1]
+    location, precision, scale, degrees = (
+        np.asarray(part)[0].squeeze() for part in problem.channels["emission_bob"].prior
+    )
+    for k in range(3):
+        own = y[path == k]
+        n, mean = len(own), own.mean() if len(own) else 0.0
+        ratio = precision[k] * n / (precision[k] + n)
+        squares = ((own - mean) ** 2).sum() + ratio * (mean - location[k]) ** 2
+        expected = (
+            (precision[k] * location[k] + own.sum()) / (precision[k] + n),
+            precision[k] + n,
+            scale[k] + squares,
+            degrees[k] + n,
+        )
+        for part, one in zip(conditional, expected, strict=True):
+            assert np.asarray(part)[0, k].item() == pytest.approx(one)
+
+
+def test_columns_and_weights_of_annotations_say_together_what_a_latent_is():
+    from btil.inference import gibbs
+
+    demos = _demos(lengths=(4, 3))
+    weights = np.random.default_rng(1).uniform(0.2, 2.0, size=(7, 2))
+    weights[:2] = 1.0
+    bound = bind(_model(), demos.replace(latent_weights={"ann": weights}))
+    index = lay_out(bound).index
+    logs = np.asarray(index["ann"].log_weights)
+    assert np.abs(logs).max() > 0.1
+    evidence = np.random.default_rng(2).normal(size=(logs.shape[0], 2, logs.shape[1]))
+    evidence = jax.numpy.asarray(evidence, "float32")
+    both = gibbs._all_said(evidence, index["ann"])
+    np.testing.assert_allclose(both, np.swapaxes(evidence, 1, 2) + logs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gibbs._all_said(None, index["ann"]), logs)
+    np.testing.assert_allclose(gibbs._all_said(evidence, index["bob"]), np.swapaxes(evidence, 1, 2))
+    assert gibbs._all_said(None, index["bob"]) is None
+
+
+@pytest.mark.parametrize("labelled", [24, 0])
+def test_chains_of_columns_begin_at_draws_given_the_labels_or_a_deal_of_all_steps(labelled):
+    from btil.inference import gibbs
+
+    demos = _demos(lengths=(16, 14), labelled=labelled, num_latents=(2, 1))
+    # Far away where there are labels for other steps: these are left out then.
+    far = {"bob_x": demos.continuous["bob_x"] + 900.0 * (np.arange(30) >= 24)}
+    demos = demos.replace(continuous={**demos.continuous, **far})
+    bound, layout, laid, problem, program = _prepared(demos, _model(), np.float32)
+    start = functools.partial(gibbs._start, bound, layout, (), laid, 3)
+    dtype, name = np.dtype(np.float32), "emission_bob"
+    number = 30 if labelled else 4
+    coefficients, covariance = (np.asarray(part) for part in start(number, dtype).channels[name])
+    # Bob has one latent: whatever is dealt out, its mean is that of all steps.
+    counted = labelled or 30
+    channel = bound.channels["bob"]
+    y, (mean, strength) = channel.observed.values[:, 0], (
+        part[0, 0].item() for part in channel.prior()[:2]
+    )  # fmt: skip
+    inside = gibbs.in_units(laid[name], coefficients[None], covariance[None])
+    drawn = inside.coefficients[0, :, 0, 0, 0, 0]
+    expected = (strength * mean + y[:counted].sum()) / (strength + counted)
+    error = drawn.std() / np.sqrt(number)
+    assert abs(drawn.mean() - expected) < 4.5 * error
+    assert len(set(drawn)) == number
+    # Further contexts are padding, like the last one.
+    for part in (coefficients, covariance):
+        np.testing.assert_array_equal(part, np.broadcast_to(part[:, :1], part.shape))
+    if labelled:
+        record = gibbs._nothing_kept(bound, problem, program, laid, None, 1, (2, 5), dtype)
+        shapes = {name: values.shape for name, values in record.drawn.items()}
+        assert shapes["emission_ann/coefficients"] == (2, 5, 2, 2, 1, 2)
+        assert shapes["emission_ann/covariance"] == (2, 5, 2, 2, 2, 2)
+        assert shapes["policy_ann"] == (2, 5, *bound.tables["policy_ann"].shape)
 
 
 @pytest.mark.parametrize("num_draws", [None, 3])

@@ -29,8 +29,12 @@ from scipy import special, stats
 from teams import hmm_demos, random_demos
 
 import btil
+from btil.inference import parameters
 from btil.inference.chains import ess
+from btil.inference.collapsed import collapsed_data, given_rows
+from btil.messages.layout import lay_out
 from btil.models.draws import prior_tables
+from btil.models.parametric import _same_prior, parametric_sites
 from btil.models.team import BoundModel, bind
 
 NUM_DRAWS = 40_000
@@ -476,6 +480,138 @@ def test_exact_says_which_methods_take_such_tables() -> None:
 
 
 # ---------------------------------------------------------------------- particular families
+
+
+@pytest.mark.parametrize("which", MODELS)
+def test_priors_and_rows_given_parameters_are_those_written_once_more(
+    which: str, x64: None, numpyro_as_it_is: None
+) -> None:
+    bound = bind(MODELS[which], DEMOS)
+    structure, data = collapsed_data(bound, np.dtype(np.float64))
+    values = draw_parameters(which, np.random.default_rng(0), 3)
+
+    @jax.jit
+    def looked_at(values: Any) -> Any:
+        logs = {
+            site: prior.log_prob(values[site]).reshape(3, -1).sum(1)
+            for site, prior in structure.priors.items()
+        }
+        return given_rows(structure.parametric, data, values), sum(logs.values())
+
+    found, logs = looked_at({site: jnp.asarray(one) for site, one in values.items()})
+    assert set(values) == set(structure.priors)
+    expected = tables_of(which, bound, values)
+    families = {table.name for table in structure.parametric}
+    for name, rows in (expected.concentration | expected.rows).items():
+        if name in families:
+            np.testing.assert_allclose(found[name], rows, rtol=1e-9, err_msg=name)
+    one_by_one = [
+        log_prior(which, {site: one[k] for site, one in values.items()}) for k in range(3)
+    ]
+    np.testing.assert_allclose(logs, one_by_one, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("which", "of_all"), [("functions", True), ("rows", True), ("rows", False)]
+)
+def test_what_counts_say_of_parameters_is_by_gamma_functions(
+    which: str, of_all: bool, x64: None
+) -> None:
+    """Rows of every context, and rows that stand for all contexts together."""
+    families = parametric_sites(bind(MODELS[which], DEMOS))
+    blocks = parameters.blocks_of(families)
+    generator, points = np.random.default_rng(0), 3
+    density = generator.normal(size=(points, len(blocks)))
+    counts, rows = {}, {}
+    for family in families:
+        counts[family.name] = generator.gamma(1.0, size=family.shape)
+        shape = (1, *family.shape[1:]) if of_all else family.shape
+        rows[family.name] = generator.gamma(2.0, size=(points, *shape))
+    own = {family.name: family.cpt.dirichlet_rows for family in families}
+    given = parameters.Given(
+        jnp.asarray(density),
+        {name: jnp.asarray(u) for name, u in rows.items() if own[name]},
+        {name: jnp.asarray(-u) for name, u in rows.items() if not own[name]},
+    )
+    found = jax.jit(lambda given, counts: parameters._uses(families, given, counts))(
+        given, {name: jnp.asarray(n) for name, n in counts.items()}
+    )
+    value, divergence = density.copy(), -density
+    for block_number, block in enumerate(blocks):
+        for family in families:
+            if family.parameters[0][1] not in block.sites:
+                continue
+            name = family.name
+            u, n = np.broadcast_arrays(rows[name], counts[name][None])
+            axes = (1,) if of_all else ()
+            if not own[name]:
+                value[:, block_number] -= (n * u).sum(tuple(range(1, n.ndim)))
+                np.testing.assert_allclose(
+                    found.slope.log_rows[name][0], counts[name].sum(0, keepdims=of_all)
+                    if of_all else counts[name],
+                )  # fmt: skip
+                continue
+            w = u + n
+            beta = [special.gammaln(a).sum(-1) - special.gammaln(a.sum(-1)) for a in (w, u)]
+            logs = [special.digamma(a) - special.digamma(a.sum(-1, keepdims=True)) for a in (w, u)]
+            rest = tuple(range(1, n.ndim - 1))
+            value[:, block_number] += (beta[0] - beta[1]).sum(rest)
+            kl = (n * logs[0]).sum(-1) - beta[0] + beta[1]
+            divergence[:, block_number] += kl.sum(rest)
+            slope = (logs[0] - logs[1]).sum(axes, keepdims=True) if of_all else logs[0] - logs[1]
+            np.testing.assert_allclose(found.slope.concentrations[name], slope, rtol=1e-8)
+            np.testing.assert_allclose(found.log_means[name], logs[0], rtol=1e-8)
+    np.testing.assert_allclose(found.value, value, rtol=1e-8)
+    np.testing.assert_allclose(found.divergence, divergence, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (dist.Normal(0.0, 2.0), True),
+        (dist.Normal(0.0, 1.0), False),  # one of two numbers is another
+        (dist.Normal(1.0, 2.0), False),
+        (dist.Normal(jnp.zeros(2), 2.0), False),
+        (dist.Laplace(0.0, 2.0), False),
+    ],
+)
+def test_priors_are_the_same_if_all_their_numbers_are(other: Any, same: bool) -> None:
+    assert _same_prior(dist.Normal(0.0, 2.0), other) is same
+
+
+def test_moves_of_parameters_leave_normals_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of what counts say of parameters: a normal of unequal spreads."""
+    spread = jnp.asarray([1.0, 0.4], "float32")
+
+    def density(families: Any, point: Any, counts: Any) -> Any:
+        value = -0.5 * jnp.sum((point / spread[None]) ** 2, axis=1, keepdims=True)
+        return parameters.Uses(value, -point / spread[None] ** 2, {}, 0 * value)
+
+    monkeypatch.setattr(parameters, "_given", lambda families, data, values: values["x"])
+    monkeypatch.setattr(parameters, "_uses", density)
+    bound = bind(MODELS["rows"], DEMOS)
+    families, data = parameters.family_data(bound, lay_out(bound), np.dtype(np.float32))
+    number, log_step = 4000, np.log(0.45).astype(np.float32)
+    begin = spread[None] * jax.random.normal(jax.random.key(1), (number, 2))
+
+    def moved(key: Any, x: Any, adaptation: Any) -> parameters.Moving:
+        moving = parameters.Moving({"x": x}, jnp.asarray(log_step))
+        return parameters.move(key, moving, families, data, {}, adaptation)
+
+    step = jax.jit(jax.vmap(moved, (0, 0, None)))
+    keys = jax.random.split(jax.random.key(0), number)
+    after = step(keys, begin, jnp.float32(0.5))
+    x = np.asarray(after.unconstrained["x"])
+    taken = np.any(x != np.asarray(begin), axis=1)
+    assert 0.4 < taken.mean() < 0.97  # some are refused
+    assert np.abs(np.corrcoef(x[:, 0], begin[:, 0])[0, 1]) < 0.9  # and others go far
+    for values, sd in zip(x.T, (1.0, 0.4), strict=True):
+        assert stats.kstest(values, stats.norm(scale=sd).cdf).pvalue > 1e-3
+    # The step follows the acceptance, which is aimed at 0.8; after the warmup it stays.
+    acceptance = 0.8 + (np.asarray(after.log_step) - log_step) / 0.5
+    assert abs(acceptance.mean() - taken.mean()) < 4.5 * 0.5 / np.sqrt(number)
+    assert np.all((acceptance > -1e-5) & (acceptance < 1 + 1e-5))
+    np.testing.assert_array_equal(step(keys, begin, jnp.float32(0.0)).log_step, log_step)
 
 
 def test_sticky_rows_have_their_weight_on_the_diagonal() -> None:

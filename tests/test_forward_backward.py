@@ -1,5 +1,6 @@
 """Scaled messages: as good as logarithms wherever `scaling_suffices` says so."""
 
+import itertools
 from typing import Any
 
 import jax
@@ -7,12 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from teams import random_demos, rich_model
+from test_emissions import _demos
 
 import btil
 from btil.inference import mfvi
 from btil.inference.starting import labelled_counts
 from btil.messages.layout import LaneIndex, lay_out
-from btil.messages.scaled import forward_backward, local_step, scaling_suffices
+from btil.messages.scaled import (
+    forward_backward,
+    local_step,
+    local_step_with_marginals,
+    scaling_suffices,
+)
 from btil.models.team import bind
 from btil.numerics.precision import precision
 
@@ -153,3 +160,69 @@ def test_a_table_of_one_context_is_not_looked_up_for_every_step(num_initial: int
     np.testing.assert_allclose(counts.transition, looked_up.transition[:1], rtol=1e-12)
     np.testing.assert_allclose(counts.initial, looked_up.initial, rtol=1e-12)
     assert np.asarray(counts.initial).sum() == pytest.approx((start & real).sum())
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_columns_and_weights_are_said_together_of_every_step(scaled: bool, x64: None) -> None:
+    """Beside labels and actions, against all paths: evidence, marginals and counts."""
+    demos = _demos(lengths=(4, 3), labelled=0)
+    labels = demos.latents.copy()
+    labels[5] = 1
+    weights = np.random.default_rng(1).uniform(0.05, 2.0, size=(7, 2))
+    weights[labels[:, 0] >= 0] = 1.0
+    demos = demos.replace(latents=labels, latent_weights={"ann": weights})
+    model = btil.TeamModel(
+        policy={"ann": btil.DirichletCPT(1.0, parents=("state",)), "bob": None},
+        transition=btil.DirichletCPT(1.0, parents=("state",)),
+    )
+    bound = bind(model, demos)
+    layout, rows = lay_out(bound), bound.rows["ann"]
+    generator = np.random.default_rng(2)
+    sizes = [layout.num_rows[name] for name in layout.sites["ann"]]
+    shapes = [(sizes[0], 2, 3), (sizes[1], 2, 2), (sizes[2], 2)]
+    # Not normalised, as expected logs are not.
+    tables = [np.log(generator.dirichlet(np.ones(s[-1]), s[:-1])) - 0.1 for s in shapes]
+    said = generator.normal(0, 3.0, size=(7, 2))
+    inside = layout.lanes >= 0
+    evidence = np.where(inside[..., None], said[layout.lanes], 0.0)
+
+    found = jax.jit(local_step_with_marginals, static_argnames="scaled")(
+        *map(jnp.asarray, tables),
+        jax.tree.map(jnp.asarray, layout.index["ann"]),
+        jnp.asarray(np.swapaxes(evidence, 1, 2)),
+        scaled=scaled,
+    )
+    counts, of_lanes, marginal = (jax.tree.map(np.asarray, part) for part in found)
+    expected = [np.zeros(shape) for shape in shapes]
+    marginals, total = np.zeros((7, 2)), 0.0
+    first = demos.episode_starts.tolist()
+    for episode, steps in enumerate(([0, 1, 2, 3], [4, 5, 6])):
+        logs, uses = [], []
+        for path in itertools.product(range(2), repeat=len(steps)):
+            if any(labels[t, 0] not in (-1, k) for t, k in zip(steps, path, strict=True)):
+                continue
+            own = [np.zeros(shape) for shape in shapes]
+            log = tables[2][rows.initial[episode], path[0]]
+            own[2][rows.initial[episode], path[0]] += 1
+            for place, (t, k) in enumerate(zip(steps, path, strict=True)):
+                action = demos.actions[t, 0]
+                log += tables[0][rows.policy[t], k, action] + said[t, k]
+                log += np.log(demos.latent_weights["ann"][t, k])
+                own[0][rows.policy[t], k, action] += 1
+                if t not in first:
+                    log += tables[1][rows.transition[t], path[place - 1], k]
+                    own[1][rows.transition[t], path[place - 1], k] += 1
+            logs.append(log)
+            uses.append((path, own))
+        shift = np.logaddexp.reduce(logs)
+        total += shift
+        for log, (path, own) in zip(logs, uses, strict=True):
+            for t, k in zip(steps, path, strict=True):
+                marginals[t, k] += np.exp(log - shift)
+            for whole, part in zip(expected, own, strict=True):
+                whole += np.exp(log - shift) * part
+    assert of_lanes.sum() == pytest.approx(total, rel=1e-10)
+    laid = np.swapaxes(marginal, 1, 2)[inside]
+    np.testing.assert_allclose(laid, marginals[layout.lanes[inside]], atol=1e-10)
+    for one, other in zip(counts[:3], expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-10)

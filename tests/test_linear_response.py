@@ -6,6 +6,8 @@ from scipy.special import polygamma
 
 import btil
 from btil.inference import linear_response
+from btil.inference.result import DirichletRows
+from btil.models.team import bind
 from btil.numerics.special import trigamma
 
 DEMOS = btil.Demonstrations(
@@ -85,6 +87,55 @@ def test_what_a_response_adds_to_a_row_is_a_sum_over_its_cells_in_use(numbers):
     rows, places = np.stack([concentration, concentration]), np.array([[-1, 3, -1], numbers])
     found = linear_response._added(rows, places.astype(float), middle)
     np.testing.assert_allclose(found[1], expected, rtol=1e-10)
+
+
+def test_cells_in_use_are_those_with_counts_and_their_responses_find_their_rows(monkeypatch):
+    """A derivative that is given, with rows of padding and cells that nothing was counted in."""
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(0.8, parents=("place",)),
+        transition=btil.DirichletCPT(1.1),
+        initial=btil.DirichletCPT(1.0),
+    )
+    bound = bind(model, DEMOS)
+    generator = np.random.default_rng(5)
+    concentration, number = {}, 0
+    for site, table in bound.learned.items():
+        u = table.cpt.concentration(table.contexts)
+        added = generator.uniform(0.5, 3, u.shape) * (generator.random(u.shape) < 0.7)
+        concentration[site] = u + added
+        number += int((added > 0).sum())
+    derivative = 0.4 * generator.random((number, number)) / number
+
+    def given(point, used, problem, sites):
+        assert used.shape == (number,)
+        # Its rows are the responses to one cell each.
+        return derivative.T
+
+    monkeypatch.setattr(linear_response, "_derivative", given)
+    rows = {site: DirichletRows(w) for site, w in concentration.items()}
+    found = linear_response.corrected_sds(bound, rows)
+    middle = np.linalg.inv(np.eye(number) - derivative) - np.eye(number)
+    begin = 0
+    for site in sorted(bound.learned):
+        w, table = concentration[site], bound.learned[site]
+        u = table.cpt.concentration(table.contexts)
+        assert found[site].shape == w.shape
+        for place in np.ndindex(w.shape[:-1]):
+            own = np.flatnonzero(w[place] > u[place])
+            total, mean = w[place].sum(), w[place] / w[place].sum()
+            variance = mean * (1 - mean) / (total + 1)
+            if len(own):
+                covariance = (np.eye(len(mean)) - mean)[own] / total
+                information = np.diag(polygamma(1, w[place][own])) - polygamma(1, total)
+                solved = np.linalg.solve(information, covariance)
+                part = middle[begin : begin + len(own), begin : begin + len(own)]
+                variance = variance + np.einsum("jk,jl,lk->k", covariance, part, solved)
+            begin += len(own)
+            np.testing.assert_allclose(found[site][place], np.sqrt(variance), rtol=1e-8)
+    assert begin == number
+    monkeypatch.setattr(linear_response, "MOST_CELLS", number - 1)
+    with pytest.raises(ValueError, match=f"all cells in use, {number} here; at most {number - 1}"):
+        linear_response.corrected_sds(bound, rows)
 
 
 def test_deviations_come_nearer_to_the_exact_ones():

@@ -169,6 +169,23 @@ def test_divergence_by_quadrature():
     np.testing.assert_allclose(float(mn.divergence(posterior, prior)), by_quadrature, rtol=1e-5)
 
 
+@pytest.mark.parametrize("degrees", [3.0, 39.0, 44.0, 60.0, 5e3])
+def test_divergence_of_a_number_is_of_a_normal_and_an_inverse_gamma(degrees):
+    """In closed form, by SciPy, on both sides of where a series takes the digamma's place."""
+
+    def hyper(location, precision, scale, degrees):
+        return mn.Hyper(*(jnp.full(shape, x) for x, shape in (
+            (location, (1, 1)), (precision, (1, 1)), (scale, (1, 1)), (degrees, ()))))  # fmt: skip
+
+    m, k, b, m_0, k_0, b_0, a_0 = 0.7, 3.0, 2.5, -0.4, 1.1, 0.9, 1.25
+    a = degrees / 2
+    gamma = (a - a_0) * special.digamma(a) - special.gammaln(a) + special.gammaln(a_0)
+    gamma += a_0 * np.log(b / b_0) + a * (b_0 - b) / b
+    normal = 0.5 * (k_0 / k - 1 - np.log(k_0 / k) + a / (b / 2) * k_0 * (m - m_0) ** 2)
+    found = mn.divergence(hyper(m, k, b, degrees), hyper(m_0, k_0, b_0, 2 * a_0))
+    np.testing.assert_allclose(float(found), gamma + normal, rtol=1e-9)
+
+
 def test_divergence_keeps_its_digits_in_single_precision():
     prior, a = _hyper(2, 2, 7), _steps(2, 2, 200, 7)
     statistics = mn.Statistics(jnp.asarray(2e5), jnp.asarray(1e3 * a.T @ a))

@@ -20,6 +20,7 @@ from teams import hmm_demos, hmm_model, random_demos, rich_model
 import btil
 from btil.inference import mfvi
 from btil.inference.ascents import judge
+from btil.inference.channels import is_doubtful_with
 from btil.inference.starting import (
     doubtful_rate,
     is_symmetric,
@@ -449,6 +450,17 @@ def test_who_shares_tables_shares_annotations_and_labels() -> None:
         assert is_symmetric(bound, labelled_counts(bound, num_contexts(bound))) is symmetric
     assert doubtful_rate(bind(alone, demos)) == 0
     assert doubtful_rate(bind(together, demos)) == np.inf
+
+
+@pytest.mark.parametrize(("labelled", "rate"), [(0, 0.0), (1, 0.97), (19, 0.97), (20, np.inf)])
+def test_ten_labels_for_each_latent_leave_no_doubt(labelled: int, rate: float) -> None:
+    labels = np.where(np.arange(30) < labelled, np.arange(30) % 2, -1)
+    demos = btil.Demonstrations(np.zeros(30, int), np.arange(30) % 3, labels, num_latents=2)
+    model = btil.TeamModel(btil.DirichletCPT(1.0), btil.DirichletCPT(1.0))
+    assert doubtful_rate(bind(model, demos)) == rate
+    # Of columns likewise; whoever has one latent needs no label.
+    others = np.array([labelled, 0])
+    assert is_doubtful_with(others, (2, 1)) == (labelled < 20)
 
 
 def test_who_has_nothing_to_learn_leaves_no_doubt() -> None:

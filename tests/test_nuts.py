@@ -1,5 +1,9 @@
 """NUTS against enumeration, judged by Monte Carlo error."""
 
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from enumeration import episode_log_likelihoods, exact_posterior
@@ -8,6 +12,7 @@ from teams import hmm_demos, hmm_model, two_labelled_episodes
 import btil
 from btil.inference import nuts
 from btil.inference.chains import judge_chains
+from btil.inference.checkpoint import Checkpoint, Saved
 from btil.models.team import bind
 from btil.numerics.precision import precision
 
@@ -210,6 +215,141 @@ def test_tails_of_tiny_concentrations_are_not_cut():
         sticks = nuts.StickLogits(jax.numpy.full(2, 0.01))
         rows = np.asarray(nuts.rows_of_sticks(sticks.sample(jax.random.key(0), (4000,))))
     assert abs(np.mean(rows[:, 0] < 1e-58) - 0.5 * 1e-58**0.01) < 4 * np.sqrt(0.13 * 0.87 / 4000)
+
+
+class Counted(NamedTuple):
+    """A chain that counts up from where it begins."""
+
+    x: Any
+    num_steps: Any
+    mean_accept_prob: Any
+
+
+def counting():
+    """Programs of such chains."""
+
+    def start(begin, inputs):
+        x = jax.random.key_data(begin.keys)[:, 1].astype(jnp.int32) * inputs
+        return Counted(x, jnp.ones_like(x), jnp.full(x.shape, 0.8))
+
+    def advance(states, inputs, count):
+        numbers = 1 + jnp.arange(nuts._TRANSITIONS_PER_CALL, dtype=jnp.int32)
+        x = jnp.where((numbers <= count)[:, None], states.x[None] + numbers[:, None], -1)
+        kept = nuts.Chains({"x": x}, 2 * x[..., None], {"diverging": x % 7 == 0})
+        return states._replace(x=states.x + count), kept
+
+    return nuts.Programs(start, advance)
+
+
+class Noted(Checkpoint):
+    """A checkpoint that keeps its offers, as they are written."""
+
+    def __init__(self, saved=None):
+        super().__init__()
+        self.saved, self.offers = saved, []
+
+    def offer(self, **progress):
+        self.offers.append({
+            f"{name}:{k}": np.array(leaf)
+            for name, tree in progress.items() for k, leaf in enumerate(jax.tree.leaves(tree))
+        })  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+def test_draws_are_the_transitions_after_the_warmup_wherever_a_run_was_cut(method):
+    """Neither warmup nor draws are a multiple of what is done in a call."""
+    begin = nuts.Begin(jax.random.wrap_key_data(jnp.array([[0, 1], [0, 5], [0, 9]], jnp.uint32)))
+    schedule = nuts.Schedule(13, 24, method)
+    whole = Noted()
+    inputs = jnp.int32(100)
+
+    def run(checkpoint):
+        return nuts.sample_chains(counting(), begin, inputs, schedule, checkpoint, False)
+
+    found = run(whole)
+    expected = 100 * np.array([[1], [5], [9]]) + 13 + 1 + np.arange(24)
+    np.testing.assert_array_equal(found.draws["x"], expected)
+    np.testing.assert_array_equal(found.log_likelihood[..., 0], 2 * expected)
+    np.testing.assert_array_equal(found.statistics["diverging"], expected % 7 == 0)
+    for offer in whole.offers[::2]:
+        again = run(Noted(Saved(offer)))
+        np.testing.assert_array_equal(again.draws["x"], expected)
+        np.testing.assert_array_equal(again.log_likelihood, found.log_likelihood)
+
+
+def test_chains_set_out_from_draws_of_their_rows_with_the_variances_of_these():
+    """Logits of sticks are differences of logs of gamma draws, in the order of the sticks."""
+    from scipy.special import digamma, polygamma
+
+    chains = 4000
+    w = np.array([[[0.8, 3.0, 1.5]], [[9.0, 9.0, 9.0]], [[2.0, 0.4, 5.0]]])
+    order = np.array([[[1, 2, 0]], [[2, 0, 1]]])
+    rows = nuts.OpenRows(
+        jnp.array([0, 2]), jnp.asarray(order), jnp.argsort(order, -1), jnp.zeros((3, 1, 3))
+    )
+    nothing = rows._replace(contexts=jnp.array([], int))
+    given = {"policy": np.broadcast_to(w, (chains, *w.shape)), "settled": w[None]}
+    begin = nuts.Begin(jax.random.split(jax.random.key(0), chains))
+    found = nuts._begin(begin, given, {"policy": rows, "settled": nothing}, np.dtype(np.float32), 0)
+    assert found.positions is not None
+    assert found.variances is not None
+    assert set(found.positions) == set(found.variances) == {"policy/sticks"}
+    ordered = np.take_along_axis(w[[0, 2]], order, -1)
+    own, rest = ordered[..., :-1], np.stack([ordered[..., 1:].sum(-1), ordered[..., 2]], -1)
+    positions, variances = found.positions["policy/sticks"], found.variances["policy/sticks"]
+    expected = polygamma(1, own) + polygamma(1, rest)
+    np.testing.assert_allclose(variances, np.broadcast_to(expected, variances.shape), rtol=1e-5)
+    error = np.sqrt(expected / chains)
+    assert np.all(np.abs(positions.mean(0) - (digamma(own) - digamma(rest))) < 4.5 * error)
+    np.testing.assert_allclose(positions.var(0), expected, rtol=0.2)
+
+
+def test_sticks_of_rows_that_are_open_are_broken_off_by_their_mean_sizes():
+    """Of all chains together; cells of equal sizes stay in their order."""
+    starts = np.array([
+        [[[1.0, 9.0, 2.0]], [[1.0, 2.0, 3.0]], [[4.0, 4.0, 1.0]], [[3.0, 1.0, 2.0]]],
+        [[[5.0, 1.0, 1.0]], [[9.0, 2.0, 3.0]], [[4.0, 4.0, 9.0]], [[1.0, 6.0, 2.0]]],
+    ])  # fmt: skip
+    settled = {"policy": np.array([False, True, False, False])}
+    (found,) = nuts._open_rows({"policy": starts}, settled, np.dtype(np.float32)).values()
+    np.testing.assert_array_equal(found.contexts, [0, 2, 3])
+    np.testing.assert_array_equal(found.order, [[[1, 0, 2]], [[2, 0, 1]], [[1, 0, 2]]])
+    np.testing.assert_array_equal(found.back, [[[1, 0, 2]], [[1, 2, 0]], [[1, 0, 2]]])
+    np.testing.assert_allclose(found.others, np.full((4, 1, 3), 1 / 3))
+
+
+def test_a_table_of_which_no_row_is_open_is_what_labels_make_of_it():
+    from numpyro.distributions import Dirichlet
+
+    others = jnp.array([[0.2, 0.8], [0.5, 0.5]])
+    nothing = jnp.zeros((0, 2), int)
+    rows = nuts.OpenRows(jnp.zeros(0, int), nothing, nothing, others)
+    site, value = nuts.SticksReparam(rows)("policy", Dirichlet(jnp.ones((2, 2))).to_event(1), None)
+    assert site is None
+    assert value is others
+
+
+class Adapted(NamedTuple):
+    """What a kernel adapts."""
+
+    inverse_mass_matrix: Any
+    mass_matrix_sqrt: Any
+    mass_matrix_sqrt_inv: Any
+
+
+class Kernel(NamedTuple):
+    """Its state."""
+
+    adapt_state: Adapted
+
+
+def test_the_metric_has_the_variances_of_all_sites_one_after_the_other():
+    nothing = {("a", "b"): jnp.ones(3)}
+    state = Kernel(Adapted(nothing, nothing, nothing))
+    variances = {"b": jnp.array([[4.0]]), "a": jnp.array([9.0, 0.25])}
+    found = nuts._with_metric(state, variances).adapt_state
+    for part, expected in zip(found, ([9, 0.25, 4], [1 / 3, 2, 1 / 2], [3, 0.5, 2]), strict=True):
+        np.testing.assert_allclose(part["a", "b"], expected, rtol=1e-6)
 
 
 def test_hours_of_short_steps_are_told_before_they_are_taken(monkeypatch):

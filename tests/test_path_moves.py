@@ -106,14 +106,15 @@ def said_of(bound):
     for agent, latents in zip(bound.demos.agents, bound.demos.num_latents, strict=True):
         logs = generator.normal(0, 1.0, (bound.demos.num_steps, latents))
         logs[1] -= [0.0] * (latents - 1) + [40.0]  # less than proposals look at
+        logs[~bound.demos.present[:, bound.demos.agents.index(agent)]] = 0.0
         weights = bound.demos.latent_weights.get(agent, np.ones(logs.shape))
         with np.errstate(divide="ignore"):
             found.append(logs + np.log(weights))
     return found
 
 
-def all_paths(bound):
-    """Every joint path that the labels allow, (paths, steps, agents), and its probability."""
+def listed_paths(bound):
+    """Every joint path that the labels allow, (paths, steps, agents)."""
     demos = bound.demos
     choices = [
         [max(label, 0)] if label >= 0 or not there else range(demos.num_latents[agent])
@@ -121,7 +122,12 @@ def all_paths(bound):
         for agent, (label, there) in enumerate(zip(labels, present, strict=True))
     ]
     paths = np.array(list(itertools.product(*choices)))
-    paths = paths.reshape(-1, demos.num_steps, len(demos.agents))
+    return paths.reshape(-1, demos.num_steps, len(demos.agents))
+
+
+def all_paths(bound):
+    """Every joint path that the labels allow, and its probability."""
+    paths = listed_paths(bound)
     logs = np.array([log_joint(bound, path) for path in paths])
     weights = np.exp(logs - logs.max())
     return paths, weights / weights.sum()
@@ -220,7 +226,7 @@ class Ground:
 
     def landmarks(self, number=4):
         """Some paths that the labels allow, between which chains jump."""
-        paths = all_paths(self.bound)[0]
+        paths = self.paths[0]
         some = np.random.default_rng(2).choice(len(paths), number, replace=False)
         laid = jnp.stack([self.laid(jnp.asarray(path)) for path in paths[some]])
         kinds = np.broadcast_to(np.arange(3, dtype=np.int32), (laid.shape[2], 3))
@@ -230,6 +236,17 @@ class Ground:
         paths = jnp.split(laid[urns.BEFORE : urns.BEFORE + len(self.lanes), :-1], 2, axis=1)
         counts = gibbs._counts(paths, self.steps, self.weights, self.problem, self.program)
         return urns.fill_urns(self.weights, counts, self.problem.places)
+
+    @classmethod
+    @functools.cache
+    def of(cls, case):
+        """The same for all tests that change nothing of it."""
+        return cls(case)
+
+    @functools.cached_property
+    def paths(self):
+        """All paths and their probabilities."""
+        return all_paths(self.bound)
 
     def taken(self, laid):
         """Back to (steps, agents)."""
@@ -268,7 +285,7 @@ def everything(ground, key, latents, counted):
 
 def moved(ground, move, seed):
     """Starts from the right distribution, each moved once: path numbers before and after."""
-    paths, chances = all_paths(ground.bound)
+    paths, chances = ground.paths
     before = np.random.default_rng(seed).choice(len(paths), NUM_STARTS, p=chances)
 
     @jax.jit
@@ -291,7 +308,7 @@ def moved(ground, move, seed):
 @functools.cache
 def moved_alike(case, move):
     """The same once, for all tests that look at it."""
-    return moved(Ground(case), move, seed=3)
+    return moved(Ground.of(case), move, seed=3)
 
 
 def misfit(after, chances):
@@ -340,7 +357,7 @@ def test_what_proposals_do_not_look_at_decides_whether_they_are_taken(x64, monke
 def test_latents_that_nothing_distinguishes_are_not_exchanged(x64):
     """A chain that changed names on its way would have averages that mean nothing."""
     ground = Ground(sharing_team)
-    paths = all_paths(ground.bound)[0]
+    paths = ground.paths[0]
     path = paths[(paths == 2).sum((1, 2)).argmax()]
     # Two landmarks that differ in latents 1 and 2 alone.
     laid = ground.laid(jnp.asarray(path, jnp.int32))
@@ -362,6 +379,155 @@ def test_latents_that_nothing_distinguishes_are_not_exchanged(x64):
     assert made[1] == 0
 
 
+def some_paths(bound, number):
+    paths = listed_paths(bound)
+    return paths[np.random.default_rng(4).choice(len(paths), number, replace=False)]
+
+
+def put_into_urns(ground, laid):
+    """Empty urns, what a path uses of them, and the urns that count it."""
+    places = ground.problem.places
+    nothing = {name: 0 * values for name, values in ground.weights.items()}
+    empty = urns.fill_urns(ground.weights, nothing, places)
+    before = jnp.concatenate([laid[:1], laid[:-1]])
+    uses = [urns.action_uses(places, laid), urns.move_uses(places, before, laid)]
+    return empty, uses, urns.with_uses(empty, uses, 1.0)
+
+
+@pytest.mark.parametrize("case", [unlike_team, sharing_team, team_with_gaps])
+def test_what_steps_use_has_the_probability_of_the_path(case, x64):
+    """All uses put into empty urns: by Gamma functions the log joint density."""
+    ground = Ground.of(case)
+    places, paths = ground.problem.places, some_paths(ground.bound, 12)
+
+    @jax.jit
+    @jax.vmap
+    def log_density(path):
+        laid = ground.laid(path)
+        empty, uses, filled = put_into_urns(ground, laid)
+        found = urns.log_probability_change(empty, filled)
+        for one in uses:
+            found += jnp.where(one.adds > 0, 0.0, jnp.log(empty.prior[one.cell])).sum()
+        if places.evidence is not None:
+            found += jnp.take_along_axis(places.evidence, laid[..., None], -1).sum()
+        return found
+
+    with np.errstate(divide="ignore"):
+        expected = [log_joint(ground.bound, path) for path in paths]
+    found = log_density(jnp.asarray(paths, jnp.int32))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("case", [unlike_team, team_with_gaps])
+def test_an_exchange_is_made_as_often_as_it_makes_paths_more_probable(case, x64):
+    """Where the log of the uniform number is below that of the ratio, and nowhere else."""
+    ground = Ground.of(case)
+    places, demos = ground.problem.places, ground.bound.demos
+    paths = some_paths(ground.bound, 60)
+    with np.errstate(divide="ignore"):
+        logs = np.array([log_joint(ground.bound, path) for path in paths])
+        paths, logs = paths[np.isfinite(logs)][:12], logs[np.isfinite(logs)][:12]
+        free = (demos.latents < 0) & demos.present
+        where = free & (np.random.default_rng(7).random(paths.shape) < 0.5)
+        exchanged = np.where(where & (paths < 2), 1 - paths, paths)
+        ratio = np.array([log_joint(ground.bound, path) for path in exchanged]) - logs
+    possible = np.isfinite(ratio)
+    assert possible.sum() > 4
+    level = np.where(possible, ratio, -500.0)
+
+    @jax.jit
+    @partial(jax.vmap, in_axes=(0, 0, 0))
+    def exchange(path, where, level):
+        laid = ground.laid(path)
+        member = ground.laid(where.astype(jnp.int32)) > 0
+        filled = put_into_urns(ground, laid)[2]
+        latents, counted, changed = path_moves._exchange(
+            laid, filled, places, member, jnp.int32(0), jnp.int32(1), level
+        )
+        anew = put_into_urns(ground, latents)[2]
+        return latents, changed, jnp.abs(anew.counts - counted.counts).max()
+
+    for beside, made in ((-1e-6, True), (1e-6, False)):
+        given = (jnp.asarray(paths, jnp.int32), jnp.asarray(where), jnp.asarray(level + beside))
+        latents, changed, apart = exchange(*given)
+        found = np.array([ground.taken(one) for one in latents])
+        expected = np.where((made & possible)[:, None, None], exchanged, paths)
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(changed, (expected != paths).any((1, 2)))
+        assert float(apart.max()) == 0
+
+
+def test_more_steps_than_there_is_room_for_are_not_changed(x64, monkeypatch):
+    """A step that changes, and the one after it, whose move comes from elsewhere."""
+    ground = Ground.of(unlike_team)
+    path = some_paths(ground.bound, 1)[0]
+    other = path.copy()
+    other[2, 1] = (path[2, 1] + 1) % 3
+    laid = [ground.laid(jnp.asarray(one, jnp.int32)) for one in (path, other)]
+    for room, enough in ((2, True), (1, False)):
+        monkeypatch.setattr(path_moves, "MOST_CHANGED", room)
+        possible = jax.jit(
+            lambda *paths: path_moves._changed_uses(*paths, ground.problem.places)[3]
+        )
+        assert bool(possible(*laid)) == enough
+
+
+def one_lane(evidence=None):
+    """Two steps of a window and the one after it: a policy, and three tables of moves."""
+    lane = {
+        "cell": [0, 1, 0],
+        "cell_stride": [2, 2, 2],
+        "row": [0, 0, 0],
+        "move": [4, 8, 12],
+        "move_stride": [2, 2, 2],
+        "origin": [2, 4, 6],
+        "origin_stride": [1, 1, 1],
+    }
+    columns = {name: jnp.array(values, jnp.int32)[:, None] for name, values in lane.items()}
+    ones = jnp.ones((3, 1))
+    return urns.Places(
+        **columns,
+        acts=ones,
+        moves=ones,
+        allowed=jnp.ones((3, 1, 2), bool),
+        forced=jnp.zeros((3, 1), bool),
+        evidence=evidence,
+    )
+
+
+@pytest.mark.parametrize("least", [-30.0, -0.4])
+def test_proposals_follow_the_means_of_the_urns(least, x64, monkeypatch):
+    """Of a window of two steps between latent 1 and latent 0, all four paths by hand."""
+    monkeypatch.setattr(path_moves, "_LEAST_EVIDENCE", least)
+    # The policy, and the tables of three moves.
+    prior = np.array([[[0.3, 1.7], [2.0, 0.5]], [[1.5, 0.2], [0.6, 0.9]],
+                      [[0.1, 0.8], [3.0, 0.4]], [[0.7, 0.2], [0.3, 2.5]]])  # fmt: skip
+    counts = np.random.default_rng(0).integers(0, 4, prior.shape).astype(float)
+    said = np.array([[1.5, 0.5], [-0.2, 0.3], [0.0, 0.0]])
+    urn = urns.Urns(
+        *map(jnp.asarray, (prior.ravel(), prior.sum(-1).ravel(), counts.ravel())),
+        jnp.asarray(counts.sum(-1).ravel()),
+    )
+    acts, *moves = (prior + counts) / (prior + counts).sum(-1, keepdims=True)
+    told = np.exp(np.maximum(said - said.max(1, keepdims=True), least))
+    weights = np.array([
+        [moves[0][1, i] * acts[i, 0] * told[0, i]
+         * moves[1][i, j] * acts[j, 1] * told[1, j] * moves[2][j, 0] for j in range(2)]
+        for i in range(2)
+    ])  # fmt: skip
+    expected = weights / weights.sum()
+    steps = 60
+    grid = (np.stack(np.meshgrid(np.arange(steps), np.arange(steps)), -1) + 0.5) / steps
+    uniforms = jnp.asarray(grid.reshape(-1, 2, 1))
+    places = one_lane(jnp.asarray(said)[:, None])
+    around = jnp.array([1, 0, 0, 0], jnp.int32)[:, None]
+    propose = jax.jit(jax.vmap(lambda one: path_moves._propose(urn, places, around, one)))
+    found = np.asarray(propose(uniforms))[..., 0]
+    np.testing.assert_array_equal(found[:, [0, 3]], [[1, 0]] * len(found))
+    shares = np.histogram2d(found[:, 1], found[:, 2], bins=2)[0] / len(found)
+    np.testing.assert_allclose(shares, expected, atol=2 / steps)
+
+
 def test_a_wrong_move_is_found_out(monkeypatch, x64):
     """Proposals that are always accepted forget that uses of a window count for one another."""
     monkeypatch.setattr(
@@ -378,6 +544,36 @@ def test_what_is_far_less_probable_is_not_taken(monkeypatch, x64):
     monkeypatch.setattr(path_moves, "log_polya", falling)
     before, after, _ = moved(Ground(sharing_team), windows, seed=3)
     np.testing.assert_array_equal(after, before)
+
+
+def test_stretches_begin_where_steps_are_forced_and_know_their_first_step():
+    """Two agents with a lane each; what is the same of all stretches tells nothing."""
+    forced = np.array([[1, 1], [0, 0], [1, 0], [0, 0]], bool)
+    allowed = np.array([[[1, 1], [1, 1]], [[1, 0], [1, 1]], [[1, 1], [1, 1]], [[1, 1], [0, 1]]]) > 0
+    about = np.zeros((4, 2, 4), int)
+    about[..., 1] = [0, 1]
+    about[..., 2] = 7
+    about[0, :, 3], about[2, 0, 3], about[3, :, 3] = [5, 6], 8, 9
+    found = jax.tree.map(np.asarray, urns._find_stretches(forced, allowed, about, 1))
+    np.testing.assert_array_equal(found.number, [[0, 2], [0, 2], [1, 2], [1, 2]])
+    np.testing.assert_array_equal(found.moment, [[0, 0], [1, 1], [2, 2], [3, 3]])
+    # The table, the agent, the lane, and the context that differs.
+    np.testing.assert_array_equal(found.feature[:3], [[0, 0, 0, 5], [0, 0, 0, 8], [0, 1, 1, 6]])
+    free = {tuple(step) for step in found.free.tolist()}
+    assert free == {(0, 0), (2, 0), (3, 0), (0, 1), (1, 1), (2, 1)}
+    assert {tuple(step) for step in found.long.tolist()} == free  # none is long
+
+
+def test_long_stretches_are_those_that_runs_do_not_move():
+    length = urns.LONGEST_RUN + 1
+    forced = np.zeros((2 * length - 1, 1), bool)
+    forced[[0, length]] = True
+    allowed = np.ones((2 * length - 1, 1, 2), bool)
+    about = np.zeros((2 * length - 1, 1, 3), int)
+    long = np.asarray(urns._find_stretches(forced, allowed, about, 1).long)
+    np.testing.assert_array_equal(np.unique(long[:, 0]), np.arange(length))
+    nothing = urns._find_stretches(forced, np.arange(2) < np.ones((len(forced), 1, 1)), about, 1)
+    np.testing.assert_array_equal(np.unique(nothing.free), [0])
 
 
 def test_uses_are_drawn_from_an_urn_one_after_the_other(x64):
@@ -401,7 +597,7 @@ def test_impossible_paths_are_never_taken(x64):
 def test_starting_from_one_path_all_are_reached(x64):
     """Moves alone, without plain sweeps: the average over a long run is the posterior."""
     ground = Ground(sharing_team)
-    paths, chances = all_paths(ground.bound)
+    paths, chances = ground.paths
 
     @jax.jit
     def run(key, path):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from side_by_side import all_at_once
 from teams import hmm_model, random_demos, rich_model
 from test_emission_batches import model as of_columns
 from test_emission_batches import team as with_columns
@@ -258,3 +259,36 @@ def test_other_errors_stay_as_they_are(monkeypatch) -> None:
         raised(ValueError("UNKNOWN: Gloo AllGather failed: Connection reset by peer"))
     with pytest.raises(ValueError, match="batch_size"):
         raised(ValueError("batch_size must be"))
+
+
+def gathered(monkeypatch: pytest.MonkeyPatch, work: list[Any]) -> list[Any]:
+    """What `gather` gives each of several processes, or what it raises."""
+    return all_at_once(monkeypatch, len(work), lambda own: processes.gather(own, work[own.own]))
+
+
+def test_what_processes_make_comes_whole_and_in_their_order(monkeypatch) -> None:
+    made = [np.arange(3 * size, dtype=np.int16).reshape(size, 3) for size in (2, 0, 400)]
+    for found in gathered(monkeypatch, [lambda one=one: one for one in made]):
+        for one, other in zip(found, made, strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other)
+
+
+def test_who_fails_raises_that_and_others_say_who_it_was(monkeypatch) -> None:
+    def fails() -> np.ndarray:
+        raise ValueError("no row 7")
+
+    found = gathered(monkeypatch, [lambda: np.zeros(2), fails, lambda: np.ones(5)])
+    assert isinstance(found[1], ValueError)
+    for one in (found[0], found[2]):
+        assert isinstance(one, RuntimeError)
+        assert str(one) == "process 1 of 3 failed: no row 7"
+
+
+def test_one_process_adds_up_nothing() -> None:
+    made = {"a": np.arange(3.0), "b": np.ones((2, 2))}
+    found = processes.add_up(ALONE, lambda: made)
+    assert set(found) == {"a", "b"}
+    for name, values in made.items():
+        np.testing.assert_array_equal(found[name], values)
+    assert processes.gather_bytes(ALONE, lambda: b"ab\0c") == [b"ab\0c"]

@@ -13,6 +13,7 @@ import pytest
 
 import btil
 from btil.inference.collapsed import collapsed_data
+from btil.messages.lanes import pack_lanes
 from btil.messages.layout import lay_out
 from btil.models.team import bind
 from btil.numerics.precision import precision
@@ -590,6 +591,42 @@ def test_batches_add_up_to_all_that_is_recorded():
         counts = stochastic.concentrations(following, problem)
         for site, rows in whole.result.rows.items():
             np.testing.assert_allclose(counts[site], rows.concentration, atol=1e-9)
+
+
+def test_moves_with_unseen_actions_read_their_own_rows_in_every_batch():
+    """Those of the policy at the step before, and of the transition for every action."""
+    from btil.inference import stochastic
+
+    bound = bind(model(), many())
+    problem = stochastic.make_problem(
+        stochastic.in_memory(bound), 2, None, None, 0, np.dtype(np.float32)
+    )
+    starts, lengths = bound.demos.episode_starts, bound.demos.episode_lengths
+    looked_at = 0
+    for chosen in ([0, 1], [1, 4], [2, 5]):
+        batch = stochastic.batch_of(problem, np.array(chosen))
+        rows = np.concatenate([np.arange(starts[e], starts[e] + lengths[e]) for e in chosen])
+        lanes = pack_lanes(lengths[chosen], batch.shape.length)
+        for agent, index in zip(bound.demos.agents, batch.steps, strict=True):
+            unseen = bound.rows[agent].unseen
+            if unseen is None or index.unseen is None:
+                continue
+            policy, transition, initial = bound.sites(agent)
+            padding = batch.shape.rows[transition] + batch.shape.rows[initial]
+            found = np.asarray(index.transition)[:, : lanes.shape[1]]
+            summed = (found > padding) & (lanes >= 0)
+            steps = rows[lanes[summed]]
+            assert sorted(steps) == sorted(set(unseen.step) & set(rows))
+            number = found[summed] - padding - 1
+            for step, k in zip(steps, number, strict=True):
+                own = np.flatnonzero(unseen.step == step)[0]
+                read = np.asarray(index.unseen.policy)[k], np.asarray(index.unseen.transition)[k]
+                assert batch.rows[policy][read[0]] == bound.rows[agent].policy[step - 1]
+                np.testing.assert_array_equal(
+                    batch.rows[transition][read[1]], unseen.transition[own]
+                )
+                looked_at += 1
+    assert looked_at > 3
 
 
 def test_batches_of_a_file_are_those_in_memory(tmp_path, monkeypatch):

@@ -5,12 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import digamma
 from teams import hmm_demos, hmm_model, random_demos, rich_model
+from test_emissions import _demos, _model
 
 import btil
 from btil.inference import refinement
+from btil.inference.channels import laid_channels
 from btil.inference.refinement import Drift, Snapshot, drift, sweeps_needed
-from btil.inference.result import FitResult
+from btil.inference.result import DirichletRows, FitResult, FunctionalRows, MatrixNormalChannel
+from btil.messages.layout import lay_out
 from btil.models.team import BoundModel, bind
 
 # Six steps, two of them labelled: few enough for the exact posterior, and far from the mean field.
@@ -271,3 +275,97 @@ def test_a_comparison_with_it_has_a_page(tmp_path: Path) -> None:
         btil.analysis.plot_rank(comparison.posteriors["refined"])
     tree = comparison.posteriors["refined"].to_datatree(num_draws=10)
     assert "independent draws" in tree.posterior.attrs["draws"]
+
+
+def test_coefficients_and_noise_are_watched_beside_rows_that_are_read() -> None:
+    generator = np.random.default_rng(0)
+    coefficients = generator.normal(size=(50, 2, 2, 3, 2))
+    root = generator.normal(size=(50, 2, 2, 2, 2))
+    covariance = root @ np.swapaxes(root, -1, -2)
+    rows = generator.dirichlet(np.ones(3), (50, 4, 2))
+    one = Snapshot({"policy": rows}, {}, np.zeros((50, 1)), {"ann": (coefficients, covariance)})
+    found = one.numbers({"policy": np.array([True, False, False, True])})
+    assert set(found) == {"policy", "ann/coefficients", "ann/noise"}
+    np.testing.assert_array_equal(found["policy"], rows[:, [0, 3]].reshape(50, -1))
+    np.testing.assert_array_equal(found["ann/coefficients"], coefficients.reshape(50, -1))
+    sds = np.sqrt(covariance[..., [0, 1], [0, 1]])
+    np.testing.assert_allclose(found["ann/noise"], np.log(sds).reshape(50, -1))
+
+
+@pytest.mark.parametrize(("shift", "stretch"), [(0.05, 1.0), (-0.05, 1.0), (0.0, 1.2), (0.0, 0.8)])
+def test_any_of_coefficients_noise_and_likelihood_may_drift(shift: float, stretch: float) -> None:
+    """By independent draws: what is looked at is the size, whatever the sign."""
+    generator = np.random.default_rng(1)
+
+    def drawn(shift: float, stretch: float) -> Snapshot:
+        coefficients = shift + 0.1 * stretch * generator.normal(size=(300, 5, 2, 1, 2))
+        covariance = np.broadcast_to(np.eye(2), (300, 5, 2, 2, 2))
+        return Snapshot(
+            {}, {}, generator.normal(size=(300, 2)), {"ann": (coefficients, covariance)}
+        )
+
+    found = drift(drawn(0.0, 1.0), drawn(shift, stretch), {})
+    assert not found.settled
+    # Twice the variance of a mean is what chance explains of a difference.
+    expected = 1 + 300 * shift**2 / 0.01 / (1 + stretch**2)
+    assert found.means == pytest.approx(expected, rel=0.6 if shift == 0 else 0.2)
+    assert found.spreads == pytest.approx(np.log(stretch), abs=0.04)
+
+
+@pytest.mark.parametrize("moved", [-1.0, 1.0])
+def test_the_move_of_the_likelihood_is_in_standard_errors(moved: float) -> None:
+    generator = np.random.default_rng(2)
+    first, second = generator.normal(size=(2, 400, 3))
+    second += moved / 3
+    one, other = (Snapshot({}, {}, values) for values in (first, second))
+    found = drift(one, other, {}).log_likelihood
+    difference = second.sum(1).mean() - first.sum(1).mean()
+    error = np.sqrt(first.sum(1).var(ddof=1) / 400 + second.sum(1).var(ddof=1) / 400)
+    assert found == pytest.approx(difference / error)
+    assert np.sign(found) == np.sign(moved)
+
+
+def test_chains_begin_at_geometric_means_of_rows_and_centres_of_columns() -> None:
+    """Rows of contexts that are padding are left as they are."""
+    bound = bind(_model(), _demos())
+    layout, generator = lay_out(bound), np.random.default_rng(3)
+    laid = laid_channels(bound, layout, np.dtype(np.float32))
+    rows: dict[str, Any] = {
+        name: DirichletRows(generator.uniform(0.3, 5, table.shape))
+        for name, table in bound.learned.items()
+    }
+    rows["other"] = FunctionalRows(np.full((1, 1, 2), 0.5), np.zeros((1, 1, 2)))
+    channels: dict[str, Any] = {}
+    for channel in bound.channels.values():
+        location, precision, scale, degrees = channel.prior()
+        moved = location + generator.normal(size=location.shape)
+        channels[channel.name] = MatrixNormalChannel(moved, precision, scale, degrees + 3.5)
+    result = FitResult(rows=rows, converged=True, reason="", channels=channels)
+    dtype = np.dtype(np.float32)
+    states = refinement._first_states(bound, layout, laid, result, 0, 4, dtype)
+    assert set(states.log_tables) == set(bound.learned)
+    for name in bound.learned:
+        w = rows[name].concentration
+        found = np.asarray(states.log_tables[name])[:, : len(w)]
+        expected = digamma(w) - digamma(w.sum(-1, keepdims=True))
+        np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=1e-4)
+    for name, own in laid.items():
+        posterior, contexts = channels[name], len(own.channel.contexts)
+        coefficients, covariance = (
+            np.asarray(part, np.float64)[:, :contexts] for part in states.channels[name]
+        )
+        # In the units of the data: every draw begins at M and Psi / nu.
+        drawn = refinement.gibbs.in_units(own, coefficients[None], covariance[None])
+        centre = posterior.scale / posterior.degrees[..., None, None]
+        for found, expected in zip(drawn, (posterior.location, centre), strict=True):
+            assert found.shape == (1, 4, *expected.shape)
+            np.testing.assert_allclose(
+                found, np.broadcast_to(expected, found.shape), rtol=1e-3, atol=1e-3
+            )
+
+
+def test_of_rows_given_by_parameters_the_logs_of_their_means_are_taken() -> None:
+    mean = np.array([[[0.2, 0.8, 0.0]]])
+    found = refinement._log_means(FunctionalRows(mean, np.zeros_like(mean)))
+    np.testing.assert_allclose(np.exp(found), mean, atol=1e-30)
+    assert np.isfinite(found).all()

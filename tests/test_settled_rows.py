@@ -153,3 +153,19 @@ def test_an_only_mental_state_of_one_of_two():
     for name, own in settled_contexts(bind(btil.TeamModel(), demos)).items():
         assert own.all() == name.endswith("ann"), name
         assert own.any() == name.endswith("ann"), name
+
+
+def test_where_no_row_is_settled_nothing_is_drawn_anew():
+    from btil.inference import nuts
+    from btil.inference.collapsed import collapsed_data
+
+    bound = bind(MODEL, recordings([-1] * 7))
+    settled = settled_contexts(bound)
+    assert not any(own.any() for own in settled.values())
+    structure, data = collapsed_data(bound, np.dtype(np.float32))
+    chains = nuts.Chains({}, np.zeros((2, 3, 2)), {})
+    found, number = nuts._with_settled_rows(
+        chains, bound, settled, structure, nuts.Inputs(data, {}), 0
+    )
+    assert found is chains
+    assert number == 0

@@ -147,6 +147,27 @@ def test_an_epoch_has_whole_batches_and_leaves_every_episode_out_alike() -> None
     )
 
 
+def test_seeds_and_restarts_draw_batches_and_deal_out_steps_of_their_own() -> None:
+    demos = random_demos(lengths=(3, 1, 4, 2, 7, 5, 2, 6), num_states=(3, 2), labelled=0)
+    problem = make_problem(rich_model(), demos, 2, seed=4)
+    own = [problem, *(problem._replace(seed=seed) for seed in ((4, 1), (5, 0)))]
+    orders = {tuple(stochastic.epoch_order(one, epoch)) for one in own for epoch in range(3)}
+    assert len(orders) == 9
+    assert problem.seed == (4, 0)
+    dealt = [stochastic.first_state(one).counts["policy_ann"] for one in own]
+    for one, other in combinations(dealt, 2):
+        assert not np.array_equal(one, other)
+        assert one.sum() == pytest.approx(other.sum()) == pytest.approx(30)
+    again = stochastic.first_state(make_problem(rich_model(), demos, 2, seed=4))
+    np.testing.assert_array_equal(again.counts["policy_ann"], dealt[0])
+    # The batches of an epoch are the parts of its order, one after the other.
+    batches = list(stochastic._batches(problem, problem.batches - 1, 3))
+    order, following = (stochastic.epoch_order(problem, epoch) for epoch in (0, 1))
+    lengths = demos.episode_lengths
+    expected = [order[-2:], following[:2], following[2:4]]
+    assert [one.num_steps for one in batches if one] == [lengths[own].sum() for own in expected]
+
+
 def test_the_bound_of_an_epoch_makes_up_for_the_episodes_that_it_leaves_out() -> None:
     # Five equal episodes, of which an epoch sees four, and steps so small that nothing moves.
     with precision(np.float64):

@@ -567,7 +567,6 @@ def _changed_uses(
     flat = jnp.nonzero(moved.ravel(), size=min(MOST_CHANGED, moved.size), fill_value=0)[0]
     here = flat // lanes, flat % lanes
     own = jax.tree.map(lambda leaf: leaf[here], places)
-    own = own._replace(acts=jnp.where(acted[here], own.acts, 0.0))
     before = jnp.maximum(here[0] - 1, 0), here[1]
     uses = [
         [action_uses(own, path[here]), move_uses(own, path[before], path[here])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from btil.demonstrations.coding import listed
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 ROW_GROUP_STEPS = 2**17
 
 
-def write(demos: Demonstrations | Iterable[Demonstrations], handle: BinaryIO) -> None:
+def write(demos: Demonstrations | Iterable[Demonstrations], handle: BinaryIO | BytesIO) -> None:
     """Write demonstrations, or parts of some that have the same sizes and names."""
     from pyarrow import parquet
 
@@ -58,7 +59,7 @@ def write(demos: Demonstrations | Iterable[Demonstrations], handle: BinaryIO) ->
             writer.write_table(table, ROW_GROUP_STEPS)
 
 
-def read(handle: BinaryIO) -> tuple[Columns, dict[str, Any] | None]:
+def read(handle: BinaryIO | BytesIO) -> tuple[Columns, dict[str, Any] | None]:
     """The columns of a table, and its record."""
     from pyarrow import parquet
 

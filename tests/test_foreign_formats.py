@@ -101,6 +101,7 @@ def test_what_was_written_row_by_row_comes_back():
     episodes = np.repeat(["x", "y", "z"], 20)
     room, seat = rng.integers(4, size=steps), rng.integers(5, size=(steps, 3))
     actions, latents = rng.integers(3, size=(steps, 3)), rng.integers(-1, 2, size=(steps, 3))
+    latents = np.where(there, latents, -1)
     rewards = np.where(there, rng.normal(size=(steps, 3)), 0)
     rows = [
         {
@@ -707,6 +708,15 @@ def test_labels_go_to_their_episodes():
 def test_bad_joins_are_refused(intervals, options, message):
     with pytest.raises(ValueError, match=message):
         label_by_intervals(pair((3, 4)), intervals, **options)
+
+
+def test_intervals_label_nobody_who_is_away():
+    demos = pair(present={"bob": [1, 1, 0, 0, 1, 1]})
+    found = label_by_intervals(demos, [Interval(0.5, 2.5, "rest", "bob"), *CODED[:1]], step=0.5)
+    assert found.latents.T.tolist() == [[-1, 0, 0, 0, -1, -1], [-1, 1, -1, -1, 1, -1]]
+    with pytest.warns(btil.DataWarning, match="1 interval of 3 label no step.* is away then.*carr"):
+        found = label_by_intervals(demos, CODED, step=0.5)
+    assert found.latents[:, 1].tolist() == [-1, -1, -1, -1, 2, 2]
 
 
 def test_declared_latents_without_names_are_not_lost():

@@ -86,6 +86,49 @@ def test_what_is_said_of_one_who_is_away_is_doubted(tmp_path, ending):
         recorded(latents={"ann": ["lift", None, "lift|wait", "carry", "nan", "carry"]})
 
 
+@pytest.mark.parametrize("kind", [int, float, str, object])
+def test_a_numbered_label_of_one_who_is_away_is_doubted(kind):
+    labels = np.array([[0, 1], [-1, 0], [1, 1], [0, -1], [2, 0]]).astype(kind)
+    given = {
+        "states": [0] * 5,
+        "actions": [[0, 1]] * 5,
+        "agents": ["ann", "bob"],
+        "episodes": [3, 3, 3, 8, 8],
+        "num_actions": 2,
+        "num_latents": 3,
+        "present": [[1, 1], [1, 0], [0, 0], [1, 0], [0, 1]],
+    }
+    with pytest.warns(btil.DataWarning) as doubts:
+        demos = btil.Demonstrations(latents=labels, **given)
+    told = [str(doubt.message) for doubt in doubts]
+    shown = [repr(labels.tolist()[2][0]), repr(labels.tolist()[1][1])]
+    assert told == [
+        f"latent_ann: episode 3, step 2: {shown[0]} is left out (and in 1 other step), because "
+        "present_ann says that ann is away; correct the one or the other",
+        f"latent_bob: episode 3, step 1: {shown[1]} is left out (and in 1 other step), because "
+        "present_bob says that bob is away; correct the one or the other",
+    ]
+    np.testing.assert_array_equal(demos.latents, [[0, 1], [-1, -1], [-1, -1], [0, -1], [-1, 0]])
+    # What says that nothing is known is no label.
+    labels = np.array([[0, 1], [-1, 9], [9, -1], [0, -1], [9, 0]]).astype(kind)
+    btil.Demonstrations(latents=labels, unknown_labels=[9], **given)
+
+
+def test_a_label_of_one_who_is_away_is_doubted_once_a_pass_of_a_large_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("btil.demonstrations.row_groups.ROW_GROUP_STEPS", 2)
+    path = tmp_path / "team.parquet"
+    columns = {"zone": 0, "action_ann": [0, 1] * 3, "latent_ann": [0, 1, 0, 1, 1, 0]}
+    frame = pd.DataFrame({"episode": [0, 0, 1, 1, 2, 2]} | columns)
+    frame.assign(present_ann=[True] * 3 + [False] * 3).to_parquet(path, row_group_size=2)
+    file = btil.open_demonstrations(path)
+    told = "team.parquet: latent_ann: episode 1, step 1: 1 is left out, because present_ann"
+    with pytest.warns(btil.DataWarning, match=told) as doubts:
+        parts = list(file)
+    assert (len(parts), len(doubts)) == (3, 1)
+    with pytest.warns(btil.DataWarning, match="step 1: 1 is left out .and in 2 other steps"):
+        assert btil.read_demonstrations(path).latents.ravel().tolist() == [0, 1, 0, -1, -1, -1]
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_files_lose_nothing(tmp_path, file):
     demos = recorded()

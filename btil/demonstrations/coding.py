@@ -481,6 +481,14 @@ def is_a_name(value: Any, unknown: Set[str] = NOTHING) -> bool:
     return bool(text) and text not in unknown and _PLAIN.fullmatch(text) is None
 
 
+def is_a_label(value: Any, unknown: Set[str] = NOTHING) -> bool:
+    """Whether a value says something of a latent: a name, or a number that is not -1 or unknown."""
+    if isinstance(value, str):
+        text = normalised(value)
+        return bool(text) and (unknown | MINUS_ONE).isdisjoint({text, text.removesuffix(".0")})
+    return str(as_index(value)) not in unknown | MINUS_ONE
+
+
 def _like_a_number(text: str) -> bool:
     try:
         float(text)

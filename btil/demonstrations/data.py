@@ -35,6 +35,7 @@ from btil.demonstrations.coding import (
     code_episodes,
     counted,
     distinct_values,
+    is_a_label,
     is_a_name,
     items,
     listed,
@@ -1018,13 +1019,15 @@ def _said_while_away(
     places: Places,
     reading: Reading,
 ) -> str | None:
-    """Doubt of an action's or latent's name where the member is away: it is left out.
+    """Doubt of a label, or an action's name, where the member is away: it is left out.
 
-    A number is no doubt: arrays have to hold some in that place.
+    The number of an action is no doubt: arrays have to hold some in that place. Labels need not,
+    -1 is none.
     """
     codes, distinct = distinct_values(column, values)
     unknown = NOTHING | (reading.unknown_labels or frozenset())
-    said = gone & np.array([*(is_a_name(value, unknown) for value in distinct), False])[codes]
+    says = is_a_label if column.startswith("latent_") else is_a_name
+    said = gone & np.array([*(says(value, unknown) for value in distinct), False])[codes]
     if not said.any():
         return None
     row = int(np.argmax(said))

@@ -56,6 +56,7 @@ from btil.demonstrations.tables import (
     agents_and_variables,
     from_columns,
     latents_of_weights,
+    misspelled,
     reading_of,
     with_record,
 )
@@ -183,8 +184,13 @@ class DemonstrationsFile:
         return replace(self, source=self.source.shard(num_shards, index))
 
     def __iter__(self) -> Iterator[Demonstrations]:
+        told = False
         for tables in together(whole_episodes(self.source, reading=self.reading)):
-            yield _part_of(tables, dict(self.record), self.reading)
+            part, doubts = _part_of(tables, dict(self.record), self.reading)
+            if doubts and not told:  # those of one part: others may have a thousand more
+                warn(f"{tables[0][0].path}: {doubt}" for doubt in doubts)
+                told = True
+            yield part
 
     def read(self) -> Demonstrations:
         """The whole file as `Demonstrations`, in memory."""
@@ -344,12 +350,13 @@ def _opened(
         reading = reading._replace(foreign=record is None)
         if record is not None:
             reading = with_record(reading, record)
+        suspect = misspelled(list(named_columns(schema)), record, reading)
         record, doubts = _completed(source, schema, record, declared, reading)
     tables = next(whole_episodes(source, reading=reading), None)
     if tables is None:
         raise ValueError(f"{source.path}: filters: no episode is left")
-    first = _part_of([tables], record, reading).select([0])
-    warn(f"{source.path}: {doubt}" for doubt in doubts)
+    first = _part_of([tables], record, reading)[0].select([0])
+    warn(f"{source.path}: {doubt}" for doubt in [*doubts, *suspect])
     return DemonstrationsFile(source, first, record, reading)
 
 
@@ -412,11 +419,11 @@ def _put_side_by_side(tables: list[pa.Table]) -> pa.Table:
 
 def _part_of(
     tables: list[tuple[File, pa.Table]], record: dict[str, Any], reading: Reading
-) -> Demonstrations:
-    """A part of whole episodes; its last rows that are no steps are gone already."""
+) -> tuple[Demonstrations, list[str]]:
+    """A part of whole episodes, and doubts; its last rows that are no steps are gone already."""
     try:
         columns = columns_from_arrow(_put_side_by_side([table for _, table in tables]))
-        return from_columns(columns, record, {}, reading._replace(drop_last=False))[0]
+        return from_columns(columns, record, {}, reading._replace(drop_last=False))
     except ValueError as error:
         if len(tables) > 1:
             for one in tables:  # which of the files is it?

@@ -39,6 +39,7 @@ from btil.demonstrations.data import (
 )
 from btil.demonstrations.formats import format_of
 from btil.demonstrations.formats.record import record_of
+from btil.demonstrations.naming import nearly
 from btil.demonstrations.quantities import (
     checked_missing,
     weight_columns,
@@ -138,6 +139,7 @@ def read_demonstrations(
     with _naming(path):
         record = record if like is None else record_of(like)
         demos, doubts = from_columns(columns, record, declared, reading)
+        doubts += misspelled(list(columns), record, reading)
     warn(f"{path}: {doubt}" for doubt in doubts)
     return demos
 
@@ -220,7 +222,8 @@ def read_as_seen(
         declared["num_states"] = {
             name: size for name, size in seen.num_states.items() if name in seen.state_names
         }
-        demos, _ = from_columns(columns, None, declared | {"agents": seen.agents}, reading)
+        demos, doubts = from_columns(columns, None, declared | {"agents": seen.agents}, reading)
+        doubts += misspelled(list(columns), None, reading)
         for kind, keys in (
             ("state", seen.num_states),
             ("action", seen.agents),
@@ -230,6 +233,7 @@ def read_as_seen(
             for key in keys:
                 if key in theirs and key not in ours:
                     raise ValueError(f"{kind} of {key}: texts found, but {_NUMBERS_BEFORE}")
+    warn(f"{path}: {doubt}" for doubt in doubts)
     grown = {
         name: max(size, seen.num_states.get(name, 0)) for name, size in demos.num_states.items()
     }
@@ -488,6 +492,35 @@ def _refuse_lookalikes(columns: Sequence[str]) -> None:
                 f"column {column!r}: there is no 'action_{agent}', but there is 'action_{alike}'; "
                 "write the member's name alike in both"
             )
+
+
+def misspelled(
+    columns: Sequence[str], record: dict[str, Any] | None, reading: Reading
+) -> list[str]:
+    """Doubts of columns that are nearly called like one with a meaning that is not there.
+
+    Args:
+        columns: The columns of a table.
+        record: What it records of itself, or what is known of one seen before.
+        reading: What its values are taken for.
+    """
+    if record is not None and not reading.by_names:  # btil wrote it
+        return []
+    agents, variables = agents_and_variables(columns, record, reading)
+    kinds = ("action", "latent", "present", "reward")
+    meaning = ["episode", "reward", *(f"{kind}_{a}" for kind in kinds for a in agents)]
+    there = {"step", *meaning, *reading.continuous, *(reading.known or ())}
+    lacking = [name for name in meaning if name not in columns]
+    found = []
+    for column in columns:
+        alike = next((name for name in lacking if nearly(column, name)), None)
+        if alike is not None and column not in there:
+            taken = "is taken for a state variable" if column in variables else "is passed over"
+            found.append(
+                f"column {column!r} {taken}; if it is {alike!r}, which is not there, correct its "
+                "name"
+            )
+    return found
 
 
 def acting_agents(

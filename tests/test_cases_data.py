@@ -445,6 +445,19 @@ def test_codes_after_names(column: str, ending: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["state", "action", "latent"])
+def test_coded_numbers_after_names(kind: str, tmp_path: Path) -> None:
+    """As `test_codes_after_names`, of columns that are coded in the file."""
+    train = learned_from_names()
+    column = {"state": "where", "action": "action_ann", "latent": "latent_ann"}[kind]
+    plain = {"where": ["door"] * 3, "action_ann": ["push"] * 3, "latent_ann": ["rest"] * 3}
+    codes = pa.array([None, 1, 0] if kind == "latent" else [1, 1, 0]).dictionary_encode()
+    parquet.write_table(pa.table(plain | {column: codes}), tmp_path / "codes.parquet")
+    row = 1 if kind == "latent" else 0
+    with pytest.raises(ValueError, match=rf"{column}: episode 0, step {row}: 1 is a number, but"):
+        btil.read_demonstrations(tmp_path / "codes.parquet", like=train)
+
+
+@pytest.mark.parametrize("kind", ["state", "action", "latent"])
 def test_codes_after_names_in_memory(kind: str) -> None:
     train = learned_from_names()
     posterior = made(train)
@@ -720,6 +733,19 @@ def test_last_rows_are_dropped_part_by_part(
     assert file.summary() == whole.summary()
     with pytest.raises(ValueError, match="action_ann: episode 'a', step 2: a missing value"):
         btil.open_demonstrations(path, num_latents=2)
+
+
+def test_values_of_files_that_are_read_part_by_part_are_placed_among_the_steps(
+    tmp_path: Path,
+) -> None:
+    """Of last rows that are no steps nothing is looked at, and no step is counted."""
+    ends = ENDS | {"x": [9.5, 1, 2.5, 1.5, 3], "latent_bob": [1.0, None, None, 0.5, None]}
+    parquet.write_table(pa.table(ends), tmp_path / "ends.parquet")
+    for read in (btil.read_demonstrations, btil.open_demonstrations):
+        with pytest.raises(ValueError, match=r"x: episode 'a', step 0: 9\.5 is not"):
+            read(tmp_path / "ends.parquet", drop_last=True)
+        with pytest.raises(ValueError, match=r"latent_bob: episode 'b', step 0: 0\.5 is not"):
+            read(tmp_path / "ends.parquet", drop_last=True, continuous=["x"])
 
 
 def test_minus_1_is_no_action_and_half_an_action_is_one(tmp_path: Path) -> None:

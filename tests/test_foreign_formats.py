@@ -219,6 +219,116 @@ def test_bad_long_tables_are_refused_with_their_place(tmp_path, change, message)
         read_log(path)
 
 
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (
+            {"agent": ["a", None]},
+            {},
+            "row 1 .*, column 'agent': a missing value .* expected a name",
+        ),
+        (
+            {"agent": ["a", 1.5]},
+            {},
+            "row 1 .*, column 'agent': 1.5 is not allowed; expected a name",
+        ),
+        ({}, {"agents": ["b"]}, "row 0 .*, column 'agent': 'a' is not allowed; .* one of 'b'"),
+        ({}, {"agents": ["a", "b", "a"]}, "agents: each may be named once, got 'a', 'b', 'a'"),
+        (
+            {},
+            {"state_names": {"door": ["x"]}},
+            "state_names: there is no state column 'door'; .*'s'",
+        ),
+        ({}, {"num_states": {"action": 3}}, "num_states: there is no state column 'action'"),
+        ({}, {"own": ["s"], "common": ["s"]}, "own, common: 's' cannot be both"),
+        ({"b_s": [0, 0], "s": [0, 1]}, {}, "two columns would have the name 'b_s'; rename one"),
+        (
+            {"b_x": [0, 0], "x": [0, 1]},
+            {"continuous": ["x"]},
+            "two columns would have the name 'b_x'",
+        ),
+        (
+            {"t": [0, "x"]},
+            {"time": "t"},
+            "row 1 .*, column 't': 'x' is not allowed; .* finite number",
+        ),
+        (
+            {"t": ["2024-05-01", 7]},
+            {"time": "t"},
+            "row 1 .*: 7 is not allowed; .* in the whole col",
+        ),
+        ({"t": ["2024-05-01", "soon"]}, {"time": "t"}, "row 1 .*: 'soon' is not allowed; .* dates"),
+        ({"t": ["2024-05-01", "2024-05-01T12Z"]}, {"time": "t"}, "row 1 .* some times have a zone"),
+        (
+            {"t": ["2024-05-01", None]},
+            {"time": "t"},
+            "row 1 .*, column 't': a missing value .* a time",
+        ),
+        ({"reward": [1.0, np.inf]}, {}, "row 1 .*, column 'reward': inf is not allowed"),
+        ({"step": [0, 0, 1]}, {}, "same number of rows; found: step 3, agent 2"),
+        (
+            {"step": np.zeros((2, 1))},
+            {},
+            r"column 'step': cells along one axis expected, got \(2, 1\)",
+        ),
+    ],
+)
+def test_bad_logs_in_memory_are_refused(change, options, message):
+    table = {"step": [0, 0], "agent": ["a", "b"], "action": [0, 1], "s": [0, 1]} | change
+    with pytest.raises(ValueError, match=message):
+        from_long_table(table, **options)
+
+
+def test_damaged_tables_are_named(tmp_path):
+    (tmp_path / "log.parquet").write_bytes(b"damaged")
+    (tmp_path / "log.csv").write_bytes("step,agent\n0,ann\n1,Zo\xeb\n".encode("cp1252"))
+    (tmp_path / "log.tsv").write_text('step\tagent\n0\t"ann\n')
+    for ending, message in (
+        ("parquet", "damaged, or not a Parquet file"),
+        ("csv", "line 3 is not in UTF-8; save the file as UTF-8"),
+        ("tsv", "line 2: unexpected end of data"),
+    ):
+        with pytest.raises(ValueError, match=rf"log.{ending}: {message}"):
+            from_long_table(tmp_path / f"log.{ending}")
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "sizes", "latents", "weights"),
+    [
+        # Nothing but sets: what they name, in order; numbers count from 0.
+        (["lift|carry", None], ("carry", "lift"), 2, [-1, -1], [1, 1]),
+        (["1|3", ""], None, 4, [-1, -1], [0, 1, 0, 1]),
+        # The largest number may be in a set, or not.
+        (["0|2", "1"], None, 3, [-1, 1], [1, 0, 1]),
+        (["0|1", "3"], None, 4, [-1, 3], [1, 1, 0, 0]),
+        (["lift|rest", "carry"], ("carry", "lift", "rest"), 3, [-1, 0], [0, 1, 1]),
+        ([None, None], None, 1, [-1, -1], None),
+        ([-1, 2], None, 3, [-1, 2], None),
+    ],
+)
+def test_latents_of_a_log_are_what_labels_and_sets_tell(labels, names, sizes, latents, weights):
+    table = {"step": [0, 0], "agent": ["a", "b"], "action": [0, 1], "s": [0, 1], "latent": labels}
+    demos = from_long_table(table)
+    assert demos.num_latents == (sizes, sizes)
+    assert demos.latent_names == ({} if names is None else {"a": names, "b": names})
+    assert demos.latents[0].tolist() == latents
+    given = {} if weights is None else {"a": [weights]}
+    assert {agent: w.tolist() for agent, w in demos.latent_weights.items()} == given
+    # Of no label at all a declared number or names hold for all agents.
+    bare = {name: cells for name, cells in table.items() if name != "latent"}
+    assert from_long_table(bare).num_latents == (1, 1)
+    assert from_long_table(bare, num_latents=3).num_latents == (3, 3)
+    assert from_long_table(bare, latent_names=["x", "y"]).latent_names["b"] == ("x", "y")
+
+
+def test_names_in_sets_of_a_log_do_not_go_with_numbers():
+    table = {"step": [0, 0], "agent": ["a", "b"], "action": [0, 1], "s": [0, 1]}
+    with pytest.raises(
+        ValueError, match=r"'latent': some rows have numbers, others names .*'lift'"
+    ):
+        from_long_table(table | {"latent": ["lift|carry", "1"]})
+
+
 def test_a_log_needs_actions_or_measures(tmp_path):
     table = {"step": [0], "agent": ["a"], "s": [1]}
     with pytest.raises(ValueError, match=r"no column 'action' .* continuous=\[...\]"):
@@ -692,6 +802,7 @@ def test_labels_go_to_their_episodes():
     [
         (CODED, {}, "times, step: expected one of the two"),
         (CODED, {"times": np.arange(3)}, r"times: numbers \(7,\) expected"),
+        (CODED, {"times": [0, 1, 2, np.nan, 4, np.inf, 6]}, "times: step 3 of all: nan is not all"),
         (CODED, {"step": 0.5}, "which of 2 episodes .* episodes=<id>"),
         (CODED, {"step": 0.5, "episodes": 9}, "no episode 9; .* 0, 1"),
         (CODED, {"step": 0.5, "episodes": 0, "tiers": {"bob": "cleo"}}, "no agent 'cleo'"),
@@ -1035,6 +1146,7 @@ FIRST = ("state", "players", 0)
         (changed(2, OBJECTS, [{"name": "tomato", "position": [0, 0]}]), "name: 'tomato'"),
         (changed(2, OBJECTS, [SOUP]), "_ingredients: None is not allowed; expected a list"),
         (changed(2, OBJECTS, [SOUP | {"state": ["tomato", 1, 0]}]), "'tomato' .*'onion'"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", 4]}]), "ingredient, number, time"),
         (changed(2, OBJECTS, [SOUP | {"state": ["onion", 4, 0]}]), r"\[4, 0\] .* 0 to 3"),
         (changed(2, OBJECTS, [SOUP | {"state": ["onion", 3, -1]}]), "cooks by itself once 3"),
         (changed(2, OBJECTS, [SOUP | {"state": ["onion", 2, 4]}]), "cooks by itself once 3"),

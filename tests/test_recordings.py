@@ -250,6 +250,93 @@ def test_a_team_without_actions_or_states():
         btil.Demonstrations(None, [0, 1])
 
 
+def test_agents_without_actions_are_those_that_something_is_told_of():
+    def team(**given):
+        columns = {"continuous": {"x": [0.5, np.nan]}, "num_latents": 2}
+        return btil.Demonstrations(None, **columns | given)
+
+    assert team().agents == ("agent_0",)
+    assert team(latents=[[0, 1, 1], [1, 0, 0]]).agents == ("agent_0", "agent_1", "agent_2")
+    assert team(latents={"bob": [0, 1], "ann": [1, -1]}).agents == ("bob", "ann")
+    weights = {"cleo": np.ones((2, 2)), "bob": [[1, 2], [2, 1]]}
+    assert team(latent_weights=weights).agents == ("cleo", "bob")
+    assert team(present=[[1, 1], [0, 1]]).agents == ("agent_0", "agent_1")
+    assert team(present={"dan": [1, 0]}).agents == ("dan",)
+    # Labels go before weights, these before who is there.
+    assert team(latents={"ann": [0, 1]}, present={"ann": [1, 1]}).agents == ("ann",)
+    # Some act and some do not.
+    some = team(actions={"bob": [0, 1]}, agents=["ann", "bob"])
+    assert (some.agents, some.num_actions) == (("ann", "bob"), (0, 2))
+    np.testing.assert_array_equal(some.actions, [[-1, 0], [-1, 1]])
+
+
+def test_states_that_nobody_saw_have_no_joint_index():
+    demos = recorded()
+    with pytest.raises(ValueError, match="states: zone is not known at episode 'x', step 2, so"):
+        _ = demos.states
+    seen = demos.replace(states=demos.state_variables | {"zone": [0, 1, 1, 0, 2, 1]})
+    with pytest.raises(ValueError, match="states: ann_cell is not known at episode 'y', step 0"):
+        _ = seen.states
+
+
+def test_a_summary_for_a_person_tells_of_what_was_not_seen():
+    lines = str(recorded().summary()).splitlines()
+    assert "measured        ann_x" in lines
+    assert [line.split() for line in lines[-3:]] == [
+        ["agent", "actions", "latents", "labelled", "unseen", "away"],
+        ["ann", "2", "3", "33.3%", "0.0%", "33.3%"],
+        ["bob", "3", "2", "0.0%", "16.7%", "0.0%"],
+    ]
+    # Nothing of it where all was seen and all were there.
+    plain = str(btil.Demonstrations([0, 1], [0, 1], [0, -1]).summary())
+    assert "measured" not in plain
+    assert plain.splitlines()[-2].split() == ["agent", "actions", "latents", "labelled"]
+    assert plain.splitlines()[-1].split() == ["agent_0", "2", "1", "50.0%"]
+
+
+def test_weights_that_rule_out_what_the_label_says_are_refused():
+    weights = [[1, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1], [1, 0, 0]]
+    good = recorded(latent_weights={"ann": weights}).latent_weights["ann"]
+    np.testing.assert_array_equal(good[2], [0, 1, 1])
+    weights[2] = [1, 0, 0]
+    with pytest.raises(
+        ValueError, match=r"ann: episode 'x', step 2: the weights of all of 'lift\|wait' are 0, but"
+    ):
+        recorded(latent_weights={"ann": weights})
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("2,1\n,\n1,\n", r"latent_ann\[carry\]: episode 0, step 2: a missing value .* next to"),
+        ("2,1\n,\n,0.5\n", r"latent_ann\[lift\]: episode 0, step 2: a missing value .* leave all"),
+        ("2,1\nx,1\n,\n", r"latent_ann\[lift\]: episode 0, step 1: 'x' is not a number"),
+        ("0,0\n1,1\n,\n", "latent_weights of ann: episode 0, step 0: all weights are 0"),
+    ],
+)
+def test_weights_in_columns_are_whole_or_not_there(rows, message, tmp_path):
+    path = tmp_path / "team.csv"
+    cells = [f"0,0,{row}" for row in rows.splitlines()]
+    header = "zone,action_ann,latent_ann[lift],latent_ann[carry]"
+    path.write_text("\n".join([header, *cells]))
+    with pytest.raises(ValueError, match=message):
+        btil.read_demonstrations(path)
+
+
+def test_weights_in_columns_are_of_their_latents(tmp_path):
+    """In whatever order they stand; one without a column weighs nothing where others have any."""
+    path = tmp_path / "team.csv"
+    path.write_text(
+        "zone,action_ann,latent_ann[lift],latent_ann[carry],latent_ann\n"
+        "0,0,2,1,\n0,1,,,wait\n0,0,0.25,0,\n"
+    )
+    demos = btil.read_demonstrations(path)
+    assert demos.latent_names["ann"] == ("carry", "lift", "wait")
+    np.testing.assert_array_equal(demos.latent_weights["ann"], [[1, 2, 0], [1, 1, 1], [0, 0.25, 0]])
+    with pytest.raises(ValueError, match=r"latent_ann\[lift\]: there is no latent 'lift'"):
+        btil.read_demonstrations(path, latent_names=["wait", "carry"])
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_without_actions(tmp_path, file):
     demos = btil.Demonstrations(

@@ -87,6 +87,10 @@ def test_joint_state_that_overflows_is_refused_only_when_asked_for():
     assert demos.states.tolist() == [2**63 - 1]
     larger = Demonstrations(largest, [0], num_states={"a": 2**32, "b": 2**31 + 1}, num_latents=1)
     assert larger.summary().num_visited_states == 1
+    assert "visited states  1 of 10^19" in str(larger.summary())
+    assert "visited states  1 of 9,223,372,036,854,775,808" not in str(demos.summary())
+    below = Demonstrations({"a": [0]}, [0], num_states={"a": 10**15 - 1}, num_latents=1)
+    assert "visited states  1 of 999,999,999,999,999" in str(below.summary())
     with pytest.raises(ValueError, match="overflow"):
         _ = larger.states
 
@@ -244,6 +248,10 @@ def test_short_texts_for_a_person():
     text = str(summary)
     for part in ("episodes        3", "room (5), door (3)", "4 of 15", "alice", "50.0%", "66.7%"):
         assert part in text
+    # One under the other, however long the names are.
+    wide = Demonstrations([0], {"an": [0], "alexandra": [0]}, num_latents=2).summary()
+    ends = {line.rindex(" 2 ") for line in str(wide).splitlines()[-2:]}
+    assert len(ends) == 1
 
 
 # ---------------------------------------------------------------------- what is refused
@@ -257,7 +265,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"actions": np.ma.MaskedArray([0, 1, 0], [0, 0, 1])},
         "action_agent_0: episode 0, step 2: a missing",
     ),
-    "blank action": ({"actions": ["a", "", "b"]}, "action_agent_0: episode 0, step 1: "),
+    "blank action": (
+        {"actions": ["a", "", "b"]},
+        "action_agent_0: episode 0, step 1: a missing .*; expected a text, such as 'a'; ",
+    ),
     "negative action": ({"actions": [0, -1, 0]}, "action_agent_0: episode 0, step 1: -1"),
     "large action": (
         {"actions": [0, 3, 0], "num_actions": 2, "episodes": [8, 9, 9]},
@@ -390,6 +401,36 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         )
     },
     "row numbers": ({"states": {"Unnamed: 0": [0, 1, 2]}}, "row numbers"),
+    "row numbers of Arrow": ({"states": {"__index_level_0__": [0, 1, 2]}}, "row numbers"),
+    "no name": ({"states": {"": [0, 1, 2]}}, "row numbers"),
+    "numbered variable": ({"states": {3: [0, 1, 2]}}, "state variable: a text"),
+    "all variables among others": (
+        {"states": {"state": [0, 1, 2], "y": [0, 0, 0]}},
+        "state variable 'state': this name has another meaning",
+    ),
+    "variable called reward": ({"states": {"reward_agent_0": [0, 1, 2]}}, "another meaning"),
+    "cubes of states": ({"states": np.zeros((3, 1, 1))}, r"\(steps, variables\) expected"),
+    "variables named by a text": (
+        {"states": np.zeros((3, 2)), "state_names": "xy"},
+        "state_names must name",
+    ),
+    "a variable named twice": (
+        {"states": np.zeros((3, 2)), "state_names": ["x", "x"]},
+        "2 different names",
+    ),
+    "an agent named twice": (
+        {"actions": np.zeros((3, 2)), "agents": ["a", "a"]},
+        "actions: has 2 columns, one for each agent; agents is 'a', 'a'",
+    ),
+    "agents mapped twice": (
+        {"actions": {"a": [0, 1, 0]}, "agents": ["a", "a"]},
+        "actions: has 'a', but agents is 'a', 'a'",
+    ),
+    "labels of a matrix": ({"latents": np.zeros((3, 1, 1))}, r"\(steps, agents\) with 1 agent"),
+    "matrix of ids": ({"episodes": np.zeros((3, 1))}, "episodes: one id per step expected, got sh"),
+    "columns that are matrices": ({"states": {"x": np.zeros((3, 1))}}, "x: one value per step"),
+    "no names": ({"action_names": []}, "action_names: agent_0: there is no name"),
+    "names of a stranger": ({"latent_names": {"eve": ["a"]}}, "latent_names: there is no 'eve'"),
 }
 
 
@@ -415,6 +456,23 @@ def test_the_place_of_an_error_is_the_step_within_the_episode():
     episodes = np.repeat([3, 1, 2], [50, 5, 45])
     with pytest.raises(ValueError, match="action_agent_0: episode 2, step 2: -3 is not allowed"):
         Demonstrations(np.zeros(100), actions, np.zeros(100), episodes)
+
+
+def test_names_are_taken_only_where_they_mean_something_else():
+    names = ["next_x", "previous_y", "stepper", "episodes", "rewards", "latent", "action", "x2"]
+    demos = Demonstrations({name: [0, 1] for name in names}, [0, 1], num_latents=1)
+    assert list(demos.num_states) == names
+    assert list(Demonstrations({"state": [0]}, [0], num_latents=1).num_states) == ["state"]
+
+
+def test_texts_of_values_and_of_what_is_none():
+    demos = team()
+    assert [demos.value_text("action_bob", k) for k in (0, 1)] == ["go", "wait"]
+    assert demos.value_text("room", 4) == "4"
+    found = [demos.value_text("door", k) for k in (-1, -2, -3)]
+    assert found == ["unseen", "away", "none before"]
+    with pytest.raises(ValueError, match=r"no column 'gate'; the columns are 'room', 'door', 'act"):
+        demos.value_text("gate", 0)
 
 
 def test_value_names_of_an_unknown_column():
@@ -520,6 +578,48 @@ def test_concatenate_takes_the_largest_sizes_wherever_they_are():
         joined = concatenate(parts)
         assert joined.num_states == {"state": 5}
         assert (joined.num_actions, joined.num_latents) == ((4,), (3,))
+
+
+def test_concatenate_wants_the_same_rewards_and_measures():
+    plain = Demonstrations([0, 1], [0, 1], num_latents=2)
+    rewarded = plain.replace(rewards=[1.5, 2])
+    own = plain.replace(rewards=[[1.5], [2]])
+    measured = plain.replace(continuous={"v": [0.5, np.nan]})
+    for parts, message in (
+        ([rewarded, plain], "part 1 has the rewards of nothing, part 0 has 'the team'"),
+        ([rewarded, rewarded, own], "part 2 has the rewards of 'agent_0', part 0 has 'the team'"),
+        ([plain, own], "part 1 has the rewards of 'agent_0', part 0 has nothing"),
+        ([measured, plain], "part 1 has the continuous columns nothing, part 0 has 'v'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            concatenate(parts)
+    both = concatenate([rewarded, plain.replace(rewards=[3, 4])])
+    assert both.rewards is not None
+    assert both.rewards.tolist() == [1.5, 2, 3, 4]
+    twice = concatenate([own, own]).rewards
+    assert twice is not None
+    assert twice.tolist() == [[1.5], [2], [1.5], [2]]
+    values = concatenate([measured, plain.replace(continuous={"v": [3, 4]})]).continuous["v"]
+    np.testing.assert_array_equal(values, [0.5, np.nan, 3, 4])
+
+
+def test_concatenate_keeps_what_one_part_tells():
+    plain = Demonstrations([0, 1], [0, 1], num_latents=2)
+    open_ = plain.replace(missing="allow")
+    away = plain.replace(present=[[1], [0]])
+    weighed = Demonstrations([0], [0], latent_weights={"agent_0": [[3, 2, 1]]})
+    assert weighed.num_latents == (3,)
+    for parts in ([plain, open_], [open_, plain]):
+        assert concatenate(parts).missing == "allow"
+    assert concatenate([plain, plain]).missing == "refuse"
+    assert concatenate([plain, away]).present.ravel().tolist() == [True, True, True, False]
+    assert concatenate([away, plain]).present.ravel().tolist() == [True, False, True, True]
+    two = plain.replace(latent_weights={"agent_0": [[5, 4], [1, 1]]})
+    # A latent that a part does not know is none there.
+    np.testing.assert_array_equal(
+        concatenate([two, plain, weighed]).latent_weights["agent_0"],
+        [[5, 4, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1], [3, 2, 1]],
+    )
 
 
 def test_concatenate_sizes_and_names():

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import btil
+from btil.demonstrations.data import refuse_gaps
 
 FILES = ["team.csv", "team.parquet", "team.npz"]
 
@@ -195,6 +196,20 @@ def test_a_foreign_table(tmp_path):
         ({"present": np.ones((6, 3), bool)}, "with 2 agents expected"),
         ({"rewards": [0, 1, np.nan, 0, 0, 0]}, "reward: episode 'x', step 2"),
         ({"rewards": {"ann": np.zeros(6)}}, "'bob' left out"),
+        ({"rewards": np.zeros((6, 3))}, r"rewards: \(steps, agents\) with 2 agents expected"),
+        ({"rewards": np.zeros(5)}, r"reward: one value per step expected \(6\), got shape \(5,"),
+        (
+            {"rewards": {"ann": np.zeros(6), "bob": [0, 0, "x", 0, 0, 0]}},
+            "reward_bob: .*step 2: 'x'",
+        ),
+        (
+            {"present": {"ann": [1, 1, 1, None, 0, 1]}},
+            "present_ann: episode 'y', step 0: a missing",
+        ),
+        ({"present": {"ann": [1] * 5}}, r"present_ann: one value per step expected \(6\)"),
+        ({"continuous": {"v ": np.zeros(6)}}, "continuous: a text without"),
+        ({"latent_weights": {"bob": [["x", 1]] * 6}}, "latent_weights of bob: numbers expected"),
+        ({"latent_weights": {"bob": [[1, np.inf]] * 6}}, "step 0: latent 1: inf is not allowed"),
         ({"continuous": {"zone": np.zeros(6)}}, "a state variable already"),
         ({"continuous": {"v": [0, 1, np.inf, 0, 0, 0]}}, "v: episode 'x', step 2: inf"),
         ({"continuous": {"v": ["a"] * 6}}, "'a' is not a number"),
@@ -268,6 +283,100 @@ def test_agents_without_actions_are_those_that_something_is_told_of():
     some = team(actions={"bob": [0, 1]}, agents=["ann", "bob"])
     assert (some.agents, some.num_actions) == (("ann", "bob"), (0, 2))
     np.testing.assert_array_equal(some.actions, [[-1, 0], [-1, 1]])
+
+
+def test_columns_of_agents_go_by_their_names():
+    """In whatever order a mapping has them; in an array by their places."""
+    demos = recorded(
+        rewards={"bob": [1, 2, 3, 4, 5, 6], "ann": np.arange(6) / 2},
+        present={"bob": [1, 1, 1, 1, 1, 0], "ann": ["yes", "TRUE", " 1 ", "No", "0", "true"]},
+        latent_weights={"bob": [[1, 1], [0.2, 0.7], *[[1, 1]] * 4], "ann": np.full((6, 3), 2.0)},
+        latents={"ann": ["lift", None, "lift|wait", None, None, "carry"]},
+    )
+    np.testing.assert_array_equal(demos.rewards[:, 1], [1, 2, 3, 4, 5, 6])
+    np.testing.assert_array_equal(demos.rewards[:, 0], np.arange(6) / 2)
+    np.testing.assert_array_equal(demos.present[:, 0], [1, 1, 1, 0, 0, 1])
+    np.testing.assert_array_equal(demos.present[:, 1], [1, 1, 1, 1, 1, 0])
+    assert list(demos.latent_weights) == ["ann", "bob"]
+    # What a label says of a set and the weights of the step are multiplied.
+    np.testing.assert_array_equal(demos.latent_weights["ann"][1:3], [[2, 2, 2], [0, 2, 2]])
+    assert not recorded(present=[[1, 1]] * 6, actions={"ann": [0] * 6, "bob": [0] * 6}).away
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([" 1.5", "2e3", "", "-0.25 "], [1.5, 2000, np.nan, -0.25]),
+        (np.ma.MaskedArray([1.5, 7, 9, 2], [0, 1, 0, 0]), [1.5, np.nan, 9, 2]),
+        ([1, None, True, 2**40], [1, np.nan, 1, 2**40]),
+        (np.array([3, 1, 2, 0], np.uint8), [3, 1, 2, 0]),
+        (pd.Series([1.5, None, 2, 4], dtype="Float64"), [1.5, np.nan, 2, 4]),
+    ],
+)
+def test_measures_of_any_make(values, expected):
+    demos = btil.Demonstrations([0] * 4, [0, 1, 0, 1], [0] * 4, continuous={"v": values})
+    np.testing.assert_array_equal(demos.continuous["v"], expected)
+    assert demos.continuous["v"].dtype == np.float64
+
+
+def test_a_state_of_two_members_is_none_while_either_is_away():
+    given = {
+        "states": {"ann_to_bob": [0, -1, -1, 1], "zone": [0, 1, 0, 1]},
+        "actions": [[0, 1], [1, -1], [-1, 0], [0, 1]],
+        "agents": ["ann", "bob"],
+        "num_latents": 2,
+        "present": [[1, 1], [1, 0], [0, 1], [1, 1]],
+    }
+    demos = btil.Demonstrations(**given)
+    np.testing.assert_array_equal(demos.is_away("ann_to_bob"), [0, 1, 1, 0])
+    np.testing.assert_array_equal(demos.is_away("zone"), np.zeros(4))
+    # What is away was not overlooked by anybody.
+    assert not demos.unseen
+    for changes, message in (
+        ({"present": [[1, 1], [1, 0], [1, 1], [1, 1]]}, "ann_to_bob: episode 0, step 2: "),
+        ({"states": {"zone": [0, 1, -1, 1]}}, "zone: episode 0, step 2: "),
+        ({"actions": [[-1, 1], [1, -1], [-1, 0], [0, 1]]}, "action_ann: episode 0, step 0: "),
+    ):
+        with pytest.raises(ValueError, match=message):
+            btil.Demonstrations(**given | changes)
+        assert btil.Demonstrations(**given | changes, missing="allow").unseen
+
+
+def test_stays_begin_where_somebody_comes():
+    demos = btil.Demonstrations(
+        [0] * 7,
+        np.zeros((7, 3), int),
+        episodes=[0, 0, 0, 1, 1, 1, 1],
+        num_actions=1,
+        num_latents=2,
+        present=[[1, 1, 0], [0, 1, 0], [1, 1, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [1, 0, 0]],
+    )
+    assert [one.tolist() for one in demos.stays] == [[0, 2, 3, 5], [0, 4], []]
+
+
+def test_what_cannot_be_done_with_gaps_is_refused_by_what_there_is():
+    demos = btil.Demonstrations([0, 1], [0, 1], num_latents=2, missing="allow")
+    refuse_gaps(demos, "this", "do that")
+    for changes, found in (
+        ({"states": [0, -1]}, "actions or states that nobody saw"),
+        ({"actions": [0, -1]}, "actions or states that nobody saw"),
+        ({"present": [[1], [0]]}, "members who come and go"),
+        ({"latent_weights": {"agent_0": [[1, 2], [1, 1]]}}, "latent_weights"),
+    ):
+        with pytest.raises(ValueError, match=f"this: the demonstrations have {found}; do that"):
+            refuse_gaps(demos.replace(**changes), "this", "do that")
+    with pytest.raises(ValueError, match="nobody saw, members who come and go, latent_weights; do"):
+        refuse_gaps(recorded(), "this", "do that")
+
+
+def test_weights_alone_are_labels_to_drop():
+    weighed = btil.Demonstrations(
+        [0, 1], [0, 1], latent_weights={"agent_0": [[1, 2, 3], [1, 1, 1]]}
+    )
+    assert weighed.num_latents == (3,)
+    assert not weighed.without_labels().latent_weights
+    bare = weighed.without_labels()
+    assert bare.without_labels() is bare
 
 
 def test_states_that_nobody_saw_have_no_joint_index():
@@ -355,7 +464,9 @@ def coders(seed=0, steps=20_000):
         np.array([[0.8, 0.1, 0.1], [0.3, 0.6, 0.1], [0.0, 0.2, 0.8]]),
     ]
     truth = generator.choice(3, steps, p=[0.5, 0.3, 0.2])
-    labels = [np.array([generator.choice(3, p=matrix[x]) for x in truth]) for matrix in matrices]
+    labels = [
+        (matrix[truth].cumsum(1) < generator.random((steps, 1))).sum(1) for matrix in matrices
+    ]
     labels[2][generator.random(steps) < 1 / 4] = -1
     demos = btil.Demonstrations(np.arange(steps) % 2, np.arange(steps) % 2, num_latents=3)
     return truth, matrices, {k: demos.replace(latents=one) for k, one in enumerate(labels)}
@@ -381,6 +492,85 @@ def test_confusions_of_coders_are_learned():
     one = codings[0].latents[:, 0]
     assert (best != truth).mean() < 0.9 * (one != truth).mean()
     assert (combined.latents == -1).all()
+
+
+def few_codings():
+    """Two agents of three and two latents; nobody labelled the fourth step, one alone the fifth."""
+    demos = btil.Demonstrations(
+        [0] * 9, np.zeros((9, 2), int), num_states=1, num_actions=1, num_latents=(3, 2)
+    )
+    ann = [
+        [0, 0, 1, -1, 2, 1, 0, 2, 1],
+        [0, 1, 1, -1, -1, 1, 0, 2, 2],
+        [0, 0, -1, -1, -1, 2, 0, 2, 1],
+    ]
+    bob = [[-1] * 9, [1, 0, 0, 1, -1, -1, 1, 1, 0], [1, 1, 0, 1, -1, -1, 1, -1, 0]]
+    labels = np.stack([ann, bob], axis=-1)
+    return {coder: demos.replace(latents=one) for coder, one in zip("xyz", labels, strict=True)}
+
+
+@pytest.mark.parametrize(("agent", "k", "size"), [("agent_0", 0, 3), ("agent_1", 1, 2)])
+def test_confusions_are_the_mode(agent, k, size):
+    """No small step from it, on the simplex of any row, makes what is maximised larger."""
+    codings = few_codings()
+    found = btil.label_confusion(codings)[agent]
+    assert list(found.matrices) == ["x", "y", "z"]
+    pseudo = np.full((size, size), 0.5) + 1.5 * np.eye(size)
+
+    def objective(prior, matrices):
+        total = np.log(prior).sum() + sum((pseudo * np.log(m)).sum() for m in matrices)
+        for step in range(9):
+            said = [one.latents[step, k] for one in codings.values()]
+            if max(said) >= 0:  # steps that nobody labelled say nothing
+                total += np.log(
+                    sum(
+                        prior[x]
+                        * np.prod([m[x, i] for m, i in zip(matrices, said, strict=True) if i >= 0])
+                        for x in range(size)
+                    )
+                )
+        return total
+
+    def moved(row, by):
+        return row * np.exp(by) / (row * np.exp(by)).sum()
+
+    matrices = list(found.matrices.values())
+    best = objective(found.prior, matrices)
+    generator = np.random.default_rng(2)
+    for _ in range(100):
+        by = 0.01 * generator.normal(size=(4, size, size))
+        other = [np.array([*map(moved, m, b)]) for m, b in zip(matrices, by, strict=False)]
+        assert objective(moved(found.prior, by[3, 0]), other) < best
+        assert objective(moved(found.prior, by[3, 0]), matrices) < best
+        for coder in range(3):
+            one = [*matrices[:coder], other[coder], *matrices[coder + 1 :]]
+            assert objective(found.prior, one) < best
+    # What is said of a step is the product of what each coder says, the largest weight being 1.
+    weights = btil.combine_labels(codings, "confusion").latent_weights[agent]
+    for step in range(9):
+        said = [one.latents[step, k] for one in codings.values()]
+        expected = np.prod(
+            [np.ones(size), *(m[:, i] for m, i in zip(matrices, said, strict=True) if i >= 0)], 0
+        )
+        np.testing.assert_allclose(weights[step], expected / expected.max())
+
+
+def test_who_has_no_label_has_no_confusion():
+    codings = {coder: one.replace(latents=[[0, -1]] * 9) for coder, one in few_codings().items()}
+    assert list(btil.label_confusion(codings)) == ["agent_0"]
+    assert list(btil.combine_labels(codings, "confusion").latent_weights) == ["agent_0"]
+
+
+def test_coders_agree_agent_by_agent():
+    both = btil.combine_labels(few_codings())
+    np.testing.assert_array_equal(both.latents[:, 0], [0, -1, 1, -1, 2, -1, 0, 2, -1])
+    np.testing.assert_array_equal(both.latents[:, 1], [1, -1, 0, 1, -1, -1, 1, 1, 0])
+    weights = both.latent_weights
+    rows = {1: [1, 1, 0], 5: [0, 1, 1], 8: [0, 1, 1]}
+    np.testing.assert_array_equal(
+        weights["agent_0"], [rows.get(step, [1, 1, 1]) for step in range(9)]
+    )
+    np.testing.assert_array_equal(weights["agent_1"], np.ones((9, 2)))
 
 
 def test_coders_who_agree_label():
@@ -413,6 +603,26 @@ def test_wrong_codings_are_refused(codings, message):
         }
     with pytest.raises(ValueError, match=message):
         btil.combine_labels(codings, "confusion")
+
+
+def test_what_is_no_coding_of_the_same_recording_is_refused():
+    demos = btil.Demonstrations([0, 1], [0, 1], [0, 1])
+    named = demos.replace(latent_names=["a", "b"])
+    weighed = demos.replace(latent_weights={"agent_0": [[1, 2], [1, 1]]})
+    for codings, message in (
+        ([demos, demos.replace(num_latents=3)], r"coder 1: names or numbers .*coder 0: \(3,\) and"),
+        ({"a": named, "b": demos}, "coder 'b': names or numbers of latents differ from those of"),
+        ({"a": demos, "b": 3}, "coder 'b': Demonstrations expected, got int"),
+        ({"a": demos, "b": weighed}, "coder 'b': has latent_weights"),
+        ([demos, demos.replace(episodes=[0, 1])], "coder 1: states, actions or episodes differ"),
+        ([demos, demos.replace(actions=[1, 1], num_actions=2)], "coder 1: states, actions or"),
+    ):
+        for combine in (btil.combine_labels, btil.label_confusion):
+            with pytest.raises(ValueError, match=message):
+                combine(codings)
+    with pytest.raises(ValueError, match="method must be one of 'agreement', 'confusion', got 'vo"):
+        btil.combine_labels([demos], "vote")
+    assert btil.combine_labels({"a": demos}) == demos
 
 
 def test_only_names_of_agents_make_columns_special(tmp_path):

@@ -527,8 +527,6 @@ def acting_agents(
     agents: Sequence[str], columns: Sequence[str], record: dict[str, Any] | None, reading: Reading
 ) -> list[str]:
     """The agents that have actions: all, but for those who are told by continuous columns."""
-    if not reading.continuous:
-        return list(agents)
     if record is not None:
         return [agent for agent in agents if agent in record["num_actions"]]
     return [agent for agent in agents if f"action_{agent}" in columns]

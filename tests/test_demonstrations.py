@@ -646,6 +646,7 @@ def test_concatenate_sizes_and_names():
     [
         team(),
         team(episodes=["07", "07", "07", "7", "a b", "a b"]),
+        team(episodes=["7", "7", "7", "8", "9", "9"]),
         team().without_labels(),
         team(episodes=None),
         Demonstrations({"file": [2**62]}, [0], num_latents=1, episodes=[-3]),
@@ -659,7 +660,15 @@ def test_concatenate_sizes_and_names():
             latent_names=["true", "1e3"],
         ),
     ],
-    ids=["numbers", "text ids", "unlabelled", "one episode", "one step", "odd names"],
+    ids=[
+        "numbers",
+        "text ids",
+        "texts of numbers",
+        "unlabelled",
+        "one episode",
+        "one step",
+        "odd names",
+    ],
 )
 def test_round_trip(demos: Demonstrations, ending: str, tmp_path: Path):
     path = tmp_path / f"with a space{ending}"
@@ -945,6 +954,49 @@ def test_npz_with_objects_is_not_unpickled(tmp_path: Path):
     np.savez(path, state=np.array([0, 1]), action_a=np.array(["go", None], object))
     with pytest.raises(ValueError, match=r"table\.npz: .*[Oo]bject"):
         read_demonstrations(path)
+
+
+def test_arrays_that_are_twice_or_of_other_lengths_in_an_archive_are_refused(tmp_path: Path):
+    path = tmp_path / "table.npz"
+    columns = {"state": np.array([0, 1]), "action_a": np.array([0, 1])}
+    np.savez(path, **columns, step=np.array([0]))
+    with pytest.raises(ValueError, match=r"same number of steps; found: step 1, episode 2"):
+        read_demonstrations(path, num_latents=2)
+    np.savez(path, **columns, step=np.array([[0], [1]]))
+    with pytest.raises(ValueError, match="step: one value per step expected"):
+        read_demonstrations(path, num_latents=2)
+    np.savez(path, **columns)
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("state.npy", archive.read("state.npy"))
+    with pytest.raises(ValueError, match=r"table\.npz: column 'state' occurs more than once"):
+        read_demonstrations(path, num_latents=2)
+
+
+def test_what_a_csv_holds_to_the_letter(tmp_path: Path):
+    demos = team(rewards=[0.5, 1, -2, 3, 1e-9, 0], continuous={"v, w": [0.25, np.nan, 1, 2, 3, 4]})
+    write_demonstrations(demos.select([2, 1]), tmp_path / "table.csv")
+    first, *rows = (tmp_path / "table.csv").read_bytes().split(b"\n")
+    assert json.loads(first.removeprefix(b"# btil: ")) == {
+        "version": 1,
+        "agents": ["alice", "bob"],
+        "episode_ids": "number",
+        "continuous": ["v, w"],
+        "num_states": {"room": 5, "door": 3},
+        "state_names": {"door": ["c", "o", "s"]},
+        "num_actions": {"alice": 4, "bob": 2},
+        "action_names": {"bob": ["go", "wait"]},
+        "num_latents": {"alice": 3, "bob": 2},
+        "latent_names": {"bob": ["help", "rest"]},
+    }
+    assert rows == [
+        b'episode,step,room,door,action_alice,action_bob,latent_alice,latent_bob,reward,"v, w"',
+        b'2,0,0,"o",1,"wait",,,1e-9,3',
+        b'2,1,2,"s",0,"go",2,"rest",0,4',
+        b'9,0,1,"s",2,"go",,"help",3,2',
+        b"",
+    ]
+    write_demonstrations(team(missing="allow"), tmp_path / "table.csv")
+    assert b'"missing": "allow"' in (tmp_path / "table.csv").read_bytes()
 
 
 def test_npz_indices_outside_the_recorded_names(tmp_path: Path):

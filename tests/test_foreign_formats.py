@@ -172,6 +172,43 @@ def test_what_nobody_saw_is_allowed_where_it_is_asked_for():
         from_long_table(table, time="t")
 
 
+def test_declared_names_and_sizes_of_a_log_hold_for_all_agents():
+    table = {
+        "step": [0, 0, 1],
+        "agent": ["a", "b", "b"],
+        "action": ["go", "wait", "go"],
+        "latent": ["up", "", "down"],
+        "seat": [1, 0, 0],
+        "door": ["shut", "shut", "open"],
+    }
+    demos = from_long_table(
+        table,
+        action_names=["wait", "jump", "go"],
+        latent_names=["up", "down", "left"],
+        state_names={"door": ["shut", "ajar", "open"]},
+        num_states={"seat": 5},
+    )
+    assert demos.actions.tolist() == [[2, 0], [-1, 2]]
+    assert demos.latents.tolist() == [[0, -1], [-1, 1]]
+    assert demos.state_variables["door"].tolist() == [0, 2]
+    assert demos.num_states == {"a_seat": 5, "b_seat": 5, "door": 3}
+    assert (demos.num_actions, demos.num_latents) == ((3, 3), (3, 3))
+    numbers = table | {"action": [0, 1, 2], "latent": [0, None, 1]}
+    sizes = from_long_table(numbers, num_actions=4, num_latents=3)
+    assert (sizes.num_actions, sizes.num_latents) == ((4, 4), (3, 3))
+    assert from_long_table(numbers, unknown_labels=[1]).latents.tolist() == [[0, -1], [-1, -1]]
+    # Columns that are not there by their usual names are none; asked for, they are owed.
+    few = {"step": [0], "agent": ["a"], "action": [0], "s": [0]}
+    plain = from_long_table(few, episode=None, latent=None, reward=None)
+    assert plain == from_long_table(few)
+    assert plain.rewards is None
+    for role in ("episode", "latent", "reward", "action"):
+        with pytest.raises(
+            ValueError, match=f"no column 'z'; the columns are .*; {role}=... names"
+        ):
+            from_long_table(few, **{role: "z"})
+
+
 def test_own_and_common_columns_hold_whatever_occurs():
     table = {"step": [0, 0], "agent": ["a", "b"], "action": [0, 1], "s": [1, 1], "t": [0, 1]}
     assert set(from_long_table(table, own=["s"]).num_states) == {"a_s", "b_s", "a_t", "b_t"}
@@ -483,6 +520,36 @@ def test_resampling_agrees_with_a_slow_search(resample):
     np.testing.assert_allclose(found, expected)
 
 
+def test_the_gap_is_two_steps_where_none_is_given():
+    table = {"time": [0.0, 0.25, 4], "agent": ["a", "b", "a"], "x": [1.0, 2, 3]}
+    found = btil.recordings.from_trajectories(table, 0.5, ["x"])
+    assert found.num_steps == 9
+    np.testing.assert_array_equal(found.continuous["a_x"], [1] * 3 + [np.nan] * 5 + [3])
+    np.testing.assert_array_equal(found.continuous["b_x"], [np.nan, 2, 2] + [np.nan] * 6)
+    assert list(found.continuous) == ["a_x", "b_x"]
+    # Labels of the last observation within the gap, whose they are; a blank one is unknown.
+    labelled = table | {"latent": ["up|down", "down", "up"]}
+    found = btil.recordings.from_trajectories(labelled, 0.5, ["x"], gap=0.5)
+    assert found.latents.T.tolist() == [[-1] * 8 + [1], [-1, 0] + [-1] * 7]
+    np.testing.assert_array_equal(found.latent_weights["a"], np.ones((9, 2)))
+    with pytest.raises(ValueError, match="keep_time: there is a column 'a_x' already"):
+        btil.recordings.from_trajectories(
+            {"a_x" if name == "time" else name: cells for name, cells in table.items()},
+            0.5, ["x"], time="a_x", keep_time=True,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="columns: different names expected, got 'x', 'x'"):
+        btil.recordings.from_trajectories(table, 0.5, ["x", "x"])
+    with pytest.raises(ValueError, match="columns: different names expected, got nothing"):
+        btil.recordings.from_trajectories(table, 0.5, [])
+
+
+def test_times_with_a_zone_are_seconds_since_1970():
+    stamps = ["1970-01-01T01:00:00.25+01:00", "1970-01-01T00:00:03Z"]
+    table = {"time": stamps, "agent": ["a", "a"], "x": [1.0, 3.0]}
+    found = btil.recordings.from_trajectories(table, 1, ["x"], keep_time=True)
+    assert found.continuous["time"].tolist() == [0.25, 1.25, 2.25]
+
+
 def test_dates_are_times():
     stamps = pd.to_datetime(["2024-05-01 12:00:00", "2024-05-01 12:00:02"])
     for time in (stamps, [str(stamp) for stamp in stamps]):
@@ -614,6 +681,92 @@ def test_a_quote_in_elans_text_is_a_character(tmp_path):
     assert read_intervals(write(tmp_path, text, "coded.txt"))[0].label == '"lift'
 
 
+def test_clock_times_have_hours_and_minutes(tmp_path):
+    text = ELAN_TIERS.replace("00:00:01.000", "01:02:03.25").replace(
+        "00:00:02.000\tcar", "02:00:00\tcar"
+    )
+    assert read_intervals(write(tmp_path, text, "coded.txt"))[1] == (
+        Interval(3723.25, 7200.0, "carry", "bob", "bob")
+    )
+    # Of several forms milliseconds are the exact one; else the first.
+    rows = "t\tann\t00:00:01.5\t1.501\t1502\t00:00:02\t2.001\t2002\tx\n"
+    assert read_intervals(write(tmp_path, rows, "a.txt"))[0][:2] == (1.502, 2.002)
+    rows = "t\tann\t00:00:01.5\t1.501\t00:00:02\t2.001\tx\n"
+    assert read_intervals(write(tmp_path, rows, "a.txt"))[0][:2] == (1.5, 2.0)
+    # Of a table with names the last form that is known.
+    head = "Tier\tBegin Time - msec\tBegin Time - ss.msec\tEnd Time - ss.msec\tDefault\n"
+    found = read_intervals(write(tmp_path, f"{head}ann\t1500\t1.4\t2.5\tx\n", "a.txt"))
+    assert found == [Interval(1.5, 2.5, "x", "ann", "ann")]
+    # The end goes before a duration.
+    head = "Begin Time\tEnd Time\tDuration\tParticipant\tann\n"
+    row = "00:00:01.0\t00:00:03.5\t00:00:09.0\tzoe\tx\n"
+    found = read_intervals(write(tmp_path, head + row, "a.txt"))
+    assert found == [Interval(1.0, 3.5, "x", "zoe", "ann")]
+
+
+def test_cells_without_an_annotation_are_none(tmp_path):
+    wide = ELAN_WIDE + "9.000\t1.000\tup\tdown\n10.000\t1.000\n"
+    found = read_intervals(write(tmp_path, wide, "wide.txt"))
+    assert [one[:4] for one in found[3:]] == [(9, 10, "up", "ann"), (9, 10, "down", "bob")]
+    assert len(read_intervals(write(tmp_path, ELAN_ROWS.replace("carry", ""), "a.txt"))) == 2
+
+
+def test_times_that_elan_left_open_and_annotations_of_annotations(tmp_path):
+    slots = {"a": 1000, "b": None, "c": None, "d": 4000, "e": 6000}
+    order = "".join(
+        f'<TIME_SLOT TIME_SLOT_ID="{name}"' + (f' TIME_VALUE="{at}"/>' if at else "/>")
+        for name, at in slots.items()
+    )
+
+    def alignable(name, begin, end):
+        return (
+            f'<ANNOTATION><ALIGNABLE_ANNOTATION ANNOTATION_ID="{name}" TIME_SLOT_REF1="{begin}" '
+            f'TIME_SLOT_REF2="{end}"><ANNOTATION_VALUE>{name}</ANNOTATION_VALUE>'
+            "</ALIGNABLE_ANNOTATION></ANNOTATION>"
+        )
+
+    def referring(name, to):
+        return (
+            f'<ANNOTATION><REF_ANNOTATION ANNOTATION_ID="{name}" ANNOTATION_REF="{to}">'
+            f"<ANNOTATION_VALUE>{name}</ANNOTATION_VALUE></REF_ANNOTATION></ANNOTATION>"
+        )
+
+    def document(*tiers):
+        inner = "".join(
+            f'<TIER TIER_ID="t{k}">{"".join(one)}</TIER>' for k, one in enumerate(tiers)
+        )
+        text = f"<ANNOTATION_DOCUMENT><TIME_ORDER>{order}</TIME_ORDER>{inner}</ANNOTATION_DOCUMENT>"
+        return write(tmp_path, text, "coded.eaf")
+
+    aligned = [alignable("p", "a", "b"), alignable("q", "b", "c"), alignable("r", "c", "d")]
+    words = [referring(name, "r") for name in ("x", "y", "z")]
+    # A tier may refer to one below; its own annotations may be referred to.
+    found = read_intervals(document([referring("l", "y"), referring("m", "y")], aligned, words))
+    times = {one.label: (one.begin, one.end) for one in found}
+    assert times["p"] == (1, 2)
+    assert times["q"] == (2, 3)
+    assert times["r"] == (3, 4)
+    np.testing.assert_allclose([times["x"], times["z"]], [(3, 3 + 1 / 3), (3 + 2 / 3, 4)])
+    np.testing.assert_allclose([times["l"], times["m"]], [(3 + 1 / 3, 3.5), (3.5, 3 + 2 / 3)])
+    assert {one.tier: one.member for one in found} == {"t0": "t0", "t1": "t1", "t2": "t2"}
+    for tiers, message in (
+        (
+            [[alignable("p", "d", "e"), alignable("p", "d", "e")]],
+            "'t0', annotation 'p': there is an",
+        ),
+        (
+            [[alignable("p", "d", "e")], [referring("p", "p")]],
+            "'t1', annotation 'p': there is anoth",
+        ),
+        ([[alignable("p", "b", "d")]], "tier 't0': time slot 'b' has no time, nor a neighbour's"),
+        ([[alignable("p", "a", "b")]], "tier 't0': time slot 'b' has no time, nor a neighbour's"),
+        ([[referring("l", "m"), referring("m", "l")]], "there is no annotation '.' with times"),
+        ([[referring("l", "m")]], "annotation 'l': there is no annotation 'm' with times to refer"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_intervals(document(*tiers))
+
+
 BORIS_EVENTS = """Observation id,Subject,Behavior,Behavioral category,Modifier #1,Behavior type,Time
 day 1,ann,lift,work,,START,0.500
 day 1,bob,carry,work,left,START,1.000
@@ -644,6 +797,18 @@ def test_boris_tables(tmp_path):
     assert read_intervals(write(tmp_path, tabs, "coded.tsv")) == BORIS_CODED
 
 
+def test_rows_whose_first_cell_is_blank_are_rows(tmp_path):
+    lines = [
+        f"{'a note' if k < 3 else ''},{line}" for k, line in enumerate(BORIS_AGGREGATED.split("\n"))
+    ]
+    path = write(tmp_path, "# of today\n\n" + "\n".join(lines[:-1]), "coded.csv")
+    with pytest.raises(ValueError, match="columns of BORIS"):
+        read_intervals(write(tmp_path, path.read_text().replace("Subject", "Who"), "who.csv"))
+    assert read_intervals(path) == BORIS_CODED
+    tabs = write(tmp_path, "\n# of today\n" + "\n".join(lines[:-1]).replace(",", "\t"), "coded.tsv")
+    assert read_intervals(tabs) == BORIS_CODED
+
+
 def test_older_boris_tables_have_lines_above(tmp_path):
     above = "Observation id\tday 1\t\n\t\t\nPlayer #1\tvideo.mp4\t\n"
     events = "Time\tSubject\tBehavior\tStatus\n0.5\tann\tlift\tSTART\n2\tann\tlift\tSTOP\n"
@@ -665,6 +830,54 @@ def test_older_boris_tables_have_lines_above(tmp_path):
         ("c.eaf", EAF, ('ID="ts5" TIME_VALUE="3000"', 'ID="ts5"'), "time slot .* has no time"),
         ("c.eaf", EAF, ('REF="a1">', 'REF="a4">'), "there is no annotation 'a4' with times"),
         ("c.eaf", EAF, ("</TIER>", ""), "line .*: no XML"),
+        ("c.eaf", EAF, ('TIER_ID="bob"', ""), "a tier: TIER has no TIER_ID; expected one"),
+        ("c.eaf", EAF, ('ANNOTATION_ID="a2"', ""), "tier 'bob': ALIGNABLE_ANNOTATION has no ANN"),
+        ("c.eaf", EAF, ('TIME_SLOT_ID="ts2"', ""), "TIME_ORDER: TIME_SLOT has no TIME_SLOT_ID"),
+        (
+            "c.eaf",
+            EAF,
+            ('UNITS="milli', 'UNITS="'),
+            "HEADER: TIME_UNITS 'seconds'; expected 'milli",
+        ),
+        ("c.eaf", "<A/>", ("", ""), "expected an ANNOTATION_DOCUMENT of ELAN, found 'A'"),
+        ("c.eaf", EAF, ("<ANNOTATION_DOC", "<!ENTITY x><ANNOTATION_DOC"), "a document type or ent"),
+        (
+            "c.txt",
+            ELAN_TIERS,
+            ("Default", "a\tb"),
+            "line 1: expected a column 'Tier' and one of an",
+        ),
+        ("c.txt", ELAN_TIERS, ("\tlift", "\tlift\tx"), "line 2: 6 cells, but the columns are 5"),
+        ("c.txt", ELAN_WIDE, ("\tann\tbob", ""), "line 1: expected a column 'Tier' and one"),
+        (
+            "c.txt",
+            ELAN_WIDE,
+            ("0.500\t1.500", "0.500\t-1.5"),
+            "line 2, column 'Dur.*: '-1.5' is not",
+        ),
+        ("c.txt", "#a\n\n", ("", ""), "there are no rows"),
+        ("c.txt", "a\tb\tc\n", ("", ""), "line 1: neither"),
+        ("c.csv", "Subject,Time\nann,1\n", ("", ""), "line 1: neither"),
+        (
+            "c.csv",
+            BORIS_EVENTS,
+            ("STOP,2.000", "START,2.000"),
+            "line 5: 'lift' of 'ann' begins, but what began in line 2 has not ended",
+        ),
+        (
+            "c.csv",
+            BORIS_EVENTS,
+            ('day 2,bob,rest,"none, so far",,STOP,3.000\n', ""),
+            "line 7: 'rest' of 'bob' begins and never ends",
+        ),
+        (
+            "c.csv",
+            BORIS_EVENTS,
+            ("STOP,2.000", "STOP,0.25"),
+            "line 5: ends at 0.25, before it begins at 0.5",
+        ),
+        ("c.csv", BORIS_AGGREGATED, ("1.000,2.000,1.000", "1.000,2.000"), "line 3: 6 cells, but"),
+        ("c.csv", BORIS_AGGREGATED, ("ann,lift", "ann,"), "line 2: there is no label"),
         ("c.eaf", EAF, ("<ANNOTATION_DOC", "<!DOCTYPE x><ANNOTATION_DOC"), "a document type"),
         ("c.txt", ELAN_ROWS, ("0.500\t500", "0.5.0\t500"), "line 2: neither an export of ELAN"),
         ("c.txt", ELAN_ROWS, ("1.000\t1000\tcarry", "carry"), "line 3: .* in the same forms"),
@@ -774,6 +987,56 @@ def test_only_the_tiers_asked_for_and_other_labels_stay():
     assert demos.latents[:, 1].tolist() == before.latents[:, 1].tolist()
     again = label_by_intervals(demos, [Interval(0, 0.6, "rest", "ann")], step=0.5)
     assert again.latents[:, 0].tolist() == [1, 1, -1, -1, -1, -1]
+
+
+def test_labels_of_all_who_are_spoken_of_are_replaced():
+    before = pair(latents=[[0, 1]] * 6, num_latents=2, latent_names=["lift", "rest"])
+    coded = [Interval(0, 0.6, "rest", "x", "a tier"), Interval(1, 2, "lift", "y", "")]
+    tiers = {"a tier": "ann", "z": "bob"}
+    found = label_by_intervals(before, coded, step=0.5, tiers=tiers)
+    assert found.latents.T.tolist() == [[1, 1, -1, -1, -1, -1], [-1] * 6]
+    # The tier goes before the member.
+    tiers = {"a tier": "bob", "x": "ann", "y": "ann"}
+    found = label_by_intervals(before, coded, step=0.5, tiers=tiers)
+    assert found.latents.T.tolist() == [[-1, -1, 0, 0, -1, -1], [1, 1, -1, -1, -1, -1]]
+    assert found.num_latents == (2, 2)
+    # Names of others stay, those of whom is spoken of are declared anew.
+    given = label_by_intervals(
+        before, [Interval(0, 0.6, "up", "ann")], step=0.5, latent_names=["up", "down", "lift"]
+    )
+    assert given.latent_names == {"ann": ("up", "down", "lift"), "bob": ("lift", "rest")}
+    assert given.num_latents == (3, 2)
+    assert given.latents.T.tolist() == [[0, 0, -1, -1, -1, -1], [1] * 6]
+
+
+def test_an_observation_is_an_episode_by_its_name_or_the_only_one():
+    demos = pair((3, 4)).replace(episodes=[7, 7, 7, 8, 8, 8, 8])
+    day = [Interval(0.5, 1.5, "lift", "ann", "", "8")]
+    assert label_by_intervals(demos, day, step=0.5).latents[:, 0].tolist() == [*[-1] * 4, 0, 0, -1]
+    other = [Interval(0.5, 1.5, "lift", "ann", "", "day 1")]
+    only = label_by_intervals(demos.select([1]), other, step=0.5)
+    assert only.latents[:, 0].tolist() == [-1, 0, 0, -1]
+    both = [*other, Interval(0.5, 1.5, "lift", "ann", "", "day 2")]
+    with pytest.raises(ValueError, match=r"there is no episode 'day [12]'; .* are 8; episodes="):
+        label_by_intervals(demos.select([1]), both, step=0.5)
+    with pytest.raises(
+        ValueError, match="episodes: observation 'day 1' is left out; found 'day 2'"
+    ):
+        label_by_intervals(demos, other, step=0.5, episodes={"day 2": 7})
+    with pytest.raises(ValueError, match=r"episodes: there is no episode 9; .* are 7, 8"):
+        label_by_intervals(demos, other, step=0.5, episodes={"day 1": 9})
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.7e9])
+def test_an_interval_begins_with_its_step_and_ends_before_one(offset):
+    """Sums of tenths are no tenths, however large the clock's numbers are."""
+    demos = pair((10,))
+    for first in range(8):
+        coded = [Interval(offset + first / 10, offset + (first + 2) / 10, "lift", "ann")]
+        found = label_by_intervals(demos, coded, step=0.1, start=offset)
+        assert np.flatnonzero(found.latents[:, 0] == 0).tolist() == [first, first + 1]
+    exact = label_by_intervals(demos, [Interval(2, 4, "lift", "ann")], times=np.arange(10))
+    assert np.flatnonzero(exact.latents[:, 0] == 0).tolist() == [2, 3]
 
 
 def test_labels_go_to_their_episodes():
@@ -930,6 +1193,58 @@ def test_minari_of_a_team():
     assert list(demos.continuous) == ["ann_0", "ann_1"]
 
 
+def test_parts_of_tuples_are_numbered():
+    seen = (np.array([2, 0, 1]), {"a": np.array([[0.5, 1], [2, 3], [4, 5]]), "b": (np.arange(3),)})
+    one = from_minari([episode("x", seen, np.array([1, 0]))])
+    assert one.num_states == {"0": 3, "1_b_0": 3}
+    assert {name: v.tolist() for name, v in one.continuous.items()} == {
+        "1_a_0": [0.5, 2],
+        "1_a_1": [1, 3],
+    }
+    space = spaces.Tuple(
+        [
+            spaces.Discrete(4),
+            spaces.Dict({"b": spaces.Tuple([spaces.Discrete(7)]), "a": spaces.Box(0, 9, (2,))}),
+        ]
+    )
+    known = from_minari([episode("x", seen, np.array([1, 0]))], observation_space=space)
+    assert known.num_states == {"0": 4, "1_b_0": 7}
+    assert known.continuous.keys() == one.continuous.keys()
+
+
+def test_an_episode_is_over_where_all_are():
+    both = {"ann": np.array([0, 1, 1]), "bob": np.array([1, 0, 0])}
+    over = {"ann": np.array([False, True, True]), "bob": np.array([False, False, True])}
+    fields = {"observations": np.arange(4), "actions": both, "rewards": np.zeros(3)}
+    good = episode(0, **fields, terminations=over)
+    assert from_minari([good]).num_steps == 3
+    column = episode(0, **fields, truncations=np.array([[False], [False], [True]]))
+    assert from_minari([column]).num_actions == (2, 2)
+    over = {"ann": np.array([False, True, True]), "bob": np.array([False, True, True])}
+    for name in ("terminations", "truncations"):
+        with pytest.raises(ValueError, match=f"episode 0, {name}: step 1 of 3 is the last one"):
+            from_minari([episode(0, **fields, **{name: over})])
+
+
+def test_sizes_of_minari_are_what_occurs_in_any_episode():
+    ones = [
+        episode(k, np.array(seen), np.array(acts), ids)
+        for k, (seen, acts, ids) in enumerate(
+            [([0, 1, 4], [0, 1], [0.5, 1]), ([2, 0, 1, 9], [2, 0, 1], [0, 0, 2])]
+        )
+    ]
+    demos = from_minari(ones)
+    # The last observations are no states, but values that there may be.
+    assert demos.num_states == {"observation": 10}
+    assert demos.num_actions == (3,)
+    assert demos.states.tolist() == [0, 1, 2, 0, 1]
+    assert demos.episodes.tolist() == [0, 0, 1, 1, 1]
+    assert demos.rewards.tolist() == [0.5, 1, 0, 0, 2]
+    mixed = [ones[0], episode(1, np.arange(3), np.array([0, 1]), {"agent_0": np.zeros(2)})]
+    with pytest.raises(ValueError, match="rewards: those of the team, or of each agent, expected"):
+        from_minari(mixed)
+
+
 GOOD = {"observations": np.arange(4), "actions": np.array([0, 1, 1])}
 
 
@@ -952,6 +1267,26 @@ GOOD = {"observations": np.arange(4), "actions": np.array([0, 1, 1])}
         ({"id": 4}, {}, "id 4 occurs twice"),
         ({"actions": {"ann": np.array([0, 1, 1])}}, {}, "actions: of 'ann'; expected .*'agent_0'"),
         ({"observations": np.arange(4) / 2}, {}, "episode 5: .* whole numbers in both"),
+        ({"actions": ()}, {}, "episode 5: there are no actions; at least one is needed"),
+        ({"actions": {}}, {}, "episode 5, actions: an empty mapping; expected arrays"),
+        (
+            {"observations": (np.arange(4), np.arange(3))},
+            {},
+            r"observations\[1\]: 4 expected .*got 3",
+        ),
+        ({"actions": (np.zeros(3, int), np.zeros(2, int))}, {}, r"equal numbers .*actions\[1\] 2"),
+        (
+            {"observations": np.array([0, 2, -3, 1])},
+            {},
+            "observations, step 2: -3 .* expected 0, 1",
+        ),
+        (
+            {},
+            {"observation_space": spaces.Discrete(3)},
+            "step 3: 3 is not allowed; expected 0 to 2",
+        ),
+        ({}, {"observation_space": spaces.Discrete(4, start=1)}, "step 0: 0 .* expected 1 to 4"),
+        ({"observations": 3}, {}, "observations: numbers .steps, .* of shape"),
     ],
 )
 def test_bad_minari_episodes_are_refused_with_their_place(change, options, message):

@@ -13,6 +13,7 @@ from teams import random_demos
 
 import btil
 from btil.demonstrations import row_groups
+from btil.demonstrations.stream import open_as_seen
 
 LENGTHS = (3, 1, 4, 2, 9, 1, 1, 5)
 _SIZES = ("agents", "num_states", "num_actions", "num_latents", "state_names", "action_names")
@@ -100,6 +101,62 @@ def test_a_summary_counts_what_was_not_seen_and_who_is_away(states, tmp_path) ->
     (empty, *_) = [shard for shard in shards if not shard.num_episodes]
     with pytest.raises(ValueError, match="summary: this part has no episodes"):
         empty.summary()
+
+
+def test_what_a_file_tells_of_its_agents_is_in_their_order(tmp_path) -> None:
+    demos = btil.Demonstrations(
+        {"door": ["o", "s", "o"], "x": [0, 3, 1]},
+        {"bob": ["go", "go", "wait"], "ann": [0, 2, 1]},
+        {"ann": [0, -1, 1], "bob": [2, 1, 0]},
+        num_actions={"ann": 6},
+        num_latents={"bob": 5, "ann": 2},
+    )
+    path = tmp_path / "team.parquet"
+    btil.write_demonstrations(demos, path)
+    file = btil.open_demonstrations(path)
+    assert (file.agents, file.num_agents) == (("bob", "ann"), 2)
+    assert (file.num_states, file.num_actions, file.num_latents) == (
+        {"door": 2, "x": 4}, (2, 6), (5, 2)
+    )  # fmt: skip
+    assert file.state_names == {"door": ("o", "s")}
+    assert file.action_names == {"bob": ("go", "wait")}
+    assert file.latent_names == {}
+    assert (file.path, file.files) == (path, (path,))
+    # What is declared goes before what is recorded.
+    given: dict[str, Any] = {"num_actions": {"ann": 7}, "latent_names": {"ann": ["zero", "one"]}}
+    declared = btil.open_demonstrations(path, **given)
+    assert (declared.num_actions, declared.num_latents) == ((2, 7), (3, 2))
+    assert declared.latent_names == {"ann": ("zero", "one")}
+    assert declared.read() == btil.read_demonstrations(path, **given)
+
+
+def test_files_of_others_are_opened_by_the_latents_that_were_seen(tmp_path) -> None:
+    seen = named_demos()
+    frame = frame_of(seen.select([1, 2]), tmp_path).drop(columns=["step"]).assign(note="?")
+    path = write_foreign(frame.assign(latent_bob=None), tmp_path / "new.parquet")
+    file = open_as_seen(path, seen)
+    assert file.num_latents == seen.num_latents
+    assert file.latent_names == seen.latent_names
+    # Of other columns nothing is read, and their values are their own.
+    assert list(file.num_states) == list(seen.num_states)
+    np.testing.assert_array_equal(file.read().latents[:, 0], seen.select([1, 2]).latents[:, 0])
+    assert (file.read().latents[:, 1] == -1).all()
+    path = write_foreign(frame.assign(latent_bob="b"), path)
+    assert (open_as_seen(path, seen).read().latents[:, 1] == 1).all()
+    with pytest.raises(ValueError, match="latent_ann: episode 'day 1', step 0: 'x' is not allowed"):
+        open_as_seen(write_foreign(frame.assign(latent_ann="x"), path), seen)
+    # A last row without an action is a step, unless it is asked for; a blank may be said to be one.
+    cut = frame.assign(action_ann=frame["action_ann"].where(frame.index != 4, None))
+    cut = cut.assign(action_bob=cut["action_bob"].where(frame.index != 4, None), latent_bob="b")
+    path = write_foreign(cut, path)
+    with pytest.raises(ValueError, match="action_ann: episode 'day 2', step 3: a missing value"):
+        open_as_seen(path, seen)
+    assert open_as_seen(path, seen, drop_last=True).num_steps == 4
+    whole = open_as_seen(path, seen, missing="allow").read()
+    assert (whole.num_steps, whole.actions[4].tolist()) == (5, [-1, -1])
+    path = write_foreign(frame.assign(latent_bob="?"), path)
+    unknown = open_as_seen(path, seen, unknown_labels=["?"]).read()
+    assert (unknown.latents[:, 1] == -1).all()
 
 
 def test_written_part_by_part_as_in_one_piece(tmp_path) -> None:

@@ -80,6 +80,13 @@ def test_order_of_rows_and_container_do_not_matter(log, tmp_path):
     tabs = write(tmp_path, LOG.replace(",", "\t"), "log.tsv")
     assert read_log(tabs) == demos
     assert read_log(write(tmp_path, LOG.replace(",", ";"), "other.csv")) == demos
+    # In a text file a comma in the first line, and tabs in those of an ending that is of commas.
+    assert read_log(write(tmp_path, LOG, "other.txt")) == demos
+    assert read_log(write(tmp_path, LOG.replace(",", "\t"), "other.csv")) == demos
+    for encoding in ("utf-16", "utf-8-sig"):
+        (tmp_path / "coded.csv").write_bytes(LOG.replace("shut", "zu\xe9").encode(encoding))
+        names = read_log(tmp_path / "coded.csv").state_names["door"]
+        assert names == ("open", "zu\xe9")
     header, *lines = LOG.splitlines()
     turned = "\n".join([header, *(lines[k] for k in [1, 0, 2, 5, 4, 3])])
     shuffled = read_log(write(tmp_path, turned, "turned.csv"), agents=["ann", "bob"])
@@ -1439,6 +1446,37 @@ def test_shapes_of_a_file_of_trials(tmp_path):
     assert both.select([1]).replace(episodes=[7] * 4) == demos
 
 
+def test_soups_of_either_form_are_what_is_in_the_pots(tmp_path):
+    """Of two pots each its own; on a counter a soup is one of those that lie about."""
+    grid = ["XPX", "P S", "X X", "XDO"]
+
+    def read(*objects):
+        records = kitchen_records(1)
+        records[0] |= {"layout": grid, "reward": 3}
+        records[0]["state"]["objects"] = [{"name": "dish", "position": [0, 2]}, *objects]
+        demos = from_overcooked_trials(write_records(tmp_path, records), "own")
+        assert demos.rewards.tolist() == [3]
+        return {
+            name: demos.value_text(name, int(v[0])) for name, v in demos.state_variables.items()
+        }
+
+    first, second = {"name": "soup", "position": [1, 0]}, {"name": "soup", "position": [0, 1]}
+    full = {"state": ["onion", 3, 7]}
+    found = read(first | {"state": ["onion", 2, 0]}, second | full)
+    pots = [(found[f"pot{k}_onions"], found[f"pot{k}_timer"]) for k in (0, 1)]
+    assert pots == [("2", "0"), ("3", "7")]  # the pot of the upper row is the first
+    new = {"_ingredients": [{"name": "onion"}] * 3, "_cooking_tick": 7, "cook_time": 20}
+    old = {"ingredients": ["onion"] * 2, "cooking_tick": -1, "cook_time": -1}
+    assert read(second | new, first | old) == found
+    assert read(first | full, second | old) != found
+    # Objects may come by their places; one that lies on a counter is in no pot.
+    lying = {"name": "soup", "position": [2, 2], "state": ["onion", 3, 20]}
+    bare, more = read(), read(lying)
+    assert {name for name in bare if bare[name] != more[name]} >= {"counter_soups"}
+    assert (bare["counter_soups"], more["counter_soups"]) == ("0", "1")
+    assert bare["counter_dishes"] == more["counter_dishes"] == "1"
+
+
 def changed(step, path, value):
     def change(records):
         place = records[step]
@@ -1469,6 +1507,20 @@ FIRST = ("state", "players", 0)
         (changed(2, ["joint_action", 1], "jump"), r"joint_action\[1\]: 'jump' .*'interact'"),
         (changed(2, ["cur_gameloop"], 5), "record 2 .*: cur_gameloop 5 comes after 1"),
         (changed(2, ["cur_gameloop"], None), "cur_gameloop: a whole number"),
+        (
+            changed(0, ["trial_id"], True),
+            "record 0 .*: trial_id: a text or a whole number expected",
+        ),
+        (changed(2, ["cur_gameloop"], 2.5), "cur_gameloop: a whole number"),
+        (changed(2, ["cur_gameloop"], True), "cur_gameloop: a whole number"),
+        (changed(2, ["cur_gameloop"], 1), "record 2 .*: cur_gameloop 1 comes after 1"),
+        (changed(1, [*FIRST, "position"], [True, 1]), "position: .* two whole numbers"),
+        (changed(1, [*FIRST, "position"], [1, 1, 1]), "position: .* two whole numbers"),
+        (changed(1, ["state", "players"], [{}]), "state.players: 1 player; expected 2"),
+        (changed(1, ["state", "players"], {}), "state.players: 0 players; expected 2"),
+        (changed(1, [*FIRST, "held_object"], {}), r"held_object: {} is not .* mapping with 'name'"),
+        (changed(1, ["joint_action"], {}), "joint_action: {} is not allowed; expected two actions"),
+        (changed(1, ["joint_action", 0], [0, 2]), r"joint_action\[0\]: \[0, 2\] .*'interact'"),
         (changed(2, ["trial_id"], [7]), "record 2 .*: trial_id: a text or a whole number"),
         (changed(2, ["trial_id"], "7"), "trial_id: texts or numbers in all"),
         (changed(2, ["reward"], 20), "record 0 .*: reward: a number expected in all records"),
@@ -1484,6 +1536,17 @@ FIRST = ("state", "players", 0)
         (changed(2, OBJECTS, [SOUP | {"state": ["onion", 4]}]), "ingredient, number, time"),
         (changed(2, OBJECTS, [SOUP | {"state": ["onion", 4, 0]}]), r"\[4, 0\] .* 0 to 3"),
         (changed(2, OBJECTS, [SOUP | {"state": ["onion", 3, -1]}]), "cooks by itself once 3"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", 2, -2]}]), r"\[2, -2\] .* 0 to 3, and -1"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", -1, 0]}]), r"\[-1, 0\] .* 0 to 3"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", True, 0]}]), r"\[True, 0\] .* 0 to 3"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", 2, 1.5]}]), r"\[2, 1.5\] .* 0 to 3"),
+        (
+            changed(
+                2, OBJECTS, [SOUP | {"_ingredients": ["tomato", "onion"], "_cooking_tick": -1}]
+            ),
+            "ingredient: 'tomato' .* 'onion': these kitchens have no other",
+        ),
+        (changed(2, OBJECTS, [SOUP | {"position": [0, 1]}]), r"\[0, 1\] .* a counter or pot of"),
         (changed(2, OBJECTS, [SOUP | {"state": ["onion", 2, 4]}]), "cooks by itself once 3"),
         (changed(0, ["layout"], []), "layout: .* a list of rows"),
         (changed(0, ["layout"], ["XPX", "Q S", "X X", "XDX"]), "unknown cell 'Q' in the map"),

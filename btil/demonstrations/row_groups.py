@@ -291,7 +291,7 @@ def unified(schemas: dict[Path, pa.Schema]) -> pa.Schema:
                     f"{path}: column {name!r} is {_plain(kind)}, but {known[name]} in the files "
                     "before it; all files must have the same types"
                 ) from None
-    return pa.schema(list(known.items())) if others else whole
+    return pa.schema(list(known.items()))
 
 
 def _is_optional(name: str) -> bool:

@@ -220,7 +220,9 @@ def read_as_seen(
                     f"state variable {variable!r} is missing; the columns are {listed(columns)}"
                 )
         declared["num_states"] = {
-            name: size for name, size in seen.num_states.items() if name in seen.state_names
+            name: size
+            for name, size in seen.num_states.items()
+            if name in seen.state_names or absent(name, as_array(name, columns[name])).all()
         }
         demos, doubts = from_columns(columns, None, declared | {"agents": seen.agents}, reading)
         doubts += misspelled(list(columns), None, reading)

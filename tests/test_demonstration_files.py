@@ -250,6 +250,8 @@ def test_sizes_and_names_of_foreign_files_are_found(make, change, tmp_path) -> N
         (None, ("lift", "wait"), ("lift", "wait")),
         (None, ("0", "2"), None),
         ([0, 1, None, 1], ("0", "1"), None),
+        (["2.0", "-1", "", "0.0"], ("0", "2"), None),
+        (["lift", "-1", "", "-1.0"], ("wait", "lift"), ("lift", "wait")),
     ],
 )
 def test_unsure_labels_of_foreign_files_are_found(labels, weights, names, tmp_path) -> None:

@@ -25,6 +25,7 @@ from btil.demonstrations import (
     read_demonstrations,
     write_demonstrations,
 )
+from btil.demonstrations.formats.record import parsed_record, record_of
 
 ENDINGS = (".csv", ".parquet", ".npz")
 
@@ -837,6 +838,61 @@ def test_columns_are_held_against_the_record(tmp_path: Path):
         read_demonstrations(path)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("agents", "alice", "damaged; fields: 'version', 'agents'"),
+        ("agents", None, "damaged; fields: 'version', 'agents'"),
+        ("episode_ids", 3, "damaged; fields"),
+        ("num_states", [5, 3], "damaged; fields"),
+        ("action_names", {"bob": "go"}, "damaged; fields"),
+        ("latent_names", {"bob": ["help", 3]}, "damaged; fields"),
+        ("continuous", "v", "damaged: continuous, missing"),
+        ("missing", "maybe", "damaged: continuous, missing"),
+        ("version", 3, "version 3 of the table format; this version of btil reads 1"),
+    ],
+)
+def test_records_that_are_damaged_are_refused(field: str, value: Any, message: str):
+    record = json.loads(json.dumps(record_of(team(agents=["alice", "bob"]))))
+    with pytest.raises(ValueError, match=message):
+        parsed_record(json.dumps(record | {field: value}))
+    # What is not there of these is as it was before there were such.
+    assert parsed_record(json.dumps(record)) == record | {"continuous": [], "missing": "refuse"}
+
+
+def test_records_compose_accents():
+    record = record_of(team(agents=["alice", "bob"], action_names={"bob": ["go", "wait"]}))
+    text = json.dumps(
+        record | {"agents": ["Zoe\u0308"], "action_names": {"e\u0301": ["o\u0308", "u"]}}
+    )
+    parsed = parsed_record(text)
+    assert parsed["agents"] == ["Zo\xeb"]
+    assert parsed["action_names"] == {"\xe9": ["\xf6", "u"]}
+
+
+def test_spaces_around_names_of_columns_are_none(tmp_path: Path):
+    path = csv_file(tmp_path, " episode, x ,action_a , latent_a\n3,0,1,0\n3,1,0,0\n")
+    demos = read_demonstrations(path)
+    assert (demos.agents, list(demos.num_states)) == (("a",), ["x"])
+    assert demos.episode_ids.tolist() == [3]
+
+
+def test_a_name_with_a_bar_in_it_is_a_name_where_it_is_declared():
+    names = ["a|b", "c", "a"]
+    demos = Demonstrations([0] * 4, [0] * 4, ["a|b", "c", "a|c", " a|b "], latent_names=names)
+    assert demos.latents.ravel().tolist() == [0, 1, -1, 0]
+    np.testing.assert_array_equal(demos.latent_weights["agent_0"][2], [0, 1, 1])
+    sets = Demonstrations([0] * 2, [0] * 2, ["0|2", "1|0"], num_latents=4)
+    np.testing.assert_array_equal(sets.latent_weights["agent_0"], [[1, 0, 1, 0], [1, 1, 0, 0]])
+    for labels, message in (
+        (["0|4", "1"], "step 0: '4' in '0|4' is not allowed; expected one of '0', '1', '2', '3'"),
+        (["1", "0|"], "'0|' is not allowed; expected a latent, or different ones with bars"),
+        (["1", "|0"], "'|0' is not allowed"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            Demonstrations([0] * 2, [0] * 2, labels, num_latents=4)
+
+
 def test_columns_may_be_left_out_and_stand_in_any_order(tmp_path: Path):
     path = csv_file(tmp_path, "action_b,x,action_a,latent_a,y\n0,0,1,,3\n1,1,0,1,2\n")
     demos = read_demonstrations(path, num_latents={"a": 2, "b": 3})
@@ -1007,6 +1063,10 @@ def test_npz_indices_outside_the_recorded_names(tmp_path: Path):
     columns["action_bob"] = columns["action_bob"] + 1
     np.savez(path, **columns)
     with pytest.raises(ValueError, match=r"table\.npz: action_bob: row 1 .*: 2 is not"):
+        read_demonstrations(path)
+    columns["action_bob"] = np.array([0, 1, 0, 0, -2, 0])
+    np.savez(path, **columns)
+    with pytest.raises(ValueError, match=r"action_bob: row 4 .*: -2 is not allowed; it has 2"):
         read_demonstrations(path)
 
 

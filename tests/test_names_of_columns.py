@@ -11,6 +11,14 @@ import btil
 from btil.analysis.debriefing.debrief_page import _file_names
 from btil.cli import app
 from btil.cli.reading import Reading
+from btil.demonstrations.naming import (
+    agents_but_for_capitals,
+    agents_in,
+    form_of,
+    have_forms,
+    nearly,
+    spoken,
+)
 from btil.demonstrations.stream import open_as_seen
 from btil.demonstrations.tables import read_as_seen
 
@@ -121,6 +129,56 @@ def test_steps_without_an_episode_column_say_so(tmp_path: Path) -> None:
     with_episodes = table(tmp_path, f"episode,{columns}", *rows)
     with pytest.raises(ValueError, match="where steps are missing"):
         btil.read_demonstrations(with_episodes)
+
+
+def test_of_whom_a_name_speaks() -> None:
+    """Words of a name are agents, whole ones; of names within names the longest."""
+    team = ["ann", "ann b", "bob", "c.d"]
+    assert agents_in("ann_to_bob", team) == {"ann", "bob"}
+    assert agents_in("annual bobsled, joann", team) == set()
+    assert agents_in("ann b-x", team) == {"ann b"}
+    assert agents_in("cxd c.d2", team) == set()
+    assert agents_in("2 c.d.x", team) == {"c.d"}
+    assert agents_but_for_capitals("ANN_Bob", team) == ["ann", "bob"]
+    assert agents_but_for_capitals("ann_Bob", team) == []
+    assert have_forms(team)
+    for agent in ("own", "other", "other2"):
+        assert not have_forms(["ann", agent])
+    assert have_forms(["owner", "others", "another"])
+
+
+def test_names_seen_from_an_agent() -> None:
+    team = ["bob", "ann", "cleo"]
+    assert form_of("ann_to_cleo", "ann", team) == "{own}_to_{other2}"
+    assert form_of("ann_to_cleo", "cleo", team) == "{other1}_to_{own}"
+    assert form_of("ann_to_cleo", "bob", team) == "{other1}_to_{other2}"
+    assert form_of("ann_cell", "bob", ["ann", "bob"]) == "{other}_cell"
+    assert form_of("zone", "bob", team) == "zone"
+    assert spoken("{own}_to_{other2}") == "own_to_other2"
+    assert spoken("{another}") == "{another}"
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "near"),
+    [
+        ("present_ann", "present_ann", False),
+        ("presentann", "present_ann", True),
+        ("present_annn", "present_ann", True),
+        ("present_an", "present_ann", True),
+        ("present_nan", "present_ann", True),
+        ("present_amn", "present_ann", True),
+        ("PRESENT_ANN", "present_ann", True),
+        ("present_aamm", "present_ann", False),
+        ("presetn_nan", "present_ann", False),
+        ("prestne_ann", "present_ann", False),
+        ("xpresent_ann", "present_ann", False),
+        ("resent_ann", "present_ann", False),
+        ("", "r", False),
+    ],
+)
+def test_a_slip_is_one_letter(name: str, other: str, near: bool) -> None:
+    assert nearly(name, other) is near
+    assert nearly(other, name) is near
 
 
 def test_what_to_do_next_reads_the_file_alike(tmp_path: Path) -> None:

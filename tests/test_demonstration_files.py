@@ -272,6 +272,19 @@ def test_unsure_labels_of_foreign_files_are_found(labels, weights, names, tmp_pa
     )
 
 
+@pytest.mark.parametrize("weights", [(), ("wait", "lift")])
+def test_labels_that_mean_unknown_are_no_mental_states(weights, tmp_path) -> None:
+    labels = ["lift|wait", "?", "99", "-1"]
+    frame = pd.DataFrame({"episode": [0, 0, 1, 1], "place": 0, "action_ann": [0, 1, 1, 0]})
+    frame = frame.assign(**{f"latent_ann[{one}]": [0.5, 0.2, 0.1, 0.7] for one in weights})
+    path = write_foreign(frame.assign(latent_ann=labels), tmp_path / "foreign.parquet")
+    for read in (btil.read_demonstrations, btil.open_demonstrations):
+        found = read(path, unknown_labels=["?", 99])
+        assert found.latent_names == {"ann": ("lift", "wait")}
+        demos = found if isinstance(found, btil.Demonstrations) else found.read()
+        assert (demos.latents == -1).all()
+
+
 @pytest.mark.parametrize(
     "declared",
     [

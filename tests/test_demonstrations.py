@@ -877,6 +877,40 @@ def test_spaces_around_names_of_columns_are_none(tmp_path: Path):
     assert demos.episode_ids.tolist() == [3]
 
 
+@pytest.mark.parametrize(
+    ("labels", "names", "latents"),
+    [
+        (["0|1", "-1", "2"], None, [-1, -1, 2]),
+        (["0|1", "5.0", " 2 "], None, [-1, 5, 2]),
+        ([5, "0|2", 1], None, [5, -1, 1]),
+        (["0|7", 1.0, np.nan], None, [-1, 1, -1]),
+        (["lift|carry", "-1", "lift"], ("carry", "lift"), [-1, -1, 1]),
+        (["lift|carry", "?", "99"], ("carry", "lift"), [-1, -1, -1]),
+        (["0|2", "99", "?"], None, [-1, -1, -1]),
+        (["0|2", 99, "1"], None, [-1, -1, 1]),
+        (["0|2", "007", "2"], ("0", "007", "2"), [-1, 1, 2]),
+        (["rest|lift", "NA", "lift"], ("NA", "lift", "rest"), [-1, 0, 1]),
+    ],
+)
+def test_labels_beside_sets_are_read_as_without(
+    labels: list[Any], names: tuple[str, ...] | None, latents: list[int]
+):
+    """-1 and what is said to mean unknown are no latents; a number is one, whatever its type."""
+    given = np.array(labels, object)
+    demos = Demonstrations([0] * 3, [0] * 3, given, unknown_labels=["?", 99])
+    assert demos.latent_names == ({} if names is None else {"agent_0": names})
+    assert demos.latents.ravel().tolist() == latents
+    (row,) = [k for k, label in enumerate(labels) if "|" in str(label)]
+    allowed = [demos.value_names("latent_agent_0").index(part) for part in labels[row].split("|")]
+    assert np.flatnonzero(demos.latent_weights["agent_0"][row]).tolist() == sorted(allowed)
+    with pytest.raises(ValueError, match="latent_agent_0: episode 0, step 1: 'NA' may be a name"):
+        Demonstrations([0] * 2, [0] * 2, ["lift|carry", "NA"])
+    mixed = np.array(["lift|carry", 1], object)
+    with pytest.raises(ValueError, match=r"agent_0: some steps have numbers \(1\), others na"):
+        Demonstrations([0] * 2, [0] * 2, mixed)
+    Demonstrations([0] * 2, [0] * 2, mixed, unknown_labels=[1])
+
+
 def test_a_name_with_a_bar_in_it_is_a_name_where_it_is_declared():
     names = ["a|b", "c", "a"]
     demos = Demonstrations([0] * 4, [0] * 4, ["a|b", "c", "a|c", " a|b "], latent_names=names)

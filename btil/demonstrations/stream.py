@@ -481,14 +481,14 @@ def _completed(
     sought = [column for column in columns if not known(column)]
     found = _distinct_values(source, sought, agents, reading)
     columns_found = {name: from_arrow(pa.chunked_array([one])) for name, one in found.items()}
-    size_told, names_told = _by_weights(named, agents, columns_found, sizes, names)
+    size_told, names_told = _by_weights(named, agents, columns_found, sizes, names, reading)
     sizes, names = sizes | size_told, names | names_told
     for column, distinct in [(column, found[column]) for column in sought if column in found]:
         values = columns_found[column]
         places = _FirstSeen(source, column, distinct, agents, reading)
         if column in of_labels:
             values, _, size_told, names_told = labels_and_sets(
-                of_labels[column], values, sizes, names
+                of_labels[column], values, sizes, names, reading
             )
             sizes, names = sizes | size_told, names | names_told
         coded = code_column(column, values, sizes.get(column), names.get(column), places, reading)
@@ -517,6 +517,7 @@ def _by_weights(
     labels: Mapping[str, Any],
     sizes: Mapping[str, int],
     names: Mapping[str, Names],
+    reading: Reading,
 ) -> tuple[dict[str, int], dict[str, Names]]:
     """Sizes and names of latents that only the columns of their weights tell, by column."""
     weights = weight_columns(list(columns), agents)
@@ -526,7 +527,7 @@ def _by_weights(
         }
         for argument, given in (("num_latents", sizes), ("latent_names", names))
     }
-    told = latents_of_weights(weights, dict(labels), known)
+    told = latents_of_weights(weights, dict(labels), known, reading)
     team = tuple(agents)
     return (
         declared_sizes("num_latents", told.get("num_latents"), team, "latent_"),

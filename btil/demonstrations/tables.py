@@ -13,17 +13,17 @@ import numpy as np
 from jaxtyping import Bool
 
 from btil.demonstrations.coding import (
-    MINUS_ONE,
     PLAIN,
     Reading,
     absent,
     as_array,
     code_column,
-    distinct_values,
     items,
+    labels_in,
     listed,
     normalised,
     normalised_keys,
+    plain_numbers,
     shown,
     texts_for_unknown,
     warn,
@@ -351,7 +351,7 @@ def from_columns(
         if record is not None and names not in declared:
             arguments[names] = record[names]
             arguments.setdefault(size, record[size])
-    names_of_latents = latents_of_weights(weights, columns, arguments)
+    names_of_latents = latents_of_weights(weights, columns, arguments, reading)
     fields, doubts = coded_fields(
         states={variable: columns[variable] for variable in variables} or None,
         actions={agent: columns[f"action_{agent}"] for agent in acting} or None,
@@ -387,7 +387,10 @@ def _of_agents(kind: str, agents: Sequence[str], columns: Columns) -> Columns | 
 
 
 def latents_of_weights(
-    weights: Mapping[str, Mapping[str, str]], columns: Columns, arguments: Mapping[str, Any]
+    weights: Mapping[str, Mapping[str, str]],
+    columns: Columns,
+    arguments: Mapping[str, Any],
+    reading: Reading,
 ) -> dict[str, Any]:
     """Names or numbers of the latents that only the columns of weights name."""
     names, sizes = (arguments.get(key) or {} for key in ("latent_names", "num_latents"))
@@ -399,14 +402,14 @@ def latents_of_weights(
             continue
         column = f"latent_{agent}"
         labels = as_array(column, columns.get(column, np.zeros(0, object)))
-        singles = set(distinct_values(column, labels)[1])
         sets = without_sets(column, labels, None)[1]
-        texts = {normalised(str(text)) for text in singles - set(sets)} - {""}
-        found = texts.union(latents, *sets.values())
-        if all(text.removesuffix(".0").lstrip("-").isdecimal() for text in found):
-            sizes[agent] = max(int(float(text)) for text in found) + 1
+        singles = labels_in(column, labels, reading) - {normalised(text) for text in sets}
+        found = sorted(singles.union(latents, *sets.values()))
+        plain, whole, _ = plain_numbers(found)
+        if plain.all():
+            sizes[agent] = int(whole.max()) + 1
         else:
-            names[agent] = sorted(found - MINUS_ONE)
+            names[agent] = found
     return {"latent_names": names, "num_latents": sizes}
 
 

@@ -255,6 +255,26 @@ def test_short_texts_for_a_person():
     assert len(ends) == 1
 
 
+def test_visited_states_are_those_that_differ():
+    generator = np.random.default_rng(1)
+    for sizes in ((2, 3, 2), (7, 2), (4, 1, 3, 2)):
+        states = {f"v{k}": generator.integers(0, size, 30) for k, size in enumerate(sizes)}
+        demos = Demonstrations(states, [0] * 30, num_actions=1, num_latents=1)
+        different = set(zip(*(v.tolist() for v in states.values()), strict=True))
+        assert 1 < len(different) < 30
+        assert demos.summary().num_visited_states == len(different)
+
+
+def test_a_summary_of_an_even_number_of_episodes():
+    demos = Demonstrations(
+        [0] * 14, [0] * 14, episodes=np.repeat([3, 1, 2, 0], [5, 2, 6, 1]), num_latents=1
+    )
+    summary = demos.summary()
+    assert (summary.num_episodes, summary.num_steps) == (4, 14)
+    assert (summary.min_length, summary.median_length, summary.max_length) == (1, 3.5, 6)
+    assert "episode length  1 to 6, median 3.5" in str(summary)
+
+
 # ---------------------------------------------------------------------- what is refused
 
 THREE: dict[str, Any] = {"states": [0, 1, 2], "actions": [0, 1, 0], "num_latents": 2}

@@ -13,14 +13,18 @@ from pyarrow import parquet
 
 import btil
 from btil.demonstrations.coding import (
+    Reading,
+    absent,
     as_index,
     check_text,
+    code_episodes,
     counted,
     items,
     listed,
     refuse_alike,
     shown,
     texts_for_unknown,
+    untyped_episodes,
     whole_numbers,
 )
 
@@ -376,6 +380,140 @@ def test_texts_for_nothing_are_missing_where_they_are_said_to_be(text: str) -> N
         names = {f"{column[:-1]}_names": ["?", text, "a"]}
         named = btil.Demonstrations(**columns, **given, **names)
         assert (named.actions[:, 0] if column == "actions" else named.states).tolist() == [2, 1, 0]
+
+
+ALLOWED: dict[str, tuple[dict[str, Any], str]] = {
+    "an index": ({"states": [0, -2]}, "an index (a whole number 0, 1, 2, ... within 64 bits)"),
+    "a size": ({"states": [0, 3], "num_states": 3}, "a whole number from 0 to 2"),
+    "names": (
+        {"states": ["a", "c"], "state_names": ["a", "b"]},
+        "a whole number from 0 to 1, or one of 'a', 'b'",
+    ),
+    "unseen": (
+        {"actions": [0, 2], "num_actions": 2, "missing": "allow"},
+        "a whole number from 0 to 1, or -1, NaN, None or a blank where nobody saw it",
+    ),
+    "a label": (
+        {"latents": [0, 2], "num_latents": 2},
+        "a whole number from 0 to 1, or -1, NaN, None or a blank where it is unknown",
+    ),
+    "numbers alone": (
+        {"states": np.array([1, "a"], object)},
+        "numbers only or names only, as other steps have numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_what_is_allowed_is_told(what: str) -> None:
+    given, allowed = ALLOWED[what]
+    with pytest.raises(ValueError, match=rf"step 1: .* expected {re.escape(allowed)}(;.*)?$"):
+        btil.Demonstrations(**{"states": [0, 0], "actions": [0, 0], "num_latents": 2} | given)
+
+
+BLANK, LEAVE = "missing='allow'", "leave it out"
+REMEDIES: dict[str, tuple[str, list[str], list[str]]] = {
+    "a missing action": ("x,action_a\n0,0\n1,\n", ["present_<agent>", "drop_last"], [LEAVE]),
+    "another action": ("x,action_a\n0,0\n1,0.5\n", [], ["present_<agent>", BLANK]),
+    "a missing state": ("x,action_a\n0,0\n,1\n", [BLANK, LEAVE], ["continuous="]),
+    "a state of -1": ("x,action_a\n0,0\n-1,1\n", [BLANK, LEAVE], ["continuous="]),
+    "a fraction": ("x,action_a\n0,0\n1.5,1\n", ["continuous=['x']", LEAVE], ["missing="]),
+    "a negative state": ("x,action_a\n0,0\n-2,1\n", [LEAVE], ["missing=", "continuous="]),
+    "infinity": ("x,action_a\n0,0\ninf,1\n", [LEAVE], ["missing=", "continuous="]),
+    "a step": ("step,x,action_a\n0,0,0\n,0,1\n", ["leave the column step out"], ["missing="]),
+}
+
+
+@pytest.mark.parametrize("what", REMEDIES)
+def test_what_to_do_is_told_where_it_helps(what: str, tmp_path: Path) -> None:
+    table, helps, others = REMEDIES[what]
+    (tmp_path / "t.csv").write_text(table)
+    with pytest.raises(ValueError, match="episode 0, step 1: ") as refused:
+        btil.read_demonstrations(tmp_path / "t.csv", num_latents=1)
+    assert all(text in str(refused.value) for text in helps), refused.value
+    assert not any(text in str(refused.value) for text in others), refused.value
+
+
+def test_in_memory_a_state_is_not_told_to_be_left_out() -> None:
+    with pytest.raises(ValueError, match=r"continuous=\{...\} of Demonstrations") as refused:
+        btil.Demonstrations({"x": [0.5]}, [0], num_latents=1)
+    assert "leave it out" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (np.array([3, 3, -1]), [3, 3, -1]),
+        (np.array([3.0, -2.0]), [3, -2]),
+        (np.array([3, 4], np.uint8), [3, 4]),
+        (np.array([3, 2.0], object), [3, 2]),
+        (np.array([" a ", "b", "e\u0301"]), ["a", "b", "\xe9"]),
+        (pd.Categorical(["b", "a"], categories=["a", "b", "c"]), ["b", "a"]),
+        (np.array(["7", "08"]), ["7", "08"]),
+    ],
+)
+def test_ids_are_what_they_are(values: Any, found: list[Any]) -> None:
+    ids = code_episodes(values)
+    assert ids.tolist() == found
+
+
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        (np.array([1.0, 0.5]), "row 11 (counted from 0): 0.5"),
+        (np.ma.MaskedArray([1, 2], [True, False]), "row 10 (counted from 0): "),
+        (np.array([1, "a"], object), "row 11 (counted from 0): 'a'"),
+        (np.array(["a", "a", 1], object), "row 12 (counted from 0): 1 "),
+        (np.array([2, True], object), "row 11 (counted from 0): True"),
+        (np.array(["a", None], object), "row 11 (counted from 0): None"),
+        (np.array(["a", " "]), "row 11 (counted from 0): ' '"),
+        (np.array(["a", "NA"]), "row 11 (counted from 0): 'NA'"),
+        (np.array([0, 2**63], np.uint64), "row 11 (counted from 0): 9223372036854775808"),
+    ],
+)
+def test_ids_that_are_none_are_refused_by_their_row(values: Any, place: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"episode: {place}")):
+        code_episodes(values, first_row=10)
+
+
+def test_ids_may_be_called_like_nothing_where_that_is_said() -> None:
+    called = np.array(["a", "NA"])
+    assert code_episodes(called, reading=Reading(frozenset())).tolist() == ["a", "NA"]
+    assert code_episodes(called, reading=Reading(frozenset({"a"}))).tolist() == ["a", "NA"]
+    with pytest.raises(ValueError, match=r"row 1 .*'NA'"):
+        code_episodes(called, reading=Reading(frozenset({"NA"})))
+
+
+@pytest.mark.parametrize(
+    ("written", "ids"),
+    [
+        (["1", " 2 "], [1, 2]),
+        (["-3", "2.0"], [-3, 2]),
+        (["1", "1.0"], None),
+        (["1", "01"], None),
+        (["1", "1.5"], None),
+        (["1", ""], None),
+        (["1", None], None),
+        (["1", "a"], None),
+        (["1", str(2**63)], None),
+    ],
+)
+def test_ids_of_a_file_without_types(written: list[Any], ids: list[int] | None) -> None:
+    cells = np.array(written, object)
+    found = untyped_episodes(cells)
+    assert found is cells if ids is None else found.tolist() == ids
+
+
+def test_where_an_action_is_not_there() -> None:
+    for values, nothing in (
+        (np.array([0, -1, 1, -2]), [0, 1, 0, 0]),
+        (np.array([0, np.nan, -1.0]), [0, 1, 1]),
+        (np.ma.MaskedArray([0, 1], [False, True]), [0, 1]),
+        (np.array(["a", "", " ", "-1", "-1.0", "nan", "0"]), [0, 1, 1, 1, 1, 0, 0]),
+        (np.array(["a", None, -1, 0, "-1"], object), [0, 1, 1, 0, 1]),
+        (pd.Categorical(["a", None, "-1"]), [0, 1, 1]),
+    ):
+        np.testing.assert_array_equal(absent("action_a", values), nothing)
 
 
 def test_the_page_lists_what_is_tested() -> None:

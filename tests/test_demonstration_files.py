@@ -172,6 +172,22 @@ def test_parts_that_do_not_fit_together_are_refused(tmp_path) -> None:
     one = random_demos(lengths=(2, 2))
     cases: list[tuple[list[Any], str]] = [
         ([one, one], "part 1: episode 0 is in an earlier part too; give its"),
+        (
+            [one, one.replace(episodes=[5, 5, 6, 6]), one.replace(episodes=[7, 7, 6, 6])],
+            "part 2: episode 6 is in an earlier part too",
+        ),
+        (
+            [one, one.replace(episodes=[5, 5, 6, 6], missing="allow")],
+            "part 1: missing is allow, in part 0 refuse",
+        ),
+        (
+            [one.replace(missing="allow"), one.replace(episodes=[5, 5, 6, 6])],
+            "part 1: missing is refuse, in part 0 allow",
+        ),
+        (
+            [one.replace(continuous={"v": [0.5] * 4}), one.replace(episodes=[5, 5, 6, 6])],
+            r"part 1: continuous is \[\], in part 0 \['v'\]",
+        ),
         ([one, random_demos(lengths=(1,), num_states=(3, 2))], "part 1: num_states is .*'x': 3"),
         ([one, one.replace(episodes=["a", "a", "b", "b"])], "part 1: episode_ids is text"),
         ([one.select([0]), one.select([1]).replace(rewards=[1, 2])], "part 1: 'reward' are in it"),

@@ -224,6 +224,29 @@ def test_own_and_common_columns_hold_whatever_occurs():
         from_long_table(table, common=["t"])
 
 
+def test_measures_of_the_team_and_of_each():
+    table = {
+        "step": [0, 0, 1, 1],
+        "agent": ["a", "b", "b", "a"],
+        "action": [0, 1, 1, 0],
+        "heat": [0.5, 0.5, None, None],
+        "x": [None, 1.5, None, None],
+        "reward": [1, 1, 2, 2.5],
+    }
+    demos = from_long_table(table, continuous=["heat", "x"])
+    assert list(demos.continuous) == ["heat", "a_x", "b_x"]
+    np.testing.assert_array_equal(demos.continuous["heat"], [0.5, np.nan])
+    np.testing.assert_array_equal(demos.continuous["b_x"], [1.5, np.nan])
+    assert np.isnan(demos.continuous["a_x"]).all()
+    # A reward that differs at one step is each agent's own at all.
+    assert demos.rewards.tolist() == [[1, 1], [2.5, 2]]
+    assert from_long_table(
+        table | {"reward": [1, 1, 2, 2]}, continuous=["heat", "x"]
+    ).rewards.tolist() == [1, 2]
+    own = from_long_table(table, continuous=["heat", "x"], own=["heat"])
+    assert list(own.continuous) == ["a_heat", "b_heat", "a_x", "b_x"]
+
+
 def test_rewards_of_each_and_numbered_labels():
     table = {
         "step": [0, 0, 1],
@@ -550,6 +573,23 @@ def test_the_gap_is_two_steps_where_none_is_given():
         btil.recordings.from_trajectories(table, 0.5, [])
 
 
+def test_a_gap_is_as_long_as_it_is():
+    table = {"time": [0.0, 1.0, 2.5], "agent": ["a"] * 3, "x": [0.0, 4.0, 7.0]}
+
+    def read(resample, gap):
+        found = btil.recordings.from_trajectories(table, 0.25, ["x"], resample=resample, gap=gap)
+        return found.continuous["a_x"].tolist()
+
+    seen = [0, 0, 0, np.nan, 4, 4, 4, np.nan, np.nan, np.nan, 7]
+    np.testing.assert_array_equal(read("last", 0.5), seen)
+    np.testing.assert_array_equal(read("last", 0.49), [*[0, 0, np.nan] * 1, np.nan, *seen[4:6],
+                                                       *[np.nan] * 4, 7])  # fmt: skip
+    line = [0, 1, 2, 3, 4, *[np.nan] * 5, 7]
+    np.testing.assert_allclose(read("linear", 1.0), line)
+    np.testing.assert_allclose(read("linear", 1.5), [0, 1, 2, 3, 4, 4.5, 5, 5.5, 6, 6.5, 7])
+    np.testing.assert_array_equal(read("linear", 0.99), [0, *[np.nan] * 3, 4, *[np.nan] * 5, 7])
+
+
 def test_times_with_a_zone_are_seconds_since_1970():
     stamps = ["1970-01-01T01:00:00.25+01:00", "1970-01-01T00:00:03Z"]
     table = {"time": stamps, "agent": ["a", "a"], "x": [1.0, 3.0]}
@@ -814,6 +854,24 @@ def test_rows_whose_first_cell_is_blank_are_rows(tmp_path):
     assert read_intervals(path) == BORIS_CODED
     tabs = write(tmp_path, "\n# of today\n" + "\n".join(lines[:-1]).replace(",", "\t"), "coded.tsv")
     assert read_intervals(tabs) == BORIS_CODED
+
+
+def test_what_begins_ends_by_its_modifiers_and_observation(tmp_path):
+    head = "Observation id,Subject,Behavior,Modifier #1,Behavior type,Time\n"
+    rows = [
+        "1,ann,lift,left,START,1", "1,ann,lift,right,START,2", "1,bob,lift,left,START,3",
+        ",ann,lift,left,START,4", ",ann,lift,left,STOP,5", "1,ann,lift,right,stop,6",
+        "1,bob,lift,left,STOP,7", "1,ann,lift,left,STOP,8", "1,ann,lift,left,START,8",
+        "1,ann,lift,left,STOP,9",
+    ]  # fmt: skip
+    found = read_intervals(write(tmp_path, head + "\n".join(rows), "coded.csv"))
+    assert found == [
+        Interval(1, 8, "lift", "ann", "ann", "1"),
+        Interval(2, 6, "lift", "ann", "ann", "1"),
+        Interval(3, 7, "lift", "bob", "bob", "1"),
+        Interval(4, 5, "lift", "ann", "ann", None),
+        Interval(8, 9, "lift", "ann", "ann", "1"),
+    ]
 
 
 def test_older_boris_tables_have_lines_above(tmp_path):
@@ -1570,7 +1628,14 @@ def test_files_and_layouts_that_are_not_there(tmp_path):
         from_overcooked_trials(write_records(tmp_path, bare), "own")
     grid = ["XPX", "O S", "X X", "XDX"]
     assert from_overcooked_trials(path, "own", grid=grid).num_steps == 4
-    for text, message in (("[{", "line 1, character 3: no JSON"), ("[]", "expected a list")):
+    for text, message in (
+        ("[{", "line 1, character 3: no JSON"),
+        ('{"a": 1}\n{"a"\n', "line 2, character 1: no JSON"),
+        ("[]", "expected a list"),
+        ("3", "expected a list"),
+        ('{"a": {"0": 1}, "b": {"1": 1}}', "column 'b' has other rows than the first one"),
+        ('{"trajectory": []}', "expected a list"),
+    ):
         with pytest.raises(ValueError, match=message):
             from_overcooked_trials(write(tmp_path, text, "bad.json"), "own")
     slow = kitchen_records()

@@ -379,6 +379,44 @@ def test_weights_alone_are_labels_to_drop():
     assert bare.without_labels() is bare
 
 
+@pytest.mark.parametrize("chosen", [[1], ["y", "x"]])
+def test_a_selection_has_its_own_rows_of_everything(chosen):
+    demos = recorded(rewards=np.arange(12.0).reshape(6, 2))
+    rows = [3, 4, 5] if chosen == [1] else [3, 4, 5, 0, 1, 2]
+    part = demos.select(chosen)
+    for name in ("rewards", "present", "actions", "latents"):
+        np.testing.assert_array_equal(getattr(part, name), getattr(demos, name)[rows])
+    for name in ("state_variables", "continuous", "latent_weights"):
+        whole = getattr(demos, name)
+        assert list(whole) == list(getattr(part, name))
+        for column, values in getattr(part, name).items():
+            np.testing.assert_array_equal(values, whole[column][rows])
+    assert (part.missing, part.num_latents) == ("allow", demos.num_latents)
+    without = demos.without_labels(chosen)
+    np.testing.assert_array_equal(without.latents[rows], -1)
+    kept = [row for row in range(6) if row not in rows]
+    np.testing.assert_array_equal(without.latents[kept], demos.latents[kept])
+    for agent, weights in without.latent_weights.items():
+        np.testing.assert_array_equal(weights[rows], 1)
+        np.testing.assert_array_equal(weights[kept], demos.latent_weights[agent][kept])
+    np.testing.assert_array_equal(without.rewards, demos.rewards)
+
+
+def test_presence_in_numbers_of_any_type():
+    expected = [[True], [False], [True]]
+    for values in (
+        [1.0, 0.0, 1.0],
+        [True, False, True],
+        np.array([1, 0, 1], np.uint8),
+        list("101"),
+    ):
+        demos = btil.Demonstrations([0] * 3, [0] * 3, present={"agent_0": values}, num_latents=1)
+        assert demos.present.tolist() == expected
+    for values in ([1, 0, 2], [1, 0, "da"], [1, 0, -1], [1, 0, 0.5]):
+        with pytest.raises(ValueError, match=r"present_agent_0: episode 0, step 2: .* not all"):
+            btil.Demonstrations([0] * 3, [0] * 3, present={"agent_0": values}, num_latents=1)
+
+
 def test_states_that_nobody_saw_have_no_joint_index():
     demos = recorded()
     with pytest.raises(ValueError, match="states: zone is not known at episode 'x', step 2, so"):

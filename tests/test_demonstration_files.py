@@ -288,6 +288,52 @@ def test_unsure_labels_of_foreign_files_are_found(labels, weights, names, tmp_pa
     )
 
 
+@pytest.mark.filterwarnings("ignore::btil.DataWarning")
+def test_what_is_said_of_those_who_are_away_counts_for_nothing(tmp_path) -> None:
+    """Neither for sizes and names, nor is it owed; of states only blanks are not."""
+    frame = pd.DataFrame(
+        {
+            "episode": [0, 0, 1, 1, 1],
+            "zone": [0, 1, 1, 0, 1],
+            "ann_cell": ["u", None, "v", "u", "u"],
+            "ann_to_bob": [0, -1, 1, -1, 0],
+            "action_ann": ["go", "no", "wait", "go", "go"],
+            "latent_ann": ["a", "zz", "b", "a", ""],
+            "present_ann": ["yes", "no", "yes", "yes", "yes"],
+            "action_bob": ["x", "y", "x", None, "y"],
+            "latent_bob": [0, 1, 1, 7, 0],
+            "present_bob": [True, True, True, False, True],
+        }
+    )
+    path = write_foreign(frame, tmp_path / "away.parquet")
+    told = "present_(ann|bob) says that (ann|bob) is away"
+    with pytest.warns(btil.DataWarning, match=told):
+        expected = btil.read_demonstrations(path)
+    file = btil.open_demonstrations(path)
+    with pytest.warns(btil.DataWarning, match=told):
+        assert file.read() == expected
+    assert (file.num_actions, file.num_latents) == ((2, 2), (2, 2))
+    assert file.latent_names == {"ann": ("a", "b")}
+    assert file.num_states == {"zone": 2, "ann_cell": 2, "ann_to_bob": 2}
+    # What is owed is told where it is, and who is never there has to be declared.
+    for changes, message in (
+        ({"action_bob": ["x", "y", None, None, "y"]}, "action_bob: episode 1, step 0: a missing"),
+        ({"ann_to_bob": [0, -1, 1, -1, -1]}, "ann_to_bob: episode 1, step 2: "),
+        ({"ann_to_bob": [0, -1, 1, -3, 0]}, "ann_to_bob: episode 1, step 1: -3 is not allowed"),
+        ({"ann_cell": ["u", None, "v", "u", None]}, "ann_cell: episode 1, step 2: a missing"),
+        ({"present_ann": ["yes", "no", "?", "yes", "no"]}, "present_ann: episode 1, step 0: '.'"),
+        ({"present_bob": [False] * 5}, "action_bob: no step has a value, so the number of its"),
+        ({"present_ann": ["no"] * 5}, "ann_cell: no step has a value, so the number of its"),
+    ):
+        if "present_ann" in changes and len(set(changes["present_ann"])) == 1:
+            changes |= {"ann_cell": [None] * 5, "ann_to_bob": -1}
+        changed = write_foreign(frame.assign(**changes), tmp_path / "changed.parquet")
+        with pytest.raises(ValueError, match=message):
+            btil.read_demonstrations(changed)
+        with pytest.raises(ValueError, match=message):
+            list(btil.open_demonstrations(changed))
+
+
 @pytest.mark.parametrize("weights", [(), ("wait", "lift")])
 def test_labels_that_mean_unknown_are_no_mental_states(weights, tmp_path) -> None:
     labels = ["lift|wait", "?", "99", "-1"]

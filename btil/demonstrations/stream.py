@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool
 
 from btil.arguments import check_index, check_values
 from btil.demonstrations.coding import (
     PLAIN,
     Names,
     Reading,
+    absent,
     code_column,
     counted,
     listed,
@@ -36,7 +38,8 @@ from btil.demonstrations.data import (
 from btil.demonstrations.formats.arrow import columns_from_arrow, from_arrow
 from btil.demonstrations.formats.parquet import record_of_schema
 from btil.demonstrations.formats.record import record_of
-from btil.demonstrations.quantities import weight_columns
+from btil.demonstrations.naming import agents_in
+from btil.demonstrations.quantities import says_away, weight_columns
 from btil.demonstrations.row_groups import (
     EPISODE,
     PRESENT,
@@ -491,7 +494,12 @@ def _completed(
                 of_labels[column], values, sizes, names, reading
             )
             sizes, names = sizes | size_told, names | names_told
-        coded = code_column(column, values, sizes.get(column), names.get(column), places, reading)
+        away = None
+        if not len(values):  # nobody of whom it speaks is ever there
+            values, away = np.array([-1]), np.ones(1, bool)
+        coded = code_column(
+            column, values, sizes.get(column), names.get(column), places, reading, away
+        )
         sizes[column] = coded.size
         if coded.names is not None:
             names[column] = coded.names
@@ -556,14 +564,36 @@ def _distinct_values(
     from pyarrow import compute
 
     found: dict[str, pa.Array] = {}
-    for table in _seen_tables(source, columns, agents, reading) if columns else ():
+    needed = [*columns, *(f"{PRESENT}{agent}" for agent in agents)]
+    for table in _seen_tables(source, needed, agents, reading) if columns else ():
         for name in (name for name in table.column_names if name in columns):
-            distinct = pa.table({name: compute.unique(plain_values(table.column(name)))})
+            distinct = pa.table({name: compute.unique(_told_of(name, table, agents))})
             if name in found:  # files may differ in the width of their numbers
                 both = [pa.table({name: found[name]}), distinct]
                 distinct = pa.concat_tables(both, promote_options="permissive")
             found[name] = compute.unique(distinct.column(name))
     return found
+
+
+def _told_of(column: str, table: pa.Table, agents: Sequence[str]) -> pa.ChunkedArray:
+    """A column without the cells of those who are away that count for nothing, as in memory."""
+    cells = plain_values(table.column(column))
+    counts = _counts(column, table, agents)
+    return cells if counts.all() else cells.filter(counts)
+
+
+def _counts(column: str, table: pa.Table, agents: Sequence[str]) -> Bool[np.ndarray, " rows"]:
+    """Where a cell speaks of one who is there, or is a state that is there all the same."""
+    of_one = column.startswith(("action_", "latent_"))
+    spoken_of = [column.partition("_")[2]] if of_one else agents_in(column, agents)
+    away = np.zeros(table.num_rows, bool)
+    for agent in spoken_of:
+        name = f"{PRESENT}{agent}"
+        if name in table.column_names:
+            away |= says_away(name, from_arrow(table.column(name)))
+    if of_one or not away.any():
+        return ~away
+    return ~(away & absent(column, from_arrow(table.column(column))))
 
 
 class _FirstSeen(NamedTuple):
@@ -577,10 +607,11 @@ class _FirstSeen(NamedTuple):
 
     def place(self, row: int) -> str:
         """File, episode and step of the first row that has the given one of the values."""
+        import pyarrow as pa
         from pyarrow import compute
 
         wanted = self.values[row]
-        columns = [self.column]
+        columns = [self.column, *(f"{PRESENT}{agent}" for agent in self.agents)]
         if self.reading.drop_last:
             columns += [f"action_{agent}" for agent in self.agents]
         tables = whole_episodes(self.source, list(dict.fromkeys(columns)), self.reading)
@@ -593,6 +624,7 @@ class _FirstSeen(NamedTuple):
                 same = compute.is_nan(column)
             else:
                 same = compute.equal(column, wanted)
+            same = compute.and_(same, pa.array(_counts(self.column, table, self.agents)))
             at = compute.index(same, True).as_py()
             if at >= 0:
                 named = "episode" in table.column_names

@@ -187,7 +187,8 @@ def code_column(
     if missing.any():
         owed = missing if away is None else missing & ~away
         if owed.any() and not refuse.may_miss:
-            refuse(int(np.argmax(owed)), None)
+            row = int(np.argmax(owed))
+            refuse(row, None if indices[row] == _MISSING else indices[row])
         indices = np.where(missing, -1, indices)
     outside = (indices < 0) & ~missing
     if size is not None:

@@ -220,6 +220,14 @@ def test_few_row_groups_are_in_memory_at_once(rows, tmp_path, monkeypatch) -> No
     assert max(read) <= min(max(rows, 4), 26)
 
 
+def test_steps_are_counted_without_reading_rows(tmp_path, monkeypatch) -> None:
+    demos = random_demos(lengths=LENGTHS)
+    btil.write_demonstrations(demos, tmp_path / "team.parquet")
+    file = btil.open_demonstrations(tmp_path / "team.parquet")
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_groups", None)
+    assert file.num_steps == 26
+
+
 def spelled(value: Any) -> str:
     if pd.isna(value):
         return "  "

@@ -382,6 +382,30 @@ def test_texts_for_nothing_are_missing_where_they_are_said_to_be(text: str) -> N
         assert (named.actions[:, 0] if column == "actions" else named.states).tolist() == [2, 1, 0]
 
 
+def test_plain_decimals_count_names_only_where_no_name_is_like_a_number() -> None:
+    """And where all texts of the column are such: else they are names, and none of the declared."""
+
+    def read(cells: list[Any], names: list[str]) -> list[int]:
+        given = np.array(cells, object)
+        demos = btil.Demonstrations([0] * len(cells), given, action_names=names, num_latents=1)
+        return demos.actions[:, 0].tolist()
+
+    assert read(["0", "1"], ["x", "y"]) == [0, 1]
+    assert read(["7", "x"], ["7", "x"]) == [0, 1]
+    assert read([0, 1, "x"], ["x", "y"]) == [0, 1, 0]
+    for cells, names in (
+        (["0", "1"], ["7", "x"]),
+        (["0", "1"], ["x", "1e3"]),
+        (["0", "x"], ["x", "y"]),
+        (["0", 1], ["x", "y"]),
+        (["0", "2"], ["x", "y"]),
+    ):
+        with pytest.raises(
+            ValueError, match=r"action_agent_0: episode 0, step [01]: '?[02]'? is not"
+        ):
+            read(cells, names)
+
+
 ALLOWED: dict[str, tuple[dict[str, Any], str]] = {
     "an index": ({"states": [0, -2]}, "an index (a whole number 0, 1, 2, ... within 64 bits)"),
     "a size": ({"states": [0, 3], "num_states": 3}, "a whole number from 0 to 2"),

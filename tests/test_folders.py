@@ -246,7 +246,16 @@ def test_files_that_do_not_go_together(tmp_path) -> None:
     folder = folder_of(tmp_path / "mixed", [0])
     bare = parquet.read_table(folder / "a.parquet").replace_schema_metadata(None)
     parquet.write_table(bare, folder / "b.parquet")
-    with pytest.raises(ValueError, match=r"b\.parquet: sizes and names are recorded in"):
+    told = (
+        r"b\.parquet: sizes and names are recorded in .*a\.parquet, but not in .*b\.parquet; give"
+    )
+    with pytest.raises(ValueError, match=told):
+        btil.open_demonstrations(folder)
+    (folder / "b.parquet").rename(folder / "0.parquet")
+    told = (
+        r"a\.parquet: sizes and names are recorded in .*a\.parquet, but not in .*0\.parquet; give"
+    )
+    with pytest.raises(ValueError, match=told):
         btil.open_demonstrations(folder)
 
 
@@ -281,6 +290,26 @@ def test_filters_choose_episodes(tmp_path) -> None:
     assert [s.num_steps for s in shards] == [1, 9, 1]
     either = [[("episode", "<", 1)], [("episode", ">", 5), ("episode", "!=", 7)]]
     assert btil.open_demonstrations(path, filters=either).read() == demos().select([0, 6])
+
+
+def test_filters_leave_out_what_they_cannot_tell(tmp_path) -> None:
+    columns: dict[str, Any] = {"x": [0, 1, 0, 1, 1], "action_a": [1, 0, 1, 1, 0]}
+    path = plain(
+        tmp_path / "t.parquet", episode=[1, 1, 2, 2, 3], site=[0, 0, None, None, 5], **columns
+    )
+    for filters, episodes in (
+        ([("site", "==", 0)], [1]),
+        ([("site", "!=", 0)], [3]),
+        ([[("site", "==", 5)], [("site", "<", 1)]], [1, 3]),
+        ([("site", "not in", [5, 9])], [1, 2]),
+    ):
+        file = btil.open_demonstrations(
+            path, filters=filters, num_latents=1, num_actions=2, num_states={"site": 6, "x": 2},
+            missing="allow",
+        )  # fmt: skip
+        assert file.read().episode_ids.tolist() == episodes, filters
+    with pytest.raises(ValueError, match=r"row 1 .*: episode 1 is kept in part"):
+        btil.open_demonstrations(path, filters=[("site", ">=", 0), ("x", "in", [1])], num_latents=1)
 
 
 def test_keys_of_folders(tmp_path) -> None:

@@ -1277,6 +1277,23 @@ def test_parts_of_tuples_are_numbered():
     assert known.continuous.keys() == one.continuous.keys()
 
 
+def test_each_component_has_its_own_size_and_start():
+    seen = np.array([[1, 4, 7], [2, 0, 9], [2, 3, 8]])
+    space = spaces.MultiDiscrete([2, 5, 3], start=[1, 0, 7])
+    demos = from_minari([episode(3, seen, np.array([1, 0]))], observation_space=space)
+    assert demos.num_states == {"observation_0": 2, "observation_1": 5, "observation_2": 3}
+    found = {name: values.tolist() for name, values in demos.state_variables.items()}
+    assert found == {"observation_0": [0, 1], "observation_1": [4, 0], "observation_2": [0, 2]}
+    with pytest.raises(ValueError, match="observations, step 1: 0 is not allowed; expected 7 to 9"):
+        from_minari([episode(3, seen - [[0] * 3, [0, 0, 9], [0] * 3], np.array([1, 0]))],
+                    observation_space=space)  # fmt: skip
+    # Joint actions count from their starts, too; the first is the most significant.
+    acts = spaces.MultiDiscrete([2, 3], start=[0, 5])
+    one = episode(3, seen[:, 1], np.array([[1, 6], [0, 7]]))
+    joint = from_minari([one], action_space=acts, agents=["ann"])
+    assert (joint.num_actions, joint.actions.ravel().tolist()) == ((6,), [4, 2])
+
+
 def test_an_episode_is_over_where_all_are():
     both = {"ann": np.array([0, 1, 1]), "bob": np.array([1, 0, 0])}
     over = {"ann": np.array([False, True, True]), "bob": np.array([False, False, True])}

@@ -670,6 +670,8 @@ def test_files_are_read_by_what_was_seen_before(tmp_path: Path) -> None:
         assert given.missing == "allow"
         assert given.state_variables["x"].tolist() == [-1, 0]
         assert given.actions.tolist() == [[1, 1], [-1, -1]]
+    path.write_text(f"{header}1.5,rest,1,n,4,b,wait,2\n,,,,,,,\n")
+    assert read_as_seen(path, seen, missing="allow").num_states == {"x": 5, "where": 2}
     path.write_text(f"{header}1.5,rest,1,n,,b,wait,2\n,,,,,,,\n")
     # Of a state that nobody saw at all the values are those seen before.
     ended = read_as_seen(path, seen, missing="allow", drop_last=True)

@@ -6,6 +6,7 @@ import pytest
 
 import btil
 from btil.demonstrations.data import refuse_gaps
+from btil.demonstrations.quantities import says_away
 
 FILES = ["team.csv", "team.parquet", "team.npz"]
 
@@ -400,6 +401,11 @@ def test_a_selection_has_its_own_rows_of_everything(chosen):
         np.testing.assert_array_equal(weights[rows], 1)
         np.testing.assert_array_equal(weights[kept], demos.latent_weights[agent][kept])
     np.testing.assert_array_equal(without.rewards, demos.rewards)
+
+
+def test_nobody_is_away_by_what_is_no_presence():
+    cells = np.array(["no", "?", "", None, " FALSE ", "yes", 0, 2, 0.0], object)
+    np.testing.assert_array_equal(says_away("present_ann", cells), [1, 0, 0, 0, 1, 0, 1, 0, 1])
 
 
 def test_presence_in_numbers_of_any_type():

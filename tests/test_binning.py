@@ -27,6 +27,35 @@ def test_bins_hold_what_lies_between_their_edges():
     np.testing.assert_array_equal(by_number.state_variables["near"], np.digitize(VALUES, edges))
 
 
+def test_two_bins_hold_half_of_what_was_seen_each():
+    blank = _demos(continuous={"gap": [np.nan, *VALUES[1:]]}, missing="allow")
+    for quantiles in (2, np.int64(2), [0.5]):
+        cut = btil.bin(blank, "gap", quantiles=quantiles)
+        np.testing.assert_array_equal(bin_edges(cut, "gap_bin"), [np.median(VALUES[1:])])
+        np.testing.assert_array_equal(cut.state_variables["gap_bin"], [-1, 0, 1, 1, 0, 1])
+    # An edge is a number too, and all that there was stays.
+    one = btil.bin(_demos(), "gap", edges=0.5)
+    assert one.state_names["gap_bin"] == ("below 0.5", "0.5 and above")
+    assert one.num_states == {"cell": 2, "gap_bin": 2}
+    named = _demos(state_names={"cell": ["a", "b"]}, num_states={"cell": 2})
+    cut = btil.bin(named, "gap", edges=0.5)
+    assert cut.state_names["cell"] == ("a", "b")
+    with pytest.raises(ValueError, match="no value of gap was seen, so give edges"):
+        btil.bin(_demos(continuous={"gap": [np.nan] * 6}, missing="allow"), "gap", quantiles=2)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["a", "0.5 and above"], ["below 0.5", "more"], ["below 0.5"], ["below 1", "1 to 2", "x"]],
+)
+def test_names_that_are_no_bins_have_no_edges(names):
+    demos = btil.Demonstrations(
+        {"gap_bin": [0]}, [0], state_names={"gap_bin": names}, num_latents=1
+    )
+    with pytest.raises(ValueError, match=r"gap_bin has values .*, which are not bins"):
+        bin_edges(demos, "gap_bin")
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
 def test_edges_travel_with_files_and_posteriors(tmp_path, ending):
     cut = btil.bin(_demos(), "gap", quantiles=[0.21, 0.9])
@@ -66,6 +95,14 @@ def test_a_blank_is_a_state_that_nobody_saw():
         ({"quantiles": [0.5, 1.0]}, "probabilities between 0 and 1"),
         ({"edges": [1], "name": "cell"}, "'cell' is a state variable already"),
         ({"like": "no"}, "no state variable 'gap_bin' with names"),
+        ({"edges": [1, 1]}, "allowed are finite numbers that increase"),
+        ({"edges": [1, np.inf]}, "allowed are finite numbers that increase"),
+        ({"edges": [[1, 2]]}, "allowed are finite numbers that increase"),
+        ({"quantiles": [0.0, 0.5]}, "probabilities between 0 and 1"),
+        ({"quantiles": [0.5, 0.5]}, "probabilities between 0 and 1 that increase"),
+        ({"quantiles": []}, "a number of bins, 2 or more"),
+        ({"quantiles": "x"}, "a number of bins, 2 or more"),
+        ({"quantiles": 0.5}, "a number of bins, 2 or more"),
     ],
 )
 def test_what_is_wrong_is_refused(given, message):

@@ -24,6 +24,7 @@ from typer.testing import CliRunner, Result
 import btil
 from btil.cli import app
 from btil.demonstrations.coding import NOTHING, texts_for_unknown
+from btil.demonstrations.tables import read_as_seen, told
 from btil.domains import record
 from btil.inference.result import DirichletRows, FitResult
 from btil.models.team import bind
@@ -445,6 +446,19 @@ def test_codes_after_names(column: str, ending: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["state", "action", "latent"])
+def test_coded_numbers_after_names(kind: str, tmp_path: Path) -> None:
+    """As `test_codes_after_names`, of columns that are coded in the file."""
+    train = learned_from_names()
+    column = {"state": "where", "action": "action_ann", "latent": "latent_ann"}[kind]
+    plain = {"where": ["door"] * 3, "action_ann": ["push"] * 3, "latent_ann": ["rest"] * 3}
+    codes = pa.array([None, 1, 0] if kind == "latent" else [1, 1, 0]).dictionary_encode()
+    parquet.write_table(pa.table(plain | {column: codes}), tmp_path / "codes.parquet")
+    row = 1 if kind == "latent" else 0
+    with pytest.raises(ValueError, match=rf"{column}: episode 0, step {row}: 1 is a number, but"):
+        btil.read_demonstrations(tmp_path / "codes.parquet", like=train)
+
+
+@pytest.mark.parametrize("kind", ["state", "action", "latent"])
 def test_codes_after_names_in_memory(kind: str) -> None:
     train = learned_from_names()
     posterior = made(train)
@@ -625,6 +639,53 @@ def test_new_files_may_have_more_columns_and_states_that_are_new_numbers(tmp_pat
     assert posterior.conformed(path).actions.tolist() == [[0, 1], [1, 0]]
 
 
+def test_files_are_read_by_what_was_seen_before(tmp_path: Path) -> None:
+    seen = btil.Demonstrations(
+        {"x": [0, 1, 0], "where": ["a", "b", "a"]},
+        {"ann": ["go", "wait", "go"], "bob": [0, 0, 1]},
+        {"ann": ["lift", "", "rest"], "bob": [0, 1, 2]},
+        continuous={"v": [0.5, 1.5, 2.5]},
+    )
+    path = tmp_path / "new.csv"
+    header = "v,latent_ann,action_bob,notes,x,where,action_ann,latent_bob\n"
+    path.write_text(f"{header}1.5,rest,1,n,4,b,wait,2\n,?,0,,0,a,go,\n")
+    new = read_as_seen(path, seen, unknown_labels=["?"])
+    assert (new.agents, new.num_states) == (("ann", "bob"), {"x": 5, "where": 2})
+    assert (new.num_actions, new.num_latents) == ((2, 2), (2, 3))
+    assert new.actions.tolist() == [[1, 1], [0, 0]]
+    assert new.latents.tolist() == [[1, 2], [-1, -1]]
+    np.testing.assert_array_equal(new.continuous["v"], [1.5, np.nan])
+    # States of smaller numbers have room for those seen before.
+    path.write_text(f"{header}1.5,rest,1,n,0,b,wait,2\n")
+    assert read_as_seen(path, seen).num_states == {"x": 2, "where": 2}
+    path.write_text(f"{header}1.5,rest,1,n,,b,wait,2\n,,,,0,,,\n")
+    with pytest.raises(ValueError, match="x: episode 0, step 0: a missing value"):
+        read_as_seen(path, seen)
+    with pytest.raises(ValueError, match="where: episode 0, step 1: a missing value"):
+        read_as_seen(path, seen.replace(states={"where": ["a", "b", "a"]}, num_states=None))
+    for given in (
+        read_as_seen(path, seen, missing="allow"),
+        read_as_seen(path, seen.replace(missing="allow")),
+    ):
+        assert given.missing == "allow"
+        assert given.state_variables["x"].tolist() == [-1, 0]
+        assert given.actions.tolist() == [[1, 1], [-1, -1]]
+    path.write_text(f"{header}1.5,rest,1,n,4,b,wait,2\n,,,,,,,\n")
+    assert read_as_seen(path, seen, missing="allow").num_states == {"x": 5, "where": 2}
+    path.write_text(f"{header}1.5,rest,1,n,,b,wait,2\n,,,,,,,\n")
+    # Of a state that nobody saw at all the values are those seen before.
+    ended = read_as_seen(path, seen, missing="allow", drop_last=True)
+    assert (ended.num_steps, ended.num_states) == (1, {"x": 2, "where": 2})
+
+
+def test_a_file_is_told_of_in_a_line() -> None:
+    assert told(ValueError("the  row\n is wrong"), ".csv") == "the row is wrong"
+    assert told(KeyError("x"), ".csv") == "damaged, or no .csv table: 'x'"
+    assert told(EOFError(), ".npz") == "damaged, or no .npz table: EOFError"
+    assert told(ValueError("a" * 1000), ".csv") == "a" * 1000
+    assert told(ValueError("a" * 1001), ".csv") == "a" * 1000 + "..."
+
+
 # 35. A new environment's old habits
 
 
@@ -720,6 +781,19 @@ def test_last_rows_are_dropped_part_by_part(
     assert file.summary() == whole.summary()
     with pytest.raises(ValueError, match="action_ann: episode 'a', step 2: a missing value"):
         btil.open_demonstrations(path, num_latents=2)
+
+
+def test_values_of_files_that_are_read_part_by_part_are_placed_among_the_steps(
+    tmp_path: Path,
+) -> None:
+    """Of last rows that are no steps nothing is looked at, and no step is counted."""
+    ends = ENDS | {"x": [9.5, 1, 2.5, 1.5, 3], "latent_bob": [1.0, None, None, 0.5, None]}
+    parquet.write_table(pa.table(ends), tmp_path / "ends.parquet")
+    for read in (btil.read_demonstrations, btil.open_demonstrations):
+        with pytest.raises(ValueError, match=r"x: episode 'a', step 0: 9\.5 is not"):
+            read(tmp_path / "ends.parquet", drop_last=True)
+        with pytest.raises(ValueError, match=r"latent_bob: episode 'b', step 0: 0\.5 is not"):
+            read(tmp_path / "ends.parquet", drop_last=True, continuous=["x"])
 
 
 def test_minus_1_is_no_action_and_half_an_action_is_one(tmp_path: Path) -> None:

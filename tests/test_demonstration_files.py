@@ -13,6 +13,7 @@ from teams import random_demos
 
 import btil
 from btil.demonstrations import row_groups
+from btil.demonstrations.stream import open_as_seen
 
 LENGTHS = (3, 1, 4, 2, 9, 1, 1, 5)
 _SIZES = ("agents", "num_states", "num_actions", "num_latents", "state_names", "action_names")
@@ -102,6 +103,62 @@ def test_a_summary_counts_what_was_not_seen_and_who_is_away(states, tmp_path) ->
         empty.summary()
 
 
+def test_what_a_file_tells_of_its_agents_is_in_their_order(tmp_path) -> None:
+    demos = btil.Demonstrations(
+        {"door": ["o", "s", "o"], "x": [0, 3, 1]},
+        {"bob": ["go", "go", "wait"], "ann": [0, 2, 1]},
+        {"ann": [0, -1, 1], "bob": [2, 1, 0]},
+        num_actions={"ann": 6},
+        num_latents={"bob": 5, "ann": 2},
+    )
+    path = tmp_path / "team.parquet"
+    btil.write_demonstrations(demos, path)
+    file = btil.open_demonstrations(path)
+    assert (file.agents, file.num_agents) == (("bob", "ann"), 2)
+    assert (file.num_states, file.num_actions, file.num_latents) == (
+        {"door": 2, "x": 4}, (2, 6), (5, 2)
+    )  # fmt: skip
+    assert file.state_names == {"door": ("o", "s")}
+    assert file.action_names == {"bob": ("go", "wait")}
+    assert file.latent_names == {}
+    assert (file.path, file.files) == (path, (path,))
+    # What is declared goes before what is recorded.
+    given: dict[str, Any] = {"num_actions": {"ann": 7}, "latent_names": {"ann": ["zero", "one"]}}
+    declared = btil.open_demonstrations(path, **given)
+    assert (declared.num_actions, declared.num_latents) == ((2, 7), (3, 2))
+    assert declared.latent_names == {"ann": ("zero", "one")}
+    assert declared.read() == btil.read_demonstrations(path, **given)
+
+
+def test_files_of_others_are_opened_by_the_latents_that_were_seen(tmp_path) -> None:
+    seen = named_demos()
+    frame = frame_of(seen.select([1, 2]), tmp_path).drop(columns=["step"]).assign(note="?")
+    path = write_foreign(frame.assign(latent_bob=None), tmp_path / "new.parquet")
+    file = open_as_seen(path, seen)
+    assert file.num_latents == seen.num_latents
+    assert file.latent_names == seen.latent_names
+    # Of other columns nothing is read, and their values are their own.
+    assert list(file.num_states) == list(seen.num_states)
+    np.testing.assert_array_equal(file.read().latents[:, 0], seen.select([1, 2]).latents[:, 0])
+    assert (file.read().latents[:, 1] == -1).all()
+    path = write_foreign(frame.assign(latent_bob="b"), path)
+    assert (open_as_seen(path, seen).read().latents[:, 1] == 1).all()
+    with pytest.raises(ValueError, match="latent_ann: episode 'day 1', step 0: 'x' is not allowed"):
+        open_as_seen(write_foreign(frame.assign(latent_ann="x"), path), seen)
+    # A last row without an action is a step, unless it is asked for; a blank may be said to be one.
+    cut = frame.assign(action_ann=frame["action_ann"].where(frame.index != 4, None))
+    cut = cut.assign(action_bob=cut["action_bob"].where(frame.index != 4, None), latent_bob="b")
+    path = write_foreign(cut, path)
+    with pytest.raises(ValueError, match="action_ann: episode 'day 2', step 3: a missing value"):
+        open_as_seen(path, seen)
+    assert open_as_seen(path, seen, drop_last=True).num_steps == 4
+    whole = open_as_seen(path, seen, missing="allow").read()
+    assert (whole.num_steps, whole.actions[4].tolist()) == (5, [-1, -1])
+    path = write_foreign(frame.assign(latent_bob="?"), path)
+    unknown = open_as_seen(path, seen, unknown_labels=["?"]).read()
+    assert (unknown.latents[:, 1] == -1).all()
+
+
 def test_written_part_by_part_as_in_one_piece(tmp_path) -> None:
     demos = named_demos()
     path = tmp_path / "team.parquet"
@@ -115,6 +172,22 @@ def test_parts_that_do_not_fit_together_are_refused(tmp_path) -> None:
     one = random_demos(lengths=(2, 2))
     cases: list[tuple[list[Any], str]] = [
         ([one, one], "part 1: episode 0 is in an earlier part too; give its"),
+        (
+            [one, one.replace(episodes=[5, 5, 6, 6]), one.replace(episodes=[7, 7, 6, 6])],
+            "part 2: episode 6 is in an earlier part too",
+        ),
+        (
+            [one, one.replace(episodes=[5, 5, 6, 6], missing="allow")],
+            "part 1: missing is allow, in part 0 refuse",
+        ),
+        (
+            [one.replace(missing="allow"), one.replace(episodes=[5, 5, 6, 6])],
+            "part 1: missing is refuse, in part 0 allow",
+        ),
+        (
+            [one.replace(continuous={"v": [0.5] * 4}), one.replace(episodes=[5, 5, 6, 6])],
+            r"part 1: continuous is \[\], in part 0 \['v'\]",
+        ),
         ([one, random_demos(lengths=(1,), num_states=(3, 2))], "part 1: num_states is .*'x': 3"),
         ([one, one.replace(episodes=["a", "a", "b", "b"])], "part 1: episode_ids is text"),
         ([one.select([0]), one.select([1]).replace(rewards=[1, 2])], "part 1: 'reward' are in it"),
@@ -145,6 +218,14 @@ def test_few_row_groups_are_in_memory_at_once(rows, tmp_path, monkeypatch) -> No
     monkeypatch.setattr(parquet.ParquetFile, "read", None)
     assert sum(part.num_steps for part in btil.open_demonstrations(path, num_latents=3)) == 26
     assert max(read) <= min(max(rows, 4), 26)
+
+
+def test_steps_are_counted_without_reading_rows(tmp_path, monkeypatch) -> None:
+    demos = random_demos(lengths=LENGTHS)
+    btil.write_demonstrations(demos, tmp_path / "team.parquet")
+    file = btil.open_demonstrations(tmp_path / "team.parquet")
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_groups", None)
+    assert file.num_steps == 26
 
 
 def spelled(value: Any) -> str:
@@ -193,6 +274,8 @@ def test_sizes_and_names_of_foreign_files_are_found(make, change, tmp_path) -> N
         (None, ("lift", "wait"), ("lift", "wait")),
         (None, ("0", "2"), None),
         ([0, 1, None, 1], ("0", "1"), None),
+        (["2.0", "-1", "", "0.0"], ("0", "2"), None),
+        (["lift", "-1", "", "-1.0"], ("wait", "lift"), ("lift", "wait")),
     ],
 )
 def test_unsure_labels_of_foreign_files_are_found(labels, weights, names, tmp_path) -> None:
@@ -211,6 +294,65 @@ def test_unsure_labels_of_foreign_files_are_found(labels, weights, names, tmp_pa
     assert btil.open_demonstrations(path, **declared).read() == btil.read_demonstrations(
         path, **declared
     )
+
+
+@pytest.mark.filterwarnings("ignore::btil.DataWarning")
+def test_what_is_said_of_those_who_are_away_counts_for_nothing(tmp_path) -> None:
+    """Neither for sizes and names, nor is it owed; of states only blanks are not."""
+    frame = pd.DataFrame(
+        {
+            "episode": [0, 0, 1, 1, 1],
+            "zone": [0, 1, 1, 0, 1],
+            "ann_cell": ["u", None, "v", "u", "u"],
+            "ann_to_bob": [0, -1, 1, -1, 0],
+            "action_ann": ["go", "no", "wait", "go", "go"],
+            "latent_ann": ["a", "zz", "b", "a", ""],
+            "present_ann": ["yes", "no", "yes", "yes", "yes"],
+            "action_bob": ["x", "y", "x", None, "y"],
+            "latent_bob": [0, 1, 1, 7, 0],
+            "present_bob": [True, True, True, False, True],
+        }
+    )
+    path = write_foreign(frame, tmp_path / "away.parquet")
+    told = "present_(ann|bob) says that (ann|bob) is away"
+    with pytest.warns(btil.DataWarning, match=told):
+        expected = btil.read_demonstrations(path)
+    file = btil.open_demonstrations(path)
+    with pytest.warns(btil.DataWarning, match=told):
+        assert file.read() == expected
+    assert (file.num_actions, file.num_latents) == ((2, 2), (2, 2))
+    assert file.latent_names == {"ann": ("a", "b")}
+    assert file.num_states == {"zone": 2, "ann_cell": 2, "ann_to_bob": 2}
+    # What is owed is told where it is, and who is never there has to be declared.
+    for changes, message in (
+        ({"action_bob": ["x", "y", None, None, "y"]}, "action_bob: episode 1, step 0: a missing"),
+        ({"ann_to_bob": [0, -1, 1, -1, -1]}, "ann_to_bob: episode 1, step 2: "),
+        ({"ann_to_bob": [0, -1, 1, -3, 0]}, "ann_to_bob: episode 1, step 1: -3 is not allowed"),
+        ({"ann_cell": ["u", None, "v", "u", None]}, "ann_cell: episode 1, step 2: a missing"),
+        ({"present_ann": ["yes", "no", "?", "yes", "no"]}, "present_ann: episode 1, step 0: '.'"),
+        ({"present_bob": [False] * 5}, "action_bob: no step has a value, so the number of its"),
+        ({"present_ann": ["no"] * 5}, "ann_cell: no step has a value, so the number of its"),
+    ):
+        if "present_ann" in changes and len(set(changes["present_ann"])) == 1:
+            changes |= {"ann_cell": [None] * 5, "ann_to_bob": -1}
+        changed = write_foreign(frame.assign(**changes), tmp_path / "changed.parquet")
+        with pytest.raises(ValueError, match=message):
+            btil.read_demonstrations(changed)
+        with pytest.raises(ValueError, match=message):
+            list(btil.open_demonstrations(changed))
+
+
+@pytest.mark.parametrize("weights", [(), ("wait", "lift")])
+def test_labels_that_mean_unknown_are_no_mental_states(weights, tmp_path) -> None:
+    labels = ["lift|wait", "?", "99", "-1"]
+    frame = pd.DataFrame({"episode": [0, 0, 1, 1], "place": 0, "action_ann": [0, 1, 1, 0]})
+    frame = frame.assign(**{f"latent_ann[{one}]": [0.5, 0.2, 0.1, 0.7] for one in weights})
+    path = write_foreign(frame.assign(latent_ann=labels), tmp_path / "foreign.parquet")
+    for read in (btil.read_demonstrations, btil.open_demonstrations):
+        found = read(path, unknown_labels=["?", 99])
+        assert found.latent_names == {"ann": ("lift", "wait")}
+        demos = found if isinstance(found, btil.Demonstrations) else found.read()
+        assert (demos.latents == -1).all()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from btil.demonstrations import (
     read_demonstrations,
     write_demonstrations,
 )
+from btil.demonstrations.formats.record import parsed_record, record_of
 
 ENDINGS = (".csv", ".parquet", ".npz")
 
@@ -87,6 +88,10 @@ def test_joint_state_that_overflows_is_refused_only_when_asked_for():
     assert demos.states.tolist() == [2**63 - 1]
     larger = Demonstrations(largest, [0], num_states={"a": 2**32, "b": 2**31 + 1}, num_latents=1)
     assert larger.summary().num_visited_states == 1
+    assert "visited states  1 of 10^19" in str(larger.summary())
+    assert "visited states  1 of 9,223,372,036,854,775,808" not in str(demos.summary())
+    below = Demonstrations({"a": [0]}, [0], num_states={"a": 10**15 - 1}, num_latents=1)
+    assert "visited states  1 of 999,999,999,999,999" in str(below.summary())
     with pytest.raises(ValueError, match="overflow"):
         _ = larger.states
 
@@ -244,6 +249,30 @@ def test_short_texts_for_a_person():
     text = str(summary)
     for part in ("episodes        3", "room (5), door (3)", "4 of 15", "alice", "50.0%", "66.7%"):
         assert part in text
+    # One under the other, however long the names are.
+    wide = Demonstrations([0], {"an": [0], "alexandra": [0]}, num_latents=2).summary()
+    ends = {line.rindex(" 2 ") for line in str(wide).splitlines()[-2:]}
+    assert len(ends) == 1
+
+
+def test_visited_states_are_those_that_differ():
+    generator = np.random.default_rng(1)
+    for sizes in ((2, 3, 2), (7, 2), (4, 1, 3, 2)):
+        states = {f"v{k}": generator.integers(0, size, 30) for k, size in enumerate(sizes)}
+        demos = Demonstrations(states, [0] * 30, num_actions=1, num_latents=1)
+        different = set(zip(*(v.tolist() for v in states.values()), strict=True))
+        assert 1 < len(different) < 30
+        assert demos.summary().num_visited_states == len(different)
+
+
+def test_a_summary_of_an_even_number_of_episodes():
+    demos = Demonstrations(
+        [0] * 14, [0] * 14, episodes=np.repeat([3, 1, 2, 0], [5, 2, 6, 1]), num_latents=1
+    )
+    summary = demos.summary()
+    assert (summary.num_episodes, summary.num_steps) == (4, 14)
+    assert (summary.min_length, summary.median_length, summary.max_length) == (1, 3.5, 6)
+    assert "episode length  1 to 6, median 3.5" in str(summary)
 
 
 # ---------------------------------------------------------------------- what is refused
@@ -257,7 +286,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"actions": np.ma.MaskedArray([0, 1, 0], [0, 0, 1])},
         "action_agent_0: episode 0, step 2: a missing",
     ),
-    "blank action": ({"actions": ["a", "", "b"]}, "action_agent_0: episode 0, step 1: "),
+    "blank action": (
+        {"actions": ["a", "", "b"]},
+        "action_agent_0: episode 0, step 1: a missing .*; expected a text, such as 'a'; ",
+    ),
     "negative action": ({"actions": [0, -1, 0]}, "action_agent_0: episode 0, step 1: -1"),
     "large action": (
         {"actions": [0, 3, 0], "num_actions": 2, "episodes": [8, 9, 9]},
@@ -390,6 +422,36 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         )
     },
     "row numbers": ({"states": {"Unnamed: 0": [0, 1, 2]}}, "row numbers"),
+    "row numbers of Arrow": ({"states": {"__index_level_0__": [0, 1, 2]}}, "row numbers"),
+    "no name": ({"states": {"": [0, 1, 2]}}, "row numbers"),
+    "numbered variable": ({"states": {3: [0, 1, 2]}}, "state variable: a text"),
+    "all variables among others": (
+        {"states": {"state": [0, 1, 2], "y": [0, 0, 0]}},
+        "state variable 'state': this name has another meaning",
+    ),
+    "variable called reward": ({"states": {"reward_agent_0": [0, 1, 2]}}, "another meaning"),
+    "cubes of states": ({"states": np.zeros((3, 1, 1))}, r"\(steps, variables\) expected"),
+    "variables named by a text": (
+        {"states": np.zeros((3, 2)), "state_names": "xy"},
+        "state_names must name",
+    ),
+    "a variable named twice": (
+        {"states": np.zeros((3, 2)), "state_names": ["x", "x"]},
+        "2 different names",
+    ),
+    "an agent named twice": (
+        {"actions": np.zeros((3, 2)), "agents": ["a", "a"]},
+        "actions: has 2 columns, one for each agent; agents is 'a', 'a'",
+    ),
+    "agents mapped twice": (
+        {"actions": {"a": [0, 1, 0]}, "agents": ["a", "a"]},
+        "actions: has 'a', but agents is 'a', 'a'",
+    ),
+    "labels of a matrix": ({"latents": np.zeros((3, 1, 1))}, r"\(steps, agents\) with 1 agent"),
+    "matrix of ids": ({"episodes": np.zeros((3, 1))}, "episodes: one id per step expected, got sh"),
+    "columns that are matrices": ({"states": {"x": np.zeros((3, 1))}}, "x: one value per step"),
+    "no names": ({"action_names": []}, "action_names: agent_0: there is no name"),
+    "names of a stranger": ({"latent_names": {"eve": ["a"]}}, "latent_names: there is no 'eve'"),
 }
 
 
@@ -415,6 +477,23 @@ def test_the_place_of_an_error_is_the_step_within_the_episode():
     episodes = np.repeat([3, 1, 2], [50, 5, 45])
     with pytest.raises(ValueError, match="action_agent_0: episode 2, step 2: -3 is not allowed"):
         Demonstrations(np.zeros(100), actions, np.zeros(100), episodes)
+
+
+def test_names_are_taken_only_where_they_mean_something_else():
+    names = ["next_x", "previous_y", "stepper", "episodes", "rewards", "latent", "action", "x2"]
+    demos = Demonstrations({name: [0, 1] for name in names}, [0, 1], num_latents=1)
+    assert list(demos.num_states) == names
+    assert list(Demonstrations({"state": [0]}, [0], num_latents=1).num_states) == ["state"]
+
+
+def test_texts_of_values_and_of_what_is_none():
+    demos = team()
+    assert [demos.value_text("action_bob", k) for k in (0, 1)] == ["go", "wait"]
+    assert demos.value_text("room", 4) == "4"
+    found = [demos.value_text("door", k) for k in (-1, -2, -3)]
+    assert found == ["unseen", "away", "none before"]
+    with pytest.raises(ValueError, match=r"no column 'gate'; the columns are 'room', 'door', 'act"):
+        demos.value_text("gate", 0)
 
 
 def test_value_names_of_an_unknown_column():
@@ -522,6 +601,48 @@ def test_concatenate_takes_the_largest_sizes_wherever_they_are():
         assert (joined.num_actions, joined.num_latents) == ((4,), (3,))
 
 
+def test_concatenate_wants_the_same_rewards_and_measures():
+    plain = Demonstrations([0, 1], [0, 1], num_latents=2)
+    rewarded = plain.replace(rewards=[1.5, 2])
+    own = plain.replace(rewards=[[1.5], [2]])
+    measured = plain.replace(continuous={"v": [0.5, np.nan]})
+    for parts, message in (
+        ([rewarded, plain], "part 1 has the rewards of nothing, part 0 has 'the team'"),
+        ([rewarded, rewarded, own], "part 2 has the rewards of 'agent_0', part 0 has 'the team'"),
+        ([plain, own], "part 1 has the rewards of 'agent_0', part 0 has nothing"),
+        ([measured, plain], "part 1 has the continuous columns nothing, part 0 has 'v'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            concatenate(parts)
+    both = concatenate([rewarded, plain.replace(rewards=[3, 4])])
+    assert both.rewards is not None
+    assert both.rewards.tolist() == [1.5, 2, 3, 4]
+    twice = concatenate([own, own]).rewards
+    assert twice is not None
+    assert twice.tolist() == [[1.5], [2], [1.5], [2]]
+    values = concatenate([measured, plain.replace(continuous={"v": [3, 4]})]).continuous["v"]
+    np.testing.assert_array_equal(values, [0.5, np.nan, 3, 4])
+
+
+def test_concatenate_keeps_what_one_part_tells():
+    plain = Demonstrations([0, 1], [0, 1], num_latents=2)
+    open_ = plain.replace(missing="allow")
+    away = plain.replace(present=[[1], [0]])
+    weighed = Demonstrations([0], [0], latent_weights={"agent_0": [[3, 2, 1]]})
+    assert weighed.num_latents == (3,)
+    for parts in ([plain, open_], [open_, plain]):
+        assert concatenate(parts).missing == "allow"
+    assert concatenate([plain, plain]).missing == "refuse"
+    assert concatenate([plain, away]).present.ravel().tolist() == [True, True, True, False]
+    assert concatenate([away, plain]).present.ravel().tolist() == [True, False, True, True]
+    two = plain.replace(latent_weights={"agent_0": [[5, 4], [1, 1]]})
+    # A latent that a part does not know is none there.
+    np.testing.assert_array_equal(
+        concatenate([two, plain, weighed]).latent_weights["agent_0"],
+        [[5, 4, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1], [3, 2, 1]],
+    )
+
+
 def test_concatenate_sizes_and_names():
     small = Demonstrations([0], [0], [0], num_states=2)
     large = Demonstrations([4], [1], [2], num_actions=2, latent_names=["a", "b", "c"])
@@ -546,6 +667,7 @@ def test_concatenate_sizes_and_names():
     [
         team(),
         team(episodes=["07", "07", "07", "7", "a b", "a b"]),
+        team(episodes=["7", "7", "7", "8", "9", "9"]),
         team().without_labels(),
         team(episodes=None),
         Demonstrations({"file": [2**62]}, [0], num_latents=1, episodes=[-3]),
@@ -559,7 +681,15 @@ def test_concatenate_sizes_and_names():
             latent_names=["true", "1e3"],
         ),
     ],
-    ids=["numbers", "text ids", "unlabelled", "one episode", "one step", "odd names"],
+    ids=[
+        "numbers",
+        "text ids",
+        "texts of numbers",
+        "unlabelled",
+        "one episode",
+        "one step",
+        "odd names",
+    ],
 )
 def test_round_trip(demos: Demonstrations, ending: str, tmp_path: Path):
     path = tmp_path / f"with a space{ending}"
@@ -728,6 +858,95 @@ def test_columns_are_held_against_the_record(tmp_path: Path):
         read_demonstrations(path)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("agents", "alice", "damaged; fields: 'version', 'agents'"),
+        ("agents", None, "damaged; fields: 'version', 'agents'"),
+        ("episode_ids", 3, "damaged; fields"),
+        ("num_states", [5, 3], "damaged; fields"),
+        ("action_names", {"bob": "go"}, "damaged; fields"),
+        ("latent_names", {"bob": ["help", 3]}, "damaged; fields"),
+        ("continuous", "v", "damaged: continuous, missing"),
+        ("missing", "maybe", "damaged: continuous, missing"),
+        ("version", 3, "version 3 of the table format; this version of btil reads 1"),
+    ],
+)
+def test_records_that_are_damaged_are_refused(field: str, value: Any, message: str):
+    record = json.loads(json.dumps(record_of(team(agents=["alice", "bob"]))))
+    with pytest.raises(ValueError, match=message):
+        parsed_record(json.dumps(record | {field: value}))
+    # What is not there of these is as it was before there were such.
+    assert parsed_record(json.dumps(record)) == record | {"continuous": [], "missing": "refuse"}
+
+
+def test_records_compose_accents():
+    record = record_of(team(agents=["alice", "bob"], action_names={"bob": ["go", "wait"]}))
+    text = json.dumps(
+        record | {"agents": ["Zoe\u0308"], "action_names": {"e\u0301": ["o\u0308", "u"]}}
+    )
+    parsed = parsed_record(text)
+    assert parsed["agents"] == ["Zo\xeb"]
+    assert parsed["action_names"] == {"\xe9": ["\xf6", "u"]}
+
+
+def test_spaces_around_names_of_columns_are_none(tmp_path: Path):
+    path = csv_file(tmp_path, " episode, x ,action_a , latent_a\n3,0,1,0\n3,1,0,0\n")
+    demos = read_demonstrations(path)
+    assert (demos.agents, list(demos.num_states)) == (("a",), ["x"])
+    assert demos.episode_ids.tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "latents"),
+    [
+        (["0|1", "-1", "2"], None, [-1, -1, 2]),
+        (["0|1", "5.0", " 2 "], None, [-1, 5, 2]),
+        ([5, "0|2", 1], None, [5, -1, 1]),
+        (["0|7", 1.0, np.nan], None, [-1, 1, -1]),
+        (["lift|carry", "-1", "lift"], ("carry", "lift"), [-1, -1, 1]),
+        (["lift|carry", "?", "99"], ("carry", "lift"), [-1, -1, -1]),
+        (["0|2", "99", "?"], None, [-1, -1, -1]),
+        (["0|2", 99, "1"], None, [-1, -1, 1]),
+        (["0|2", "007", "2"], ("0", "007", "2"), [-1, 1, 2]),
+        (["rest|lift", "NA", "lift"], ("NA", "lift", "rest"), [-1, 0, 1]),
+    ],
+)
+def test_labels_beside_sets_are_read_as_without(
+    labels: list[Any], names: tuple[str, ...] | None, latents: list[int]
+):
+    """-1 and what is said to mean unknown are no latents; a number is one, whatever its type."""
+    given = np.array(labels, object)
+    demos = Demonstrations([0] * 3, [0] * 3, given, unknown_labels=["?", 99])
+    assert demos.latent_names == ({} if names is None else {"agent_0": names})
+    assert demos.latents.ravel().tolist() == latents
+    (row,) = [k for k, label in enumerate(labels) if "|" in str(label)]
+    allowed = [demos.value_names("latent_agent_0").index(part) for part in labels[row].split("|")]
+    assert np.flatnonzero(demos.latent_weights["agent_0"][row]).tolist() == sorted(allowed)
+    with pytest.raises(ValueError, match="latent_agent_0: episode 0, step 1: 'NA' may be a name"):
+        Demonstrations([0] * 2, [0] * 2, ["lift|carry", "NA"])
+    mixed = np.array(["lift|carry", 1], object)
+    with pytest.raises(ValueError, match=r"agent_0: some steps have numbers \(1\), others na"):
+        Demonstrations([0] * 2, [0] * 2, mixed)
+    Demonstrations([0] * 2, [0] * 2, mixed, unknown_labels=[1])
+
+
+def test_a_name_with_a_bar_in_it_is_a_name_where_it_is_declared():
+    names = ["a|b", "c", "a"]
+    demos = Demonstrations([0] * 4, [0] * 4, ["a|b", "c", "a|c", " a|b "], latent_names=names)
+    assert demos.latents.ravel().tolist() == [0, 1, -1, 0]
+    np.testing.assert_array_equal(demos.latent_weights["agent_0"][2], [0, 1, 1])
+    sets = Demonstrations([0] * 2, [0] * 2, ["0|2", "1|0"], num_latents=4)
+    np.testing.assert_array_equal(sets.latent_weights["agent_0"], [[1, 0, 1, 0], [1, 1, 0, 0]])
+    for labels, message in (
+        (["0|4", "1"], "step 0: '4' in '0|4' is not allowed; expected one of '0', '1', '2', '3'"),
+        (["1", "0|"], "'0|' is not allowed; expected a latent, or different ones with bars"),
+        (["1", "|0"], "'|0' is not allowed"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            Demonstrations([0] * 2, [0] * 2, labels, num_latents=4)
+
+
 def test_columns_may_be_left_out_and_stand_in_any_order(tmp_path: Path):
     path = csv_file(tmp_path, "action_b,x,action_a,latent_a,y\n0,0,1,,3\n1,1,0,1,2\n")
     demos = read_demonstrations(path, num_latents={"a": 2, "b": 3})
@@ -847,6 +1066,49 @@ def test_npz_with_objects_is_not_unpickled(tmp_path: Path):
         read_demonstrations(path)
 
 
+def test_arrays_that_are_twice_or_of_other_lengths_in_an_archive_are_refused(tmp_path: Path):
+    path = tmp_path / "table.npz"
+    columns = {"state": np.array([0, 1]), "action_a": np.array([0, 1])}
+    np.savez(path, **columns, step=np.array([0]))
+    with pytest.raises(ValueError, match=r"same number of steps; found: step 1, episode 2"):
+        read_demonstrations(path, num_latents=2)
+    np.savez(path, **columns, step=np.array([[0], [1]]))
+    with pytest.raises(ValueError, match="step: one value per step expected"):
+        read_demonstrations(path, num_latents=2)
+    np.savez(path, **columns)
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("state.npy", archive.read("state.npy"))
+    with pytest.raises(ValueError, match=r"table\.npz: column 'state' occurs more than once"):
+        read_demonstrations(path, num_latents=2)
+
+
+def test_what_a_csv_holds_to_the_letter(tmp_path: Path):
+    demos = team(rewards=[0.5, 1, -2, 3, 1e-9, 0], continuous={"v, w": [0.25, np.nan, 1, 2, 3, 4]})
+    write_demonstrations(demos.select([2, 1]), tmp_path / "table.csv")
+    first, *rows = (tmp_path / "table.csv").read_bytes().split(b"\n")
+    assert json.loads(first.removeprefix(b"# btil: ")) == {
+        "version": 1,
+        "agents": ["alice", "bob"],
+        "episode_ids": "number",
+        "continuous": ["v, w"],
+        "num_states": {"room": 5, "door": 3},
+        "state_names": {"door": ["c", "o", "s"]},
+        "num_actions": {"alice": 4, "bob": 2},
+        "action_names": {"bob": ["go", "wait"]},
+        "num_latents": {"alice": 3, "bob": 2},
+        "latent_names": {"bob": ["help", "rest"]},
+    }
+    assert rows == [
+        b'episode,step,room,door,action_alice,action_bob,latent_alice,latent_bob,reward,"v, w"',
+        b'2,0,0,"o",1,"wait",,,1e-9,3',
+        b'2,1,2,"s",0,"go",2,"rest",0,4',
+        b'9,0,1,"s",2,"go",,"help",3,2',
+        b"",
+    ]
+    write_demonstrations(team(missing="allow"), tmp_path / "table.csv")
+    assert b'"missing": "allow"' in (tmp_path / "table.csv").read_bytes()
+
+
 def test_npz_indices_outside_the_recorded_names(tmp_path: Path):
     path = tmp_path / "table.npz"
     write_demonstrations(team(), path)
@@ -855,6 +1117,10 @@ def test_npz_indices_outside_the_recorded_names(tmp_path: Path):
     columns["action_bob"] = columns["action_bob"] + 1
     np.savez(path, **columns)
     with pytest.raises(ValueError, match=r"table\.npz: action_bob: row 1 .*: 2 is not"):
+        read_demonstrations(path)
+    columns["action_bob"] = np.array([0, 1, 0, 0, -2, 0])
+    np.savez(path, **columns)
+    with pytest.raises(ValueError, match=r"action_bob: row 4 .*: -2 is not allowed; it has 2"):
         read_demonstrations(path)
 
 

@@ -44,7 +44,11 @@ def team(labelled=12, blank=BLANK):
     weights = np.random.default_rng(3).uniform(0.1, 2.0, size=(demos.num_steps, 2))
     weights[:14] = 1.0
     return demos.replace(
-        present=there, actions={"ann": actions}, missing="allow", latent_weights={"ann": weights}
+        present=there,
+        actions={"ann": actions},
+        latents=np.where(there, demos.latents, -1),
+        missing="allow",
+        latent_weights={"ann": weights},
     )
 
 

@@ -393,7 +393,11 @@ def _with_gaps(demos, away=1):
     actions = np.where(np.arange(demos.num_steps) == 0, -1, demos.actions[:, 0])
     weights = np.random.default_rng(3).uniform(0.1, 2.0, size=(demos.num_steps, 2))
     return demos.replace(
-        present=there, actions={"ann": actions}, missing="allow", latent_weights={"ann": weights}
+        present=there,
+        actions={"ann": actions},
+        latents=np.where(there, demos.latents, -1),
+        missing="allow",
+        latent_weights={"ann": weights},
     )
 
 

@@ -124,7 +124,8 @@ def test_nothing_is_before_an_episode_or_a_stay():
     demos = _demos(lengths=(5, 3))
     there = np.ones((8, 2), bool)
     there[2, 0] = False
-    demos = demos.replace(present=there, missing="allow")
+    labels = np.where(there, demos.latents, -1)
+    demos = demos.replace(present=there, latents=labels, missing="allow")
     family = btil.LinearNormalEmission(("ann_y",), ("bob_x", "previous_ann_x"))
     seen = observed(family, demos, "ann")
     x = demos.continuous["ann_x"]
@@ -370,6 +371,7 @@ def test_beliefs_are_sums_over_paths_blank_cells_summed_out(leaves):
         demos = demos.replace(
             present=there,
             actions={"ann": actions},
+            latents=np.where(there, demos.latents, -1),
             missing="allow",
             latent_weights={"ann": weights},
         )

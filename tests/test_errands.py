@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 import btil
 from btil.analysis.plots import prior
 from btil.analysis.plots.layout import look
+from btil.demonstrations.directions import plane_columns
 from btil.domains.plane import Errands
 from btil.figures import CATEGORY_MARKERS
 from btil.inference.result import ChannelPoint
@@ -566,6 +567,8 @@ def test_directions():
     for arguments, message in (
         (("z", "y", {"home": (0, 0)}, 1.0), "no continuous column 'z'; there are x, y"),
         (("x", "y", {"home": (0, 0, 1)}, 1.0), r"the place 'home' is \(0, 0, 1\), expected"),
+        (("x", "y", {"home": (0, np.nan)}, 1.0), r"the place 'home' is \(0, nan\), expected"),
+        (("x", "y", {"home": "here"}, 1.0), r"the place 'home' is 'here', expected \(x, y\)"),
         (("x", "y", {}, 1.0), "places must be"),
         (("x", "y", {"home": (0, 0)}, 0.0), "near must be a positive number"),
     ):
@@ -574,3 +577,13 @@ def test_directions():
     twice = demos.replace(continuous={**demos.continuous, "x_to_home": np.zeros(2)})
     with pytest.raises(ValueError, match="a column 'x_to_home' already"):
         btil.directions(twice, "x", "y", {"home": (0, 0)}, 1.0)
+    named = demos.replace(states={"y_to_home": [0, 1]})
+    with pytest.raises(ValueError, match="a column 'y_to_home' already"):
+        btil.directions(named, "x", "y", {"home": (0, 0)}, 1.0)
+    several = btil.directions(demos, "y", "x", {"a": (0.0, 0.0), "b": (4.0, 3.0)}, near=12.0)
+    assert list(several.continuous) == ["x", "y", "y_to_a", "x_to_a", "y_to_b", "x_to_b"]
+    np.testing.assert_allclose(several.continuous["y_to_b"][0], 4 / 13)
+    np.testing.assert_allclose(several.continuous["x_to_b"][0], 3 / 13)
+    for columns in ("xy", ("x",), ("x", "y", "x")):
+        with pytest.raises(ValueError, match="walk: expected the names of two continuous columns"):
+            plane_columns(demos, columns, "walk")

@@ -99,6 +99,54 @@ def test_parts_have_every_episode_once(num_shards, named, tmp_path, monkeypatch)
             shards[0].shard(2, 0)
 
 
+def test_row_groups_belong_where_their_middle_lies() -> None:
+    """Of twelve rows in groups of 4, 1, 1 and 2, 4 the middles are at 2, 4.5, 5.5 and 7, 10."""
+    files = (
+        row_groups.File(Path("a"), "a", {}, (4, 1, 1), 0, 3),
+        row_groups.File(Path("b"), "b", {}, (2, 4), 0, 2),
+    )
+    source = row_groups.Source(Path("a"), files)
+    assert (source.num_rows, source.is_shard) == (12, False)
+
+    def groups(number: int) -> list[list[tuple[str, int, int]]]:
+        parts = [source.shard(number, k) for k in range(number)]
+        return [[(file.label, file.first, file.end) for file in part.files] for part in parts]
+
+    assert groups(1) == [[("a", 0, 3), ("b", 0, 2)]]
+    assert groups(2) == [[("a", 0, 3)], [("b", 0, 2)]]
+    assert groups(3) == [[("a", 0, 1)], [("a", 1, 3), ("b", 0, 1)], [("b", 1, 2)]]
+    assert [part.num_rows for part in (source.shard(3, k) for k in range(3))] == [4, 4, 4]
+    assert source.shard(3, 2).is_shard
+    assert source.shard(3, 0).is_shard
+
+
+def test_files_of_a_folder_are_found_in_order(tmp_path) -> None:
+    for name in ("b/a", "a", "c", "_temporary/x", "d/.hidden", "b/_x"):
+        path = tmp_path / f"{name}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    (tmp_path / "b" / "x.csv").touch()
+    found = [tmp_path / f"{name}.parquet" for name in ("a", "b/a", "c")]
+    assert row_groups.find_files(tmp_path) == (tmp_path, found, tmp_path)
+    assert row_groups.find_files(str(found[1])) == (found[1], [found[1]], None)
+    # A folder that is hidden itself may be asked for.
+    hidden = tmp_path / "_temporary"
+    assert row_groups.find_files(hidden)[1] == [hidden / "x.parquet"]
+    assert row_groups.find_files([found[2], str(found[0])]) == (
+        found[2], [found[2], found[0]], None
+    )  # fmt: skip
+
+
+def test_ids_of_a_list_of_files_tell_the_folders_in_which_they_differ(tmp_path) -> None:
+    days = [
+        folder_of(tmp_path / "x" / day, [k], names="run") / "r.parquet"
+        for k, day in enumerate("mt")
+    ]
+    file = btil.open_demonstrations(days, ids_by_file=True)
+    assert file.read().episode_ids.tolist() == ["m/r/0", "t/r/1"]
+    assert file.read().replace(episodes=demos().select([0, 1]).episodes) == demos().select([0, 1])
+
+
 @pytest.mark.parametrize("index", [-1, 2, True])
 def test_parts_that_are_none(index, tmp_path) -> None:
     file = btil.open_demonstrations(folder_of(tmp_path / "days", [0], [1]))
@@ -177,6 +225,10 @@ def test_files_that_do_not_go_together(tmp_path) -> None:
         ({"y": [0, 1]}, r"b\.parquet: column '.' is .*all files must have the same columns"),
         ({"x": ["u", "v"]}, r"b\.parquet: column 'x' is string, but int64 in the files before it"),
         ({"x": [0, -3]}, r"b\.parquet, episode 2, step 1: -3 is not allowed"),
+        (
+            {"x": [0, 1], "latent_a[0]": [1, 1], "latent_a[1]": [1, 1]},
+            r"b\.parquet: column 'latent_a\[0\]' is there, but not in",
+        ),
     ]
     for number, (columns, message) in enumerate(cases):
         folder = tmp_path / str(number)
@@ -194,7 +246,16 @@ def test_files_that_do_not_go_together(tmp_path) -> None:
     folder = folder_of(tmp_path / "mixed", [0])
     bare = parquet.read_table(folder / "a.parquet").replace_schema_metadata(None)
     parquet.write_table(bare, folder / "b.parquet")
-    with pytest.raises(ValueError, match=r"b\.parquet: sizes and names are recorded in"):
+    told = (
+        r"b\.parquet: sizes and names are recorded in .*a\.parquet, but not in .*b\.parquet; give"
+    )
+    with pytest.raises(ValueError, match=told):
+        btil.open_demonstrations(folder)
+    (folder / "b.parquet").rename(folder / "0.parquet")
+    told = (
+        r"a\.parquet: sizes and names are recorded in .*a\.parquet, but not in .*0\.parquet; give"
+    )
+    with pytest.raises(ValueError, match=told):
         btil.open_demonstrations(folder)
 
 
@@ -229,6 +290,26 @@ def test_filters_choose_episodes(tmp_path) -> None:
     assert [s.num_steps for s in shards] == [1, 9, 1]
     either = [[("episode", "<", 1)], [("episode", ">", 5), ("episode", "!=", 7)]]
     assert btil.open_demonstrations(path, filters=either).read() == demos().select([0, 6])
+
+
+def test_filters_leave_out_what_they_cannot_tell(tmp_path) -> None:
+    columns: dict[str, Any] = {"x": [0, 1, 0, 1, 1], "action_a": [1, 0, 1, 1, 0]}
+    path = plain(
+        tmp_path / "t.parquet", episode=[1, 1, 2, 2, 3], site=[0, 0, None, None, 5], **columns
+    )
+    for filters, episodes in (
+        ([("site", "==", 0)], [1]),
+        ([("site", "!=", 0)], [3]),
+        ([[("site", "==", 5)], [("site", "<", 1)]], [1, 3]),
+        ([("site", "not in", [5, 9])], [1, 2]),
+    ):
+        file = btil.open_demonstrations(
+            path, filters=filters, num_latents=1, num_actions=2, num_states={"site": 6, "x": 2},
+            missing="allow",
+        )  # fmt: skip
+        assert file.read().episode_ids.tolist() == episodes, filters
+    with pytest.raises(ValueError, match=r"row 1 .*: episode 1 is kept in part"):
+        btil.open_demonstrations(path, filters=[("site", ">=", 0), ("x", "in", [1])], num_latents=1)
 
 
 def test_keys_of_folders(tmp_path) -> None:

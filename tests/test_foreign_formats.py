@@ -80,6 +80,13 @@ def test_order_of_rows_and_container_do_not_matter(log, tmp_path):
     tabs = write(tmp_path, LOG.replace(",", "\t"), "log.tsv")
     assert read_log(tabs) == demos
     assert read_log(write(tmp_path, LOG.replace(",", ";"), "other.csv")) == demos
+    # In a text file a comma in the first line, and tabs in those of an ending that is of commas.
+    assert read_log(write(tmp_path, LOG, "other.txt")) == demos
+    assert read_log(write(tmp_path, LOG.replace(",", "\t"), "other.csv")) == demos
+    for encoding in ("utf-16", "utf-8-sig"):
+        (tmp_path / "coded.csv").write_bytes(LOG.replace("shut", "zu\xe9").encode(encoding))
+        names = read_log(tmp_path / "coded.csv").state_names["door"]
+        assert names == ("open", "zu\xe9")
     header, *lines = LOG.splitlines()
     turned = "\n".join([header, *(lines[k] for k in [1, 0, 2, 5, 4, 3])])
     shuffled = read_log(write(tmp_path, turned, "turned.csv"), agents=["ann", "bob"])
@@ -101,6 +108,7 @@ def test_what_was_written_row_by_row_comes_back():
     episodes = np.repeat(["x", "y", "z"], 20)
     room, seat = rng.integers(4, size=steps), rng.integers(5, size=(steps, 3))
     actions, latents = rng.integers(3, size=(steps, 3)), rng.integers(-1, 2, size=(steps, 3))
+    latents = np.where(there, latents, -1)
     rewards = np.where(there, rng.normal(size=(steps, 3)), 0)
     rows = [
         {
@@ -171,12 +179,72 @@ def test_what_nobody_saw_is_allowed_where_it_is_asked_for():
         from_long_table(table, time="t")
 
 
+def test_declared_names_and_sizes_of_a_log_hold_for_all_agents():
+    table = {
+        "step": [0, 0, 1],
+        "agent": ["a", "b", "b"],
+        "action": ["go", "wait", "go"],
+        "latent": ["up", "", "down"],
+        "seat": [1, 0, 0],
+        "door": ["shut", "shut", "open"],
+    }
+    demos = from_long_table(
+        table,
+        action_names=["wait", "jump", "go"],
+        latent_names=["up", "down", "left"],
+        state_names={"door": ["shut", "ajar", "open"]},
+        num_states={"seat": 5},
+    )
+    assert demos.actions.tolist() == [[2, 0], [-1, 2]]
+    assert demos.latents.tolist() == [[0, -1], [-1, 1]]
+    assert demos.state_variables["door"].tolist() == [0, 2]
+    assert demos.num_states == {"a_seat": 5, "b_seat": 5, "door": 3}
+    assert (demos.num_actions, demos.num_latents) == ((3, 3), (3, 3))
+    numbers = table | {"action": [0, 1, 2], "latent": [0, None, 1]}
+    sizes = from_long_table(numbers, num_actions=4, num_latents=3)
+    assert (sizes.num_actions, sizes.num_latents) == ((4, 4), (3, 3))
+    assert from_long_table(numbers, unknown_labels=[1]).latents.tolist() == [[0, -1], [-1, -1]]
+    # Columns that are not there by their usual names are none; asked for, they are owed.
+    few = {"step": [0], "agent": ["a"], "action": [0], "s": [0]}
+    plain = from_long_table(few, episode=None, latent=None, reward=None)
+    assert plain == from_long_table(few)
+    assert plain.rewards is None
+    for role in ("episode", "latent", "reward", "action"):
+        with pytest.raises(
+            ValueError, match=f"no column 'z'; the columns are .*; {role}=... names"
+        ):
+            from_long_table(few, **{role: "z"})
+
+
 def test_own_and_common_columns_hold_whatever_occurs():
     table = {"step": [0, 0], "agent": ["a", "b"], "action": [0, 1], "s": [1, 1], "t": [0, 1]}
     assert set(from_long_table(table, own=["s"]).num_states) == {"a_s", "b_s", "a_t", "b_t"}
     assert set(from_long_table(table, ignore=["t"]).num_states) == {"s"}
     with pytest.raises(ValueError, match=r"row 1 .*'t': 1 differs from 0 .*row 0"):
         from_long_table(table, common=["t"])
+
+
+def test_measures_of_the_team_and_of_each():
+    table = {
+        "step": [0, 0, 1, 1],
+        "agent": ["a", "b", "b", "a"],
+        "action": [0, 1, 1, 0],
+        "heat": [0.5, 0.5, None, None],
+        "x": [None, 1.5, None, None],
+        "reward": [1, 1, 2, 2.5],
+    }
+    demos = from_long_table(table, continuous=["heat", "x"])
+    assert list(demos.continuous) == ["heat", "a_x", "b_x"]
+    np.testing.assert_array_equal(demos.continuous["heat"], [0.5, np.nan])
+    np.testing.assert_array_equal(demos.continuous["b_x"], [1.5, np.nan])
+    assert np.isnan(demos.continuous["a_x"]).all()
+    # A reward that differs at one step is each agent's own at all.
+    assert demos.rewards.tolist() == [[1, 1], [2.5, 2]]
+    assert from_long_table(
+        table | {"reward": [1, 1, 2, 2]}, continuous=["heat", "x"]
+    ).rewards.tolist() == [1, 2]
+    own = from_long_table(table, continuous=["heat", "x"], own=["heat"])
+    assert list(own.continuous) == ["a_heat", "b_heat", "a_x", "b_x"]
 
 
 def test_rewards_of_each_and_numbered_labels():
@@ -216,6 +284,116 @@ def test_bad_long_tables_are_refused_with_their_place(tmp_path, change, message)
     path = write(tmp_path, LOG.replace(*change, 1))
     with pytest.raises(ValueError, match=f"log.csv: .*{message.replace('|', '.')}"):
         read_log(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (
+            {"agent": ["a", None]},
+            {},
+            "row 1 .*, column 'agent': a missing value .* expected a name",
+        ),
+        (
+            {"agent": ["a", 1.5]},
+            {},
+            "row 1 .*, column 'agent': 1.5 is not allowed; expected a name",
+        ),
+        ({}, {"agents": ["b"]}, "row 0 .*, column 'agent': 'a' is not allowed; .* one of 'b'"),
+        ({}, {"agents": ["a", "b", "a"]}, "agents: each may be named once, got 'a', 'b', 'a'"),
+        (
+            {},
+            {"state_names": {"door": ["x"]}},
+            "state_names: there is no state column 'door'; .*'s'",
+        ),
+        ({}, {"num_states": {"action": 3}}, "num_states: there is no state column 'action'"),
+        ({}, {"own": ["s"], "common": ["s"]}, "own, common: 's' cannot be both"),
+        ({"b_s": [0, 0], "s": [0, 1]}, {}, "two columns would have the name 'b_s'; rename one"),
+        (
+            {"b_x": [0, 0], "x": [0, 1]},
+            {"continuous": ["x"]},
+            "two columns would have the name 'b_x'",
+        ),
+        (
+            {"t": [0, "x"]},
+            {"time": "t"},
+            "row 1 .*, column 't': 'x' is not allowed; .* finite number",
+        ),
+        (
+            {"t": ["2024-05-01", 7]},
+            {"time": "t"},
+            "row 1 .*: 7 is not allowed; .* in the whole col",
+        ),
+        ({"t": ["2024-05-01", "soon"]}, {"time": "t"}, "row 1 .*: 'soon' is not allowed; .* dates"),
+        ({"t": ["2024-05-01", "2024-05-01T12Z"]}, {"time": "t"}, "row 1 .* some times have a zone"),
+        (
+            {"t": ["2024-05-01", None]},
+            {"time": "t"},
+            "row 1 .*, column 't': a missing value .* a time",
+        ),
+        ({"reward": [1.0, np.inf]}, {}, "row 1 .*, column 'reward': inf is not allowed"),
+        ({"step": [0, 0, 1]}, {}, "same number of rows; found: step 3, agent 2"),
+        (
+            {"step": np.zeros((2, 1))},
+            {},
+            r"column 'step': cells along one axis expected, got \(2, 1\)",
+        ),
+    ],
+)
+def test_bad_logs_in_memory_are_refused(change, options, message):
+    table = {"step": [0, 0], "agent": ["a", "b"], "action": [0, 1], "s": [0, 1]} | change
+    with pytest.raises(ValueError, match=message):
+        from_long_table(table, **options)
+
+
+def test_damaged_tables_are_named(tmp_path):
+    (tmp_path / "log.parquet").write_bytes(b"damaged")
+    (tmp_path / "log.csv").write_bytes("step,agent\n0,ann\n1,Zo\xeb\n".encode("cp1252"))
+    (tmp_path / "log.tsv").write_text('step\tagent\n0\t"ann\n')
+    for ending, message in (
+        ("parquet", "damaged, or not a Parquet file"),
+        ("csv", "line 3 is not in UTF-8; save the file as UTF-8"),
+        ("tsv", "line 2: unexpected end of data"),
+    ):
+        with pytest.raises(ValueError, match=rf"log.{ending}: {message}"):
+            from_long_table(tmp_path / f"log.{ending}")
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "sizes", "latents", "weights"),
+    [
+        # Nothing but sets: what they name, in order; numbers count from 0.
+        (["lift|carry", None], ("carry", "lift"), 2, [-1, -1], [1, 1]),
+        (["1|3", ""], None, 4, [-1, -1], [0, 1, 0, 1]),
+        # The largest number may be in a set, or not.
+        (["0|2", "1"], None, 3, [-1, 1], [1, 0, 1]),
+        (["0|1", "3"], None, 4, [-1, 3], [1, 1, 0, 0]),
+        (["lift|rest", "carry"], ("carry", "lift", "rest"), 3, [-1, 0], [0, 1, 1]),
+        ([None, None], None, 1, [-1, -1], None),
+        ([-1, 2], None, 3, [-1, 2], None),
+    ],
+)
+def test_latents_of_a_log_are_what_labels_and_sets_tell(labels, names, sizes, latents, weights):
+    table = {"step": [0, 0], "agent": ["a", "b"], "action": [0, 1], "s": [0, 1], "latent": labels}
+    demos = from_long_table(table)
+    assert demos.num_latents == (sizes, sizes)
+    assert demos.latent_names == ({} if names is None else {"a": names, "b": names})
+    assert demos.latents[0].tolist() == latents
+    given = {} if weights is None else {"a": [weights]}
+    assert {agent: w.tolist() for agent, w in demos.latent_weights.items()} == given
+    # Of no label at all a declared number or names hold for all agents.
+    bare = {name: cells for name, cells in table.items() if name != "latent"}
+    assert from_long_table(bare).num_latents == (1, 1)
+    assert from_long_table(bare, num_latents=3).num_latents == (3, 3)
+    assert from_long_table(bare, latent_names=["x", "y"]).latent_names["b"] == ("x", "y")
+
+
+def test_names_in_sets_of_a_log_do_not_go_with_numbers():
+    table = {"step": [0, 0], "agent": ["a", "b"], "action": [0, 1], "s": [0, 1]}
+    with pytest.raises(
+        ValueError, match=r"'latent': some rows have numbers, others names .*'lift'"
+    ):
+        from_long_table(table | {"latent": ["lift|carry", "1"]})
 
 
 def test_a_log_needs_actions_or_measures(tmp_path):
@@ -372,6 +550,53 @@ def test_resampling_agrees_with_a_slow_search(resample):
     np.testing.assert_allclose(found, expected)
 
 
+def test_the_gap_is_two_steps_where_none_is_given():
+    table = {"time": [0.0, 0.25, 4], "agent": ["a", "b", "a"], "x": [1.0, 2, 3]}
+    found = btil.recordings.from_trajectories(table, 0.5, ["x"])
+    assert found.num_steps == 9
+    np.testing.assert_array_equal(found.continuous["a_x"], [1] * 3 + [np.nan] * 5 + [3])
+    np.testing.assert_array_equal(found.continuous["b_x"], [np.nan, 2, 2] + [np.nan] * 6)
+    assert list(found.continuous) == ["a_x", "b_x"]
+    # Labels of the last observation within the gap, whose they are; a blank one is unknown.
+    labelled = table | {"latent": ["up|down", "down", "up"]}
+    found = btil.recordings.from_trajectories(labelled, 0.5, ["x"], gap=0.5)
+    assert found.latents.T.tolist() == [[-1] * 8 + [1], [-1, 0] + [-1] * 7]
+    np.testing.assert_array_equal(found.latent_weights["a"], np.ones((9, 2)))
+    with pytest.raises(ValueError, match="keep_time: there is a column 'a_x' already"):
+        btil.recordings.from_trajectories(
+            {"a_x" if name == "time" else name: cells for name, cells in table.items()},
+            0.5, ["x"], time="a_x", keep_time=True,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="columns: different names expected, got 'x', 'x'"):
+        btil.recordings.from_trajectories(table, 0.5, ["x", "x"])
+    with pytest.raises(ValueError, match="columns: different names expected, got nothing"):
+        btil.recordings.from_trajectories(table, 0.5, [])
+
+
+def test_a_gap_is_as_long_as_it_is():
+    table = {"time": [0.0, 1.0, 2.5], "agent": ["a"] * 3, "x": [0.0, 4.0, 7.0]}
+
+    def read(resample, gap):
+        found = btil.recordings.from_trajectories(table, 0.25, ["x"], resample=resample, gap=gap)
+        return found.continuous["a_x"].tolist()
+
+    seen = [0, 0, 0, np.nan, 4, 4, 4, np.nan, np.nan, np.nan, 7]
+    np.testing.assert_array_equal(read("last", 0.5), seen)
+    np.testing.assert_array_equal(read("last", 0.49), [*[0, 0, np.nan] * 1, np.nan, *seen[4:6],
+                                                       *[np.nan] * 4, 7])  # fmt: skip
+    line = [0, 1, 2, 3, 4, *[np.nan] * 5, 7]
+    np.testing.assert_allclose(read("linear", 1.0), line)
+    np.testing.assert_allclose(read("linear", 1.5), [0, 1, 2, 3, 4, 4.5, 5, 5.5, 6, 6.5, 7])
+    np.testing.assert_array_equal(read("linear", 0.99), [0, *[np.nan] * 3, 4, *[np.nan] * 5, 7])
+
+
+def test_times_with_a_zone_are_seconds_since_1970():
+    stamps = ["1970-01-01T01:00:00.25+01:00", "1970-01-01T00:00:03Z"]
+    table = {"time": stamps, "agent": ["a", "a"], "x": [1.0, 3.0]}
+    found = btil.recordings.from_trajectories(table, 1, ["x"], keep_time=True)
+    assert found.continuous["time"].tolist() == [0.25, 1.25, 2.25]
+
+
 def test_dates_are_times():
     stamps = pd.to_datetime(["2024-05-01 12:00:00", "2024-05-01 12:00:02"])
     for time in (stamps, [str(stamp) for stamp in stamps]):
@@ -503,6 +728,92 @@ def test_a_quote_in_elans_text_is_a_character(tmp_path):
     assert read_intervals(write(tmp_path, text, "coded.txt"))[0].label == '"lift'
 
 
+def test_clock_times_have_hours_and_minutes(tmp_path):
+    text = ELAN_TIERS.replace("00:00:01.000", "01:02:03.25").replace(
+        "00:00:02.000\tcar", "02:00:00\tcar"
+    )
+    assert read_intervals(write(tmp_path, text, "coded.txt"))[1] == (
+        Interval(3723.25, 7200.0, "carry", "bob", "bob")
+    )
+    # Of several forms milliseconds are the exact one; else the first.
+    rows = "t\tann\t00:00:01.5\t1.501\t1502\t00:00:02\t2.001\t2002\tx\n"
+    assert read_intervals(write(tmp_path, rows, "a.txt"))[0][:2] == (1.502, 2.002)
+    rows = "t\tann\t00:00:01.5\t1.501\t00:00:02\t2.001\tx\n"
+    assert read_intervals(write(tmp_path, rows, "a.txt"))[0][:2] == (1.5, 2.0)
+    # Of a table with names the last form that is known.
+    head = "Tier\tBegin Time - msec\tBegin Time - ss.msec\tEnd Time - ss.msec\tDefault\n"
+    found = read_intervals(write(tmp_path, f"{head}ann\t1500\t1.4\t2.5\tx\n", "a.txt"))
+    assert found == [Interval(1.5, 2.5, "x", "ann", "ann")]
+    # The end goes before a duration.
+    head = "Begin Time\tEnd Time\tDuration\tParticipant\tann\n"
+    row = "00:00:01.0\t00:00:03.5\t00:00:09.0\tzoe\tx\n"
+    found = read_intervals(write(tmp_path, head + row, "a.txt"))
+    assert found == [Interval(1.0, 3.5, "x", "zoe", "ann")]
+
+
+def test_cells_without_an_annotation_are_none(tmp_path):
+    wide = ELAN_WIDE + "9.000\t1.000\tup\tdown\n10.000\t1.000\n"
+    found = read_intervals(write(tmp_path, wide, "wide.txt"))
+    assert [one[:4] for one in found[3:]] == [(9, 10, "up", "ann"), (9, 10, "down", "bob")]
+    assert len(read_intervals(write(tmp_path, ELAN_ROWS.replace("carry", ""), "a.txt"))) == 2
+
+
+def test_times_that_elan_left_open_and_annotations_of_annotations(tmp_path):
+    slots = {"a": 1000, "b": None, "c": None, "d": 4000, "e": 6000}
+    order = "".join(
+        f'<TIME_SLOT TIME_SLOT_ID="{name}"' + (f' TIME_VALUE="{at}"/>' if at else "/>")
+        for name, at in slots.items()
+    )
+
+    def alignable(name, begin, end):
+        return (
+            f'<ANNOTATION><ALIGNABLE_ANNOTATION ANNOTATION_ID="{name}" TIME_SLOT_REF1="{begin}" '
+            f'TIME_SLOT_REF2="{end}"><ANNOTATION_VALUE>{name}</ANNOTATION_VALUE>'
+            "</ALIGNABLE_ANNOTATION></ANNOTATION>"
+        )
+
+    def referring(name, to):
+        return (
+            f'<ANNOTATION><REF_ANNOTATION ANNOTATION_ID="{name}" ANNOTATION_REF="{to}">'
+            f"<ANNOTATION_VALUE>{name}</ANNOTATION_VALUE></REF_ANNOTATION></ANNOTATION>"
+        )
+
+    def document(*tiers):
+        inner = "".join(
+            f'<TIER TIER_ID="t{k}">{"".join(one)}</TIER>' for k, one in enumerate(tiers)
+        )
+        text = f"<ANNOTATION_DOCUMENT><TIME_ORDER>{order}</TIME_ORDER>{inner}</ANNOTATION_DOCUMENT>"
+        return write(tmp_path, text, "coded.eaf")
+
+    aligned = [alignable("p", "a", "b"), alignable("q", "b", "c"), alignable("r", "c", "d")]
+    words = [referring(name, "r") for name in ("x", "y", "z")]
+    # A tier may refer to one below; its own annotations may be referred to.
+    found = read_intervals(document([referring("l", "y"), referring("m", "y")], aligned, words))
+    times = {one.label: (one.begin, one.end) for one in found}
+    assert times["p"] == (1, 2)
+    assert times["q"] == (2, 3)
+    assert times["r"] == (3, 4)
+    np.testing.assert_allclose([times["x"], times["z"]], [(3, 3 + 1 / 3), (3 + 2 / 3, 4)])
+    np.testing.assert_allclose([times["l"], times["m"]], [(3 + 1 / 3, 3.5), (3.5, 3 + 2 / 3)])
+    assert {one.tier: one.member for one in found} == {"t0": "t0", "t1": "t1", "t2": "t2"}
+    for tiers, message in (
+        (
+            [[alignable("p", "d", "e"), alignable("p", "d", "e")]],
+            "'t0', annotation 'p': there is an",
+        ),
+        (
+            [[alignable("p", "d", "e")], [referring("p", "p")]],
+            "'t1', annotation 'p': there is anoth",
+        ),
+        ([[alignable("p", "b", "d")]], "tier 't0': time slot 'b' has no time, nor a neighbour's"),
+        ([[alignable("p", "a", "b")]], "tier 't0': time slot 'b' has no time, nor a neighbour's"),
+        ([[referring("l", "m"), referring("m", "l")]], "there is no annotation '.' with times"),
+        ([[referring("l", "m")]], "annotation 'l': there is no annotation 'm' with times to refer"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_intervals(document(*tiers))
+
+
 BORIS_EVENTS = """Observation id,Subject,Behavior,Behavioral category,Modifier #1,Behavior type,Time
 day 1,ann,lift,work,,START,0.500
 day 1,bob,carry,work,left,START,1.000
@@ -533,6 +844,36 @@ def test_boris_tables(tmp_path):
     assert read_intervals(write(tmp_path, tabs, "coded.tsv")) == BORIS_CODED
 
 
+def test_rows_whose_first_cell_is_blank_are_rows(tmp_path):
+    lines = [
+        f"{'a note' if k < 3 else ''},{line}" for k, line in enumerate(BORIS_AGGREGATED.split("\n"))
+    ]
+    path = write(tmp_path, "# of today\n\n" + "\n".join(lines[:-1]), "coded.csv")
+    with pytest.raises(ValueError, match="columns of BORIS"):
+        read_intervals(write(tmp_path, path.read_text().replace("Subject", "Who"), "who.csv"))
+    assert read_intervals(path) == BORIS_CODED
+    tabs = write(tmp_path, "\n# of today\n" + "\n".join(lines[:-1]).replace(",", "\t"), "coded.tsv")
+    assert read_intervals(tabs) == BORIS_CODED
+
+
+def test_what_begins_ends_by_its_modifiers_and_observation(tmp_path):
+    head = "Observation id,Subject,Behavior,Modifier #1,Behavior type,Time\n"
+    rows = [
+        "1,ann,lift,left,START,1", "1,ann,lift,right,START,2", "1,bob,lift,left,START,3",
+        ",ann,lift,left,START,4", ",ann,lift,left,STOP,5", "1,ann,lift,right,stop,6",
+        "1,bob,lift,left,STOP,7", "1,ann,lift,left,STOP,8", "1,ann,lift,left,START,8",
+        "1,ann,lift,left,STOP,9",
+    ]  # fmt: skip
+    found = read_intervals(write(tmp_path, head + "\n".join(rows), "coded.csv"))
+    assert found == [
+        Interval(1, 8, "lift", "ann", "ann", "1"),
+        Interval(2, 6, "lift", "ann", "ann", "1"),
+        Interval(3, 7, "lift", "bob", "bob", "1"),
+        Interval(4, 5, "lift", "ann", "ann", None),
+        Interval(8, 9, "lift", "ann", "ann", "1"),
+    ]
+
+
 def test_older_boris_tables_have_lines_above(tmp_path):
     above = "Observation id\tday 1\t\n\t\t\nPlayer #1\tvideo.mp4\t\n"
     events = "Time\tSubject\tBehavior\tStatus\n0.5\tann\tlift\tSTART\n2\tann\tlift\tSTOP\n"
@@ -554,6 +895,54 @@ def test_older_boris_tables_have_lines_above(tmp_path):
         ("c.eaf", EAF, ('ID="ts5" TIME_VALUE="3000"', 'ID="ts5"'), "time slot .* has no time"),
         ("c.eaf", EAF, ('REF="a1">', 'REF="a4">'), "there is no annotation 'a4' with times"),
         ("c.eaf", EAF, ("</TIER>", ""), "line .*: no XML"),
+        ("c.eaf", EAF, ('TIER_ID="bob"', ""), "a tier: TIER has no TIER_ID; expected one"),
+        ("c.eaf", EAF, ('ANNOTATION_ID="a2"', ""), "tier 'bob': ALIGNABLE_ANNOTATION has no ANN"),
+        ("c.eaf", EAF, ('TIME_SLOT_ID="ts2"', ""), "TIME_ORDER: TIME_SLOT has no TIME_SLOT_ID"),
+        (
+            "c.eaf",
+            EAF,
+            ('UNITS="milli', 'UNITS="'),
+            "HEADER: TIME_UNITS 'seconds'; expected 'milli",
+        ),
+        ("c.eaf", "<A/>", ("", ""), "expected an ANNOTATION_DOCUMENT of ELAN, found 'A'"),
+        ("c.eaf", EAF, ("<ANNOTATION_DOC", "<!ENTITY x><ANNOTATION_DOC"), "a document type or ent"),
+        (
+            "c.txt",
+            ELAN_TIERS,
+            ("Default", "a\tb"),
+            "line 1: expected a column 'Tier' and one of an",
+        ),
+        ("c.txt", ELAN_TIERS, ("\tlift", "\tlift\tx"), "line 2: 6 cells, but the columns are 5"),
+        ("c.txt", ELAN_WIDE, ("\tann\tbob", ""), "line 1: expected a column 'Tier' and one"),
+        (
+            "c.txt",
+            ELAN_WIDE,
+            ("0.500\t1.500", "0.500\t-1.5"),
+            "line 2, column 'Dur.*: '-1.5' is not",
+        ),
+        ("c.txt", "#a\n\n", ("", ""), "there are no rows"),
+        ("c.txt", "a\tb\tc\n", ("", ""), "line 1: neither"),
+        ("c.csv", "Subject,Time\nann,1\n", ("", ""), "line 1: neither"),
+        (
+            "c.csv",
+            BORIS_EVENTS,
+            ("STOP,2.000", "START,2.000"),
+            "line 5: 'lift' of 'ann' begins, but what began in line 2 has not ended",
+        ),
+        (
+            "c.csv",
+            BORIS_EVENTS,
+            ('day 2,bob,rest,"none, so far",,STOP,3.000\n', ""),
+            "line 7: 'rest' of 'bob' begins and never ends",
+        ),
+        (
+            "c.csv",
+            BORIS_EVENTS,
+            ("STOP,2.000", "STOP,0.25"),
+            "line 5: ends at 0.25, before it begins at 0.5",
+        ),
+        ("c.csv", BORIS_AGGREGATED, ("1.000,2.000,1.000", "1.000,2.000"), "line 3: 6 cells, but"),
+        ("c.csv", BORIS_AGGREGATED, ("ann,lift", "ann,"), "line 2: there is no label"),
         ("c.eaf", EAF, ("<ANNOTATION_DOC", "<!DOCTYPE x><ANNOTATION_DOC"), "a document type"),
         ("c.txt", ELAN_ROWS, ("0.500\t500", "0.5.0\t500"), "line 2: neither an export of ELAN"),
         ("c.txt", ELAN_ROWS, ("1.000\t1000\tcarry", "carry"), "line 3: .* in the same forms"),
@@ -665,6 +1054,56 @@ def test_only_the_tiers_asked_for_and_other_labels_stay():
     assert again.latents[:, 0].tolist() == [1, 1, -1, -1, -1, -1]
 
 
+def test_labels_of_all_who_are_spoken_of_are_replaced():
+    before = pair(latents=[[0, 1]] * 6, num_latents=2, latent_names=["lift", "rest"])
+    coded = [Interval(0, 0.6, "rest", "x", "a tier"), Interval(1, 2, "lift", "y", "")]
+    tiers = {"a tier": "ann", "z": "bob"}
+    found = label_by_intervals(before, coded, step=0.5, tiers=tiers)
+    assert found.latents.T.tolist() == [[1, 1, -1, -1, -1, -1], [-1] * 6]
+    # The tier goes before the member.
+    tiers = {"a tier": "bob", "x": "ann", "y": "ann"}
+    found = label_by_intervals(before, coded, step=0.5, tiers=tiers)
+    assert found.latents.T.tolist() == [[-1, -1, 0, 0, -1, -1], [1, 1, -1, -1, -1, -1]]
+    assert found.num_latents == (2, 2)
+    # Names of others stay, those of whom is spoken of are declared anew.
+    given = label_by_intervals(
+        before, [Interval(0, 0.6, "up", "ann")], step=0.5, latent_names=["up", "down", "lift"]
+    )
+    assert given.latent_names == {"ann": ("up", "down", "lift"), "bob": ("lift", "rest")}
+    assert given.num_latents == (3, 2)
+    assert given.latents.T.tolist() == [[0, 0, -1, -1, -1, -1], [1] * 6]
+
+
+def test_an_observation_is_an_episode_by_its_name_or_the_only_one():
+    demos = pair((3, 4)).replace(episodes=[7, 7, 7, 8, 8, 8, 8])
+    day = [Interval(0.5, 1.5, "lift", "ann", "", "8")]
+    assert label_by_intervals(demos, day, step=0.5).latents[:, 0].tolist() == [*[-1] * 4, 0, 0, -1]
+    other = [Interval(0.5, 1.5, "lift", "ann", "", "day 1")]
+    only = label_by_intervals(demos.select([1]), other, step=0.5)
+    assert only.latents[:, 0].tolist() == [-1, 0, 0, -1]
+    both = [*other, Interval(0.5, 1.5, "lift", "ann", "", "day 2")]
+    with pytest.raises(ValueError, match=r"there is no episode 'day [12]'; .* are 8; episodes="):
+        label_by_intervals(demos.select([1]), both, step=0.5)
+    with pytest.raises(
+        ValueError, match="episodes: observation 'day 1' is left out; found 'day 2'"
+    ):
+        label_by_intervals(demos, other, step=0.5, episodes={"day 2": 7})
+    with pytest.raises(ValueError, match=r"episodes: there is no episode 9; .* are 7, 8"):
+        label_by_intervals(demos, other, step=0.5, episodes={"day 1": 9})
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.7e9])
+def test_an_interval_begins_with_its_step_and_ends_before_one(offset):
+    """Sums of tenths are no tenths, however large the clock's numbers are."""
+    demos = pair((10,))
+    for first in range(8):
+        coded = [Interval(offset + first / 10, offset + (first + 2) / 10, "lift", "ann")]
+        found = label_by_intervals(demos, coded, step=0.1, start=offset)
+        assert np.flatnonzero(found.latents[:, 0] == 0).tolist() == [first, first + 1]
+    exact = label_by_intervals(demos, [Interval(2, 4, "lift", "ann")], times=np.arange(10))
+    assert np.flatnonzero(exact.latents[:, 0] == 0).tolist() == [2, 3]
+
+
 def test_labels_go_to_their_episodes():
     demos = pair((3, 4))
     with pytest.warns(btil.DataWarning, match="1 interval of 4 label no step.*'call' of 'bob'"):
@@ -691,6 +1130,7 @@ def test_labels_go_to_their_episodes():
     [
         (CODED, {}, "times, step: expected one of the two"),
         (CODED, {"times": np.arange(3)}, r"times: numbers \(7,\) expected"),
+        (CODED, {"times": [0, 1, 2, np.nan, 4, np.inf, 6]}, "times: step 3 of all: nan is not all"),
         (CODED, {"step": 0.5}, "which of 2 episodes .* episodes=<id>"),
         (CODED, {"step": 0.5, "episodes": 9}, "no episode 9; .* 0, 1"),
         (CODED, {"step": 0.5, "episodes": 0, "tiers": {"bob": "cleo"}}, "no agent 'cleo'"),
@@ -707,6 +1147,15 @@ def test_labels_go_to_their_episodes():
 def test_bad_joins_are_refused(intervals, options, message):
     with pytest.raises(ValueError, match=message):
         label_by_intervals(pair((3, 4)), intervals, **options)
+
+
+def test_intervals_label_nobody_who_is_away():
+    demos = pair(present={"bob": [1, 1, 0, 0, 1, 1]})
+    found = label_by_intervals(demos, [Interval(0.5, 2.5, "rest", "bob"), *CODED[:1]], step=0.5)
+    assert found.latents.T.tolist() == [[-1, 0, 0, 0, -1, -1], [-1, 1, -1, -1, 1, -1]]
+    with pytest.warns(btil.DataWarning, match="1 interval of 3 label no step.* is away then.*carr"):
+        found = label_by_intervals(demos, CODED, step=0.5)
+    assert found.latents[:, 1].tolist() == [-1, -1, -1, -1, 2, 2]
 
 
 def test_declared_latents_without_names_are_not_lost():
@@ -809,6 +1258,75 @@ def test_minari_of_a_team():
     assert list(demos.continuous) == ["ann_0", "ann_1"]
 
 
+def test_parts_of_tuples_are_numbered():
+    seen = (np.array([2, 0, 1]), {"a": np.array([[0.5, 1], [2, 3], [4, 5]]), "b": (np.arange(3),)})
+    one = from_minari([episode("x", seen, np.array([1, 0]))])
+    assert one.num_states == {"0": 3, "1_b_0": 3}
+    assert {name: v.tolist() for name, v in one.continuous.items()} == {
+        "1_a_0": [0.5, 2],
+        "1_a_1": [1, 3],
+    }
+    space = spaces.Tuple(
+        [
+            spaces.Discrete(4),
+            spaces.Dict({"b": spaces.Tuple([spaces.Discrete(7)]), "a": spaces.Box(0, 9, (2,))}),
+        ]
+    )
+    known = from_minari([episode("x", seen, np.array([1, 0]))], observation_space=space)
+    assert known.num_states == {"0": 4, "1_b_0": 7}
+    assert known.continuous.keys() == one.continuous.keys()
+
+
+def test_each_component_has_its_own_size_and_start():
+    seen = np.array([[1, 4, 7], [2, 0, 9], [2, 3, 8]])
+    space = spaces.MultiDiscrete([2, 5, 3], start=[1, 0, 7])
+    demos = from_minari([episode(3, seen, np.array([1, 0]))], observation_space=space)
+    assert demos.num_states == {"observation_0": 2, "observation_1": 5, "observation_2": 3}
+    found = {name: values.tolist() for name, values in demos.state_variables.items()}
+    assert found == {"observation_0": [0, 1], "observation_1": [4, 0], "observation_2": [0, 2]}
+    with pytest.raises(ValueError, match="observations, step 1: 0 is not allowed; expected 7 to 9"):
+        from_minari([episode(3, seen - [[0] * 3, [0, 0, 9], [0] * 3], np.array([1, 0]))],
+                    observation_space=space)  # fmt: skip
+    # Joint actions count from their starts, too; the first is the most significant.
+    acts = spaces.MultiDiscrete([2, 3], start=[0, 5])
+    one = episode(3, seen[:, 1], np.array([[1, 6], [0, 7]]))
+    joint = from_minari([one], action_space=acts, agents=["ann"])
+    assert (joint.num_actions, joint.actions.ravel().tolist()) == ((6,), [4, 2])
+
+
+def test_an_episode_is_over_where_all_are():
+    both = {"ann": np.array([0, 1, 1]), "bob": np.array([1, 0, 0])}
+    over = {"ann": np.array([False, True, True]), "bob": np.array([False, False, True])}
+    fields = {"observations": np.arange(4), "actions": both, "rewards": np.zeros(3)}
+    good = episode(0, **fields, terminations=over)
+    assert from_minari([good]).num_steps == 3
+    column = episode(0, **fields, truncations=np.array([[False], [False], [True]]))
+    assert from_minari([column]).num_actions == (2, 2)
+    over = {"ann": np.array([False, True, True]), "bob": np.array([False, True, True])}
+    for name in ("terminations", "truncations"):
+        with pytest.raises(ValueError, match=f"episode 0, {name}: step 1 of 3 is the last one"):
+            from_minari([episode(0, **fields, **{name: over})])
+
+
+def test_sizes_of_minari_are_what_occurs_in_any_episode():
+    ones = [
+        episode(k, np.array(seen), np.array(acts), ids)
+        for k, (seen, acts, ids) in enumerate(
+            [([0, 1, 4], [0, 1], [0.5, 1]), ([2, 0, 1, 9], [2, 0, 1], [0, 0, 2])]
+        )
+    ]
+    demos = from_minari(ones)
+    # The last observations are no states, but values that there may be.
+    assert demos.num_states == {"observation": 10}
+    assert demos.num_actions == (3,)
+    assert demos.states.tolist() == [0, 1, 2, 0, 1]
+    assert demos.episodes.tolist() == [0, 0, 1, 1, 1]
+    assert demos.rewards.tolist() == [0.5, 1, 0, 0, 2]
+    mixed = [ones[0], episode(1, np.arange(3), np.array([0, 1]), {"agent_0": np.zeros(2)})]
+    with pytest.raises(ValueError, match="rewards: those of the team, or of each agent, expected"):
+        from_minari(mixed)
+
+
 GOOD = {"observations": np.arange(4), "actions": np.array([0, 1, 1])}
 
 
@@ -831,6 +1349,26 @@ GOOD = {"observations": np.arange(4), "actions": np.array([0, 1, 1])}
         ({"id": 4}, {}, "id 4 occurs twice"),
         ({"actions": {"ann": np.array([0, 1, 1])}}, {}, "actions: of 'ann'; expected .*'agent_0'"),
         ({"observations": np.arange(4) / 2}, {}, "episode 5: .* whole numbers in both"),
+        ({"actions": ()}, {}, "episode 5: there are no actions; at least one is needed"),
+        ({"actions": {}}, {}, "episode 5, actions: an empty mapping; expected arrays"),
+        (
+            {"observations": (np.arange(4), np.arange(3))},
+            {},
+            r"observations\[1\]: 4 expected .*got 3",
+        ),
+        ({"actions": (np.zeros(3, int), np.zeros(2, int))}, {}, r"equal numbers .*actions\[1\] 2"),
+        (
+            {"observations": np.array([0, 2, -3, 1])},
+            {},
+            "observations, step 2: -3 .* expected 0, 1",
+        ),
+        (
+            {},
+            {"observation_space": spaces.Discrete(3)},
+            "step 3: 3 is not allowed; expected 0 to 2",
+        ),
+        ({}, {"observation_space": spaces.Discrete(4, start=1)}, "step 0: 0 .* expected 1 to 4"),
+        ({"observations": 3}, {}, "observations: numbers .steps, .* of shape"),
     ],
 )
 def test_bad_minari_episodes_are_refused_with_their_place(change, options, message):
@@ -983,6 +1521,37 @@ def test_shapes_of_a_file_of_trials(tmp_path):
     assert both.select([1]).replace(episodes=[7] * 4) == demos
 
 
+def test_soups_of_either_form_are_what_is_in_the_pots(tmp_path):
+    """Of two pots each its own; on a counter a soup is one of those that lie about."""
+    grid = ["XPX", "P S", "X X", "XDO"]
+
+    def read(*objects):
+        records = kitchen_records(1)
+        records[0] |= {"layout": grid, "reward": 3}
+        records[0]["state"]["objects"] = [{"name": "dish", "position": [0, 2]}, *objects]
+        demos = from_overcooked_trials(write_records(tmp_path, records), "own")
+        assert demos.rewards.tolist() == [3]
+        return {
+            name: demos.value_text(name, int(v[0])) for name, v in demos.state_variables.items()
+        }
+
+    first, second = {"name": "soup", "position": [1, 0]}, {"name": "soup", "position": [0, 1]}
+    full = {"state": ["onion", 3, 7]}
+    found = read(first | {"state": ["onion", 2, 0]}, second | full)
+    pots = [(found[f"pot{k}_onions"], found[f"pot{k}_timer"]) for k in (0, 1)]
+    assert pots == [("2", "0"), ("3", "7")]  # the pot of the upper row is the first
+    new = {"_ingredients": [{"name": "onion"}] * 3, "_cooking_tick": 7, "cook_time": 20}
+    old = {"ingredients": ["onion"] * 2, "cooking_tick": -1, "cook_time": -1}
+    assert read(second | new, first | old) == found
+    assert read(first | full, second | old) != found
+    # Objects may come by their places; one that lies on a counter is in no pot.
+    lying = {"name": "soup", "position": [2, 2], "state": ["onion", 3, 20]}
+    bare, more = read(), read(lying)
+    assert {name for name in bare if bare[name] != more[name]} >= {"counter_soups"}
+    assert (bare["counter_soups"], more["counter_soups"]) == ("0", "1")
+    assert bare["counter_dishes"] == more["counter_dishes"] == "1"
+
+
 def changed(step, path, value):
     def change(records):
         place = records[step]
@@ -1013,6 +1582,20 @@ FIRST = ("state", "players", 0)
         (changed(2, ["joint_action", 1], "jump"), r"joint_action\[1\]: 'jump' .*'interact'"),
         (changed(2, ["cur_gameloop"], 5), "record 2 .*: cur_gameloop 5 comes after 1"),
         (changed(2, ["cur_gameloop"], None), "cur_gameloop: a whole number"),
+        (
+            changed(0, ["trial_id"], True),
+            "record 0 .*: trial_id: a text or a whole number expected",
+        ),
+        (changed(2, ["cur_gameloop"], 2.5), "cur_gameloop: a whole number"),
+        (changed(2, ["cur_gameloop"], True), "cur_gameloop: a whole number"),
+        (changed(2, ["cur_gameloop"], 1), "record 2 .*: cur_gameloop 1 comes after 1"),
+        (changed(1, [*FIRST, "position"], [True, 1]), "position: .* two whole numbers"),
+        (changed(1, [*FIRST, "position"], [1, 1, 1]), "position: .* two whole numbers"),
+        (changed(1, ["state", "players"], [{}]), "state.players: 1 player; expected 2"),
+        (changed(1, ["state", "players"], {}), "state.players: 0 players; expected 2"),
+        (changed(1, [*FIRST, "held_object"], {}), r"held_object: {} is not .* mapping with 'name'"),
+        (changed(1, ["joint_action"], {}), "joint_action: {} is not allowed; expected two actions"),
+        (changed(1, ["joint_action", 0], [0, 2]), r"joint_action\[0\]: \[0, 2\] .*'interact'"),
         (changed(2, ["trial_id"], [7]), "record 2 .*: trial_id: a text or a whole number"),
         (changed(2, ["trial_id"], "7"), "trial_id: texts or numbers in all"),
         (changed(2, ["reward"], 20), "record 0 .*: reward: a number expected in all records"),
@@ -1025,8 +1608,20 @@ FIRST = ("state", "players", 0)
         (changed(2, OBJECTS, [{"name": "tomato", "position": [0, 0]}]), "name: 'tomato'"),
         (changed(2, OBJECTS, [SOUP]), "_ingredients: None is not allowed; expected a list"),
         (changed(2, OBJECTS, [SOUP | {"state": ["tomato", 1, 0]}]), "'tomato' .*'onion'"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", 4]}]), "ingredient, number, time"),
         (changed(2, OBJECTS, [SOUP | {"state": ["onion", 4, 0]}]), r"\[4, 0\] .* 0 to 3"),
         (changed(2, OBJECTS, [SOUP | {"state": ["onion", 3, -1]}]), "cooks by itself once 3"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", 2, -2]}]), r"\[2, -2\] .* 0 to 3, and -1"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", -1, 0]}]), r"\[-1, 0\] .* 0 to 3"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", True, 0]}]), r"\[True, 0\] .* 0 to 3"),
+        (changed(2, OBJECTS, [SOUP | {"state": ["onion", 2, 1.5]}]), r"\[2, 1.5\] .* 0 to 3"),
+        (
+            changed(
+                2, OBJECTS, [SOUP | {"_ingredients": ["tomato", "onion"], "_cooking_tick": -1}]
+            ),
+            "ingredient: 'tomato' .* 'onion': these kitchens have no other",
+        ),
+        (changed(2, OBJECTS, [SOUP | {"position": [0, 1]}]), r"\[0, 1\] .* a counter or pot of"),
         (changed(2, OBJECTS, [SOUP | {"state": ["onion", 2, 4]}]), "cooks by itself once 3"),
         (changed(0, ["layout"], []), "layout: .* a list of rows"),
         (changed(0, ["layout"], ["XPX", "Q S", "X X", "XDX"]), "unknown cell 'Q' in the map"),
@@ -1050,7 +1645,14 @@ def test_files_and_layouts_that_are_not_there(tmp_path):
         from_overcooked_trials(write_records(tmp_path, bare), "own")
     grid = ["XPX", "O S", "X X", "XDX"]
     assert from_overcooked_trials(path, "own", grid=grid).num_steps == 4
-    for text, message in (("[{", "line 1, character 3: no JSON"), ("[]", "expected a list")):
+    for text, message in (
+        ("[{", "line 1, character 3: no JSON"),
+        ('{"a": 1}\n{"a"\n', "line 2, character 1: no JSON"),
+        ("[]", "expected a list"),
+        ("3", "expected a list"),
+        ('{"a": {"0": 1}, "b": {"1": 1}}', "column 'b' has other rows than the first one"),
+        ('{"trajectory": []}', "expected a list"),
+    ):
         with pytest.raises(ValueError, match=message):
             from_overcooked_trials(write(tmp_path, text, "bad.json"), "own")
     slow = kitchen_records()

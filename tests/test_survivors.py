@@ -94,6 +94,14 @@ def test_small_files_are_read_together_up_to_a_size(monkeypatch: pytest.MonkeyPa
     files = [File(Path(name), name, {}, (2,), 0, 1) for name in "abcde"]
     found = together(iter([(file, rows) for file in files]))
     assert [len(gathered) for gathered in found] == [2, 2, 1]
+    # Tables of one file are read as they come.
+    a, b, c, *_ = files
+    found = together(iter([(a, rows), (a, rows), (b, rows), (c, pa.table({"episode": [0] * 9}))]))
+    assert [[file.label for file, _ in gathered] for gathered in found] == [
+        ["a"],
+        ["a", "b"],
+        ["c"],
+    ]
 
 
 class Undecided:

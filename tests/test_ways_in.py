@@ -293,6 +293,57 @@ def test_a_second_table_is_read_alike_by_every_reader(
     np.testing.assert_array_equal(expected.demos.latents, whole.demos.latents[rows])
 
 
+def gapped(seed: int) -> tuple[Table, dict[str, Any]]:
+    """A table of two members who come and go, with unsure labels and blanks that are allowed."""
+    generator = np.random.default_rng(seed)
+    steps = int(generator.integers(5, 10))
+
+    def some(values: list[Any], missing: float = 0.0) -> list[Any]:
+        drawn = [values[k] for k in generator.integers(0, len(values), steps)]
+        return [None if generator.random() < missing else one for one in drawn]
+
+    labels = [["a", "b", "a|b", "?", "b|c"], ["0", "1", "1|2", "-1", "99"]][seed % 2]
+    table: Table = {
+        "episode": sorted(some(["mon", "tue", "wed"])),
+        "zone": some(["in", "out"], 0.2),
+        "ann_cell": some(["3", "1", "0"], 0.2),
+        "action_ann": ["go", *some(["go", "stay"], 0.3)[1:]],
+        "latent_ann": [labels[0], *some(labels, 0.3)[1:]],
+        "present_ann": ["yes", *some(["yes", "no"])[1:]],
+        "action_bob": some(["0", "1", "2"], 0.3),
+        "latent_bob": some(["up", "down"], 0.5),
+    }
+    if seed % 3 == 0:
+        table["latent_bob[up]"] = some(["0.5", "2"])
+        table["latent_bob[left]"] = some(["1", "0.25"])
+        table["latent_bob"] = some(["up", "?"], 0.5)
+    if seed % 3 == 1:
+        table["present_bob"] = some(["1", "0", "1"])
+        table["reward"] = some(["0.5", "-1"])
+        table["speed"] = some(["0.5", "1e3"], 0.3)
+    told = (
+        {"unknown_labels": ["?", "99"], "latent_names": {"bob": ["up", "down"]}} if seed % 3 else {}
+    )
+    told |= {"unknown_labels": ["?", "99"], "missing": "allow", "drop_last": seed % 4 == 0}
+    return table, told | ({"continuous": ["speed"]} if seed % 3 == 1 else {})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_recordings_with_gaps_are_read_alike_by_every_reader(folder: Path, seed: int) -> None:
+    table, options = gapped(seed)
+    expected = outcome(by_csv, table, folder, **options)
+    assert expected.demos is not None, expected.refusal
+    assert expected.demos.away
+    for way in (by_parquet, by_coded_parquet, by_parts):
+        found = outcome(way, table, folder, **options)
+        assert found.demos == expected.demos, way.__name__
+        if way is not by_parts:  # which tells of one part
+            assert found.doubts == expected.doubts
+    for ending in (".csv", ".parquet", ".npz"):
+        btil.write_demonstrations(expected.demos, folder / f"own{ending}")
+        assert btil.read_demonstrations(folder / f"own{ending}") == expected.demos
+
+
 def test_the_ways_tell_tables_apart(folder: Path) -> None:
     """The comparison above can fail: a table that is another is told from the first."""
     one, other = of(x=["a", "b"]), of(x=["b", "a"])

@@ -187,7 +187,8 @@ def code_column(
     if missing.any():
         owed = missing if away is None else missing & ~away
         if owed.any() and not refuse.may_miss:
-            refuse(int(np.argmax(owed)), None)
+            row = int(np.argmax(owed))
+            refuse(row, None if indices[row] == _MISSING else indices[row])
         indices = np.where(missing, -1, indices)
     outside = (indices < 0) & ~missing
     if size is not None:
@@ -269,7 +270,7 @@ class _Refusal:
     def unknown_numbers(self) -> list[int]:
         """The numbers that say that a latent is unknown, -1 aside."""
         texts = sorted(self.reading.unknown_labels or ()) if self.role == "latent" else []
-        plain, whole, bad = _plain_numbers(texts)
+        plain, whole, bad = plain_numbers(texts)
         return whole[plain & ~bad].tolist()
 
     def _allowed(self) -> str:
@@ -384,7 +385,7 @@ def _code_distinct(
         return table, None
 
     where = np.fromiter(texts, np.int64)
-    plain, whole, bad = _plain_numbers(list(texts.values()))
+    plain, whole, bad = plain_numbers(list(texts.values()))
     if plain.all() and not (names and (named or numbers or any(map(_like_a_number, names)))):
         if bad.any():
             code = int(where[np.argmax(bad)])
@@ -440,7 +441,7 @@ def _refuse_two_spellings(
             )
 
 
-def _plain_numbers(
+def plain_numbers(
     texts: Sequence[str],
 ) -> tuple[Bool[np.ndarray, " texts"], Int[np.ndarray, " texts"], Bool[np.ndarray, " texts"]]:
     """Whether texts are plain decimals; their numbers; which of these are no whole ones.
@@ -479,6 +480,23 @@ def is_a_name(value: Any, unknown: Set[str] = NOTHING) -> bool:
         return False
     text = normalised(value)
     return bool(text) and text not in unknown and _PLAIN.fullmatch(text) is None
+
+
+def is_a_label(value: Any, unknown: Set[str] = NOTHING) -> bool:
+    """Whether a value says something of a latent: a name, or a number that is not -1 or unknown."""
+    if isinstance(value, str):
+        text = normalised(value)
+        return bool(text) and (unknown | MINUS_ONE).isdisjoint({text, text.removesuffix(".0")})
+    return str(as_index(value)) not in unknown | MINUS_ONE
+
+
+def labels_in(column: str, values: Any, reading: Reading) -> set[str]:
+    """The labels that occur in a column, as texts: names, and whole numbers."""
+    unknown = NOTHING if reading.unknown_labels is None else reading.unknown_labels
+    said = [one for one in distinct_values(column, values)[1] if is_a_label(one, unknown)]
+    texts = {normalised(one) for one in said if isinstance(one, str)}
+    indices = [as_index(one) for one in said if not isinstance(one, str)]
+    return texts.union(str(index) for index in indices if index is not None)
 
 
 def _like_a_number(text: str) -> bool:
@@ -598,7 +616,7 @@ def code_episodes(
 def untyped_episodes(values: Any) -> Any:
     """Ids of a file without types: numbers where every one is a plain decimal, else as they are."""
     codes, distinct = distinct_values("episode", values)
-    plain, whole, bad = _plain_numbers([normalised(text) for text in distinct])
+    plain, whole, bad = plain_numbers([normalised(text) for text in distinct])
     if not plain.all() or bad.any() or len(np.unique(whole)) < len(whole) or (codes < 0).any():
         return values
     return whole[codes]

@@ -35,11 +35,14 @@ from btil.demonstrations.coding import (
     code_episodes,
     counted,
     distinct_values,
+    is_a_label,
     is_a_name,
     items,
+    labels_in,
     listed,
     normalised,
     normalised_keys,
+    plain_numbers,
     refuse_alike,
     shown,
     texts_for_unknown,
@@ -947,7 +950,9 @@ def coded_fields(
     sets: dict[str, _Sets] = {}
     for agent in team:
         column = f"latent_{agent}"
-        columns[column], found, size, texts = labels_and_sets(agent, columns[column], sizes, names)
+        columns[column], found, size, texts = labels_and_sets(
+            agent, columns[column], sizes, names, reading
+        )
         sizes, names = sizes | size, names | texts
         if found.latents:
             sets[agent] = found
@@ -1018,13 +1023,15 @@ def _said_while_away(
     places: Places,
     reading: Reading,
 ) -> str | None:
-    """Doubt of an action's or latent's name where the member is away: it is left out.
+    """Doubt of a label, or an action's name, where the member is away: it is left out.
 
-    A number is no doubt: arrays have to hold some in that place.
+    The number of an action is no doubt: arrays have to hold some in that place. Labels need not,
+    -1 is none.
     """
     codes, distinct = distinct_values(column, values)
     unknown = NOTHING | (reading.unknown_labels or frozenset())
-    said = gone & np.array([*(is_a_name(value, unknown) for value in distinct), False])[codes]
+    says = is_a_label if column.startswith("latent_") else is_a_name
+    said = gone & np.array([*(says(value, unknown) for value in distinct), False])[codes]
     if not said.any():
         return None
     row = int(np.argmax(said))
@@ -1046,7 +1053,11 @@ def _sizes_of_weights(given: Any, team: Names, declared: Mapping[str, Any]) -> d
 
 
 def labels_and_sets(
-    agent: str, labels: Any, sizes: Mapping[str, int], names: Mapping[str, Names]
+    agent: str,
+    labels: Any,
+    sizes: Mapping[str, int],
+    names: Mapping[str, Names],
+    reading: Reading,
 ) -> tuple[Any, _Sets, dict[str, int], dict[str, Names]]:
     """Labels of an agent with nothing where they say "one of these", and where they do.
 
@@ -1055,6 +1066,7 @@ def labels_and_sets(
         labels: Its labels, as `as_array` gives them.
         sizes: Sizes that are declared, by column.
         names: Names that are declared, by column.
+        reading: What the labels are taken for.
 
     Returns:
         The labels, the sets, and the size or names that only both together tell.
@@ -1064,7 +1076,7 @@ def labels_and_sets(
     if not found.latents:
         return labels, found, {}, {}
     left = _blanked(found.cells, np.isin(found.cells, list(found.latents)))
-    return left, found, *_declared_by_sets(agent, found.latents, left, sizes, names)
+    return left, found, *_declared_by_sets(agent, found.latents, left, sizes, names, reading)
 
 
 def _declared_by_sets(
@@ -1073,15 +1085,25 @@ def _declared_by_sets(
     labels: Any,
     sizes: Mapping[str, int],
     names: Mapping[str, Names],
+    reading: Reading,
 ) -> tuple[dict[str, int], dict[str, Names]]:
     """Size or names of an agent's latents, where only the sets and the other labels tell them."""
     column = f"latent_{agent}"
-    parts = sorted(set().union(*sets.values(), _texts_in(labels)))
-    if column not in names and not all(part.isdecimal() for part in parts):
-        return {}, declared_names("latent_names", parts, (agent,), "latent_")
-    if column in names or column in sizes:
+    if column in names:
         return {}, {}
-    return {column: max(map(int, parts)) + 1}, {}
+    parts = sorted(set().union(*sets.values(), labels_in(column, labels, reading)))
+    plain, whole, _ = plain_numbers(parts)
+    if not plain.all():
+        unknown = reading.unknown_labels or NOTHING
+        said = (one for one in distinct_values(column, labels)[1] if is_a_label(one, unknown))
+        numbers = [one for one in said if not isinstance(one, str)]
+        if numbers:
+            raise ValueError(
+                f"{column}: some steps have numbers ({listed(numbers)}), others names; write names "
+                "in all"
+            )
+        return {}, declared_names("latent_names", parts, (agent,), "latent_")
+    return ({} if column in sizes else {column: int(whole.max()) + 1}), {}
 
 
 def _within_sets(
@@ -1150,10 +1172,6 @@ def _blanked(values: Any, away: Bool[np.ndarray, " steps"]) -> Any:
     cells = np.array(values, object)
     cells[away] = None
     return cells
-
-
-def _texts_in(cells: Any) -> set[str]:
-    return {normalised(cell) for cell in cells if isinstance(cell, str) and cell.strip()}
 
 
 def _all_frozen(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

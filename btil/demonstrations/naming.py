@@ -52,6 +52,28 @@ def agents_but_for_capitals(name: str, agents: Sequence[str]) -> list[str]:
     return [one for one in agents if re.search(word_of(one), name, re.IGNORECASE)]
 
 
+def nearly(name: str, other: str) -> bool:
+    """Whether a slip makes the difference: a letter more, less or another, two turned, capitals.
+
+    Not at the first letter, where a slip is rare and makes other words.
+
+    Example:
+        >>> [nearly(one, "present_ann") for one in ("presnt_ann", "presetn_ann", "Present_ann")]
+        [True, True, True]
+        >>> nearly("latency_ann", "latent_ann"), nearly("faction_ann", "action_ann")
+        (False, False)
+    """
+    if name == other:
+        return False
+    name, other = name.casefold(), other.casefold()
+    pairs = enumerate(zip(name, other, strict=False))
+    at = next((k for k, (one, two) in pairs if one != two), min(len(name), len(other)))
+    left, right = name[at:], other[at:]
+    turned = left[:2] == right[1::-1] and left[2:] == right[2:]
+    slips = (left[1:], right), (left, right[1:]), (left[1:], right[1:])
+    return at > 0 and (turned or any(one == two for one, two in slips))
+
+
 def have_forms(agents: Sequence[str]) -> bool:
     """Whether "own" and "other" in a name say who it is about: nobody is called so."""
     return not any(_MEMBERS.fullmatch(agent) for agent in agents)

@@ -82,7 +82,7 @@ def presence(
         codes, distinct = distinct_values(column, values)
         table = np.zeros(len(distinct) + 1, bool)
         for code, value in enumerate(distinct):
-            text = str(value).strip().lower().removesuffix(".0")
+            text = _word(value)
             if text not in _THERE:
                 row = int(np.argmax(codes == code))
                 raise ValueError(
@@ -97,6 +97,21 @@ def presence(
             )
         there[:, agents.index(agent)] = table[codes]
     return None if there.all() else there
+
+
+def says_away(column: str, values: Any) -> Bool[np.ndarray, " steps"]:
+    """Where a column of presence says that somebody is away; what it may not say is not looked at.
+
+    Args:
+        column: Its name.
+        values: Its cells, as `as_array` gives them.
+    """
+    codes, distinct = distinct_values(column, values)
+    return ~np.array([*(_THERE.get(_word(one), True) for one in distinct), True])[codes]
+
+
+def _word(value: Any) -> str:
+    return str(value).strip().lower().removesuffix(".0")
 
 
 def numbers(

@@ -291,7 +291,7 @@ def unified(schemas: dict[Path, pa.Schema]) -> pa.Schema:
                     f"{path}: column {name!r} is {_plain(kind)}, but {known[name]} in the files "
                     "before it; all files must have the same types"
                 ) from None
-    return pa.schema(list(known.items())) if others else whole
+    return pa.schema(list(known.items()))
 
 
 def _is_optional(name: str) -> bool:
@@ -562,8 +562,8 @@ def together(tables: Iterator[tuple[File, pa.Table]]) -> Iterator[list[tuple[Fil
     gathered: list[tuple[File, pa.Table]] = []
     rows = 0
     for file, table in tables:
-        same = not gathered or gathered[-1][0] is file
-        if gathered and (same or rows + table.num_rows > ROW_GROUP_STEPS):
+        full = rows + table.num_rows > ROW_GROUP_STEPS
+        if gathered and (full or gathered[-1][0] is file):
             yield gathered
             gathered, rows = [], 0
         gathered.append((file, table))

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool
 
 from btil.arguments import check_index, check_values
 from btil.demonstrations.coding import (
     PLAIN,
     Names,
     Reading,
+    absent,
     code_column,
     counted,
     listed,
@@ -36,7 +38,8 @@ from btil.demonstrations.data import (
 from btil.demonstrations.formats.arrow import columns_from_arrow, from_arrow
 from btil.demonstrations.formats.parquet import record_of_schema
 from btil.demonstrations.formats.record import record_of
-from btil.demonstrations.quantities import weight_columns
+from btil.demonstrations.naming import agents_in
+from btil.demonstrations.quantities import says_away, weight_columns
 from btil.demonstrations.row_groups import (
     EPISODE,
     PRESENT,
@@ -56,6 +59,7 @@ from btil.demonstrations.tables import (
     agents_and_variables,
     from_columns,
     latents_of_weights,
+    misspelled,
     reading_of,
     with_record,
 )
@@ -183,8 +187,13 @@ class DemonstrationsFile:
         return replace(self, source=self.source.shard(num_shards, index))
 
     def __iter__(self) -> Iterator[Demonstrations]:
+        told = False
         for tables in together(whole_episodes(self.source, reading=self.reading)):
-            yield _part_of(tables, dict(self.record), self.reading)
+            part, doubts = _part_of(tables, dict(self.record), self.reading)
+            if doubts and not told:  # those of one part: others may have a thousand more
+                warn(f"{tables[0][0].path}: {doubt}" for doubt in doubts)
+                told = True
+            yield part
 
     def read(self) -> Demonstrations:
         """The whole file as `Demonstrations`, in memory."""
@@ -344,12 +353,13 @@ def _opened(
         reading = reading._replace(foreign=record is None)
         if record is not None:
             reading = with_record(reading, record)
+        suspect = misspelled(list(named_columns(schema)), record, reading)
         record, doubts = _completed(source, schema, record, declared, reading)
     tables = next(whole_episodes(source, reading=reading), None)
     if tables is None:
         raise ValueError(f"{source.path}: filters: no episode is left")
-    first = _part_of([tables], record, reading).select([0])
-    warn(f"{source.path}: {doubt}" for doubt in doubts)
+    first = _part_of([tables], record, reading)[0].select([0])
+    warn(f"{source.path}: {doubt}" for doubt in [*doubts, *suspect])
     return DemonstrationsFile(source, first, record, reading)
 
 
@@ -412,11 +422,11 @@ def _put_side_by_side(tables: list[pa.Table]) -> pa.Table:
 
 def _part_of(
     tables: list[tuple[File, pa.Table]], record: dict[str, Any], reading: Reading
-) -> Demonstrations:
-    """A part of whole episodes; its last rows that are no steps are gone already."""
+) -> tuple[Demonstrations, list[str]]:
+    """A part of whole episodes, and doubts; its last rows that are no steps are gone already."""
     try:
         columns = columns_from_arrow(_put_side_by_side([table for _, table in tables]))
-        return from_columns(columns, record, {}, reading._replace(drop_last=False))[0]
+        return from_columns(columns, record, {}, reading._replace(drop_last=False))
     except ValueError as error:
         if len(tables) > 1:
             for one in tables:  # which of the files is it?
@@ -474,17 +484,22 @@ def _completed(
     sought = [column for column in columns if not known(column)]
     found = _distinct_values(source, sought, agents, reading)
     columns_found = {name: from_arrow(pa.chunked_array([one])) for name, one in found.items()}
-    size_told, names_told = _by_weights(named, agents, columns_found, sizes, names)
+    size_told, names_told = _by_weights(named, agents, columns_found, sizes, names, reading)
     sizes, names = sizes | size_told, names | names_told
     for column, distinct in [(column, found[column]) for column in sought if column in found]:
         values = columns_found[column]
         places = _FirstSeen(source, column, distinct, agents, reading)
         if column in of_labels:
             values, _, size_told, names_told = labels_and_sets(
-                of_labels[column], values, sizes, names
+                of_labels[column], values, sizes, names, reading
             )
             sizes, names = sizes | size_told, names | names_told
-        coded = code_column(column, values, sizes.get(column), names.get(column), places, reading)
+        away = None
+        if not len(values):  # nobody of whom it speaks is ever there
+            values, away = np.array([-1]), np.ones(1, bool)
+        coded = code_column(
+            column, values, sizes.get(column), names.get(column), places, reading, away
+        )
         sizes[column] = coded.size
         if coded.names is not None:
             names[column] = coded.names
@@ -510,6 +525,7 @@ def _by_weights(
     labels: Mapping[str, Any],
     sizes: Mapping[str, int],
     names: Mapping[str, Names],
+    reading: Reading,
 ) -> tuple[dict[str, int], dict[str, Names]]:
     """Sizes and names of latents that only the columns of their weights tell, by column."""
     weights = weight_columns(list(columns), agents)
@@ -519,7 +535,7 @@ def _by_weights(
         }
         for argument, given in (("num_latents", sizes), ("latent_names", names))
     }
-    told = latents_of_weights(weights, dict(labels), known)
+    told = latents_of_weights(weights, dict(labels), known, reading)
     team = tuple(agents)
     return (
         declared_sizes("num_latents", told.get("num_latents"), team, "latent_"),
@@ -548,14 +564,36 @@ def _distinct_values(
     from pyarrow import compute
 
     found: dict[str, pa.Array] = {}
-    for table in _seen_tables(source, columns, agents, reading) if columns else ():
+    needed = [*columns, *(f"{PRESENT}{agent}" for agent in agents)]
+    for table in _seen_tables(source, needed, agents, reading) if columns else ():
         for name in (name for name in table.column_names if name in columns):
-            distinct = pa.table({name: compute.unique(plain_values(table.column(name)))})
+            distinct = pa.table({name: compute.unique(_told_of(name, table, agents))})
             if name in found:  # files may differ in the width of their numbers
                 both = [pa.table({name: found[name]}), distinct]
                 distinct = pa.concat_tables(both, promote_options="permissive")
             found[name] = compute.unique(distinct.column(name))
     return found
+
+
+def _told_of(column: str, table: pa.Table, agents: Sequence[str]) -> pa.ChunkedArray:
+    """A column without the cells of those who are away that count for nothing, as in memory."""
+    cells = plain_values(table.column(column))
+    counts = _counts(column, table, agents)
+    return cells if counts.all() else cells.filter(counts)
+
+
+def _counts(column: str, table: pa.Table, agents: Sequence[str]) -> Bool[np.ndarray, " rows"]:
+    """Where a cell speaks of one who is there, or is a state that is there all the same."""
+    of_one = column.startswith(("action_", "latent_"))
+    spoken_of = [column.partition("_")[2]] if of_one else agents_in(column, agents)
+    away = np.zeros(table.num_rows, bool)
+    for agent in spoken_of:
+        name = f"{PRESENT}{agent}"
+        if name in table.column_names:
+            away |= says_away(name, from_arrow(table.column(name)))
+    if of_one or not away.any():
+        return ~away
+    return ~(away & absent(column, from_arrow(table.column(column))))
 
 
 class _FirstSeen(NamedTuple):
@@ -569,10 +607,11 @@ class _FirstSeen(NamedTuple):
 
     def place(self, row: int) -> str:
         """File, episode and step of the first row that has the given one of the values."""
+        import pyarrow as pa
         from pyarrow import compute
 
         wanted = self.values[row]
-        columns = [self.column]
+        columns = [self.column, *(f"{PRESENT}{agent}" for agent in self.agents)]
         if self.reading.drop_last:
             columns += [f"action_{agent}" for agent in self.agents]
         tables = whole_episodes(self.source, list(dict.fromkeys(columns)), self.reading)
@@ -585,6 +624,7 @@ class _FirstSeen(NamedTuple):
                 same = compute.is_nan(column)
             else:
                 same = compute.equal(column, wanted)
+            same = compute.and_(same, pa.array(_counts(self.column, table, self.agents)))
             at = compute.index(same, True).as_py()
             if at >= 0:
                 named = "episode" in table.column_names

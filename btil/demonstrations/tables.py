@@ -13,17 +13,17 @@ import numpy as np
 from jaxtyping import Bool
 
 from btil.demonstrations.coding import (
-    MINUS_ONE,
     PLAIN,
     Reading,
     absent,
     as_array,
     code_column,
-    distinct_values,
     items,
+    labels_in,
     listed,
     normalised,
     normalised_keys,
+    plain_numbers,
     shown,
     texts_for_unknown,
     warn,
@@ -39,6 +39,7 @@ from btil.demonstrations.data import (
 )
 from btil.demonstrations.formats import format_of
 from btil.demonstrations.formats.record import record_of
+from btil.demonstrations.naming import nearly
 from btil.demonstrations.quantities import (
     checked_missing,
     weight_columns,
@@ -138,6 +139,7 @@ def read_demonstrations(
     with _naming(path):
         record = record if like is None else record_of(like)
         demos, doubts = from_columns(columns, record, declared, reading)
+        doubts += misspelled(list(columns), record, reading)
     warn(f"{path}: {doubt}" for doubt in doubts)
     return demos
 
@@ -218,9 +220,12 @@ def read_as_seen(
                     f"state variable {variable!r} is missing; the columns are {listed(columns)}"
                 )
         declared["num_states"] = {
-            name: size for name, size in seen.num_states.items() if name in seen.state_names
+            name: size
+            for name, size in seen.num_states.items()
+            if name in seen.state_names or absent(name, as_array(name, columns[name])).all()
         }
-        demos, _ = from_columns(columns, None, declared | {"agents": seen.agents}, reading)
+        demos, doubts = from_columns(columns, None, declared | {"agents": seen.agents}, reading)
+        doubts += misspelled(list(columns), None, reading)
         for kind, keys in (
             ("state", seen.num_states),
             ("action", seen.agents),
@@ -230,6 +235,7 @@ def read_as_seen(
             for key in keys:
                 if key in theirs and key not in ours:
                     raise ValueError(f"{kind} of {key}: texts found, but {_NUMBERS_BEFORE}")
+    warn(f"{path}: {doubt}" for doubt in doubts)
     grown = {
         name: max(size, seen.num_states.get(name, 0)) for name, size in demos.num_states.items()
     }
@@ -345,7 +351,7 @@ def from_columns(
         if record is not None and names not in declared:
             arguments[names] = record[names]
             arguments.setdefault(size, record[size])
-    names_of_latents = latents_of_weights(weights, columns, arguments)
+    names_of_latents = latents_of_weights(weights, columns, arguments, reading)
     fields, doubts = coded_fields(
         states={variable: columns[variable] for variable in variables} or None,
         actions={agent: columns[f"action_{agent}"] for agent in acting} or None,
@@ -381,7 +387,10 @@ def _of_agents(kind: str, agents: Sequence[str], columns: Columns) -> Columns | 
 
 
 def latents_of_weights(
-    weights: Mapping[str, Mapping[str, str]], columns: Columns, arguments: Mapping[str, Any]
+    weights: Mapping[str, Mapping[str, str]],
+    columns: Columns,
+    arguments: Mapping[str, Any],
+    reading: Reading,
 ) -> dict[str, Any]:
     """Names or numbers of the latents that only the columns of weights name."""
     names, sizes = (arguments.get(key) or {} for key in ("latent_names", "num_latents"))
@@ -393,14 +402,14 @@ def latents_of_weights(
             continue
         column = f"latent_{agent}"
         labels = as_array(column, columns.get(column, np.zeros(0, object)))
-        singles = set(distinct_values(column, labels)[1])
         sets = without_sets(column, labels, None)[1]
-        texts = {normalised(str(text)) for text in singles - set(sets)} - {""}
-        found = texts.union(latents, *sets.values())
-        if all(text.removesuffix(".0").lstrip("-").isdecimal() for text in found):
-            sizes[agent] = max(int(float(text)) for text in found) + 1
+        singles = labels_in(column, labels, reading) - {normalised(text) for text in sets}
+        found = sorted(singles.union(latents, *sets.values()))
+        plain, whole, _ = plain_numbers(found)
+        if plain.all():
+            sizes[agent] = int(whole.max()) + 1
         else:
-            names[agent] = sorted(found - MINUS_ONE)
+            names[agent] = found
     return {"latent_names": names, "num_latents": sizes}
 
 
@@ -490,12 +499,39 @@ def _refuse_lookalikes(columns: Sequence[str]) -> None:
             )
 
 
+def misspelled(
+    columns: Sequence[str], record: dict[str, Any] | None, reading: Reading
+) -> list[str]:
+    """Doubts of columns that are nearly called like one with a meaning that is not there.
+
+    Args:
+        columns: The columns of a table.
+        record: What it records of itself, or what is known of one seen before.
+        reading: What its values are taken for.
+    """
+    if record is not None and not reading.by_names:  # btil wrote it
+        return []
+    agents, variables = agents_and_variables(columns, record, reading)
+    kinds = ("action", "latent", "present", "reward")
+    meaning = ["episode", "reward", *(f"{kind}_{a}" for kind in kinds for a in agents)]
+    there = {"step", *meaning, *reading.continuous, *(reading.known or ())}
+    lacking = [name for name in meaning if name not in columns]
+    found = []
+    for column in columns:
+        alike = next((name for name in lacking if nearly(column, name)), None)
+        if alike is not None and column not in there:
+            taken = "is taken for a state variable" if column in variables else "is passed over"
+            found.append(
+                f"column {column!r} {taken}; if it is {alike!r}, which is not there, correct its "
+                "name"
+            )
+    return found
+
+
 def acting_agents(
     agents: Sequence[str], columns: Sequence[str], record: dict[str, Any] | None, reading: Reading
 ) -> list[str]:
     """The agents that have actions: all, but for those who are told by continuous columns."""
-    if not reading.continuous:
-        return list(agents)
     if record is not None:
         return [agent for agent in agents if agent in record["num_actions"]]
     return [agent for agent in agents if f"action_{agent}" in columns]

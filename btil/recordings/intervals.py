@@ -92,7 +92,8 @@ def read_intervals(path: str | os.PathLike[str]) -> list[Interval]:
         text = read_text(file)
         if file.suffix.lower() == ".eaf":
             return _eaf(text)
-        tabs = "\t" in next((line for line in text.splitlines() if not _is_comment(line)), "")
+        lines = (line for line in text.splitlines() if line.strip() and not _is_comment(line))
+        tabs = "\t" in next(lines, "")
         delimiter = "\t" if tabs else ","
         # A quote in ELAN's text is a character like any other.
         rows = _without_comments(rows_of_text(text, delimiter, quoted=not tabs))
@@ -113,7 +114,7 @@ def _without_comments(found: Rows) -> Rows:
 
 def _is_comment(line: str) -> bool:
     """Whether a line says where the media are, as ELAN writes it: "#file:///..."."""
-    return line.lstrip('" ').startswith("#") or not line.strip()
+    return line.lstrip('" ').startswith("#")
 
 
 def _has(row: Sequence[str], name: str) -> bool:

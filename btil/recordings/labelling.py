@@ -38,8 +38,8 @@ def label_by_intervals(
     A step at time :math:`\tau` has the label of the intervals of its agent with
     begin :math:`\le \tau <` end. Where several overlap there with different labels, it is one of
     these: `latent_weights` are 1 for them and 0 for all others. Where there is none it is
-    unlabelled. An interval that no step's time lies in labels nothing, and neither does a point
-    event; a warning counts them.
+    unlabelled, and so it is while its agent is away. An interval that no step's time lies in labels
+    nothing, and neither does a point event; a warning counts them.
 
     Labels and weights of the agents that the intervals may speak of are replaced, those of others
     are kept.
@@ -105,14 +105,16 @@ def label_by_intervals(
                 f"intervals: {_told(one)}: {shown(one.label)} is not allowed; expected one of "
                 f"{listed(names[agent])}; latent_names=... says which there are"
             )
-        inside = rows_of[one.episode] & (one.begin <= later) & (later < one.end)
+        there = demos.present[:, demos.agents.index(agent)]
+        inside = rows_of[one.episode] & there & (one.begin <= later) & (later < one.end)
         marks[agent][inside, names[agent].index(one.label)] = True
         if not inside.any():
             lost.append(one)
     if lost:
         warnings.warn(
             f"{counted(len(lost), 'interval')} of {len(used)} label no step, as no step's time "
-            f"lies in them; the first is {_told(lost[0])}",
+            "lies in them, or whom they are about is away then; the first is "
+            f"{_told(lost[0])}",
             DataWarning,
             skip_file_prefixes=(_PACKAGE,),
         )

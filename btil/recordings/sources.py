@@ -50,7 +50,7 @@ class Table(NamedTuple):
     @property
     def num_rows(self) -> int:
         """Number of rows."""
-        return len(next(iter(self.columns.values()))) if self.columns else 0
+        return len(next(iter(self.columns.values())))
 
     def place(self, row: int) -> str:
         """Where a row stands, for messages: "line 5", or "row 3 (counted from 0)"."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from btil.demonstrations.coding import listed
 from btil.demonstrations.data import METADATA_KEY, Columns, Demonstrations
 from btil.demonstrations.formats.arrow import arrow_table, columns_from_arrow
-from btil.demonstrations.formats.record import check_no_repeats, parsed_record, record_of
+from btil.demonstrations.formats.record import UNSAID, check_no_repeats, parsed_record, record_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,8 +34,8 @@ def write(demos: Demonstrations | Iterable[Demonstrations], handle: BinaryIO | B
     with parquet.ParquetWriter(handle, table.schema, write_page_checksum=True) as writer:
         writer.write_table(table, ROW_GROUP_STEPS)
         for number, part in enumerate(parts, start=1):
-            other = record_of(part)
-            for field, expected in record.items():
+            other = UNSAID | record_of(part)
+            for field, expected in (UNSAID | record).items():
                 if other[field] != expected:
                     raise ValueError(
                         f"part {number}: {field} is {other[field]}, in part 0 {expected}; declare "

@@ -10,6 +10,8 @@ from btil.demonstrations.data import Demonstrations, sizes_and_names
 from btil.demonstrations.quantities import MISSING_MEANS
 
 _RECORD_VERSION = 1
+# What a record does not mention.
+UNSAID: dict[str, Any] = {"continuous": [], "missing": "refuse"}
 
 
 def record_of(demos: Demonstrations) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def parsed_record(text: str) -> dict[str, Any]:
         for field, kind in kinds.items()
     ):
         raise ValueError(f"the recorded sizes and names are damaged; fields: {listed(kinds)}")
-    record = {"continuous": [], "missing": "refuse"} | record
+    record = UNSAID | record
     if not _are_texts(record["continuous"]) or record["missing"] not in MISSING_MEANS:
         raise ValueError("the recorded sizes and names are damaged: continuous, missing")
     record = {

@@ -1015,7 +1015,7 @@ def test_who_has_no_actions_is_not_predicted_to_act() -> None:
 def test_of_who_is_away_throughout_nothing_is_said() -> None:
     demos = random_demos(0, (3, 1), num_latents=(2, 3), num_actions=(3, 2))
     posterior = made_by_hand(rich_model(), demos)
-    gone = demos.replace(present={"bob": np.zeros(4, bool)})
+    gone = demos.without_labels().replace(present={"bob": np.zeros(4, bool)})
     for num_draws in (None, 2):
         for name, size in (("smooth", 3), ("filter", 3), ("predict_actions", 2)):
             found = getattr(posterior, name)(gone, num_draws=num_draws)

@@ -1245,7 +1245,7 @@ def test_minari_without_spaces_and_with_moves_that_are_no_whole_numbers():
 def test_minari_of_a_team():
     observations = {"ann": np.array([[0.0, 1]] * 3), "bob": {"cell": np.array([1, 0, 1])}}
     actions = {"ann": np.array([0, 1]), "bob": np.array([2, 1])}
-    rewards = {"bob": np.array([0, 1]), "ann": np.array([2, 3])}
+    rewards = {"ann": np.array([2, 3]), "bob": np.array([0, 1])}
     over = {"ann": np.array([True, True]), "bob": np.array([False, True])}
     one = episode(0, observations, actions, rewards, terminations=over)
     space = spaces.Dict({"ann": spaces.Discrete(2), "bob": spaces.Discrete(4)})

@@ -263,6 +263,8 @@ def test_members_walk_as_the_equations_say(speed):
             expected = 0.5 * before + 0.08 * apart
         else:
             expected = speed * apart / np.sqrt((apart**2).sum(1, keepdims=True) + speed**2)
+        told = task.expected_velocity(demos.latents[:, i], at, before)
+        np.testing.assert_allclose(told, expected, atol=1e-12)
         noise = (moved - expected) / 0.2
         assert np.abs(noise.mean(0)).max() < 4.5 / np.sqrt(len(noise))
         assert noise.std() == pytest.approx(1.0, abs=4.5 / np.sqrt(4 * len(noise)))

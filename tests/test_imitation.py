@@ -496,6 +496,39 @@ def test_losses_of_what_is_held_out_are_means_over_examples_and_not_over_padding
     assert behavioral_cloning._loss(networks, examples) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+@pytest.mark.parametrize("inputs", ["state", "variables"])
+def test_networks_are_trained_on_what_is_not_held_out(task, inputs, monkeypatch):
+    demos = task.simulate(10, seed=3, max_steps=20)
+    given = {}
+
+    def clone(networks, examples, generator, held_out, **training):
+        given.update(training, examples=(examples, held_out))
+        return behavioral_cloning.Cloned(networks, np.zeros(1), np.zeros(0), False)
+
+    monkeypatch.setattr(behavioral_cloning, "clone", clone)
+    training = {
+        "num_iterations": 7, "batch_size": 5, "learning_rate": 0.25, "weight_decay": 0.5,
+        "patience": 3, "progress": False,
+    }  # fmt: skip
+    behavioral_cloning.learn(
+        task, demos, known_transition=True, seed=4, hidden=(4,), inputs=inputs, held_out=0.3,
+        **training,
+    )  # fmt: skip
+    assert {name: given[name] for name in training} == training
+    kept = behavioral_cloning._kept_for_training(demos, 0.3, np.random.default_rng(4))
+    assert 0 < (~kept).sum() < kept.sum()
+    latents = [None] if inputs == "variables" else range(task.num_latents)
+    for examples, steps in zip(given["examples"], (kept, ~kept), strict=True):
+        expected = [
+            demos.actions[steps & ((latent is None) | (demos.latents[:, i] == latent)), i].tolist()
+            for i in range(len(task.agents))
+            for latent in latents
+        ]
+        assert examples.sizes.tolist() == [len(one) for one in expected]
+        for actions, one in zip(examples.actions, expected, strict=True):
+            assert actions[: len(one)].tolist() == one
+
+
 @pytest.mark.parametrize(
     ("looks", "stopped", "reason"),
     [

@@ -81,6 +81,12 @@ def test_an_episode_begins_between_the_goals_by_its_seed():
     np.testing.assert_array_equal(begun(0), first)
     np.testing.assert_array_equal(begun(None), on)
     assert (begun(1) != first).all()
+    # As in the recordings.
+    demos = task.simulate(30, seed=1)
+    for column, low, high in (("ann_x", 10, 12), ("bob_y", -3, -1)):
+        at = demos.continuous[column][demos.episode_starts]
+        assert low <= at.min() < low + 0.5
+        assert high - 0.5 < at.max() <= high
 
 
 def test_who_arrives_at_a_goal_is_rewarded_once():

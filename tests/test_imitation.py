@@ -783,6 +783,42 @@ def test_runs_move_as_the_task_does_and_start_anew(task):
     assert reader.rows.count == len(np.unique(np.append(done.states, done.next_states)))
 
 
+def test_each_chance_of_a_step_decides_one_thing():
+    """By policies that favour nothing: both actions, the next state, and both latents."""
+    task = btil.domains.movers("tiny")
+    demos = task.simulate(20, seed=1, max_steps=30)
+    reader = players.Reader(task)
+    policies = make_networks(
+        np.random.default_rng(0), 2, sizes=reader.policy_sizes, num_state_rows=4, hidden=(4,),
+        num_outputs=6, activation="tanh",
+    )  # fmt: skip
+    policies = jax.tree.map(jnp.zeros_like, policies)
+    number = demos.num_steps
+    opening = players.opening_scene(task, number, np.random.default_rng(2))
+    u = np.random.default_rng(2).random((number, 2))
+    for i, agent in enumerate(task.agents):
+        first = task.initial_latent_probs(agent, opening.states).cumsum(1)
+        np.testing.assert_array_equal(opening.latents[:, i], (first <= u[:, [i]]).sum(1))
+    settings = PPO._replace(num_steps=1, max_steps=9)
+    scene = players.Scene(demos.states, demos.latents, np.zeros(number, np.int64))
+    generator = np.random.default_rng(1)
+    done, _ = players.roll_out(task, reader, policies, scene, settings, generator)
+    u = np.random.default_rng(1).random((number, 5))
+    np.testing.assert_array_equal(done.actions, (6 * u[:, :2]).astype(int))
+    rows = np.arange(number)
+    branches, probs = task.transition(demos.states, done.actions)
+    second = (u[:, 2] >= probs[:, 0]).astype(int)
+    assert 0 < second.sum() < number
+    np.testing.assert_array_equal(done.next_states, branches[rows, second])
+    moved = []
+    for i, agent in enumerate(task.agents):
+        moves = task.latent_transition(agent, demos.states, done.next_states)
+        chances = moves[rows, demos.latents[:, i]].cumsum(1)
+        np.testing.assert_array_equal(done.next_latents[:, i], (chances <= u[:, [3 + i]]).sum(1))
+        moved.append((done.next_latents[:, i] != demos.latents[:, i]).any())
+    assert all(moved)
+
+
 class Recorded:
     """Takes the place of a function, remembers what it was given, and answers by another."""
 

@@ -246,6 +246,26 @@ def test_ai_acts_by_its_policy_and_its_first_mind_by_the_initial_distribution() 
     assert (np.abs(shares - row) < 4.5 * error).all()
 
 
+def test_ai_acts_by_the_policy_of_its_seat_and_of_the_temperature_that_is_set() -> None:
+    for robot, temperature in ((1, 0.3), (0, 0.7)):
+        rule = rules("movers", robot=robot, temperature=temperature)
+        task, member = rule.task, rule.members[robot]
+        assert member is not None
+        assert rule.people == (robot == 1, robot == 0)
+        assert rule.asks == rule.people
+        states = np.arange(0, task.num_states, 5)
+        latents = states % task.num_latents
+        policies, agent = task.policies(temperature), task.agents[robot]
+        np.testing.assert_array_equal(
+            member.policy(states, latents, None), policies[agent][states, latents]
+        )
+        other = policies[task.agents[1 - robot]]
+        assert (policies[agent][states, latents] != other[states, latents]).any()
+        np.testing.assert_array_equal(
+            member.initial(states, None), task.initial_latent_probs(agent, states)
+        )
+
+
 def test_what_cannot_be_done_is_refused() -> None:
     rule = rules("movers")
     generator = np.random.default_rng(SEED)

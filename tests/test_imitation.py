@@ -1332,6 +1332,27 @@ def test_networks_of_variables_are_told_every_variable(task):
         assert (found[:, -1] >= NO_ROW).all()
 
 
+def test_uniform_starts_are_as_wide_as_the_fan_in_says():
+    """Of two small inputs and the state; rows of states, which nobody has met yet, are zeros."""
+    networks = make_networks(
+        np.random.default_rng(0), 2, sizes=(3, 4), num_state_rows=2, hidden=(60, 25),
+        num_outputs=90, activation="tanh",
+    )  # fmt: skip
+    rows = np.asarray(networks.rows)
+    assert rows.shape == (2, 9, 60)
+    assert (rows[:, 7:] == 0).all()
+    (first, first_bias), (second, second_bias) = networks.layers
+    assert (first.shape, second.shape) == ((2, 25, 60), (2, 90, 25))
+    for drawn, fan_in in (
+        (rows[:, :7], 3), (networks.bias, 3), (first, 60), (first_bias, 60), (second, 25),
+        (second_bias, 25),
+    ):  # fmt: skip
+        for one in np.asarray(drawn) * np.sqrt(fan_in):
+            assert -1 < one.min() < -0.8
+            assert 0.8 < one.max() < 1
+        assert (drawn[0] != drawn[1]).any()
+
+
 def test_orthogonal_starts():
     networks = make_networks(
         np.random.default_rng(0), 2, sizes=(3, 4), num_state_rows=2, hidden=(5, 9), num_outputs=6,

@@ -25,6 +25,10 @@ def test_bins_hold_what_lies_between_their_edges():
     by_number = btil.bin(_demos(), "gap", quantiles=3, name="near")
     edges = np.quantile(VALUES, [1 / 3, 2 / 3])
     np.testing.assert_array_equal(by_number.state_variables["near"], np.digitize(VALUES, edges))
+    other = [9.0, 0.2, 0.3, 1.5, 1.0, -1.0]
+    alike = btil.bin(_demos(continuous={"gap": other}), "gap", like=by_number, name="near")
+    np.testing.assert_array_equal(alike.state_variables["near"], np.digitize(other, edges))
+    assert alike.state_names["near"] == by_number.state_names["near"]
 
 
 def test_two_bins_hold_half_of_what_was_seen_each():

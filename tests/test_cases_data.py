@@ -802,9 +802,10 @@ def test_minus_1_is_no_action_and_half_an_action_is_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"action_ann: episode 0, step 2: -1 .*drop_last=True"):
         btil.read_demonstrations(path, num_latents=2)
     assert btil.read_demonstrations(path, num_latents=2, drop_last=True).num_steps == 2
-    np.savez(path, x=[0, 1, 2], action_ann=[0, 1, -1], action_bob=[1, 0, 0])
-    with pytest.raises(ValueError, match="action_ann: episode 0, step 2: -1"):
-        btil.read_demonstrations(path, num_latents=2, drop_last=True)
+    for idle, ann, bob in (("ann", -1, 0), ("bob", 0, -1)):
+        np.savez(path, x=[0, 1, 2], action_ann=[0, 1, ann], action_bob=[1, 0, bob])
+        with pytest.raises(ValueError, match=f"action_{idle}: episode 0, step 2: -1"):
+            btil.read_demonstrations(path, num_latents=2, drop_last=True)
     np.savez(path, episode=[4, 4, 5], x=[0, 1, 2], action_ann=[0, 1, -1])
     with pytest.raises(ValueError, match="drop_last: episode 5 has one row, and that has no actio"):
         btil.read_demonstrations(path, num_latents=2, drop_last=True)

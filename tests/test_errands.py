@@ -48,7 +48,11 @@ def test_recordings_are_those_of_the_environment():
     for begin in demos.episode_starts.tolist():
         observations, _ = env.reset(options={"positions": where[:, :, begin]})
         for t in range(begin, begin + 6):
-            np.testing.assert_allclose(observations["bob"][:2], where[1, :, t], atol=1e-12)
+            # One's own position and velocity, then those of the others; at rest to begin with.
+            before = speed[:, :, t - 1] if t > begin else np.zeros((3, 2))
+            for agent, order in (("ann", [0, 1, 2]), ("bob", [1, 0, 2]), ("cid", [2, 0, 1])):
+                seen = np.concatenate([where[order, :, t], before[order]], axis=1).ravel()
+                np.testing.assert_allclose(observations[agent], seen, atol=1e-12)
             actions = dict(zip(task.agents, speed[:, :, t], strict=True))
             observations, rewards, ended, cut, _ = env.step(actions)
             near, after = (task.near(p) for p in (where[..., t], where[..., t] + speed[..., t]))
@@ -60,6 +64,29 @@ def test_recordings_are_those_of_the_environment():
     assert env.render().shape[2] == 3
     with pytest.raises(ResetNeeded):
         env.step(actions)
+
+
+def test_an_episode_begins_between_the_goals_by_its_seed():
+    task = btil.domains.errands(goals={"desk": (10.0, -3.0), "door": (12.0, -1.0)}, num_steps=5)
+    env = task.to_parallel_env()
+
+    def begun(seed):
+        return env.reset(seed=seed)[0]["ann"].reshape(2, 4)[:, :2]
+
+    first = begun(0)
+    assert (first >= [10, -3]).all()
+    assert (first <= [12, -1]).all()
+    on = begun(None)
+    assert (on != first).all()
+    np.testing.assert_array_equal(begun(0), first)
+    np.testing.assert_array_equal(begun(None), on)
+    assert (begun(1) != first).all()
+    # As in the recordings.
+    demos = task.simulate(30, seed=1)
+    for column, low, high in (("ann_x", 10, 12), ("bob_y", -3, -1)):
+        at = demos.continuous[column][demos.episode_starts]
+        assert low <= at.min() < low + 0.5
+        assert high - 0.5 < at.max() <= high
 
 
 def test_who_arrives_at_a_goal_is_rewarded_once():
@@ -242,6 +269,8 @@ def test_members_walk_as_the_equations_say(speed):
             expected = 0.5 * before + 0.08 * apart
         else:
             expected = speed * apart / np.sqrt((apart**2).sum(1, keepdims=True) + speed**2)
+        told = task.expected_velocity(demos.latents[:, i], at, before)
+        np.testing.assert_allclose(told, expected, atol=1e-12)
         noise = (moved - expected) / 0.2
         assert np.abs(noise.mean(0)).max() < 4.5 / np.sqrt(len(noise))
         assert noise.std() == pytest.approx(1.0, abs=4.5 / np.sqrt(4 * len(noise)))

@@ -93,6 +93,16 @@ def test_order_of_rows_and_container_do_not_matter(log, tmp_path):
     assert shuffled == demos
 
 
+def test_columns_of_a_log_by_other_names(log):
+    names = {
+        "episode": "day", "step": "nr", "agent": "who", "action": "did", "latent": "mind",
+        "reward": "paid",
+    }  # fmt: skip
+    frame = pd.read_csv(log, keep_default_na=False).rename(columns=names)
+    assert set(names.values()) < set(frame)
+    assert read_log(frame, **names) == read_log(log)
+
+
 def test_a_set_that_leaves_some_out(log):
     demos = read_log(write(log.parent, LOG.replace("carry,0", "rest,0"), "three.csv"))
     assert demos.latent_names["bob"] == ("carry", "lift", "rest")
@@ -571,6 +581,35 @@ def test_the_gap_is_two_steps_where_none_is_given():
         btil.recordings.from_trajectories(table, 0.5, ["x", "x"])
     with pytest.raises(ValueError, match="columns: different names expected, got nothing"):
         btil.recordings.from_trajectories(table, 0.5, [])
+
+
+def test_columns_of_trajectories_by_other_names_and_what_is_declared_of_labels():
+    table = {
+        "when": [0, 0, 1, 1, 5, 6],
+        "who": ["bob", "ann", "bob", "ann", "ann", "ann"],
+        "day": ["d2", "d2", "d2", "d2", "d1", "d1"],
+        "doing": ["rest", "?", "lift", "lift|rest", "", "lift"],
+        "east": [1.0, 2, 3, 4, 5, 6],
+        "time": ["never read"] * 6,
+    }
+    found = btil.recordings.from_trajectories(
+        table, 1, ["east"], time="when", agent="who", episode="day", latent="doing",
+        agents=["ann", "bob"], latent_names=["rest", "walk", "lift"], unknown_labels=["?"],
+    )  # fmt: skip
+    assert found.episode_ids.tolist() == ["d2", "d1"]
+    assert found.agents == ("ann", "bob")
+    nan = np.nan
+    np.testing.assert_array_equal(found.continuous["ann_east"], [2, 4, 5, 6])
+    np.testing.assert_array_equal(found.continuous["bob_east"], [1, 3, nan, nan])
+    assert found.present.tolist() == [[True, True]] * 2 + [[True, False]] * 2
+    assert found.latent_names == dict.fromkeys(("ann", "bob"), ("rest", "walk", "lift"))
+    assert found.latents.T.tolist() == [[-1, -1, -1, 2], [0, 2, -1, -1]]
+    assert found.latent_weights["ann"].tolist() == [[1] * 3, [1, 0, 1], [1] * 3, [1] * 3]
+    one = btil.recordings.from_trajectories(
+        table, 1, ["east"], time="when", agent="who", episode=None, latent=None, num_latents=4
+    )
+    assert (one.num_episodes, one.num_steps, one.num_latents) == (1, 7, (4, 4))
+    assert (one.latents == -1).all()
 
 
 def test_a_gap_is_as_long_as_it_is():
@@ -1245,7 +1284,7 @@ def test_minari_without_spaces_and_with_moves_that_are_no_whole_numbers():
 def test_minari_of_a_team():
     observations = {"ann": np.array([[0.0, 1]] * 3), "bob": {"cell": np.array([1, 0, 1])}}
     actions = {"ann": np.array([0, 1]), "bob": np.array([2, 1])}
-    rewards = {"bob": np.array([0, 1]), "ann": np.array([2, 3])}
+    rewards = {"ann": np.array([2, 3]), "bob": np.array([0, 1])}
     over = {"ann": np.array([True, True]), "bob": np.array([False, True])}
     one = episode(0, observations, actions, rewards, terminations=over)
     space = spaces.Dict({"ann": spaces.Discrete(2), "bob": spaces.Discrete(4)})
@@ -1256,6 +1295,24 @@ def test_minari_of_a_team():
     assert demos.rewards.tolist() == [[0, 2], [1, 3]]
     assert demos.num_states == {"bob_cell": 2}
     assert list(demos.continuous) == ["ann_0", "ann_1"]
+
+
+def test_what_minari_does_not_know_can_be_told():
+    actions = {"ann": np.array([0, 1]), "bob": np.array([2, 1])}
+    ones = [episode(k, np.array([0, 1, 1]), actions) for k in range(2)]
+    told = from_minari(
+        ones,
+        latents={"bob": ["up", None, "down", "up"], "ann": [1, 0, -1, 1]},
+        num_latents={"ann": 3},
+        latent_names={"bob": ["up", "down"]},
+        action_names={"ann": ["go", "stay"], "bob": ["a", "b", "c"]},
+    )
+    assert told.latents.tolist() == [[1, 0], [0, -1], [-1, 1], [1, 0]]
+    assert told.num_latents == (3, 2)
+    assert told.latent_names == {"bob": ("up", "down")}
+    assert told.action_names == {"ann": ("go", "stay"), "bob": ("a", "b", "c")}
+    assert told.actions.tolist() == [[0, 2], [1, 1]] * 2
+    assert from_minari(ones, num_latents=4).num_latents == (4, 4)
 
 
 def test_parts_of_tuples_are_numbered():

@@ -16,6 +16,7 @@ from gridworld_oracle import DOWN, HOLD, JOINT_ACTIONS, LEFT, RIGHT, STAY, UP, S
 import btil
 from btil.domains.gridworld import planning
 from btil.domains.gridworld.grid import read_map
+from btil.models.team import bind
 
 DOMAINS = ("movers", "cleanup")
 DRAWINGS = {
@@ -1256,6 +1257,20 @@ def test_simulation_with_other_policies(domain):
     demos = task.simulate(3, seed=0, max_steps=7, policies=always)
     np.testing.assert_array_equal(demos.actions, np.tile([STAY, UP], (21, 1)))
     np.testing.assert_array_equal(demos.episode_lengths, [7, 7, 7])
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_team_of_another_temperature_acts_by_its_own_policies(domain):
+    task = task_on(domain, "tiny")
+    policies = task.policies(0.3)
+    demos = task.simulate(4, seed=3, max_steps=30, temperature=0.3)
+    assert demos == task.simulate(4, seed=3, max_steps=30, policies=policies)
+    assert demos != task.simulate(4, seed=3, max_steps=30)
+    model = bind(task.true_model(0.3), demos)
+    for agent in task.agents:
+        table = model.table("policy", agent)
+        states = task.encode(table.contexts.rows)
+        np.testing.assert_allclose(table.prior_mean(), policies[agent][states])
 
 
 # --- The true model ------------------------------------------------------------------------------

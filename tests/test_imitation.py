@@ -496,6 +496,39 @@ def test_losses_of_what_is_held_out_are_means_over_examples_and_not_over_padding
     assert behavioral_cloning._loss(networks, examples) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+@pytest.mark.parametrize("inputs", ["state", "variables"])
+def test_networks_are_trained_on_what_is_not_held_out(task, inputs, monkeypatch):
+    demos = task.simulate(10, seed=3, max_steps=20)
+    given = {}
+
+    def clone(networks, examples, generator, held_out, **training):
+        given.update(training, examples=(examples, held_out))
+        return behavioral_cloning.Cloned(networks, np.zeros(1), np.zeros(0), False)
+
+    monkeypatch.setattr(behavioral_cloning, "clone", clone)
+    training = {
+        "num_iterations": 7, "batch_size": 5, "learning_rate": 0.25, "weight_decay": 0.5,
+        "patience": 3, "progress": False,
+    }  # fmt: skip
+    behavioral_cloning.learn(
+        task, demos, known_transition=True, seed=4, hidden=(4,), inputs=inputs, held_out=0.3,
+        **training,
+    )  # fmt: skip
+    assert {name: given[name] for name in training} == training
+    kept = behavioral_cloning._kept_for_training(demos, 0.3, np.random.default_rng(4))
+    assert 0 < (~kept).sum() < kept.sum()
+    latents = [None] if inputs == "variables" else range(task.num_latents)
+    for examples, steps in zip(given["examples"], (kept, ~kept), strict=True):
+        expected = [
+            demos.actions[steps & ((latent is None) | (demos.latents[:, i] == latent)), i].tolist()
+            for i in range(len(task.agents))
+            for latent in latents
+        ]
+        assert examples.sizes.tolist() == [len(one) for one in expected]
+        for actions, one in zip(examples.actions, expected, strict=True):
+            assert actions[: len(one)].tolist() == one
+
+
 @pytest.mark.parametrize(
     ("looks", "stopped", "reason"),
     [
@@ -748,6 +781,42 @@ def test_runs_move_as_the_task_does_and_start_anew(task):
         last = np.flatnonzero(ended[:, run])[-1]
         assert scene.steps[run] == 39 - last
     assert reader.rows.count == len(np.unique(np.append(done.states, done.next_states)))
+
+
+def test_each_chance_of_a_step_decides_one_thing():
+    """By policies that favour nothing: both actions, the next state, and both latents."""
+    task = btil.domains.movers("tiny")
+    demos = task.simulate(20, seed=1, max_steps=30)
+    reader = players.Reader(task)
+    policies = make_networks(
+        np.random.default_rng(0), 2, sizes=reader.policy_sizes, num_state_rows=4, hidden=(4,),
+        num_outputs=6, activation="tanh",
+    )  # fmt: skip
+    policies = jax.tree.map(jnp.zeros_like, policies)
+    number = demos.num_steps
+    opening = players.opening_scene(task, number, np.random.default_rng(2))
+    u = np.random.default_rng(2).random((number, 2))
+    for i, agent in enumerate(task.agents):
+        first = task.initial_latent_probs(agent, opening.states).cumsum(1)
+        np.testing.assert_array_equal(opening.latents[:, i], (first <= u[:, [i]]).sum(1))
+    settings = PPO._replace(num_steps=1, max_steps=9)
+    scene = players.Scene(demos.states, demos.latents, np.zeros(number, np.int64))
+    generator = np.random.default_rng(1)
+    done, _ = players.roll_out(task, reader, policies, scene, settings, generator)
+    u = np.random.default_rng(1).random((number, 5))
+    np.testing.assert_array_equal(done.actions, (6 * u[:, :2]).astype(int))
+    rows = np.arange(number)
+    branches, probs = task.transition(demos.states, done.actions)
+    second = (u[:, 2] >= probs[:, 0]).astype(int)
+    assert 0 < second.sum() < number
+    np.testing.assert_array_equal(done.next_states, branches[rows, second])
+    moved = []
+    for i, agent in enumerate(task.agents):
+        moves = task.latent_transition(agent, demos.states, done.next_states)
+        chances = moves[rows, demos.latents[:, i]].cumsum(1)
+        np.testing.assert_array_equal(done.next_latents[:, i], (chances <= u[:, [3 + i]]).sum(1))
+        moved.append((done.next_latents[:, i] != demos.latents[:, i]).any())
+    assert all(moved)
 
 
 class Recorded:
@@ -1261,6 +1330,27 @@ def test_networks_of_variables_are_told_every_variable(task):
             found[:, :-1] - offsets[:-1], np.concatenate([variables, *others], axis=1)
         )
         assert (found[:, -1] >= NO_ROW).all()
+
+
+def test_uniform_starts_are_as_wide_as_the_fan_in_says():
+    """Of two small inputs and the state; rows of states, which nobody has met yet, are zeros."""
+    networks = make_networks(
+        np.random.default_rng(0), 2, sizes=(3, 4), num_state_rows=2, hidden=(60, 25),
+        num_outputs=90, activation="tanh",
+    )  # fmt: skip
+    rows = np.asarray(networks.rows)
+    assert rows.shape == (2, 9, 60)
+    assert (rows[:, 7:] == 0).all()
+    (first, first_bias), (second, second_bias) = networks.layers
+    assert (first.shape, second.shape) == ((2, 25, 60), (2, 90, 25))
+    for drawn, fan_in in (
+        (rows[:, :7], 3), (networks.bias, 3), (first, 60), (first_bias, 60), (second, 25),
+        (second_bias, 25),
+    ):  # fmt: skip
+        for one in np.asarray(drawn) * np.sqrt(fan_in):
+            assert -1 < one.min() < -0.8
+            assert 0.8 < one.max() < 1
+        assert (drawn[0] != drawn[1]).any()
 
 
 def test_orthogonal_starts():

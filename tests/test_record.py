@@ -21,6 +21,7 @@ class Scripted(ParallelEnv):
         self.actions = actions or {agent: Discrete(2) for agent in spaces}
         self.leaves = leaves or {}
         self.seeds, self.taken = [], []
+        self.pays = lambda step: {}
         for name, value in more.items():
             setattr(self, name, value)
 
@@ -43,10 +44,10 @@ class Scripted(ParallelEnv):
         before = self.agents
         done = {a: self.count == self.length or self.leaves.get(a) == self.count for a in before}
         self.agents = [a for a in before if not done[a]]
-        nothing = dict.fromkeys(before, 0.0)
+        rewards = self.pays(self.count)
         no = dict.fromkeys(before, False)
         infos = {a: {} for a in before}
-        return {a: self.look(a, self.count) for a in before}, nothing, done, no, infos
+        return {a: self.look(a, self.count) for a in before}, rewards, done, no, infos
 
 
 def scripted(space, look, agents=("ann", "bob"), **more):
@@ -76,6 +77,19 @@ def test_shared_observation_is_the_state():
     assert (demos.latents == -1).all()
     assert demos.num_latents == (1, 1)
     assert env.taken == [{"ann": 0, "bob": 1}] * 6
+
+
+def test_rewards_are_kept_where_they_are_asked_for():
+    """Each agent's own, of the step that it was given for; who is told none got 0."""
+
+    def pays(step):
+        return {"bob": 1.5 * step, "ann": -step} if step < 3 else {"bob": 9}
+
+    env = scripted(Discrete(4), lambda agent, step: step, pays=pays)
+    found = record(env, BOTH, 2, progress=False, keep_rewards=True)
+    assert found.rewards is not None
+    assert found.rewards.tolist() == [[-1, 1.5], [-2, 3], [0, 9]] * 2
+    assert record(env, BOTH, 2, progress=False) == found.replace(rewards=None)
 
 
 def test_offsets_are_taken_away_and_given_back():

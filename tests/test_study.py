@@ -246,6 +246,26 @@ def test_ai_acts_by_its_policy_and_its_first_mind_by_the_initial_distribution() 
     assert (np.abs(shares - row) < 4.5 * error).all()
 
 
+def test_ai_acts_by_the_policy_of_its_seat_and_of_the_temperature_that_is_set() -> None:
+    for robot, temperature in ((1, 0.3), (0, 0.7)):
+        rule = rules("movers", robot=robot, temperature=temperature)
+        task, member = rule.task, rule.members[robot]
+        assert member is not None
+        assert rule.people == (robot == 1, robot == 0)
+        assert rule.asks == rule.people
+        states = np.arange(0, task.num_states, 5)
+        latents = states % task.num_latents
+        policies, agent = task.policies(temperature), task.agents[robot]
+        np.testing.assert_array_equal(
+            member.policy(states, latents, None), policies[agent][states, latents]
+        )
+        other = policies[task.agents[1 - robot]]
+        assert (policies[agent][states, latents] != other[states, latents]).any()
+        np.testing.assert_array_equal(
+            member.initial(states, None), task.initial_latent_probs(agent, states)
+        )
+
+
 def test_what_cannot_be_done_is_refused() -> None:
     rule = rules("movers")
     generator = np.random.default_rng(SEED)
@@ -1281,6 +1301,8 @@ def test_tables_tell_what_happened_to_whom(tmp_path: Path) -> None:
         About("warm", (0, 1), language, "0a1b", when)
         for language, when in (("de", 1000.0), ("en", 1500.0))
     )
+    cleanup = btil.domains.cleanup("tiny")
+    swept = int(np.argmax(cleanup.is_final(np.arange(cleanup.num_states))))
     people = [
         Person(1, 111, b"a", 9, 0, "human", stages, Journey(position=2), german),
         Person(2, 22, b"b", 9, 1, "human", stages, Journey(position=1, wrong=2), english),
@@ -1310,6 +1332,8 @@ def test_tables_tell_what_happened_to_whom(tmp_path: Path) -> None:
             tables.save_episode(9, 1, over),
             *(tables.save_row(9, 1, row) for row in rows),
             *(tables.save_answer(9, 1, answer) for answer in chosen),
+            tables.save_episode(9, 0, over._replace(state=swept, ended="")),
+            tables.save_row(9, 0, play.Row(0, 0, (3, 2), (-1, -1), (False, False), 0.25)),
             *map(tables.save_note, notes),
         ]
     )  # fmt: skip
@@ -1337,14 +1361,23 @@ def test_tables_tell_what_happened_to_whom(tmp_path: Path) -> None:
     changed = ("role", "partner", "outcome", "wrong_checks", "breaks", "seconds_in_breaks", "part")
     assert [rob_[key] for key in changed] == ["rob", "000111", "under way", "2", "1", "0.0", "2"]
     name = "000111+000022-02"
-    (session,) = table("sessions")
+    session, practice = table("sessions")
     assert session == {
         "episode": name, "alice": "000111", "rob": "000022", "arm": "warm", "order": "cleanup",
         "domain": "movers", "map": "tiny", "session": "2", "of": "3", "practice": "0",
         "steps": "2", "finished": "0", "ended": "time", "seconds": "7.500",
         "alice_seconds_selecting": "1.000", "rob_seconds_selecting": "2.000",
     }  # fmt: skip
-    first, second = table("steps")
+    # What was for practice is told of, too, though it is no demonstration.
+    assert practice == session | {
+        "episode": "000111-01", "rob": "ai", "domain": "cleanup", "session": "1", "of": "1",
+        "practice": "1", "steps": "1", "finished": "1", "ended": "over", "seconds": "0.250",
+        "alice_seconds_selecting": "0.000", "rob_seconds_selecting": "0.000",
+    }  # fmt: skip
+    first, second, third = table("steps")
+    assert list(third.values()) == [
+        "000111-01", "0", "cleanup", "1", "0.250", "0", "0", *("", "0", "0.000", "0.250", "") * 2,
+    ]  # fmt: skip
     assert list(first.values()) == [
         name, "0", "movers", "0", "3.000", "1", "1", "start", "1", "1.000", "2.000", "box 1",
         "start", "1", "0.500", "2.500", "box 2",

@@ -692,6 +692,25 @@ def test_who_stops_is_not_brought_together_meanwhile(tmp_path: Path) -> None:
     run(tmp_path, PAIRS.format(more="") + SETTINGS, script)
 
 
+def test_those_who_wait_are_brought_together_in_the_order_of_their_waiting(tmp_path: Path) -> None:
+    async def script(room: Room) -> None:
+        people = [await room.come() for _ in range(3)]
+        one, away, two = people
+        for who in (away, two, one):
+            await room.until(who, lambda seen: seen["kind"] == "pairing")
+            room.clock.now += 1
+        room.close(away)
+        await room.pass_time(0)
+        assert [room.see(who)["kind"] == "session" for who in people] == [True, False, True]
+        # Who has waited longer is Alice.
+        assert (room.see(two)["you"], room.see(one)["you"]) == (0, 1)
+        room.open(away)
+        await room.pass_time(0)
+        assert room.see(away)["kind"] == "pairing"
+
+    run(tmp_path, PAIRS.format(more="") + SETTINGS, script)
+
+
 async def to_the_end(room: Room, pair: tuple[int, int]) -> None:
     """Two who play together do so until the session is over, and go on."""
     for who in pair:

@@ -105,7 +105,10 @@ def test_small_files_are_read_together_up_to_a_size(monkeypatch: pytest.MonkeyPa
 
 
 class Undecided:
-    """A learned member who may want either of two things next."""
+    """A learned member who may want either of two things, at first and next."""
+
+    def initial(self, *_: object) -> np.ndarray:
+        return np.array([[0.5, 0.5]])
 
     def transition(self, *_: object) -> np.ndarray:
         return np.array([[0.5, 0.5]])
@@ -121,6 +124,20 @@ def test_learned_members_change_their_minds_by_chances_of_their_own() -> None:
     chance[3:5] = 0.2, 0.8
     after, _ = play.joint_step(rules, episode, (0, 0), chance, 1.0)
     assert after.latents == (0, 1)
+    # At first, too.
+    chance[:2] = 0.2, 0.8
+    assert sorted(play.begin(rules, chance).latents) == [0, 1]
+    # And what becomes of the task is decided by none of these.
+    task = rules.task
+    states = np.arange(task.num_states)
+    branches, probs = task.transition(states, np.tile([0, 3], (len(states), 1)))
+    state = int(np.argmax(probs[:, 1] == 0.5))
+    led = []
+    for chance[2] in (0.2, 0.8):
+        after, _ = play.joint_step(rules, episode._replace(state=state), (0, 3), chance, 1.0)
+        led.append(after.state)
+    assert led == branches[state].tolist()
+    assert led[0] != led[1]
 
 
 class Repeats:

@@ -19,7 +19,7 @@ from test_emissions import (
 )
 
 import btil
-from btil.inference import ascents, channels
+from btil.inference import ascents, channels, gibbs
 from btil.inference.checkpoint import Checkpoint
 from btil.inference.collapsed import drawn_channels
 from btil.messages.layout import lay_out
@@ -237,6 +237,50 @@ def test_draws_of_columns_are_given_in_the_units_of_the_data():
     covariance = np.einsum("...ik,...jk->...ij", factor, factor) * np.outer(sd, sd)
     np.testing.assert_allclose(found.covariance, covariance, rtol=1e-9)
     np.testing.assert_allclose(found.coefficients, mean + means * sd, rtol=1e-9)
+
+
+def test_chains_of_gibbs_are_given_in_the_units_of_the_data():
+    """Blank cells have no density; the first episode is the longer one."""
+    generator = np.random.default_rng(0)
+    values = generator.normal(size=(7, 2)) * [0.01, 300.0] + [5.0, -2000.0]
+    values[1, 0] = values[5, 1] = np.nan
+    demos = btil.Demonstrations(
+        None, np.zeros(7, int), episodes=[0] * 4 + [1] * 3, num_latents=2, num_actions=1,
+        continuous={"x": values[:, 0], "y": values[:, 1]},
+    )  # fmt: skip
+    bound = bind(btil.TeamModel(emissions=btil.NormalEmission(("x", "y"))), demos)
+    laid = channels.laid_channels(bound, lay_out(bound), np.dtype(np.float64))
+    name = "emission_agent_0"
+    factor = generator.normal(size=(2, 5, 1, 2, 2, 2))
+    plain = {
+        f"{name}/coefficients": generator.normal(size=(2, 5, 1, 2, 1, 2)),
+        f"{name}/covariance": factor @ np.swapaxes(factor, -1, -2),
+    }
+    rows = {
+        site: generator.dirichlet(
+            np.ones(table.shape[-1]), (2, 5, len(table.contexts.rows), *table.shape[1:-1])
+        )
+        for site, table in bound.learned.items()
+    }
+    likelihood = generator.normal(size=(2, 5, 2))
+    record = gibbs.Record(likelihood, rows | plain, {}, {}, [])
+    found = gibbs._result(bound, record, laid, None, np.array([5]))
+    mean, sd = np.nanmean(values, 0), np.nanstd(values, 0)
+    # Seen cells of x and y, of each episode.
+    in_units = likelihood - np.array([[3, 4], [3, 2]]) @ np.log(sd)
+    np.testing.assert_allclose(found.log_likelihood, in_units, rtol=1e-9)
+    np.testing.assert_allclose(
+        found.sample_stats["log_likelihood_total"], in_units.sum(-1), rtol=1e-9
+    )
+    of_channel = found.channels[name]
+    np.testing.assert_allclose(
+        of_channel.coefficients, mean + plain[f"{name}/coefficients"] * sd, rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        of_channel.covariance, plain[f"{name}/covariance"] * np.outer(sd, sd), rtol=1e-9
+    )
+    assert set(found.rows) == set(rows)
+    assert not found.parameters
 
 
 def test_calibration_ranks_coefficients_and_noise():

@@ -695,6 +695,35 @@ def test_latents_are_exchangeable_where_their_priors_are_the_same(given, alike):
     assert all(family.exchangeable_latents(*pair[::-1]) for pair in alike)
 
 
+def test_what_priors_leave_open_is_made_of_the_data():
+    """Of means and residuals; the noise less by the d-th root of the number of latents."""
+    demos = _demos(lengths=(16, 14), num_latents=(3, 2))
+    columns = np.column_stack([demos.continuous[name] for name in ("ann_x", "ann_y")])
+    plain = btil.NormalEmission(("ann_x", "ann_y")).resolved(demos, "ann")
+    np.testing.assert_allclose(plain.location, columns.mean(0))
+    np.testing.assert_allclose(plain.noise, columns.std(0) * 3 ** (-1 / 2))
+    assert plain.degrees_of_freedom == 4
+    assert plain.pseudo_steps == pytest.approx(0.01)
+    location, precision, scale, degrees = plain.prior()
+    np.testing.assert_allclose(location, columns.mean(0)[None])
+    np.testing.assert_allclose(precision, [[0.01]])
+    np.testing.assert_allclose(scale, np.diag(columns.var(0) / 3))  # 4 - 2 - 1 is 1
+    assert degrees == 4
+    linear = btil.LinearNormalEmission(
+        ("ann_x", "ann_y"), ("bob_x",), pseudo_steps=0.5, degrees_of_freedom=6.0
+    ).resolved(demos, "ann")
+    inputs = np.column_stack([np.ones(30), demos.continuous["bob_x"]])
+    slopes, *_ = np.linalg.lstsq(inputs, columns)
+    left = (columns - inputs @ slopes).std(0)
+    np.testing.assert_allclose(linear.location, slopes, rtol=1e-7)
+    np.testing.assert_allclose(linear.noise, left * 3 ** (-1 / 2))
+    np.testing.assert_allclose(linear.precision, 0.5 * inputs.T @ inputs / 30, rtol=1e-7)
+    np.testing.assert_allclose(linear.prior().scale, 3 * np.diag(left**2 / 3))
+    bob = btil.NormalEmission(("bob_x",)).resolved(demos, "bob")
+    np.testing.assert_allclose(bob.noise, demos.continuous["bob_x"].std() / 2)
+    assert bob.degrees_of_freedom == 3
+
+
 def test_priors_may_differ_between_latents():
     """A strong prior of each latent is as good as knowing it: fits and density say so."""
     demos = _demos(labelled=0)

@@ -8,9 +8,9 @@ from scipy import stats
 from teams import hmm_demos, random_demos, rich_model
 
 import btil
-from btil.models.draws import prior_tables
+from btil.models.draws import dirichlet_draws, posterior_tables, prior_tables
 from btil.models.simulate import draw_values, simulate
-from btil.models.team import make_contexts, site_name
+from btil.models.team import bind, make_contexts, site_name
 
 # Every test of a distribution below fails by chance with this probability (the seeds are fixed).
 FALSE_ALARM = 1e-4
@@ -206,3 +206,57 @@ def test_other_words_for_actions_are_refused():
     tables = prior_tables(rich_model(), demos, np.random.default_rng(0))
     with pytest.raises(ValueError, match="'simulated' or 'observed', got 'none'"):
         simulate(rich_model(), demos, tables, np.random.default_rng(0), actions="none")
+
+
+def test_a_row_that_was_drawn_once_stays_and_others_are_drawn_when_asked_for():
+    demos, model = random_demos(), rich_model()
+    tables = prior_tables(model, demos, np.random.default_rng(6))
+    bound = bind(model, demos)
+    for site in bound.learned:
+        contexts = bound.tables[site].contexts
+        few, whole = contexts._replace(rows=contexts.rows[1:2]), tables.rows(site, contexts)
+        np.testing.assert_allclose(whole.sum(-1), 1)
+        np.testing.assert_array_equal(tables.rows(site, few), whole[1:2])
+        # In any order, one of them twice.
+        again = contexts._replace(rows=np.concatenate([contexts.rows[::-1], contexts.rows[:1]]))
+        np.testing.assert_array_equal(tables.rows(site, again), np.r_[whole[::-1], whole[:1]])
+        apart = [tuple(row.ravel()) for row in whole]
+        assert len(set(apart)) == len(apart)
+    # Another draw of as many other contexts is not taken for the first.
+    other = prior_tables(model, demos, np.random.default_rng(6))
+    site = next(iter(bound.learned))
+    contexts = bound.tables[site].contexts
+    first = other.rows(site, contexts._replace(rows=contexts.rows[:1]))
+    second = other.rows(site, contexts._replace(rows=contexts.rows[1:2]))
+    assert not np.any(first == second)
+
+
+def test_tables_of_a_draw_are_those_of_that_draw():
+    demos, model = random_demos(), rich_model()
+    bound = bind(model, demos)
+    generator = np.random.default_rng(0)
+    draws = {
+        site: generator.dirichlet(
+            np.ones(table.shape[-1]), (3, len(table.contexts.rows), *table.shape[1:-1])
+        )
+        for site, table in bound.learned.items()
+    }
+    for number in range(3):
+        tables = posterior_tables(
+            bound.tables, draws | {"strength": np.arange(6.0).reshape(3, 2)}, number, generator
+        )
+        for site, values in draws.items():
+            found = tables.rows(site, bound.tables[site].contexts)
+            np.testing.assert_array_equal(found, values[number])
+        assert tables.parameters.keys() == {"strength"}
+        np.testing.assert_array_equal(tables.parameters["strength"], [2 * number, 2 * number + 1])
+
+
+@pytest.mark.parametrize("concentration", [(0.3, 2.0, 5.0), (0.01, 0.02, 0.01)])
+def test_drawn_rows_have_the_moments_of_dirichlet_rows(concentration):
+    u = np.array(concentration)
+    drawn = dirichlet_draws(np.random.default_rng(0), np.broadcast_to(u, (20_000, 3)))
+    known = stats.dirichlet(u)
+    assert np.all(np.abs(drawn.mean(0) - known.mean()) < 4 * np.sqrt(known.var() / 20_000))
+    np.testing.assert_allclose(drawn.var(0), known.var(), rtol=0.05)
+    assert drawn.min() > 0

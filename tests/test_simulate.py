@@ -170,6 +170,54 @@ def test_observed_actions_are_kept_and_steer_the_latents():
         assert_drawn_from(np.bincount(after.ravel(), minlength=3), expected)
 
 
+@pytest.mark.parametrize("actions", ["simulated", "observed"])
+def test_an_action_that_nobody_saw_is_made_up_for_what_reads_it_and_hidden_again(actions):
+    recorded = np.tile([-1, 0, 1], 4_000)
+    demos = hmm_demos(np.maximum(recorded, 0), episodes=np.arange(12_000) // 3)
+    demos = demos.replace(actions=recorded, missing="allow")
+    follows = np.array([[[1.0, 0.0]] * 2, [[0.0, 1.0]] * 2])
+    model = btil.TeamModel(
+        policy=btil.KnownCPT(np.array([[0.3, 0.7]] * 2), parents=()),
+        transition=btil.KnownCPT(follows, parents=("own_action",)),
+    )
+    generator = np.random.default_rng(0)
+    tables = prior_tables(model, demos, generator)
+    drawn = simulate(model, demos, tables, generator, actions=actions)
+    assert np.array_equal(drawn.actions < 0, demos.actions < 0)
+    _, second, third = drawn.latents.reshape(-1, 3).T
+    assert_drawn_from(np.bincount(second, minlength=2), np.array([0.3, 0.7]) * 4_000)
+    assert np.array_equal(third, drawn.actions[1::3, 0])
+    assert np.array_equal(drawn.actions, demos.actions) == (actions == "observed")
+
+
+def test_who_is_away_has_no_latent_and_begins_anew():
+    """At each return by the initial table, which never says what the transition does."""
+    present = np.ones((8, 2), bool)
+    present[[1, 2, 7], 0] = False
+    present[4, 1] = False
+    demos = btil.Demonstrations(
+        np.zeros(8, int),
+        np.where(present, 0, -1),
+        episodes=[0] * 4 + [1] * 4,
+        agents=("ann", "bob"),
+        num_states=1,
+        num_actions=2,
+        num_latents=2,
+        present=present,
+    )
+    model = btil.TeamModel(
+        policy=btil.UniformCPT(),
+        transition=btil.KnownCPT(np.array([[0.0, 1.0], [0.0, 1.0]]), parents=()),
+        initial=btil.KnownCPT(np.array([1.0, 0.0]), parents=()),
+    )
+    generator = np.random.default_rng(0)
+    drawn = simulate(model, demos, prior_tables(model, demos, generator), generator)
+    expected = [[0, 0], [-1, 1], [-1, 1], [0, 1], [0, -1], [1, 0], [1, 1], [-1, 1]]
+    np.testing.assert_array_equal(drawn.latents, expected)
+    np.testing.assert_array_equal(drawn.actions >= 0, present)
+    np.testing.assert_array_equal(drawn.present, present)
+
+
 def test_episodes_sizes_and_names_stay_and_every_step_is_labelled():
     demos = random_demos()
     generator = np.random.default_rng(1)

@@ -8,7 +8,8 @@ from scipy import stats
 from teams import hmm_demos, random_demos, rich_model
 
 import btil
-from btil.models.draws import dirichlet_draws, posterior_tables, prior_tables
+from btil.demonstrations.data import NONE_BEFORE
+from btil.models.draws import KnownRows, dirichlet_draws, posterior_tables, prior_tables
 from btil.models.simulate import draw_values, simulate
 from btil.models.team import bind, make_contexts, site_name
 
@@ -188,6 +189,22 @@ def test_an_action_that_nobody_saw_is_made_up_for_what_reads_it_and_hidden_again
     assert_drawn_from(np.bincount(second, minlength=2), np.array([0.3, 0.7]) * 4_000)
     assert np.array_equal(third, drawn.actions[1::3, 0])
     assert np.array_equal(drawn.actions, demos.actions) == (actions == "observed")
+
+
+def test_simulated_actions_of_the_step_before_are_read_within_their_episode():
+    """Each is one more than that before, and the first of an episode is 1."""
+    demos = hmm_demos([0] * 7, episodes=[0, 0, 0, 1, 1, 1, 1], num_actions=3)
+
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.0, parents=("previous_actions",)), transition=btil.StaticCPT()
+    )
+    before = np.array([NONE_BEFORE, 0, 1, 2])
+    rows = np.eye(3)[np.where(before < 0, 1, (before + 1) % 3)][:, None].repeat(2, axis=1)
+    generator = np.random.default_rng(0)
+    tables = prior_tables(model, demos, generator)
+    tables.known["policy_agent_0"] = KnownRows(before[:, None], rows)
+    drawn = simulate(model, demos, tables, generator)
+    assert drawn.actions[:, 0].tolist() == [1, 2, 0, 1, 2, 0, 1]
 
 
 def test_who_is_away_has_no_latent_and_begins_anew():

@@ -1047,6 +1047,28 @@ def test_draws_and_means_of_regressions_put_columns_in_their_places():
             )
 
 
+def test_means_of_regressions_of_few_degrees_are_those_of_their_densities():
+    """E[noise] is scale / (degrees - 2); the slope is uncertain by the noise over its precision."""
+    from btil.inference.result import MixtureOfRegressions
+
+    weights, scale = np.array([0.25, 0.75]), np.array([[3.0, 8.0], [6.0, 5.0]])
+    degrees, slope = np.array([[5.0, 7.0], [6.0, 4.0]]), np.array([0.5, -2.0])
+    location = np.zeros((2, 1, 1, 2, 2))
+    location[:, 0, 0, 1, 1] = slope
+    precision = np.broadcast_to(np.diag([2.0, 4.0]), (2, 1, 1, 2, 2, 2))
+    found = MixtureOfRegressions(
+        weights, np.array([[0, 1]]), location, precision,
+        scale[:, None, None], degrees[:, None, None], "team",
+    ).mean()  # fmt: skip
+    first, second = (scale / (degrees - 2)).T
+    expected = [
+        [weights @ first, weights @ (slope * first)],
+        [weights @ (slope * first), weights @ (second * (1 + first / 4) + slope**2 * first)],
+    ]
+    np.testing.assert_allclose(found.covariance[0, 0], expected)
+    np.testing.assert_allclose(found.coefficients, 0)
+
+
 def _prepared(demos, model, dtype=np.float64):
     """A team as Gibbs sampling has it."""
     from btil.inference import gibbs

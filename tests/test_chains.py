@@ -59,6 +59,15 @@ def test_more_cells_than_a_block_are_all_looked_at():
     assert summarize_chains(draws[..., None]).rows_above == (rhat(draws) >= 1.05).sum()
 
 
+def test_a_row_with_several_cells_above_is_one_row():
+    draws = np.random.default_rng(4).normal(size=(4, 200, 2, 3, 2))
+    draws[:, :, 0, 1] += np.arange(4)[:, None, None]
+    draws[:, :, 1, 2, 1] += np.arange(4)[:, None]
+    found = summarize_chains(draws)
+    assert (found.rows, found.cells, found.rows_above) == (6, 12, 2)
+    assert judge_chains({"transition": draws}).num_above == 3
+
+
 def test_disagreeing_or_too_few_chains_have_not_converged():
     agree = np.random.default_rng(0).normal(size=(4, 200, 1))
     apart = agree + np.arange(4)[:, None, None]

@@ -12,6 +12,7 @@ from test_mfvi import concentrations, direct_sweep, fit
 import btil
 from btil.inference.ascents import End, judge
 from btil.inference.contraction import fisher_information, spectrum, step_length, still_to_come
+from btil.inference.stochastic import Data, Problem, State, _end, end_of
 from btil.numerics.special import trigamma
 
 
@@ -238,3 +239,36 @@ def test_the_rate_is_saved(tmp_path: Any) -> None:
     posterior = fit(hmm_model(), hmm_demos([0, 1, 1, 0], [0, -1, -1, 1]))
     posterior.save(tmp_path / "team.nc")
     assert btil.load_posterior(tmp_path / "team.nc").contraction_rate == posterior.contraction_rate
+
+
+def test_the_end_of_a_run_by_batches_follows_from_its_last_steps() -> None:
+    """Their lengths are squares: of a rate of 1/2 each is a quarter of the one before."""
+    assert end_of(np.array([80.0, 8.0, 2.0])) == End(0.5, 4.0)
+    assert end_of(np.array([8.0, 2.0])) == End(0.5, 4.0)
+    assert end_of(np.array([2.0, 8.0])) == End(2.0, np.inf)
+    assert end_of(np.array([8.0, 0.0])) == End(0.0, 0.0)
+    assert end_of(np.array([8.0, 0.0, 0.0])) == End(0.0, 0.0)
+    for unknown in ([2.0], [8.0, np.nan], [np.nan, 2.0]):
+        assert end_of(np.array(unknown)) == End()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "end"),
+    [
+        # Gains of 12, 4 and 4/3 and so on: they fall by the square of the rate, and add up to 2.
+        ([-90.0, -20.0, -8.0, -4.0], End(3**-0.5, 2.0)),
+        ([-20.0, -8.0], End()),
+        ([-20.0, np.nan, -4.0], End()),
+        ([-20.0, -16.0, -4.0], End()),
+        ([-20.0, -8.0, -9.0], End(0.0, 1.0)),
+        ([-9.0, -8.0, -9.0], End()),
+    ],
+)
+def test_with_columns_it_follows_from_the_last_gains(bounds: list[float], end: End) -> None:
+    channels: Any = {"ann": None}
+    data = Data._make([None] * len(Data._fields))._replace(channels=channels)
+    problem = Problem._make([None] * len(Problem._fields))._replace(data=data)
+    state = State._make([None] * len(State._fields))._replace(bounds=np.array(bounds))
+    found = _end(state, problem)
+    assert found.rate == pytest.approx(end.rate, nan_ok=True)
+    assert found.to_come == pytest.approx(end.to_come, nan_ok=True)

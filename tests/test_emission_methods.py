@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -19,9 +20,12 @@ from test_emissions import (
 )
 
 import btil
-from btil.inference import ascents, channels
+from btil.inference import ascents, channels, gibbs
 from btil.inference.checkpoint import Checkpoint
 from btil.inference.collapsed import drawn_channels
+from btil.inference.mean_field import State
+from btil.inference.mfvi import Run
+from btil.inference.result import FitResult
 from btil.messages.layout import lay_out
 from btil.models.emission import (
     Normals,
@@ -31,6 +35,7 @@ from btil.models.emission import (
 )
 from btil.models.parametric import expected_rows, parametric_site
 from btil.models.team import bind, likelihood_name
+from btil.numerics.precision import precision
 from btil.numpyro_forms.model_data import ChannelSites, model_data
 from btil.numpyro_forms.team_dbn import (
     ChannelValues,
@@ -237,6 +242,93 @@ def test_draws_of_columns_are_given_in_the_units_of_the_data():
     covariance = np.einsum("...ik,...jk->...ij", factor, factor) * np.outer(sd, sd)
     np.testing.assert_allclose(found.covariance, covariance, rtol=1e-9)
     np.testing.assert_allclose(found.coefficients, mean + means * sd, rtol=1e-9)
+
+
+def test_chains_of_gibbs_are_given_in_the_units_of_the_data():
+    """Blank cells have no density; the first episode is the longer one."""
+    generator = np.random.default_rng(0)
+    values = generator.normal(size=(7, 2)) * [0.01, 300.0] + [5.0, -2000.0]
+    values[1, 0] = values[5, 1] = np.nan
+    demos = btil.Demonstrations(
+        None, np.zeros(7, int), episodes=[0] * 4 + [1] * 3, num_latents=2, num_actions=1,
+        continuous={"x": values[:, 0], "y": values[:, 1]},
+    )  # fmt: skip
+    bound = bind(btil.TeamModel(emissions=btil.NormalEmission(("x", "y"))), demos)
+    laid = channels.laid_channels(bound, lay_out(bound), np.dtype(np.float64))
+    name = "emission_agent_0"
+    factor = generator.normal(size=(2, 5, 1, 2, 2, 2))
+    plain = {
+        f"{name}/coefficients": generator.normal(size=(2, 5, 1, 2, 1, 2)),
+        f"{name}/covariance": factor @ np.swapaxes(factor, -1, -2),
+    }
+    rows = {
+        site: generator.dirichlet(
+            np.ones(table.shape[-1]), (2, 5, len(table.contexts.rows), *table.shape[1:-1])
+        )
+        for site, table in bound.learned.items()
+    }
+    likelihood = generator.normal(size=(2, 5, 2))
+    record = gibbs.Record(likelihood, rows | plain, {}, {}, [])
+    found = gibbs._result(bound, record, laid, None, np.array([5]))
+    mean, sd = np.nanmean(values, 0), np.nanstd(values, 0)
+    # Seen cells of x and y, of each episode.
+    in_units = likelihood - np.array([[3, 4], [3, 2]]) @ np.log(sd)
+    np.testing.assert_allclose(found.log_likelihood, in_units, rtol=1e-9)
+    np.testing.assert_allclose(
+        found.sample_stats["log_likelihood_total"], in_units.sum(-1), rtol=1e-9
+    )
+    of_channel = found.channels[name]
+    np.testing.assert_allclose(
+        of_channel.coefficients, mean + plain[f"{name}/coefficients"] * sd, rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        of_channel.covariance, plain[f"{name}/covariance"] * np.outer(sd, sd), rtol=1e-9
+    )
+    assert set(found.rows) == set(rows)
+    assert not found.parameters
+
+
+def test_a_mean_field_is_told_in_the_units_of_the_data():
+    """Its bounds, those of all runs, and the densities of the columns."""
+    bound = bind(_model(), _demos(labelled=5, blank=[("bob_x", 0), ("ann_x", 6)]))
+    with precision(np.float64) as dtype:
+        run = Run(bound, dtype, None, None, None)
+        state = run.begin(run.known)
+        traces = np.array([-5.0, -3.0]), np.array([-7.0])
+        plain = FitResult({}, True, "", -3.0, elbo_trace=traces[0], restart_traces=traces)
+        found = run._with_channels(plain, state)
+    columns = bound.demos.continuous
+    shift = -sum(np.isfinite(one).sum() * np.log(np.nanstd(one)) for one in columns.values())
+    assert found.elbo == pytest.approx(-3 + shift)
+    np.testing.assert_allclose(found.elbo_trace, traces[0] + shift)
+    for own, trace in zip(found.restart_traces, traces, strict=True):
+        np.testing.assert_allclose(own, trace + shift)
+    # Bob's third latent and the others by their labelled steps, without the blank one.
+    mean, strength = (part[0, 0].item() for part in bound.channels["bob"].prior()[:2])
+    labels, bob = bound.demos.latents[:, 1], columns["bob_x"]
+    for latent, location in enumerate(found.channels["emission_bob"].location[0, :, 0, 0]):
+        own = bob[(labels == latent) & np.isfinite(bob)]
+        expected = (strength * mean + own.sum()) / (strength + len(own))
+        assert location == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_who_tries_again_takes_what_is_its_own_and_leaves_the_others_where_they_are(shared):
+    initial = btil.DirichletCPT(1.3)
+    model = dataclasses.replace(_model(), initial=btil.Shared(initial) if shared else initial)
+    bound = bind(model, _demos(num_latents=(2, 2)))
+    run = Run(bound, np.dtype(np.float32), None, None, None)
+    kept, dealt = (
+        State(
+            {site: jnp.full(1, k) for site in bound.learned},
+            channels={f"emission_{agent}": k for agent in ("ann", "bob")},
+        )
+        for k in (0, 1)
+    )
+    for agent, mix in zip(("ann", "bob"), run.mixes, strict=True):
+        found = mix(kept, dealt)
+        for site, value in (found.concentration | found.channels).items():
+            assert int(np.asarray(value).item()) == site.endswith(agent), site
 
 
 def test_calibration_ranks_coefficients_and_noise():

@@ -695,6 +695,35 @@ def test_latents_are_exchangeable_where_their_priors_are_the_same(given, alike):
     assert all(family.exchangeable_latents(*pair[::-1]) for pair in alike)
 
 
+def test_what_priors_leave_open_is_made_of_the_data():
+    """Of means and residuals; the noise less by the d-th root of the number of latents."""
+    demos = _demos(lengths=(16, 14), num_latents=(3, 2))
+    columns = np.column_stack([demos.continuous[name] for name in ("ann_x", "ann_y")])
+    plain = btil.NormalEmission(("ann_x", "ann_y")).resolved(demos, "ann")
+    np.testing.assert_allclose(plain.location, columns.mean(0))
+    np.testing.assert_allclose(plain.noise, columns.std(0) * 3 ** (-1 / 2))
+    assert plain.degrees_of_freedom == 4
+    assert plain.pseudo_steps == pytest.approx(0.01)
+    location, precision, scale, degrees = plain.prior()
+    np.testing.assert_allclose(location, columns.mean(0)[None])
+    np.testing.assert_allclose(precision, [[0.01]])
+    np.testing.assert_allclose(scale, np.diag(columns.var(0) / 3))  # 4 - 2 - 1 is 1
+    assert degrees == 4
+    linear = btil.LinearNormalEmission(
+        ("ann_x", "ann_y"), ("bob_x",), pseudo_steps=0.5, degrees_of_freedom=6.0
+    ).resolved(demos, "ann")
+    inputs = np.column_stack([np.ones(30), demos.continuous["bob_x"]])
+    slopes, *_ = np.linalg.lstsq(inputs, columns)
+    left = (columns - inputs @ slopes).std(0)
+    np.testing.assert_allclose(linear.location, slopes, rtol=1e-7)
+    np.testing.assert_allclose(linear.noise, left * 3 ** (-1 / 2))
+    np.testing.assert_allclose(linear.precision, 0.5 * inputs.T @ inputs / 30, rtol=1e-7)
+    np.testing.assert_allclose(linear.prior().scale, 3 * np.diag(left**2 / 3))
+    bob = btil.NormalEmission(("bob_x",)).resolved(demos, "bob")
+    np.testing.assert_allclose(bob.noise, demos.continuous["bob_x"].std() / 2)
+    assert bob.degrees_of_freedom == 3
+
+
 def test_priors_may_differ_between_latents():
     """A strong prior of each latent is as good as knowing it: fits and density say so."""
     demos = _demos(labelled=0)
@@ -1016,6 +1045,28 @@ def test_draws_and_means_of_regressions_put_columns_in_their_places():
             np.testing.assert_allclose(
                 covariance[:, second, second], v[1] + b[1, 1] ** 2 * v[0], rtol=1e-2
             )
+
+
+def test_means_of_regressions_of_few_degrees_are_those_of_their_densities():
+    """E[noise] is scale / (degrees - 2); the slope is uncertain by the noise over its precision."""
+    from btil.inference.result import MixtureOfRegressions
+
+    weights, scale = np.array([0.25, 0.75]), np.array([[3.0, 8.0], [6.0, 5.0]])
+    degrees, slope = np.array([[5.0, 7.0], [6.0, 4.0]]), np.array([0.5, -2.0])
+    location = np.zeros((2, 1, 1, 2, 2))
+    location[:, 0, 0, 1, 1] = slope
+    precision = np.broadcast_to(np.diag([2.0, 4.0]), (2, 1, 1, 2, 2, 2))
+    found = MixtureOfRegressions(
+        weights, np.array([[0, 1]]), location, precision,
+        scale[:, None, None], degrees[:, None, None], "team",
+    ).mean()  # fmt: skip
+    first, second = (scale / (degrees - 2)).T
+    expected = [
+        [weights @ first, weights @ (slope * first)],
+        [weights @ (slope * first), weights @ (second * (1 + first / 4) + slope**2 * first)],
+    ]
+    np.testing.assert_allclose(found.covariance[0, 0], expected)
+    np.testing.assert_allclose(found.coefficients, 0)
 
 
 def _prepared(demos, model, dtype=np.float64):

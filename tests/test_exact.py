@@ -328,6 +328,8 @@ def test_sequences_are_counted_of_those_who_are_there_with_the_actions_nobody_sa
     reads = TeamModel(DirichletCPT(1.0), DirichletCPT(1.0, parents=("actions",)), DirichletCPT(1.0))
     refused(unseen, reads, 2**4 * 3)
     refused(unseen, ones(), 2**4)
+    two = hmm([0, 0, 0, 1]).replace(actions=[[1], [-1], [-1], [1]], missing="allow")
+    refused(two, reads, 2**4 * 2**2)
 
 
 def test_impossible_data_are_named():

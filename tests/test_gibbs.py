@@ -136,16 +136,25 @@ def test_means_and_variances_agree_with_exact(case):
         assert np.all(np.abs(squares - rows.sd().ravel() ** 2) < 4 * errors)
 
 
+def likelihoods(result, episodes):
+    """Those of each draw, from its rows, of some episodes' actions."""
+    policy, moves, begin = (
+        result.rows[f"{role}_agent_0"].draws[:, :, 0].astype(np.float64)
+        for role in ("policy", "transition", "initial")
+    )
+    found = []
+    for first, *others in episodes:
+        forward = begin * policy[..., first]
+        for action in others:
+            forward = np.einsum("cdk,cdkj->cdj", forward, moves) * policy[..., action]
+        found.append(forward.sum(-1))
+    return np.stack(found, axis=-1)
+
+
 def test_log_likelihood_belongs_to_the_draw_beside_it():
-    actions, episodes = [0, 1, 1, 0], [0, 0, 0, 1]
-    result = fit(ones(), hmm(actions, episodes=episodes), dtype=FLOAT64, num_samples=7)
-    policy = result.rows["policy_agent_0"].draws[:, :, 0]
-    moves = result.rows["transition_agent_0"].draws[:, :, 0]
-    begin = result.rows["initial_agent_0"].draws[:, :, 0]
-    forward = begin * policy[..., actions[0]]
-    for action in actions[1:3]:
-        forward = np.einsum("cdk,cdkj->cdj", forward, moves) * policy[..., action]
-    expected = np.stack([forward.sum(-1), (begin * policy[..., actions[3]]).sum(-1)], axis=-1)
+    demos = hmm([0, 1, 1, 0], episodes=[0, 0, 0, 1])
+    result = fit(ones(), demos, dtype=FLOAT64, num_samples=7)
+    expected = likelihoods(result, [[0, 1, 1], [0]])
     assert result.log_likelihood.shape == (4, 7, 2)
     np.testing.assert_allclose(result.log_likelihood, np.log(expected), rtol=1e-10)
     np.testing.assert_allclose(
@@ -194,6 +203,17 @@ def test_cuts_and_run_length_do_not_change_the_draws():
     for name, rows in whole.rows.items():
         np.testing.assert_array_equal(rows.draws[:, 13:53], later.rows[name].draws)
     np.testing.assert_array_equal(whole.log_likelihood[:, 13:53], later.log_likelihood)
+    # Each beside the draw that it is of.
+    expected = np.log(likelihoods(later, [[0, 1, 2], [0, 1]]))
+    np.testing.assert_allclose(later.log_likelihood, expected, atol=1e-4)
+    np.testing.assert_allclose(
+        later.sample_stats["log_likelihood_total"], expected.sum(-1), atol=1e-4
+    )
+
+
+def test_the_step_of_parameters_is_tuned_ever_less_and_not_at_all_after_the_warmup():
+    tuned = [float(gibbs._adaptation(jnp.asarray(number), 4)) for number in range(6)]
+    np.testing.assert_allclose(tuned, [1, 2**-0.6, 3**-0.6, 4**-0.6, 0, 0], rtol=1e-6)
 
 
 def test_chains_start_apart():

@@ -719,6 +719,15 @@ def test_restarts_that_would_begin_at_random_are_not_asked_for() -> None:
     assert mfvi.enough_restarts(bind(beside, demos.replace(continuous=columns))) == 1
 
 
+def test_the_tolerance_is_no_finer_than_rounding_unless_it_is_asked_for() -> None:
+    bound = bind(hmm_model(), hmm_demos([0, 1, 1], [0, -1, -1]))
+    for dtype, eps in ((np.float32, 2.0**-23), (np.float64, 2.0**-52)):
+        plain, asked = (mfvi.Run(bound, np.dtype(dtype), t, None, None) for t in (None, 1e-9))
+        assert plain.tolerance(-10.0) == 1e-4
+        assert plain.tolerance(-1e14) == pytest.approx(4 * eps * 1e14)
+        assert asked.tolerance(-10.0) == asked.tolerance(-1e14) == 1e-9
+
+
 def test_a_small_tolerance_is_kept_to() -> None:
     """A rise that is small beside the bound is no fall."""
     posterior = fit(rich_model(), random_demos(), dtype="float64", tolerance=1e-8)

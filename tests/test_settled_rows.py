@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import btil
-from btil.inference.starting import labelled_counts, num_contexts, settled_contexts
+from btil.inference.starting import labelled_counts, num_contexts, open_uses, settled_contexts
 from btil.models.team import bind
 
 pytestmark = pytest.mark.filterwarnings("ignore:the model cannot learn")
@@ -54,6 +54,33 @@ def test_what_labels_settle(labels, policy, transition, initial):
     assert settled_places(recordings(labels)) == expected
 
 
+def test_what_labels_count():
+    """By hand: a cell counts where all that it is of has a label."""
+    demos = recordings([0, 1, -1, 0, 1, 1, 0]).replace(
+        actions=[0, 1, 1, 0, 1, 0, -1], missing="allow"
+    )
+    bound = bind(MODEL, demos)
+    expected = {
+        "policy_ann": np.zeros((4, 2, 2)),
+        "transition_ann": np.zeros((3, 2, 2)),  # nobody leaves place 2
+        "initial_ann": np.zeros((2, 2)),
+    }
+    for cell in ((0, 0, 0), (1, 1, 1), (2, 0, 0), (3, 1, 1), (3, 1, 0)):
+        expected["policy_ann"][cell] = 1
+    for cell in ((0, 0, 1), (2, 1, 1), (2, 1, 0)):
+        expected["transition_ann"][cell] = 1
+    for cell in ((0, 0), (1, 1)):
+        expected["initial_ann"][cell] = 1
+    found = labelled_counts(bound, num_contexts(bound))
+    assert set(found) == set(expected)
+    for name, counts in expected.items():
+        np.testing.assert_array_equal(found[name], counts, err_msg=name)
+    policy, transition, initial = open_uses(bound, num_contexts(bound))["ann"]
+    np.testing.assert_array_equal(policy, [[0, 0], [0, 1], [0, 0], [0, 0]])
+    np.testing.assert_array_equal(transition, [0, 2, 0])
+    np.testing.assert_array_equal(initial, [0, 0])
+
+
 def test_an_action_that_nobody_saw_leaves_rows_open():
     model = btil.TeamModel(
         btil.DirichletCPT(0.8, parents=("place",)),
@@ -93,6 +120,9 @@ def test_of_labelled_recordings_all_rows_are_drawn():
         flat = drawn.reshape(-1, *w.shape)
         assert (np.abs(flat.mean(0) - mean) < 5 * error).all()
         np.testing.assert_allclose(flat.var(0), variance, rtol=0.15)
+    # Every draw of every chain is another one.
+    of_all = posterior.result.rows["policy_ann"].draws[..., 0, 0, 0].ravel()
+    assert len(np.unique(of_all)) > 0.999 * of_all.size
     # The likelihood of a draw is that of its rows.
     rows = {name: one.draws[1, 7] for name, one in posterior.result.rows.items()}
     bound, expected = posterior.bound, np.zeros(2)

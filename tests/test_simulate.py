@@ -8,9 +8,10 @@ from scipy import stats
 from teams import hmm_demos, random_demos, rich_model
 
 import btil
-from btil.models.draws import prior_tables
+from btil.demonstrations.data import NONE_BEFORE
+from btil.models.draws import KnownRows, dirichlet_draws, posterior_tables, prior_tables
 from btil.models.simulate import draw_values, simulate
-from btil.models.team import make_contexts, site_name
+from btil.models.team import bind, make_contexts, site_name
 
 # Every test of a distribution below fails by chance with this probability (the seeds are fixed).
 FALSE_ALARM = 1e-4
@@ -170,6 +171,70 @@ def test_observed_actions_are_kept_and_steer_the_latents():
         assert_drawn_from(np.bincount(after.ravel(), minlength=3), expected)
 
 
+@pytest.mark.parametrize("actions", ["simulated", "observed"])
+def test_an_action_that_nobody_saw_is_made_up_for_what_reads_it_and_hidden_again(actions):
+    recorded = np.tile([-1, 0, 1], 4_000)
+    demos = hmm_demos(np.maximum(recorded, 0), episodes=np.arange(12_000) // 3)
+    demos = demos.replace(actions=recorded, missing="allow")
+    follows = np.array([[[1.0, 0.0]] * 2, [[0.0, 1.0]] * 2])
+    model = btil.TeamModel(
+        policy=btil.KnownCPT(np.array([[0.3, 0.7]] * 2), parents=()),
+        transition=btil.KnownCPT(follows, parents=("own_action",)),
+    )
+    generator = np.random.default_rng(0)
+    tables = prior_tables(model, demos, generator)
+    drawn = simulate(model, demos, tables, generator, actions=actions)
+    assert np.array_equal(drawn.actions < 0, demos.actions < 0)
+    _, second, third = drawn.latents.reshape(-1, 3).T
+    assert_drawn_from(np.bincount(second, minlength=2), np.array([0.3, 0.7]) * 4_000)
+    assert np.array_equal(third, drawn.actions[1::3, 0])
+    assert np.array_equal(drawn.actions, demos.actions) == (actions == "observed")
+
+
+def test_simulated_actions_of_the_step_before_are_read_within_their_episode():
+    """Each is one more than that before, and the first of an episode is 1."""
+    demos = hmm_demos([0] * 7, episodes=[0, 0, 0, 1, 1, 1, 1], num_actions=3)
+
+    model = btil.TeamModel(
+        policy=btil.DirichletCPT(1.0, parents=("previous_actions",)), transition=btil.StaticCPT()
+    )
+    before = np.array([NONE_BEFORE, 0, 1, 2])
+    rows = np.eye(3)[np.where(before < 0, 1, (before + 1) % 3)][:, None].repeat(2, axis=1)
+    generator = np.random.default_rng(0)
+    tables = prior_tables(model, demos, generator)
+    tables.known["policy_agent_0"] = KnownRows(before[:, None], rows)
+    drawn = simulate(model, demos, tables, generator)
+    assert drawn.actions[:, 0].tolist() == [1, 2, 0, 1, 2, 0, 1]
+
+
+def test_who_is_away_has_no_latent_and_begins_anew():
+    """At each return by the initial table, which never says what the transition does."""
+    present = np.ones((8, 2), bool)
+    present[[1, 2, 7], 0] = False
+    present[4, 1] = False
+    demos = btil.Demonstrations(
+        np.zeros(8, int),
+        np.where(present, 0, -1),
+        episodes=[0] * 4 + [1] * 4,
+        agents=("ann", "bob"),
+        num_states=1,
+        num_actions=2,
+        num_latents=2,
+        present=present,
+    )
+    model = btil.TeamModel(
+        policy=btil.UniformCPT(),
+        transition=btil.KnownCPT(np.array([[0.0, 1.0], [0.0, 1.0]]), parents=()),
+        initial=btil.KnownCPT(np.array([1.0, 0.0]), parents=()),
+    )
+    generator = np.random.default_rng(0)
+    drawn = simulate(model, demos, prior_tables(model, demos, generator), generator)
+    expected = [[0, 0], [-1, 1], [-1, 1], [0, 1], [0, -1], [1, 0], [1, 1], [-1, 1]]
+    np.testing.assert_array_equal(drawn.latents, expected)
+    np.testing.assert_array_equal(drawn.actions >= 0, present)
+    np.testing.assert_array_equal(drawn.present, present)
+
+
 def test_episodes_sizes_and_names_stay_and_every_step_is_labelled():
     demos = random_demos()
     generator = np.random.default_rng(1)
@@ -206,3 +271,57 @@ def test_other_words_for_actions_are_refused():
     tables = prior_tables(rich_model(), demos, np.random.default_rng(0))
     with pytest.raises(ValueError, match="'simulated' or 'observed', got 'none'"):
         simulate(rich_model(), demos, tables, np.random.default_rng(0), actions="none")
+
+
+def test_a_row_that_was_drawn_once_stays_and_others_are_drawn_when_asked_for():
+    demos, model = random_demos(), rich_model()
+    tables = prior_tables(model, demos, np.random.default_rng(6))
+    bound = bind(model, demos)
+    for site in bound.learned:
+        contexts = bound.tables[site].contexts
+        few, whole = contexts._replace(rows=contexts.rows[1:2]), tables.rows(site, contexts)
+        np.testing.assert_allclose(whole.sum(-1), 1)
+        np.testing.assert_array_equal(tables.rows(site, few), whole[1:2])
+        # In any order, one of them twice.
+        again = contexts._replace(rows=np.concatenate([contexts.rows[::-1], contexts.rows[:1]]))
+        np.testing.assert_array_equal(tables.rows(site, again), np.r_[whole[::-1], whole[:1]])
+        apart = [tuple(row.ravel()) for row in whole]
+        assert len(set(apart)) == len(apart)
+    # Another draw of as many other contexts is not taken for the first.
+    other = prior_tables(model, demos, np.random.default_rng(6))
+    site = next(iter(bound.learned))
+    contexts = bound.tables[site].contexts
+    first = other.rows(site, contexts._replace(rows=contexts.rows[:1]))
+    second = other.rows(site, contexts._replace(rows=contexts.rows[1:2]))
+    assert not np.any(first == second)
+
+
+def test_tables_of_a_draw_are_those_of_that_draw():
+    demos, model = random_demos(), rich_model()
+    bound = bind(model, demos)
+    generator = np.random.default_rng(0)
+    draws = {
+        site: generator.dirichlet(
+            np.ones(table.shape[-1]), (3, len(table.contexts.rows), *table.shape[1:-1])
+        )
+        for site, table in bound.learned.items()
+    }
+    for number in range(3):
+        tables = posterior_tables(
+            bound.tables, draws | {"strength": np.arange(6.0).reshape(3, 2)}, number, generator
+        )
+        for site, values in draws.items():
+            found = tables.rows(site, bound.tables[site].contexts)
+            np.testing.assert_array_equal(found, values[number])
+        assert tables.parameters.keys() == {"strength"}
+        np.testing.assert_array_equal(tables.parameters["strength"], [2 * number, 2 * number + 1])
+
+
+@pytest.mark.parametrize("concentration", [(0.3, 2.0, 5.0), (0.01, 0.02, 0.01)])
+def test_drawn_rows_have_the_moments_of_dirichlet_rows(concentration):
+    u = np.array(concentration)
+    drawn = dirichlet_draws(np.random.default_rng(0), np.broadcast_to(u, (20_000, 3)))
+    known = stats.dirichlet(u)
+    assert np.all(np.abs(drawn.mean(0) - known.mean()) < 4 * np.sqrt(known.var() / 20_000))
+    np.testing.assert_allclose(drawn.var(0), known.var(), rtol=0.05)
+    assert drawn.min() > 0

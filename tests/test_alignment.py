@@ -38,6 +38,7 @@ from btil.inference.result import (
     MixtureChannel,
     MixtureOfRegressions,
     MixtureRows,
+    MomentRows,
     NormalParameters,
 )
 from btil.models.draws import prior_parameters
@@ -323,6 +324,43 @@ def test_every_chain_is_aligned_on_its_own():
     for site, values in rows.items():
         found = aligned.result.rows[site].draws[:, 1:]
         np.testing.assert_array_equal(found, np.broadcast_to(values, found.shape))
+
+
+def test_chains_of_which_moments_were_kept_are_aligned_with_all_that_was_kept():
+    """Three chains, each with names of its own; of every table the draws of two rows are there."""
+    bound = bind(make_model(), make_demos())
+    rows = random_rows(bound)
+    reference = posterior_of(bound, {site: DirichletRows(50 * v + 0.1) for site, v in rows.items()})
+    own = [random_permutations(bound, seed) for seed in range(3)]
+    counts = np.array([1, 2])
+
+    def in_chains(values, seed):
+        """Of two parts of a chain, which differ, under the names of each chain."""
+        noise = 1 + np.random.default_rng(seed).uniform(-0.01, 0.01, 2)
+        parts = {site: np.stack([one * by for by in noise]) for site, one in values.items()}
+        named = [relabel_rows(bound, parts, permutations) for permutations in own]
+        return parts, {site: np.stack([one[site] for one in named]) for site in values}
+
+    squares = random_rows(bound, 5)
+    mean, means = in_chains(rows, 1)
+    square, named_squares = in_chains(squares, 2)
+    kept = {site: np.arange(len(one))[-2:] for site, one in rows.items()}
+    moments = {
+        site: MomentRows(
+            counts, means[site], named_squares[site], kept[site], means[site][:, :, kept[site]]
+        )
+        for site in rows
+    }
+    aligned = align(posterior_of(bound, moments), reference)
+    for site in rows:
+        found = aligned.result.rows[site]
+        assert isinstance(found, MomentRows)
+        for chain in range(3):
+            np.testing.assert_allclose(found.means[chain], mean[site])
+            np.testing.assert_allclose(found.squares[chain], square[site])
+            np.testing.assert_allclose(found.draws[chain], mean[site][:, kept[site]])
+        np.testing.assert_array_equal(found.counts, counts)
+        np.testing.assert_array_equal(found.kept, kept[site])
 
 
 def test_a_pinned_posterior_is_left_alone():

@@ -206,10 +206,33 @@ def test_truths_are_ranked_among_as_many_draws_as_there_are(monkeypatch):
 
     monkeypatch.setattr(simulation_module, "fit", fit)
     for asked, there in ((25, 10), (4, 4)):
-        settings = Settings(tiny_model(), tiny_team(), "svi", {}, asked, 5, 1 / 3, 0)
+        demos = tiny_team(labelled=0.4)  # single steps, which tell of those around them
+        settings = Settings(tiny_model(), demos, "svi", {}, asked, 5, None, 0)
         found = run_simulation(settings, 0)
         assert (found.num_draws, found.converged, found.aligned) == (there, False, False)
         assert len(found.ranked["policy rows"].place) == 5
+    # Ranked is the truth that the data are of, and beliefs are about what was hidden of them.
+    truth, full, observed = draw_data(settings, 0)
+    fitted = fit(settings.bound.model, observed, "svi")
+    policies = [
+        truth.rows(f"policy_{agent}", fitted.bound.tables[f"policy_{agent}"].contexts).ravel()
+        for agent in full.agents
+    ]
+    known = np.concatenate(policies)
+    gaps = np.abs(known - found.ranked["policy rows"].truth[:, None]).min(1)
+    np.testing.assert_allclose(gaps, 0, atol=1e-6)
+    beliefs = fitted.smooth(observed, use_labels=True)
+    hidden = observed.latents < 0
+    said, right = [], []
+    for i, agent in enumerate(full.agents):
+        own = beliefs[agent][hidden[:, i]]
+        said += own.max(1).tolist()
+        right += (own.argmax(1) == full.latents[hidden[:, i], i]).tolist()
+    assert found.averaged.steps.sum() == found.point.steps.sum() == hidden.sum()
+    assert found.point.said.sum() == pytest.approx(sum(said), rel=1e-5)
+    assert found.point.right.sum() == sum(right)
+    assert found.averaged.said.sum() != pytest.approx(sum(said), rel=1e-3)
+    assert len(found.ranked["latents"].place) == 5
 
 
 def test_a_folder_knows_states_that_no_table_reads():

@@ -407,6 +407,18 @@ def test_labels_are_new_where_they_were_not_learned_from() -> None:
     np.testing.assert_array_equal(unseen, np.stack([expected, expected], 1))
 
 
+def test_episodes_that_differ_in_what_was_measured_are_others() -> None:
+    """As many columns as states and actions; what only one of the two recordings has is no sign."""
+    measured = {name: np.arange(ALL) + 0.5 for name in ("x", "y", "z")}
+    training = recordings(labelled=ALL, continuous=measured)
+    changed = measured | {"z": np.where(np.arange(ALL) == 14, 0.0, measured["z"])}
+    unseen = unseen_labels(training, recordings(labelled=ALL, continuous=changed))
+    second = np.isin(np.arange(ALL), range(12, 21))
+    np.testing.assert_array_equal(unseen, np.stack([second, second], 1))
+    more = recordings(labelled=ALL, continuous=changed | {"z": measured["z"], "w": measured["x"]})
+    assert not unseen_labels(training, more).any()
+
+
 @pytest.mark.parametrize("use_labels", [False, True])
 def test_sureness_is_tested_on_labels_not_learned_from(use_labels: bool) -> None:
     posterior = posterior_of(recordings(labelled=12))
@@ -480,6 +492,7 @@ def test_minds_that_cannot_be_compared_are_not(tmp_path: Path) -> None:
     assert found.nameless == ("ann", HOSTILE)
     assert "which mental state is which" in str(found.incomparable)
     assert found.stretches == ()
+    assert found.by_chance is None
     assert "misaligned_steps" not in found.episodes
     # Nor can labels tell whether mental states that nothing names are right.
     told = find(posterior, recordings(labelled=ALL), use_labels=False)

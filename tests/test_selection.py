@@ -340,6 +340,79 @@ def test_fewer_draws_are_relied_on_less(two, monkeypatch):
     np.testing.assert_allclose(found.in_sample, found.elpd)
 
 
+def test_what_cannot_be_weighed_is_predicted_by_a_fit_to_the_others(monkeypatch):
+    """Of episodes 1 and 6 nothing stays of the draws but what flattered the model."""
+    from arviz_stats.base import array_stats
+
+    drawn = np.random.default_rng(0).normal(-2, 0.1, (1, 500, 8))
+    log_weights = np.full((8, 1, 500), -np.log(500))
+    khat = np.array([0.1, 0.9, 0.2, 0.1, 0.1, 0.1, 0.8, 0.3])
+    monkeypatch.setattr(array_stats, "psislw", lambda *_, **__: (log_weights, khat.copy()))
+    asked, predicted = [], []
+
+    def fit(model, demos, method, *, seed, progress, **options):
+        asked.append((demos.episode_ids.tolist(), method, seed, progress))
+        return learned(True)
+
+    def log_likelihood(self, demos, num_draws, seed):
+        predicted.append((demos.episode_ids.tolist(), num_draws))
+        # Apart by a little from block to block of draws.
+        return np.array([-3.0 - one - 0.1 * (seed % 5) for one in demos.episode_ids])
+
+    monkeypatch.setattr("btil.posterior.fit.fit", fit)
+    monkeypatch.setattr(TeamPosterior, "log_likelihood", log_likelihood)
+    posterior = learned(True, drawn)
+    found = _leave_out("one", posterior, 120, True, 3, False)
+    others = [[0, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 7]]
+    assert asked == [(own, "exact", 3, False) for own in others]
+    assert [ids for ids, _ in predicted] == [[1]] * 20 + [[6]] * 20
+    assert sum(number for _, number in predicted) == 2 * 120
+    weighed = [0, 2, 3, 4, 5, 7]
+    means = np.log(np.exp(drawn[0]).mean(0))
+    np.testing.assert_allclose(found.elpd[weighed], means[weighed])
+    alone = [_averaged(posterior, demos_of(2).select([m]), 120, 3) for m in (1, 6)]
+    np.testing.assert_allclose(found.elpd[[1, 6]], [one.elpd[0] for one in alone])
+    np.testing.assert_allclose(found.in_sample, means)
+    np.testing.assert_array_equal(found.khat, [0.1, np.nan, 0.2, 0.1, 0.1, 0.1, np.nan, 0.3])
+    # Errors are independent: of what is weighed, and of each fit.
+    shares = (drawn - means).transpose(2, 0, 1)[weighed] - np.log(500)
+    errors = [_chance_of_weighing(log_weights[weighed], shares), *(one.chance for one in alone)]
+    assert min(errors) > 0
+    assert found.chance == pytest.approx(np.sqrt(np.square(errors).sum()))
+
+
+def test_of_given_tables_densities_are_what_they_are(monkeypatch):
+    """Held out without labels; left out with those that the model was given."""
+
+    def log_likelihood(self, demos):
+        return -1.0 - (demos.latents >= 0).sum() - np.arange(demos.num_episodes)
+
+    monkeypatch.setattr(TeamPosterior, "log_likelihood", log_likelihood)
+    given = learned(False)
+    found = _leave_out("given", given, 100, False, 0, False)
+    assert found.elpd.tolist() == found.in_sample.tolist() == [-13.0 - k for k in range(8)]
+    assert found.chance == 0
+    assert np.isnan(found.khat).all()
+    found = rank_models({"one": given, "same": given}, held_out(), "held_out")
+    assert found.episodes["one"].tolist() == [-1, -2, -3]
+    assert found.episodes.index.tolist() == [20, 21, 22]
+    assert found.table["monte_carlo_se"].tolist() == [0, 0]
+
+
+def test_learned_tables_are_averaged_without_labels_of_what_is_held_out(monkeypatch):
+    asked = []
+
+    def log_likelihood(self, demos, num_draws, seed):
+        asked.append((bool((demos.latents >= 0).any()), num_draws, seed))
+        return np.full(demos.num_episodes, -1.0)
+
+    monkeypatch.setattr(TeamPosterior, "log_likelihood", log_likelihood)
+    one = learned(True)
+    rank_models({"one": one, "same": one}, held_out(), "held_out", num_draws=130, seed=4)
+    blocks = blocks_of_draws(one, 130, 4)
+    assert asked == 2 * [(False, block.num_draws, block.seed) for block in blocks]
+
+
 def calibrated(scores):
     """Whether sums over many seeds of one posterior spread as their Monte Carlo errors say."""
     spread = np.std([one.elpd.sum() for one in scores], ddof=1)

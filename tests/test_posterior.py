@@ -177,6 +177,10 @@ def test_rows_of_contexts_never_seen_are_the_prior() -> None:
     expected /= expected.sum(1, keepdims=True)
     for x in range(50):
         assert ((x, 39) in visited) or np.array_equal(rows[x], expected)
+    # A row without a mode has its mean there too; the other's is where its only excess is.
+    modes = sparse.policy("ann", states, estimate="map")
+    never = [x for x in range(50) if (x, 39) not in visited]
+    np.testing.assert_array_equal(modes[never], [[expected[0], [1.0, 0.0, 0.0]]] * len(never))
     moves = sparse.transition("ann", states, np.zeros((50, 1), int))
     assert np.all(moves == 0.5)
 

@@ -169,6 +169,10 @@ def test_rows_drawn_for_contexts_never_seen_follow_the_seed() -> None:
     )
     assert np.array_equal(first, again)
     assert not np.isclose(first, other).any()
+    # Members whose tables are alike have draws of their own.
+    both = btil.Demonstrations([0, 1], [[0, 1], [1, 0]], num_states=3, num_latents=2)
+    told = made_by_hand(btil.TeamModel(), both).tracker(num_draws=2, seed=3).predict(2)
+    assert not np.isclose(told["agent_0"], told["agent_1"]).any()
 
 
 def test_estimates_are_those_asked_for_where_training_never_was() -> None:

@@ -511,6 +511,23 @@ def test_decode_with_labels_keeps_them(folder: Path, fitted: tuple[Path, Result]
     assert rows[10:] == [[names[ann], names[bob]] for ann, bob in labels[10:]]
 
 
+def test_labels_are_used_as_well_where_a_file_is_decoded_part_by_part(
+    folder: Path, tmp_path: Path, fitted: tuple[Path, Result]
+) -> None:
+    out = tmp_path / "decoded.parquet"
+    begin = ("decode", fitted[0], folder / "new.parquet", "--out", out)
+    result = run(*begin, "--use-labels", "--smooth")
+    assert "labels of bob used: 50.0% of the steps are labelled" in result.stdout
+    table, labels = pd.read_parquet(out), team(2, seed=1).latents
+    assert (labels[5:] >= 0).all()
+    for position, agent in enumerate(("ann", "bob")):
+        belief = table[[f"probability_{agent}_help", f"probability_{agent}_wait"]].to_numpy()
+        assert np.array_equal(belief[5:], np.eye(2)[labels[5:, position]])
+        assert 0 < belief[:5].min() < belief[:5].max() < 1
+        names = np.array(["help", "wait"])[labels[5:, position]]
+        assert table[f"decoded_{agent}"].tolist()[5:] == names.tolist()
+
+
 def test_labels_that_are_used_are_certain(folder: Path, fitted: tuple[Path, Result]) -> None:
     result = run("decode", fitted[0], folder / "team.csv", "--use-labels", "--smooth")
     table = pd.read_csv(io.StringIO(result.stdout))

@@ -662,9 +662,18 @@ def test_emissions_are_tried_from_the_fullest_where_positions_are_told():
     first, second = proposals(without)
     assert first == plain
     assert second["ann"] == btil.LinearNormalEmission(("ann_v",), ("previous_ann_v",))
-    # An episode that begins is told by nothing before it.
-    cut = demos.replace(episodes=np.repeat([0, 1], 30))
+    # An episode that begins, here elsewhere, is told by nothing before it.
+    second_half = np.repeat([0, 1], 30)
+    moved = {**demos.continuous, "ann_at": place + 5.0 * second_half}
+    cut = demos.replace(episodes=second_half, continuous=moved)
     assert own_columns(cut, "ann") == (("ann_v",), ("ann_at",))
+    # A regression takes three moves for each number that it learns of a column: nine here.
+    for steps, told in ((10, (("ann_v",), ("ann_at",))), (9, (("ann_at", "ann_v"), ()))):
+        few = btil.Demonstrations(
+            None, None, episodes=np.zeros(steps, int), agents=("ann", "bob"), num_latents=2,
+            continuous={"ann_at": place[:steps], "ann_v": speed[:steps]},
+        )  # fmt: skip
+        assert own_columns(few, "ann") == told
 
 
 @pytest.mark.covers("normal columns", "suggest_model")

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from scipy.special import digamma
 
-from btil import Demonstrations, DirichletCPT, Shared, StickyDirichletCPT, TeamModel
+from btil import (
+    Demonstrations,
+    DirichletCPT,
+    Shared,
+    StickyDirichletCPT,
+    TeamModel,
+    UniformCPT,
+)
 from btil.messages.scaled import pair_marginals
 from btil.models.team import bind
 from btil.suggestion import fold_fits, preferring
@@ -125,6 +132,22 @@ def test_a_sweep_by_enumeration(missing: bool, monkeypatch: pytest.MonkeyPatch) 
             rows = np.isin(demos.episodes, held) & (demos.latents[:, agent] >= 0)
             errors.append((marginals.argmax(1) != demos.latents[:, agent])[rows].mean())
     assert sorted(fits.errors(bind(model, demos))) == pytest.approx(sorted(errors))
+
+
+def test_sweeps_go_on_until_every_member_has_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first's tables are given, so its marginals stay; two sweeps leave the other .2 away."""
+    demos = recording()
+    model = TeamModel(
+        {"agent_0": UniformCPT(), "agent_1": DirichletCPT([0.5, 1.0, 0.2], ("x",))},
+        {"agent_0": UniformCPT(), "agent_1": StickyDirichletCPT(0.4, 2.0)},
+        {"agent_0": UniformCPT(), "agent_1": DirichletCPT(0.7)},
+    )
+    fits, bound = FoldFits(demos), bind(model, demos)
+    found = fits.marginals(bound)
+    monkeypatch.setattr(fold_fits, "_TOLERANCE", 0.0)
+    monkeypatch.setattr(fold_fits, "_MOST_SWEEPS", 200)
+    for one, settled in zip(found, fits.marginals(bound), strict=True):
+        np.testing.assert_allclose(one, settled, atol=0.05)
 
 
 def test_errors_are_of_labelled_steps_of_members_who_have_some(

@@ -177,6 +177,10 @@ def test_rows_of_contexts_never_seen_are_the_prior() -> None:
     expected /= expected.sum(1, keepdims=True)
     for x in range(50):
         assert ((x, 39) in visited) or np.array_equal(rows[x], expected)
+    # A row without a mode has its mean there too; the other's is where its only excess is.
+    modes = sparse.policy("ann", states, estimate="map")
+    never = [x for x in range(50) if (x, 39) not in visited]
+    np.testing.assert_array_equal(modes[never], [[expected[0], [1.0, 0.0, 0.0]]] * len(never))
     moves = sparse.transition("ann", states, np.zeros((50, 1), int))
     assert np.all(moves == 0.5)
 
@@ -1108,7 +1112,7 @@ def test_of_very_many_draws_of_parameters_some_are_averaged_evenly() -> None:
     numbers = np.arange(6000.0)
     draws = {
         "policy_ann_base": numbers.reshape(2, 3000, 1, 1) * np.ones((2, 2)),
-        "transition_ann_bias": numbers[:8].reshape(2, 4, 1, 1) * np.ones((2, 2)),
+        "transition_ann_bias": (numbers[:8] ** 2).reshape(2, 4, 1, 1) * np.ones((2, 2)),
     }
     many = {site: DrawnParameters(values) for site, values in draws.items()}
     found = replace(posterior, result=posterior.result._replace(parameters=many))
@@ -1116,9 +1120,10 @@ def test_of_very_many_draws_of_parameters_some_are_averaged_evenly() -> None:
     assert (len(taken), taken[0], taken[-1]) == (2048, 0, 5999)
     assert set(np.diff(taken)) == {2, 3}
     few = found._parameter_draws["transition_ann_bias"][:, 0, 1]
-    np.testing.assert_array_equal(few, numbers[:8])
+    np.testing.assert_array_equal(few, numbers[:8] ** 2)
+    # The middle is the median, between 9 and 16.
     middle = found._central_parameters
-    np.testing.assert_array_equal(middle["transition_ann_bias"], np.full((1, 2, 2), 3.5))
+    np.testing.assert_array_equal(middle["transition_ann_bias"], np.full((1, 2, 2), 12.5))
 
 
 def test_visited_rows_are_in_the_order_of_their_contexts(habitual: btil.TeamPosterior) -> None:

@@ -20,6 +20,7 @@ from btil.suggestion.scores import (
     Reads,
     cpt_of,
     keeping_grid,
+    log_marginals,
     policy_grid,
     transition_grid,
 )
@@ -227,6 +228,35 @@ def test_a_latent_keeps_where_that_says_a_nat_more() -> None:
         expected += (gammaln(u + n) - gammaln(u)).sum() + gammaln(u.sum())
         expected -= gammaln(u.sum() + n.sum())
     assert both.score == pytest.approx(expected)
+    # Of few steps it says less than that.
+    found = set()
+    for number in range(2, 30, 2):
+        few = np.r_[:number, 60 : 60 + number]
+        seen, reads = changed[few], Reads(latent[few], value[few], 2, 2)
+        small = pool._replace(
+            reads=reads, columns={"x": 0 * seen, "next x": seen}, changes={"x": seen}
+        )
+        plain = Search(small._replace(keeping=None)).score(("x", "next x")).score
+        stays = (reads.latent == reads.value).astype(int)
+        more = log_marginals(seen, reads, keeping_grid(2), 2 * seen + stays, seen).max() - plain
+        kept = Search(small).score(("x", "next x")).kept
+        assert (kept == "x") == (more > 1)
+        found.add(min(int(more > 0) + int(more > 1), 2))
+    assert {1, 2} <= found
+
+
+def test_latents_keep_with_variables_of_few_values_only() -> None:
+    """Sixteen at most, for every member who would share the table."""
+    sizes = {"ann_at": 17, "bob_at": 16, "phase": 2}
+    demos = team().replace(num_states=sizes)
+    seen = columns.views(demos, list(sizes), {})
+    kept = {
+        agents: set(search.make_pool(demos, seen, "transition", agents).changes)
+        for agents in (("ann",), ("bob",), ("ann", "bob"))
+    }
+    assert kept["ann",] == {"{other}_at", "phase"}
+    assert kept["bob",] == {"{own}_at", "phase"}
+    assert kept["ann", "bob"] == {"phase"}
 
 
 def pool_that_depends(actions: np.ndarray, given: dict[str, np.ndarray]) -> Pool:

@@ -516,7 +516,9 @@ def test_errors_of_fits_leave_labels_out(monkeypatch: pytest.MonkeyPatch) -> Non
     fits, tested = [], []
 
     def fit(model: Any, train: Demonstrations, **more: Any) -> Demonstrations:
-        assert (more["seed"], more["progress"]) == (7, False)
+        # Near enough to decode by, and no longer than that takes.
+        settled = {"tolerance": 1.0, "max_iterations": 200}
+        assert more == {"seed": 7, "progress": False, **settled}
         fits.append(train)
         return train
 

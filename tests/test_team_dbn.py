@@ -2,9 +2,12 @@
 
 from functools import lru_cache, partial
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from enumeration import all_rows, episode_log_likelihoods, log_prior, random_rows
+from scipy import stats
 from scipy.special import softmax
 from teams import hmm_demos, hmm_model, made_by_hand, random_demos, rich_model
 
@@ -18,8 +21,11 @@ from btil.inference.result import (
 from btil.models.team import bind
 from btil.numpyro_forms.model_data import model_data
 from btil.numpyro_forms.team_dbn import (
+    ChannelValues,
     enumerated_model,
     forward_model,
+    in_units,
+    latent_chain,
     sample_log_tables,
     team_dbn,
 )
@@ -415,7 +421,6 @@ def test_tables_with_parameters_and_their_guide_have_the_densities_that_are_told
     """SciPy's priors; of the guide normals that depend on each other, and rows given base rows."""
     import jax
     from numpyro import handlers
-    from scipy import stats
 
     model, demos = parametric_team()
     bound = bind(model, demos)
@@ -547,3 +552,43 @@ def test_arrays_of_a_model_are_those_of_its_episodes_padded():
     assert bob.stays.tolist() == [[0, -1, 0, -1], [0, -1, 0, -1]]
     assert bob.away.tolist() == [[False, True, False, False], [False, True, False, False]]
     assert (bob.log_weights, bob.unseen) == (None, None)
+
+
+@pytest.mark.usefixtures("numpyro_as_it_is")
+def test_steps_tell_by_columns_and_annotations_together():
+    """The normals' densities in the data's units, and the weights where there are some."""
+    generator = np.random.default_rng(2)
+    columns = {"ann_v": generator.normal(5, 3, 7), "bob_v": generator.normal(-1, 0.1, 7)}
+    weights = {"ann": generator.uniform(0.1, 1, (7, 2))}
+    demos = btil.Demonstrations(
+        {"x": [0, 1, 1, 0, 1, 0, 1]}, [[0, 1]] * 7, None, [0, 0, 0, 0, 1, 1, 1],
+        agents=("ann", "bob"), num_actions=2, num_latents=2, continuous=columns,
+    )  # fmt: skip
+    model = btil.TeamModel(
+        btil.UniformCPT(), btil.StaticCPT(), btil.KnownCPT([0.25, 0.75]),
+        emissions={agent: btil.NormalEmission((f"{agent}_v",)) for agent in demos.agents},
+    )  # fmt: skip
+    evidence = jax.jit(lambda *of: latent_chain(*of).log_likelihood, static_argnums=0)
+    said = {}
+    for annotated in (False, True):
+        bound = bind(model, demos.replace(latent_weights=weights) if annotated else demos)
+        structure, data = model_data(bound)
+        tables = {name: jnp.asarray(rows) for name, rows in data.log_fixed.items()}
+        values = {
+            one.agent: ChannelValues(
+                jnp.array([[[[-0.3]], [[0.6]]]]) * (1.0 + at), jnp.array([[[[0.5]], [[1.5]]]])
+            )
+            for at, one in enumerate(structure.channels)
+        }
+        for sites in structure.agents:
+            told = evidence(sites, data, tables, values)
+            said[annotated, sites.agent] = np.concatenate([told[0], told[1, :3]])
+    for agent, channel in bound.channels.items():
+        mean, covariance = in_units(channel.units(), values[agent])
+        scale = np.sqrt(np.asarray(covariance)[0, :, 0, 0])
+        of_normals = stats.norm(np.asarray(mean)[0, :, 0, 0], scale).logpdf(
+            columns[f"{agent}_v"][:, None]
+        )
+        np.testing.assert_allclose(said[False, agent], of_normals, rtol=1e-10)
+        logs = np.log(weights[agent]) if agent in weights else 0.0
+        np.testing.assert_allclose(said[True, agent], of_normals + logs, rtol=1e-10)

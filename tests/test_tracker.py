@@ -169,6 +169,28 @@ def test_rows_drawn_for_contexts_never_seen_follow_the_seed() -> None:
     )
     assert np.array_equal(first, again)
     assert not np.isclose(first, other).any()
+    # Members whose tables are alike have draws of their own.
+    both = btil.Demonstrations([0, 1], [[0, 1], [1, 0]], num_states=3, num_latents=2)
+    told = made_by_hand(btil.TeamModel(), both).tracker(num_draws=2, seed=3).predict(2)
+    assert not np.isclose(told["agent_0"], told["agent_1"]).any()
+
+
+def test_estimates_are_those_asked_for_where_training_never_was() -> None:
+    """By a tracker, of a recording, and of members who act: mean or mode of the prior's rows."""
+    demos = btil.Demonstrations([0, 1], [0, 1], num_states=3, num_latents=2)
+    policy = btil.DirichletCPT([3.0, 2.0], ("state",))
+    posterior = made_by_hand(btil.TeamModel(policy, btil.StaticCPT(), btil.UniformCPT()), demos)
+    new = btil.Demonstrations([2, 2], [0, 1], num_states=3, num_latents=2)
+    state, number = {"state": np.array([2])}, np.array([0])
+    for estimate, row in (("mean", [3 / 5, 2 / 5]), ("map", [2 / 3, 1 / 3])):
+        told = posterior.tracker(estimate).predict(2)["agent_0"]
+        np.testing.assert_allclose(told, row)
+        predicted = posterior.predict_actions(new, estimate=estimate)["agent_0"]
+        np.testing.assert_allclose(predicted, [row, row], rtol=1e-6)
+        likelihood = posterior.log_likelihood(new, estimate=estimate)
+        np.testing.assert_allclose(likelihood, np.log(row).sum(), rtol=1e-6)
+        actor = posterior.actors(estimate)["agent_0"]
+        np.testing.assert_allclose(actor.policy(state, number, number), [row])
 
 
 def test_each_draw_has_its_own_parameters_where_training_never_was() -> None:

@@ -1847,6 +1847,7 @@ FRESH = (
         "    return any(\n        latents > 1 and number < ENOUGH_LABELS * latents\n",
         "    return all(\n        latents > 1 and number < ENOUGH_LABELS * latents\n",
         (
+            "test_mfvi.py",
             "test_emission_methods.py",
             "test_emissions.py",
             "test_emission_batches.py",

@@ -461,6 +461,8 @@ def test_ten_labels_for_each_latent_leave_no_doubt(labelled: int, rate: float) -
     # Of columns likewise; whoever has one latent needs no label.
     others = np.array([labelled, 0])
     assert is_doubtful_with(others, (2, 1)) == (labelled < 20)
+    # Labels of one say nothing of another.
+    assert is_doubtful_with(np.array([100, labelled]), (2, 2)) == (labelled < 20)
 
 
 def test_who_has_nothing_to_learn_leaves_no_doubt() -> None:

@@ -461,8 +461,16 @@ def test_the_checksum_of_a_file_tells_contents_and_order_alone(file, small_parts
     actions = demos.actions.copy()
     actions[400, 1] = 1 - actions[400, 1]
     order = [1, 0, *range(2, 60)]
-    others = [demos.replace(actions=actions), demos.select(order), demos.select(range(59))]
-    assert len({own, *(checksum(one, str(k)) for k, one in enumerate(others))}) == 4
+    pulse = np.zeros(demos.num_steps)
+    raised = np.where(np.arange(demos.num_steps) == 400, 1.0, pulse)
+    others = [
+        demos.replace(actions=actions),
+        demos.select(order),
+        demos.select(range(59)),
+        demos.replace(continuous={"pulse": pulse}),
+        demos.replace(continuous={"pulse": raised}),
+    ]
+    assert len({own, *(checksum(one, str(k)) for k, one in enumerate(others))}) == 6
 
 
 def test_episodes_of_one_step_and_tables_that_nothing_reads(tmp_path, monkeypatch) -> None:

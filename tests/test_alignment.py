@@ -260,6 +260,19 @@ def test_the_match_is_the_best_of_all_permutations(seed):
     assert distance(found) == pytest.approx(best)
 
 
+def test_the_tables_of_every_member_tell_latents_that_they_have_in_common():
+    # They share the initial latents, which are all alike; so is all that ann does by herself.
+    bound = bind(make_model(("initial",)), make_demos((3, 3)))
+    reference = random_rows(bound)
+    for site in ("policy_ann", "transition_ann", "initial"):
+        reference[site] = np.full_like(reference[site], 1 / 3)
+    turned = np.array([1, 2, 0])
+    renamed = relabel_rows(bound, reference, {"ann": turned, "bob": turned})
+    found = match_latents(bound, reference, renamed)
+    for agent in ("ann", "bob"):
+        np.testing.assert_array_equal(found[agent], [2, 0, 1])
+
+
 def test_labelled_latents_keep_their_names():
     demos = make_demos((4,), labels_of([(0, 0, 1)], (4,)), agents=("ann",))
     bound = bind(make_model(), demos)

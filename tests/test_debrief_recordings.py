@@ -55,6 +55,25 @@ def test_a_debrief_of_gaps_and_columns(tmp_path):
     assert "nan" not in words.lower().replace("ann", "")
 
 
+def test_a_habit_is_a_share_of_the_steps_at_which_the_member_is_there():
+    there = np.array([True, True, False, False, True, True, True])
+    told = np.array([0, 1, -1, -1, 1, 0, 0])
+    demos = btil.Demonstrations(
+        np.zeros(7, int),
+        {"bob": np.where(there, 0, -1)},
+        {"bob": told},
+        present={"bob": there},
+        num_actions=2,
+        num_latents=2,
+    )
+    model = btil.TeamModel(btil.DirichletCPT(1.0), btil.DirichletCPT(1.0))
+    fitted = btil.fit(model, demos, progress=False)
+    habits = find(fitted, demos, use_labels=True).habits
+    # Two of them are no steps of his: five are.
+    np.testing.assert_allclose(habits["steps"], [3, 2], rtol=1e-6)
+    np.testing.assert_allclose(habits["share_of_steps"], [3 / 5, 2 / 5], rtol=1e-6)
+
+
 def test_expected_columns_are_averages_over_the_steps_of_a_mental_state():
     """By the inputs at each step, in its own context; where nothing was measured, nothing is."""
     generator = np.random.default_rng(0)

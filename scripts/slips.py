@@ -2081,8 +2081,8 @@ FRESH = (
     Slip(
         "btil/analysis/evidence.py",
         "particles that were picked anew keep the weights of those before them",
-        "    weights = jnp.where(few[:, None], -math.log(number), weights)\n",
-        "",
+        "    return picked, jnp.where(few[:, None], -math.log(number), log_weights)\n",
+        "    return picked, log_weights\n",
         (
             "test_evidence.py",
             "test_cases_small.py",

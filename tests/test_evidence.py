@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from teams import hmm_demos, hmm_model, random_demos, rich_model
 
 import btil
 from btil.analysis.alignment import relabel_rows, symmetries
-from btil.analysis.evidence import Evidence, log_evidence, pareto_khat
+from btil.analysis.evidence import Evidence, _resampled, log_evidence, pareto_khat
 from btil.inference.result import DirichletRows, DrawnRows, FitResult
 from btil.models.team import bind
 from btil.posterior.posterior import TeamPosterior
@@ -73,6 +74,20 @@ def test_few_particles_meet_the_exact_sum_from_any_mean_field(demos: btil.Demons
     assert found.notes[0].startswith("6 runs of 32 particles through 12 temperatures; their log")
     renamed = ["Averaged over the 2 namings of latents that nothing distinguishes."]
     assert list(found.notes[1:]) == (renamed if demos is UNLABELLED else [])
+
+
+def test_particles_are_picked_anew_where_few_of_them_weigh() -> None:
+    # Effective numbers of 1.9, 2.1 and 3.6 out of four.
+    weights = np.array([[0.7, 0.1, 0.1, 0.1], [0.05, 0.66, 0.15, 0.14], [0.2, 0.2, 0.2, 0.4]])
+    # Of the first run the particles at 1/8, 3/8, 5/8 and 7/8 of the sums .7, .8, .9 and 1.
+    offsets = np.array([[0.5], [0.0], [0.9]])
+    picked, anew = _resampled(jnp.log(weights), jnp.asarray(offsets))
+    np.testing.assert_array_equal(picked, [[0, 0, 0, 2], [0, 1, 2, 3], [0, 1, 2, 3]])
+    np.testing.assert_allclose(np.exp(anew), [[0.25] * 4, *weights[1:]], rtol=1e-6)
+    # At the very ends of the sums.
+    for offset, expected in ((0.0, [0, 0, 0, 1]), (0.9, [0, 0, 1, 3])):
+        picked, _ = _resampled(jnp.log(weights[:1]), jnp.full((1, 1), offset))
+        np.testing.assert_array_equal(picked, [expected])
 
 
 @pytest.mark.parametrize("demos", [PARTLY, UNLABELLED], ids=["partly", "unlabelled"])

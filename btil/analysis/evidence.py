@@ -444,18 +444,33 @@ def _heat(
     weights = particles.log_weights + increment
     gain = jax.nn.logsumexp(weights, axis=1)
     weights = weights - gain[:, None]
-    # Systematic resampling, in the runs whose effective number has fallen to a half.
-    few = jnp.exp(-jax.nn.logsumexp(2 * weights, axis=1)) < number / 2
-    edges = jnp.cumsum(jnp.exp(weights), axis=1)
-    ranks = jnp.arange(number, dtype=edges.dtype)[None]
-    places = (ranks + jax.random.uniform(pick_key, (runs, 1), edges.dtype)) / number
-    picked = jax.vmap(jnp.searchsorted)(edges / edges[:, -1:], places)
-    every = jnp.arange(number, dtype=picked.dtype)[None]
-    picked = jnp.where(few[:, None], jnp.minimum(picked, number - 1), every)
+    offsets = jax.random.uniform(pick_key, (runs, 1), weights.dtype)
+    picked, weights = _resampled(weights, offsets)
     rows = jnp.arange(runs)[:, None]
     tables = {name: values[rows, picked] for name, values in moved.items()}
-    weights = jnp.where(few[:, None], -math.log(number), weights)
     return _Particles(tables, weights, particles.log_evidence + gain)
+
+
+def _resampled(
+    log_weights: Float[Array, "runs particles"], offsets: Float[Array, "runs 1"]
+) -> tuple[Int[Array, "runs particles"], Float[Array, "runs particles"]]:
+    """Systematic resampling, in the runs whose effective number has fallen below a half.
+
+    Args:
+        log_weights: Normalised within a run.
+        offsets: In [0, 1): particle k is the one at (k + offset) / particles of the summed weights.
+
+    Returns:
+        Which particle each one becomes, itself elsewhere; log weights, equal where it was picked.
+    """
+    number = log_weights.shape[1]
+    few = jnp.exp(-jax.nn.logsumexp(2 * log_weights, axis=1)) < number / 2
+    edges = jnp.cumsum(jnp.exp(log_weights), axis=1)
+    ranks = jnp.arange(number, dtype=edges.dtype)[None]
+    picked = jax.vmap(jnp.searchsorted)(edges / edges[:, -1:], (ranks + offsets) / number)
+    every = jnp.arange(number, dtype=picked.dtype)[None]
+    picked = jnp.where(few[:, None], jnp.minimum(picked, number - 1), every)
+    return picked, jnp.where(few[:, None], -math.log(number), log_weights)
 
 
 def _smc(

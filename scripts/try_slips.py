@@ -71,8 +71,8 @@ class Copy:
         lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
         told = lines[0] if lines else (done.stdout + done.stderr).strip().split("\n")[-1]
         # 0: all passed, 1: some failed, 2: stopped, as by a file that cannot be imported, 5: the
-        # options leave no test.
-        ended = {0: "passed", 1: "failed", 2: "failed", 5: "passed"}
+        # options leave no test. That Python finds no pytest is no test that fails.
+        ended = {0: "passed", 5: "passed"} | ({1: "failed", 2: "failed"} if lines else {})
         return ended.get(done.returncode, "broken"), told
 
 

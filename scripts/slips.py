@@ -1339,7 +1339,12 @@ EARLIER = (
         "the contraction rate is its square",
         "rate = float(np.sqrt(lengths[-1] / lengths[-2]))",
         "rate = float(lengths[-1] / lengths[-2])",
-        ("test_stochastic.py", "test_emission_batches.py", "test_survivors.py"),
+        (
+            "test_contraction.py",
+            "test_stochastic.py",
+            "test_emission_batches.py",
+            "test_survivors.py",
+        ),
     ),
     Slip(
         "btil/inference/chains.py",
